@@ -1,0 +1,52 @@
+# `make` lists the targets. Everything is installed into .venv, and only once.
+# ARGS is handed on: make test ARGS="-k duration", make demo ARGS="--help".
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check docs bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-demo ## train a small model and show what the callbacks do
+	$(BIN)/hookline demo $(ARGS)
+
+test: $(VENV)/.installed-test ## run the tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q $(ARGS)
+
+# The demo extra is there for mypy: the result must not depend on what else is installed.
+check: $(VENV)/.installed-check $(VENV)/.installed-demo ## lint, format, types, layers, generated docs
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m hookline.cli.docs --check
+
+docs: $(VENV)/.installed-check ## write the generated docs
+	$(BIN)/python -m hookline.cli.docs
+
+bench: $(VENV)/.installed-bench ## measure the overhead against a bare loop and other libraries
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean: ## delete caches and build products (not .venv, not runs)
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# One stamp for each extra. An install is done again when the two files that decide it change.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.pip
+	@echo "installing hookline[$*] into $(VENV) (the first time takes a few minutes)"
+	@$(PIP) install -qq -c constraints.txt -e '.[$*]'
+	@touch $@
+
+$(VENV)/.pip: | $(BIN)/python
+	@$(PIP) install -qq -c constraints.txt --upgrade pip
+	@touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)

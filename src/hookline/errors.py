@@ -1,0 +1,59 @@
+"""Every exception and warning of Hookline. A message says what, where and how to fix it."""
+
+from __future__ import annotations
+
+
+class HooklineError(Exception):
+    """The base of every error that Hookline itself raises."""
+
+
+class RegistrationError(HooklineError, ValueError):
+    """A callback, task or filter is wrong in itself: a misspelt hook, a wrong arity, a double."""
+
+
+class OrderError(RegistrationError):
+    """The declared order of the callbacks cannot be had: a cycle, or two writers of one thing."""
+
+
+class DurationError(HooklineError, ValueError):
+    """A duration that cannot be read, or two that cannot be compared."""
+
+
+class SetupError(HooklineError, ValueError):
+    """The pieces of a run do not fit: model, optimizer, loader, duration or an argument."""
+
+
+class DataError(HooklineError):
+    """A loader did not give what it promised: nothing at all, or fewer batches than its length."""
+
+
+class LossError(HooklineError, ValueError):
+    """What was to be differentiated is not a scalar tensor with a gradient."""
+
+
+class MetricError(HooklineError, ValueError):
+    """A value that cannot be logged, or a metric that nobody logs."""
+
+
+class NotAvailableError(HooklineError, AttributeError):
+    """A field of ``run`` was read at a moment at which it has no value."""
+
+
+class RoleError(HooklineError):
+    """An optional callback asked for something that only a required one may ask for."""
+
+
+class ScopeError(HooklineError, RuntimeError):
+    """A scope, or a verb of ``loop``, was used at the wrong moment."""
+
+
+class StopTraining(Exception):  # noqa: N818 (a request, not an error)
+    """Raise it in a hook or a task to end training: the same vote as ``run.stop(reason)``."""
+
+    def __init__(self, reason: str = "StopTraining was raised") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class HooklineWarning(UserWarning):
+    """Something is not as good as it could be, and the run goes on."""

@@ -1,0 +1,97 @@
+"""The base class of all callbacks: what it declares, its identity and its state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from hookline.errors import RegistrationError
+from hookline.events.hooks import Hooks
+from hookline.events.spec import Event
+
+Ranks = Literal["all", "zero", "local_zero"] | frozenset[int] | set[int]
+
+PLAIN = (str, int, float, bool, type(None))
+
+
+class Callback(Hooks):
+    """Override the hooks that you need; each gets ``run`` and nothing else.
+
+    >>> class EpochMonitor(Callback):
+    ...     def on_train_epoch_start(self, run):
+    ...         print(run.clock.epoch)
+    >>> EpochMonitor().state_key
+    'EpochMonitor()'
+    """
+
+    name: str = ""
+    """What it is called in messages and in ``before`` / ``after``; the class's name if empty."""
+    optional: bool = False
+    """An optional callback that fails is switched off and reported; a required one stops the run."""
+    ranks: Ranks = "all"
+    """The processes in which it runs."""
+    reads: tuple[str, ...] = ()
+    """Metrics (``"val/loss"``, ``"val/*"``) and resources that it reads; ``"*"`` runs last."""
+    writes: tuple[str, ...] = ()
+    """Metrics and resources (``"weights"``, ``"gradients"``, …) that it writes."""
+    before: tuple[str | type, ...] = ()
+    after: tuple[str | type, ...] = ()
+    events: ClassVar[tuple[Event, ...]] = ()
+    """Events of its own, fired with ``run.emit``."""
+    state: ClassVar[tuple[str, ...]] = ()
+    """The attributes that a checkpoint saves and restores."""
+    per_rank_state: ClassVar[bool] = False
+
+    _arguments: dict[str, object]
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        """Note the plain constructor arguments: with the class they are the callback's identity."""
+        self = super().__new__(cls)
+        self._arguments = _plain_arguments(cls, args, kwargs)
+        return self
+
+    @property
+    def state_key(self) -> str:
+        """Under this name its state is saved: the class and its plain constructor arguments."""
+        kind = type(self).__qualname__
+        if self.name:
+            return f"{kind}[{self.name}]"
+        return f"{kind}({', '.join(f'{key}={value!r}' for key, value in self._arguments.items())})"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in self.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        missing = [key for key in self.state if key not in state]
+        if missing:
+            raise RegistrationError(
+                f"{self.state_key}: the saved state lacks {', '.join(missing)}; it has {', '.join(state) or 'nothing'}"
+            )
+        for key in self.state:
+            setattr(self, key, state[key])
+
+    def __repr__(self) -> str:
+        return self.state_key
+
+
+def callback_name(callback: object) -> str:
+    """How a callback or task is named in messages."""
+    return getattr(callback, "name", "") or type(callback).__qualname__
+
+
+def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+    if cls.__init__ is object.__init__:
+        return {}
+    try:
+        bound = inspect.signature(cls.__init__).bind_partial(None, *args, **kwargs)
+    except TypeError:  # __init__ is about to say the same with a better traceback
+        return {}
+    given = list(bound.arguments.items())[1:]
+    return {key: value for key, value in given if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, PLAIN)

@@ -1,0 +1,34 @@
+"""The run's line in words: for each event who runs, in which order, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookline.events.line import Line
+from hookline.events.spec import SCOPES
+
+
+def explain(line: Line[Any]) -> str:
+    """A text with one block per event that somebody hears, in the order of the table of events."""
+    blocks = ["Order of the callbacks (list position decides only where nothing else does):"]
+    for number, callback in enumerate(line.order.callbacks, 1):
+        role = "optional" if callback.optional else "required"
+        blocks.append(f"  {number}. {callback!r} [{role}]: {line.order.why(callback)}")
+    if not line.order.callbacks:
+        blocks.append("  (none)")
+    for scope in SCOPES:
+        heard = getattr(line.fast, scope.hook)
+        if heard:
+            names = " > ".join(run.member.name for _, run in heard)
+            blocks.append(f"\n{scope.hook}: {scope.when}\n  outermost first: {names}")
+    for event in line.known.values():
+        order = line.gradient_order if event.name == "gradients_ready" else line.order
+        lines = [
+            f"  {number}. {member.name}: {'the task runs first' if member.is_task else order.why(member.callback)}"
+            for number, member in enumerate(
+                (member for member in line.ordered(order) if member.hooks_for(event)), 1
+            )
+        ]
+        if lines:
+            blocks.append("\n".join([f"\non_{event.name}: {event.when}", *lines]))
+    return "\n".join(blocks)

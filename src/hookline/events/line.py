@@ -1,0 +1,314 @@
+"""The line: the callbacks of one run, compiled into one tuple of hooks per event.
+
+``hooks.<event>`` is a tuple of ``(hook, run)`` pairs: only overridden hooks are in it, so an event
+that nobody hears costs one truth test. Each callback has a ``run`` of its own, which knows whose it
+is: who asked for a stop, and whether it may, needs no bookkeeping while hooks run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from hookline.errors import RegistrationError, StopTraining
+from hookline.events.callback import Callback, Ranks, callback_name
+from hookline.events.cost import Cost, CostRow, Sampler, Timed
+from hookline.events.order import Order, sort
+from hookline.events.spec import BY_NAME, SCOPES, STEP_EVENTS, Event
+from hookline.events.validate import check_hooks, check_kind, known_events, overridden, suggestion
+from hookline.events.when import FunctionCallback, Gate
+
+logger = logging.getLogger("hookline")
+
+View = TypeVar("View")
+
+
+class Heard(tuple[tuple[Callable[..., Any], Any], ...]):
+    """The ``(hook, run)`` pairs of one event, in order; empty when nobody hears it."""
+
+    event: str
+
+
+NOBODY = Heard()
+"""What every event that nobody hears has: one object, which stays in the cache."""
+
+
+class Table:
+    """One ``Heard`` per event, as attributes: ``table.train_step_end``; scopes as ``table.around_eval``.
+
+    Built-in events are slots, which lie side by side in memory: a step looks at some twenty of them.
+    """
+
+    __slots__ = (*BY_NAME, *(scope.hook for scope in SCOPES), "__dict__")
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Heard: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An optional callback that failed and was switched off."""
+
+    callback: str
+    hook: str
+    where: str
+    error: Exception
+
+    def __str__(self) -> str:
+        return f"{self.callback}.{self.hook} failed at {self.where}: {type(self.error).__name__}: {self.error}"
+
+
+class Member(Generic[View]):
+    """A registered callback or task, with its own ``run`` and its compiled hooks."""
+
+    __slots__ = ("callback", "calls", "disabled", "is_task", "name", "optional", "view")
+
+    view: View
+
+    def __init__(self, callback: Any, *, is_task: bool = False) -> None:
+        self.callback = callback
+        self.is_task = is_task
+        self.name = callback_name(callback)
+        self.optional = bool(getattr(callback, "optional", False))
+        self.disabled = False
+        self.calls: dict[str, list[Callable[..., Any]]] = {}
+
+    def hooks_for(self, event: Event) -> list[Callable[..., Any]]:
+        """What is called for an event; kept, because a gate remembers what it fired last."""
+        if event.name not in self.calls:
+            self.calls[event.name] = list(self._find(event))
+        return self.calls[event.name]
+
+    def _find(self, event: Event) -> Iterator[Callable[..., Any]]:
+        callback = self.callback
+        if (any_event := overridden(callback, "on_event")) is not None:
+            yield _any_event(any_event, event)
+        if isinstance(callback, FunctionCallback):
+            if callback.event == event.name:
+                yield callback.function if callback.when.always else Gate(callback.when, callback.function)
+        elif (hook := overridden(callback, event.hook)) is not None:
+            yield hook
+
+
+class Line(Generic[View]):
+    """Registers, orders, compiles and calls the hooks of one run."""
+
+    def __init__(
+        self,
+        view: Callable[[Member[View]], View],
+        *,
+        where: Callable[[], str],
+        stop: Callable[[str, str], None],
+        rank: int = 0,
+        local_rank: int = 0,
+    ) -> None:
+        self._view = view
+        self._where = where
+        self._stop = stop
+        self._rank = rank
+        self._local_rank = local_rank
+        self._costs: dict[tuple[str, str], Cost] = {}
+        self.members: list[Member[View]] = []
+        self.known: dict[str, Event] = dict(BY_NAME)
+        self.order = Order(())
+        self.gradient_order = Order(())
+        self.failures: list[Failure] = []
+        self.sampler = Sampler()
+        self.fast = Table()
+        self.timed = Table()
+        self.hooks = self.fast
+        self.silent = Table()
+        self._compile()
+        self._fill(self.silent, ())
+
+    # -- registering -------------------------------------------------------------------------
+
+    def add(self, callbacks: Iterable[object], *, task: object | None = None) -> list[Member[View]]:
+        """Register callbacks, or none of them when one is wrong. They hear the next event."""
+        new: list[Member[View]] = [] if task is None else [Member(task, is_task=True)]
+        new += [Member(check_kind(callback)) for callback in callbacks]
+        members = self.members + new
+        _refuse_doubles(members)
+        known = known_events(member.callback for member in members)
+        for member in new:
+            check_hooks(member.callback, known)
+            _check_ranks(member)
+        live = [member.callback for member in members if not (member.is_task or member.disabled)]
+        order, gradient_order = sort(live), sort(live, raw_gradients=True)
+        for member in new:
+            member.view = self._view(member)
+        self.members, self.known, self.order, self.gradient_order = members, known, order, gradient_order
+        self._compile()
+        return new
+
+    def remove(self, member: Member[View]) -> None:
+        """The callback hears nothing from the next event on."""
+        self.members = [other for other in self.members if other is not member]
+        self._reorder()
+
+    def _reorder(self) -> None:
+        live = [member.callback for member in self.members if not (member.is_task or member.disabled)]
+        self.order, self.gradient_order = sort(live), sort(live, raw_gradients=True)
+        self._compile()
+
+    # -- compiling ---------------------------------------------------------------------------
+
+    def _compile(self) -> None:
+        members = self.ordered(self.order)
+        self._fill(self.fast, members, timed=False)
+        self._fill(self.timed, members, timed=True)
+
+    def ordered(self, order: Order) -> tuple[Member[View], ...]:
+        """The members that run in this process: the task, then the callbacks in their order."""
+        by_id = {id(member.callback): member for member in self.members}
+        members = [member for member in self.members if member.is_task]
+        members += [by_id[id(callback)] for callback in order.callbacks]
+        return tuple(m for m in members if runs_on(m.callback, self._rank, self._local_rank))
+
+    def _fill(self, table: Table, members: tuple[Member[View], ...], *, timed: bool = False) -> None:
+        gradient_members = self.ordered(self.gradient_order) if members else ()
+        for event in self.known.values():
+            heard = Heard(
+                (Timed(hook, self._cost(member, event.hook)) if timed or event.name not in STEP_EVENTS else hook, member.view)
+                for member in (gradient_members if event.name == "gradients_ready" else members)
+                for hook in member.hooks_for(event)
+            )
+            heard.event = event.name
+            setattr(table, event.name, heard or NOBODY)
+        # Those that swap weights are outermost, so that all others see the swapped ones.
+        outermost = sorted(members, key=lambda m: "weights" not in getattr(m.callback, "writes", ()))
+        for scope in SCOPES:
+            around = Heard((hook, m.view) for m in outermost if (hook := overridden(m.callback, scope.hook)) is not None)
+            around.event = scope.hook
+            setattr(table, scope.hook, around or NOBODY)
+
+    def _cost(self, member: Member[View], hook: str) -> Cost:
+        return self._costs.setdefault((member.name, hook), Cost())
+
+    # -- calling -----------------------------------------------------------------------------
+
+    def emit(self, heard: Heard) -> None:
+        """Call the hooks of one event. Test ``if heard:`` before, to save the call."""
+        for hook, run in heard:
+            try:
+                hook(run)
+            except Exception as error:
+                if not self.tolerates(run, f"on_{heard.event}", error):
+                    raise
+
+    def emit_custom(self, event: str, payload: dict[str, object]) -> None:
+        """Send an event by name, with its payload; the way of ``run.emit``."""
+        declared = self.known.get(event)
+        if declared is None:
+            raise RegistrationError(f"run.emit({event!r}): no such event{suggestion(event, self.known, prefix='')}")
+        if set(payload) != set(declared.gives):
+            raise RegistrationError(
+                f"run.emit({event!r}) gives ({', '.join(payload)}), "
+                f"but the event is declared with gives={declared.gives!r}"
+            )
+        for hook, run in getattr(self.hooks, event):
+            try:
+                hook(run, **payload)
+            except Exception as error:
+                if not self.tolerates(run, f"on_{event}", error):
+                    raise
+
+    def emit_to_all(self, heard: Heard) -> list[BaseException]:
+        """Call every hook whatever the others do (``exception``, ``teardown``); give back the errors."""
+        errors: list[BaseException] = []
+        for hook, run in heard:
+            try:
+                hook(run)
+            except BaseException as error:
+                if not (isinstance(error, Exception) and self.tolerates(run, f"on_{heard.event}", error)):
+                    errors.append(error)
+        return errors
+
+    def tolerates(self, run: Any, hook: str, error: Exception) -> bool:
+        """Whether the run goes on after an error in a hook; if not, the error is told where it rose."""
+        member: Member[View] = run.member
+        if isinstance(error, StopTraining) and not member.optional:
+            self._stop(error.reason, member.name)
+            return True
+        if not member.optional:
+            error.add_note(f"in {member.name}.{hook} at {self._where()}")
+            return False
+        self._disable(member, hook, error)
+        return True
+
+    def _disable(self, member: Member[View], hook: str, error: Exception) -> None:
+        failure = Failure(member.name, hook, self._where(), error)
+        self.failures.append(failure)
+        if member.disabled:  # its scope was still open, or its event still under way
+            return
+        member.disabled = True
+        logger.warning("%s; it is optional, so it is switched off and the run goes on", failure, exc_info=error)
+        self._reorder()
+        self.emit(self.hooks.callback_disabled)
+
+    # -- telling -----------------------------------------------------------------------------
+
+    def add_scope_cost(self, run: Any, hook: str, ns: int) -> None:
+        cost = self._cost(run.member, hook)
+        cost.calls += 1
+        cost.ns += ns
+
+    def costs(self) -> tuple[CostRow, ...]:
+        """What each hook cost, the dearest first; sampled steps stand for all."""
+        share = self.sampler.seen / max(1, self.sampler.sampled)
+        rows = []
+        for (callback, hook), cost in self._costs.items():
+            scale = share if hook.removeprefix("on_") in STEP_EVENTS else 1.0
+            rows.append(CostRow(callback, hook, round(cost.calls * scale), cost.ns * scale / 1e9))
+        return tuple(sorted((row for row in rows if row.calls), key=lambda row: -row.seconds))
+
+
+def runs_on(callback: object, rank: int, local_rank: int) -> bool:
+    """Whether a callback's ``ranks`` include this process."""
+    ranks: Ranks = getattr(callback, "ranks", "all")
+    if ranks == "all":
+        return True
+    if ranks == "zero":
+        return rank == 0
+    if ranks == "local_zero":
+        return local_rank == 0
+    return rank in ranks
+
+
+def _check_ranks(member: Member[Any]) -> None:
+    ranks = getattr(member.callback, "ranks", "all")
+    if ranks in ("all", "zero", "local_zero"):
+        return
+    if isinstance(ranks, set | frozenset) and all(isinstance(rank, int) for rank in ranks):
+        return
+    raise RegistrationError(f"{member.name}.ranks = {ranks!r}; use 'all', 'zero', 'local_zero' or a set such as {{0, 2}}")
+
+
+def _refuse_doubles(members: list[Member[Any]]) -> None:
+    seen: dict[str, Callback] = {}
+    for member in members:
+        if member.is_task:
+            continue
+        key = member.callback.state_key
+        if key in seen:
+            if seen[key] is member.callback:
+                raise RegistrationError(f"{key} is in the list of callbacks twice; the same object can be there once")
+            raise RegistrationError(
+                f"two callbacks are both {key}; give one of them a name, so that a resume can tell them apart: "
+                f"callback.name = 'second'"
+            )
+        seen[key] = member.callback
+
+
+def _any_event(hook: Callable[..., Any], event: Event) -> Callable[..., Any]:
+    """``on_event`` bound to one event; a payload is passed on only to one that can take it."""
+    bound = partial(hook, event.name)
+    takes_payload = any(p.kind is Parameter.VAR_KEYWORD for p in signature(hook).parameters.values())
+    if not event.gives or takes_payload:
+        return bound
+    return lambda run, **_: bound(run)

@@ -1,0 +1,164 @@
+"""Declared order: who runs before whom, and why. A stable topological sort over declarations."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from graphlib import CycleError, TopologicalSorter
+
+from hookline.errors import OrderError, RegistrationError
+from hookline.events.callback import Callback, callback_name
+
+EVERYTHING = "*"
+PHASES = ("declares nothing that others read: list order", "reads what others write", "reads everything: last")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The callbacks in the order in which they run, with the reasons."""
+
+    callbacks: tuple[Callback, ...]
+    reasons: dict[int, list[str]] = field(default_factory=dict)
+    """By ``id`` of a callback: why it stands where it stands."""
+
+    def why(self, callback: Callback) -> str:
+        return "; ".join(self.reasons.get(id(callback), ())) or PHASES[phase(callback)]
+
+
+def phase(callback: Callback) -> int:
+    """0: declares nothing or only writes; 1: monitors; 2: reads everything, such as a checkpoint."""
+    if EVERYTHING in callback.reads:
+        return 2
+    return 1 if callback.reads else 0
+
+
+def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order:
+    """Writers before readers, ``before`` / ``after`` as declared; ties keep phase and list order.
+
+    At ``gradients_ready`` (``raw_gradients``) the readers of the gradients see them raw, so they run
+    before the writers (clipping, noise).
+    """
+    position = {id(callback): index for index, callback in enumerate(callbacks)}
+    reasons: dict[int, list[str]] = {}
+    edges: dict[tuple[int, int], str] = {}  # (first, second) -> why; by position
+
+    def put(first: Callback, second: Callback, why: str) -> None:
+        if first is not second:
+            edges.setdefault((position[id(first)], position[id(second)]), why)
+            reasons.setdefault(id(second), []).append(f"after {callback_name(first)}: {why}")
+
+    for callback in callbacks:
+        for other in _named(callback, callback.after, callbacks):
+            put(other, callback, "declared with after")
+        for other in _named(callback, callback.before, callbacks):
+            put(callback, other, f"declared with before by {callback_name(callback)}")
+    declared = set(edges)
+    for writer in callbacks:
+        for reader in callbacks:
+            for thing in _shared(writer, reader):
+                if (position[id(reader)], position[id(writer)]) in declared:
+                    continue  # the user said so
+                if thing == "gradients" and raw_gradients:
+                    put(reader, writer, "changes the gradients that it reads raw")
+                else:
+                    put(writer, reader, f"reads {thing}")
+    ordered = _stable_topological([phase(callback) for callback in callbacks], edges, callbacks)
+    _refuse_two_writers(callbacks, edges)
+    return Order(tuple(callbacks[index] for index in ordered), reasons)
+
+
+def _shared(writer: Callback, reader: Callback) -> list[str]:
+    """What one writes and the other reads. Its own read and write of one thing is no edge."""
+    if writer is reader:
+        return []
+    if EVERYTHING in reader.reads:
+        return [] if EVERYTHING in writer.reads else ["everything"]
+    return [read for read in reader.reads if any(overlaps(read, written) for written in writer.writes)]
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether two names of metrics or resources, with ``*`` in either, can mean the same thing."""
+    return one == other or fnmatchcase(one, other) or fnmatchcase(other, one)
+
+
+def _named(callback: Callback, names: Sequence[str | type], callbacks: Sequence[Callback]) -> list[Callback]:
+    """The callbacks that ``before`` / ``after`` mean: by class, class name or name."""
+    if isinstance(names, str | type):
+        names = (names,)
+    found: list[Callback] = []
+    for name in names:
+        if isinstance(name, type):
+            found += [other for other in callbacks if isinstance(other, name)]
+            continue
+        hits = [other for other in callbacks if name in (callback_name(other), type(other).__qualname__)]
+        if not hits:
+            _refuse_misspelt(callback, name, callbacks)
+        found += hits
+    return found
+
+
+def _refuse_misspelt(callback: Callback, name: str, callbacks: Sequence[Callback]) -> None:
+    """A name that is not there orders nothing; one that almost is there is a typing error."""
+    close = get_close_matches(name, [callback_name(other) for other in callbacks], n=1, cutoff=0.8)
+    if close:
+        raise RegistrationError(f"{callback_name(callback)}: before/after {name!r} is not registered; did you mean {close[0]!r}?")
+
+
+def _stable_topological(
+    phases: list[int], edges: dict[tuple[int, int], str], callbacks: Sequence[Callback]
+) -> list[int]:
+    sorter: TopologicalSorter[int] = TopologicalSorter({index: () for index in range(len(phases))})
+    for first, second in edges:
+        sorter.add(second, first)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle: list[int] = error.args[1]
+        steps = [
+            f"{callback_name(callbacks[first])} before {callback_name(callbacks[second])} "
+            f"({edges.get((first, second), 'declared')})"
+            for first, second in zip(cycle, cycle[1:], strict=False)
+        ]
+        raise OrderError(f"the declared order is a cycle: {'; '.join(steps)}. Remove one of them, or add before/after") from None
+    ready = [(phases[index], index) for index in sorter.get_ready()]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        index = heapq.heappop(ready)[1]
+        ordered.append(index)
+        sorter.done(index)
+        for following in sorter.get_ready():
+            heapq.heappush(ready, (phases[following], following))
+    return ordered
+
+
+def _refuse_two_writers(callbacks: Sequence[Callback], edges: dict[tuple[int, int], str]) -> None:
+    """Two that write one thing in no declared order would give a result that depends on the list."""
+    following: dict[int, set[int]] = {}
+    for first, second in edges:
+        following.setdefault(first, set()).add(second)
+    for one, callback in enumerate(callbacks):
+        for two in range(one + 1, len(callbacks)):
+            other = callbacks[two]
+            shared = [w for w in callback.writes if any(overlaps(w, v) for v in other.writes)]
+            if shared and not (_reaches(one, two, following) or _reaches(two, one, following)):
+                names = callback_name(callback), callback_name(other)
+                raise OrderError(
+                    f"{names[0]} and {names[1]} both write {shared[0]!r}; say which comes first: "
+                    f"before or after on one of them, e.g. after = ({names[0]!r},) on {names[1]}"
+                )
+
+
+def _reaches(start: int, goal: int, following: dict[int, set[int]]) -> bool:
+    open_, seen = [start], {start}
+    while open_:
+        for following_one in following.get(open_.pop(), ()):
+            if following_one == goal:
+                return True
+            if following_one not in seen:
+                seen.add(following_one)
+                open_.append(following_one)
+    return False

@@ -1,0 +1,68 @@
+"""Open scopes: the ``around_*`` generators that are waiting for the end of theirs, last in first out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter_ns
+from typing import Any
+
+from hookline.errors import ScopeError
+from hookline.events.line import Heard, Line
+
+
+class Scopes:
+    """A stack. ``mark = len(scopes)`` before entering, ``scopes.leave(mark)`` after the end hooks."""
+
+    __slots__ = ("_line", "_open")
+
+    def __init__(self, line: Line[Any]) -> None:
+        self._line = line
+        self._open: list[tuple[str, Any, Iterator[None]]] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, around: Heard) -> None:
+        """Run the part before the ``yield`` of every generator of a scope."""
+        for generator_function, run in around:
+            generator = generator_function(run)
+            try:
+                if self._advance(generator, run, around.event):
+                    raise ScopeError(f"{run.member.name}.{around.event} did not yield; it must yield exactly once")
+            except Exception as error:
+                if not self._line.tolerates(run, around.event, error):
+                    raise
+            else:
+                self._open.append((around.event, run, generator))
+
+    def leave(self, mark: int = 0, because: BaseException | None = None) -> None:
+        """Run the part after the ``yield`` of all above the mark. All run; the first error is raised.
+
+        ``because`` is the error that the scope is left for: what goes wrong here becomes a note on it.
+        """
+        first: BaseException | None = because
+        while len(self._open) > mark:
+            hook, run, generator = self._open.pop()
+            try:
+                if not self._advance(generator, run, hook):
+                    raise ScopeError(f"{run.member.name}.{hook} yielded twice; it must yield exactly once")
+            except BaseException as error:
+                if isinstance(error, Exception) and self._line.tolerates(run, hook, error):
+                    continue
+                if first is None:
+                    first = error
+                else:
+                    first.add_note(f"then {run.member.name}.{hook} failed too: {type(error).__name__}: {error}")
+        if first is not None and because is None:
+            raise first
+
+    def _advance(self, generator: Iterator[None], run: Any, hook: str) -> bool:
+        """Run a generator to its next ``yield``; whether it ended instead. Scopes are always timed."""
+        start = perf_counter_ns()
+        try:
+            next(generator)
+        except StopIteration:
+            return True
+        finally:
+            self._line.add_scope_cost(run, hook, perf_counter_ns() - start)
+        return False

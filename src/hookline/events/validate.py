@@ -1,0 +1,149 @@
+"""Mistakes in a callback are found when it is registered, with a suggestion. Never silence."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from hookline.errors import RegistrationError
+from hookline.events.callback import Callback, callback_name
+from hookline.events.foreign import our_name
+from hookline.events.hooks import Hooks
+from hookline.events.spec import BY_NAME, SCOPES, Event
+from hookline.events.when import FunctionCallback
+
+SCOPE_HOOKS = tuple(scope.hook for scope in SCOPES)
+COMMON_NAMES = ("close", "init")
+"""Hooks of Composer whose names a callback may well use for methods of its own."""
+
+
+def check_kind(callback: object) -> Callback:
+    """A callback is an instance of ``Callback``; say what else it looks like."""
+    if isinstance(callback, Callback):
+        return callback
+    if inspect.isclass(callback) and issubclass(callback, Callback):
+        raise RegistrationError(f"{callback.__name__} is a class, not a callback; write {callback.__name__}(…)")
+    if inspect.isroutine(callback):
+        raise RegistrationError(
+            f"{callback.__name__} is a function; say when it runs: hl.on('train_step_end')({callback.__name__})"
+        )
+    raise RegistrationError(
+        f"{callback!r} is a {type(callback).__name__}, not a callback; make its class a subclass of hl.Callback"
+    )
+
+
+def known_events(members: Iterable[object]) -> dict[str, Event]:
+    """The built-in events and those that tasks and callbacks declare."""
+    known = dict(BY_NAME)
+    for member in members:
+        declared = getattr(member, "events", ())
+        if isinstance(declared, Event):
+            raise RegistrationError(
+                f"{callback_name(member)}.events is one Event; make it a tuple: events = (hl.Event({declared.name!r}),)"
+            )
+        for event in declared:
+            if not isinstance(event, Event):
+                raise RegistrationError(f"{callback_name(member)}.events holds {event!r}; use hl.Event('name', gives=(…))")
+            if not event.name.isidentifier():
+                raise RegistrationError(f"{callback_name(member)}: an event cannot be called {event.name!r}")
+            if known.get(event.name, event) != event:
+                raise RegistrationError(
+                    f"{callback_name(member)}.events declares {event.name!r}, which exists already with other keywords"
+                )
+            known[event.name] = event
+    return known
+
+
+def check_hooks(member: object, known: Mapping[str, Event]) -> None:
+    """Every ``on_*`` and ``around_*`` is a known hook and takes what it will be given."""
+    if isinstance(member, FunctionCallback):
+        _check_event(f"hl.on({member.event!r})", member.event, known)
+        _check_arity(f"hl.on({member.event!r}) on {member.name}", member.function, known[member.event].gives)
+        return
+    for attribute in _own_names(member):
+        where = f"{callback_name(member)}.{attribute}"
+        if attribute == "on_event":
+            _check_arity(where, member.on_event, (), event_first=True)  # type: ignore[attr-defined]
+        elif attribute.startswith("on_"):
+            _check_event(where, attribute.removeprefix("on_"), known)
+            _check_arity(where, getattr(member, attribute), known[attribute.removeprefix("on_")].gives)
+        elif attribute.startswith("around_"):
+            _check_scope(where, getattr(member, attribute), attribute)
+        elif isinstance(member, Callback):
+            _check_foreign(where, attribute, known)
+
+
+def overridden(member: object, hook: str) -> Callable[..., Any] | None:
+    """The bound hook if the member defines it itself, and ``None`` for the empty one of the base."""
+    bound = getattr(member, hook, None)
+    if bound is None or getattr(bound, "__func__", None) is getattr(Hooks, hook, None):
+        return None
+    return bound  # type: ignore[no-any-return]
+
+
+def _own_names(member: object) -> list[str]:
+    """The names of callables that the member's own classes, or the member itself, define."""
+    owned = {
+        name
+        for cls in type(member).__mro__
+        if cls not in (Callback, Hooks) and not cls.__module__.startswith("torch.")
+        for name, value in vars(cls).items()
+        if callable(value)
+    }
+    owned |= {name for name, value in vars(member).items() if name.startswith(("on_", "around_")) and callable(value)}
+    return sorted(name for name in owned if not name.startswith("_"))
+
+
+def _check_event(where: str, name: str, known: Mapping[str, Event]) -> None:
+    if name not in known:
+        raise RegistrationError(f"{where}: no such event{suggestion(name, known)}")
+
+
+def suggestion(name: str, known: Mapping[str, Event], prefix: str = "on_") -> str:
+    """``; did you mean on_train_step_end?``, also for the hook names of other systems."""
+    foreign = our_name(f"on_{name}") or our_name(name)
+    if foreign:
+        ways = "; ".join(
+            f"{row.system}'s {row.hook} is on_{row.event} here{f' ({row.note})' if row.note else ''}" for row in foreign
+        )
+        return f"; {ways}"
+    close = get_close_matches(name, known, n=1, cutoff=0.6) or [event for event in known if event.replace("_", "") == name.replace("_", "")]
+    if close:
+        return f"; did you mean {prefix}{close[0]}?"
+    return "; `hookline events` lists them, and a new one is declared with events = (hl.Event(…),)"
+
+
+def _check_foreign(where: str, name: str, known: Mapping[str, Event]) -> None:
+    """A method that has the name of a hook without its ``on_``, or of another system's hook."""
+    if our_name(name) and name not in COMMON_NAMES:
+        raise RegistrationError(f"{where}: no such hook{suggestion(name, known)}")
+    if name in known:
+        raise RegistrationError(f"{where}: a hook starts with on_; did you mean on_{name}?")
+
+
+def _check_scope(where: str, bound: Callable[..., Any], name: str) -> None:
+    if name not in SCOPE_HOOKS:
+        close = get_close_matches(name, SCOPE_HOOKS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"the scopes are {', '.join(SCOPE_HOOKS)}"
+        raise RegistrationError(f"{where}: no such scope; {hint}")
+    if not inspect.isgeneratorfunction(bound):
+        raise RegistrationError(f"{where}: must be a generator with one yield: what is before it runs first, the rest last")
+    _check_arity(where, bound, ())
+
+
+def _check_arity(where: str, hook: Callable[..., Any], gives: tuple[str, ...], *, event_first: bool = False) -> None:
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):  # some built-in callables have no signature; they fail when called
+        return
+    wanted = ["event", "run"] if event_first else ["run", *gives]
+    try:
+        signature.bind(*([None] * (len(wanted) - len(gives))), **dict.fromkeys(gives))
+    except TypeError as error:
+        parameters = ", ".join(signature.parameters) or "nothing"
+        raise RegistrationError(
+            f"{where} takes ({parameters}) and is called with ({', '.join(wanted)}): {error}; "
+            f"everything else (batch, loss, model, clock, …) is on run"
+        ) from None

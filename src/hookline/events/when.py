@@ -1,0 +1,120 @@
+"""Filters: when a hook really runs. Frozen values over the clock, the stage and the rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hookline.errors import RegistrationError
+from hookline.events.callback import Callback, Ranks
+from hookline.events.spec import ANY
+from hookline.progress import Duration, Schedule
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A filter; what it fired last is not kept here but in the handler's ``Gate``."""
+
+    every: Duration | None = None
+    at: Duration | None = None
+    once: bool = False
+    ranks: Ranks = "all"
+    stage: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = [stage for stage in self.stage if stage not in ANY]
+        if unknown:
+            raise RegistrationError(f"stage={unknown[0]!r}: no such stage; use one of {', '.join(ANY)}")
+        if self.every is not None and self.at is not None:
+            raise RegistrationError(f"every={str(self.every)!r} and at={str(self.at)!r}: give one of the two")
+
+    @property
+    def always(self) -> bool:
+        return self.every is None and self.at is None and not self.once and not self.stage
+
+
+class Gate:
+    """A hook behind a filter. It remembers what it fired last, so that a resume does not fire again."""
+
+    __slots__ = ("call", "done", "schedule", "when")
+
+    def __init__(self, when: When, call: Callable[..., Any]) -> None:
+        self.when = when
+        self.call = call
+        self.done = False
+        self.schedule: Schedule | None = None
+
+    def __call__(self, run: Run, **payload: object) -> None:
+        when = self.when
+        if self.done or (when.stage and run.stage not in when.stage):
+            return
+        if when.every is not None:
+            schedule = self.schedule or self._resolve(run, when.every)
+            if not schedule.due(run.clock):
+                return
+            schedule.fired(run.clock)
+        elif when.at is not None:
+            if not run.clock.reached(when.at.of(run.max_duration)):
+                return
+            self.done = True
+        self.done = self.done or when.once
+        self.call(run, **payload)
+
+    def _resolve(self, run: Run, every: Duration) -> Schedule:
+        self.schedule = Schedule(every.of(run.max_duration))
+        return self.schedule
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done, "schedule": self.schedule.state_dict() if self.schedule else None}
+
+
+class FunctionCallback(Callback):
+    """A callback made of one function by ``hl.on``."""
+
+    def __init__(self, event: str, function: Callable[..., Any], when: When) -> None:
+        self.event = event
+        self.function = function
+        self.when = when
+        self.ranks = when.ranks
+        self.name = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, so that a decorated function can still be used and tested."""
+        return self.function(*args, **kwargs)
+
+
+def on(
+    event: str,
+    *,
+    every: str | Duration | None = None,
+    at: str | Duration | None = None,
+    once: bool = False,
+    ranks: Ranks = "all",
+    stage: str | tuple[str, ...] = (),
+) -> Callable[[Callable[..., Any]], FunctionCallback]:
+    """Make a callback of any callable: ``@hl.on("train_step_end", every="100st")``.
+
+    >>> @on("train_step_end", every="100st")
+    ... def show(run):
+    ...     print(run.clock.step, run.metrics["train/loss"])
+    >>> show.name
+    'show'
+    """
+    when = When(
+        every=None if every is None else Duration.parse(every),
+        at=None if at is None else Duration.parse(at),
+        once=once,
+        ranks=ranks,
+        stage=(stage,) if isinstance(stage, str) else tuple(stage),
+    )
+
+    def decorate(function: Callable[..., Any]) -> FunctionCallback:
+        if not callable(function):
+            raise RegistrationError(f"hl.on({event!r}): {function!r} is not callable; decorate a function of one argument, run")
+        return FunctionCallback(event, function, when)
+
+    return decorate

@@ -1,0 +1,70 @@
+"""The agenda: at which step something may be due, so that all other steps need not ask."""
+
+from __future__ import annotations
+
+import math
+
+from hookline.events.cost import Sampler
+from hookline.loop.metrics import FOLD
+from hookline.progress import Clock, Duration, Schedule
+
+
+class Agenda:
+    """Intervals, evaluations, the end, and the sampling of costs. ``wake`` is the next step to look at."""
+
+    __slots__ = ("_clock", "_evals", "_logs", "_pick", "_sampler", "finished", "max_duration", "sampling", "wake")
+
+    def __init__(self, clock: Clock, sampler: Sampler, log_every: Duration | None, eval_every: Duration | None) -> None:
+        self._clock = clock
+        self._sampler = sampler
+        self._pick = sampler.next_after(0)
+        self._logs = None if log_every is None else Schedule(log_every)
+        self._evals = None if eval_every is None else Schedule(eval_every)
+        self.max_duration: Duration | None = None
+        self.wake: float = 0
+        self.finished = False
+        """Whether ``max_duration`` is reached."""
+        self.sampling = False
+        """Whether the step that begins now is one of those whose hooks are timed."""
+
+    @property
+    def has_evaluations(self) -> bool:
+        return self._evals is not None
+
+    def interval_due(self) -> bool:
+        """Whether an interval of metrics ends here; it is then counted as ended."""
+        return _take(self._logs, self._clock)
+
+    def eval_due(self) -> bool:
+        """Whether an evaluation is due here; it is then counted as made."""
+        return _take(self._evals, self._clock)
+
+    def look(self) -> None:
+        """A step or an epoch has ended, or training begins: is it over, and when to look again."""
+        clock = self._clock
+        self._sample(clock.step)
+        self.finished = self.max_duration is not None and clock.reached(self.max_duration)
+        schedules = [schedule for schedule in (self._logs, self._evals) if schedule is not None]
+        sample_edge = self._pick + 1 if self.sampling else self._pick
+        self.wake = min([self._end(), sample_edge, clock.step + FOLD, *(s.next_step(clock) for s in schedules)])
+
+    def _sample(self, step: int) -> None:
+        """One step in 64 goes through timed hooks, at a pseudo-random place in each group of 64."""
+        if self.sampling and step > self._pick:
+            self._sampler.sampled += 1
+            self.sampling = False
+        if step > self._pick:
+            self._pick = self._sampler.next_after(step - 1)
+        self.sampling = step == self._pick
+
+    def _end(self) -> float:
+        if self.max_duration is None or self.max_duration.unit == "ep":
+            return math.inf
+        return self.max_duration.value if self.max_duration.unit == "st" else self._clock.step + 1
+
+
+def _take(schedule: Schedule | None, clock: Clock) -> bool:
+    if schedule is None or not schedule.due(clock):
+        return False
+    schedule.fired(clock)
+    return True

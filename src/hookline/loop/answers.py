@@ -1,0 +1,140 @@
+"""The task at work on an evaluation or a prediction, and the answers that ``run`` gives at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.errors import SetupError, StopTraining
+from hookline.loop.data import is_one_shot, named_loaders
+from hookline.loop.evaluating import evaluation, prediction
+
+if TYPE_CHECKING:
+    from hookline.loop.training import Training
+
+
+def evaluate_task(loop: Training, batches: Iterable[Any]) -> None:
+    """``eval_batch`` on every batch; a loss that it returns is logged as ``loss``."""
+    task, run, state = loop.session.task, loop.session.run, loop.state
+    for batch in batches:
+        try:
+            found = task.eval_batch(run, batch)
+        except StopTraining as stop:
+            loop.session.stop(stop.reason, type(task).__name__)
+            loop.requests.leave_evaluation = True
+            continue
+        if isinstance(found, dict):
+            if "outputs" in found:
+                state.outputs = found["outputs"]
+            weight, found = found.get("weight"), found.get("loss")
+        else:
+            weight = None
+        if found is not None:
+            run.log({"loss": found}, weight=loop.samples if weight is None else weight)
+
+
+def predict_task(loop: Training, batches: Iterable[Any]) -> Any:
+    """``predict_batch`` on every batch; the predictions in the loader's order."""
+    task, run = loop.session.task, loop.session.run
+    found = []
+    for batch in batches:
+        loop.state.outputs = task.predict_batch(run, batch)
+        found.append(_detached(loop.state.outputs))
+    return joined(found)
+
+
+def joined(batches: list[Any]) -> Any:
+    """One tensor (or dict or tuple of tensors) for all batches where shapes allow it, else the list."""
+    first = batches[0] if batches else None
+    if isinstance(first, torch.Tensor):
+        same = all(isinstance(b, torch.Tensor) and b.ndim and b.shape[1:] == first.shape[1:] for b in batches)
+        return torch.cat(batches) if same else batches
+    if isinstance(first, dict) and all(isinstance(b, dict) and b.keys() == first.keys() for b in batches):
+        return {key: joined([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, tuple) and all(isinstance(b, tuple) and len(b) == len(first) for b in batches):
+        return tuple(joined([batch[index] for batch in batches]) for index in range(len(first)))
+    return batches
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, dict):
+        return {key: _detached(item) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_detached(item) for item in value)
+    return value
+
+
+class LoopAnswers:
+    """``run.evaluate`` and ``run.predict``: at once, silent, kept until the weights change."""
+
+    def __init__(self, loop: Training) -> None:
+        self._loop = loop
+        self._kept: dict[tuple[str, int], tuple[int, Any, Any]] = {}
+
+    def evaluate(self, what: Any) -> dict[str, Any]:
+        loop = self._loop
+        self._need("eval_batch", "run.evaluate")
+        loaders, stage = self._loaders(what)
+
+        def compute() -> dict[str, Any]:
+            generator = _Returning(evaluation(loop, loaders, stage, silent=True))
+            evaluate_task(loop, generator)
+            return generator.value  # type: ignore[no-any-return]
+
+        return dict(self._keep("evaluate", what, compute))
+
+    def predict(self, what: Any) -> Any:
+        loop = self._loop
+        self._need("predict_batch", "run.predict")
+        loaders, _ = self._loaders(what)
+
+        def compute() -> Any:
+            found = {name: predict_task(loop, prediction(loop, loader, silent=True)) for name, loader in loaders.items()}
+            return found[None] if None in found else found
+
+        return self._keep("predict", what, compute)
+
+    def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]:
+        return self._loop.weights.swap(weights)
+
+    def _keep(self, verb: str, what: Any, compute: Any) -> Any:
+        key = (verb, hash(what) if isinstance(what, str) else id(what))
+        version, kept_for, answer = self._kept.get(key, (-1, None, None))
+        if version != self._loop.weights.version:
+            answer = compute()
+            self._kept[key] = (self._loop.weights.version, what, answer)  # holds `what`, so that its id stays its own
+        return answer
+
+    def _need(self, method: str, verb: str) -> None:
+        if not hasattr(self._loop.session.task, method):
+            raise SetupError(f"{verb}() needs a task with {method}(run, batch); the own loop evaluates with loop.eval_batches()")
+
+    def _loaders(self, what: Any) -> tuple[dict[str | None, Any], str]:
+        if not isinstance(what, str):
+            named = named_loaders(what, "val")
+            stage = "val"
+        else:
+            known = self._loop.state.loaders
+            if what not in known:
+                raise SetupError(f"there is no {what!r} loader in this run; there is {', '.join(known) or 'none'}")
+            named, stage = named_loaders(known[what], what), what
+        for loader in named.values():
+            if is_one_shot(loader):
+                raise SetupError("an answer would use up a loader that can be iterated over only once; pass a DataLoader or a list")
+        return named, stage
+
+
+class _Returning:
+    """Iterates over a generator and keeps what it returns."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+        self.value: Any = None
+
+    def __iter__(self) -> Any:
+        self.value = yield from self._generator

@@ -1,0 +1,219 @@
+"""The course of training: what happens at the edges of steps, intervals, epochs and the whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hookline.errors import DataError, MetricError
+from hookline.loop.agenda import Agenda
+from hookline.loop.data import set_epoch
+from hookline.loop.metrics import Series
+from hookline.loop.monitors import check_train_monitors
+from hookline.loop.schedulers import Scheduler
+from hookline.loop.session import Session
+from hookline.loop.weights import Weights
+from hookline.run import MISSING
+
+AT_THE_END = "the end of max_duration"
+
+
+class Course:
+    """Starts and ends epochs and training, decides on stops, knows when an evaluation is due."""
+
+    def __init__(self, session: Session, weights: Weights) -> None:
+        self._session = session
+        self._state, self._line, self._scopes = session.state, session.line, session.scopes
+        self._clock, self._book, self._requests = session.state.clock, session.book, session.state.requests
+        self._weights = weights
+        self._evaluated = -1  # the version of the weights at the last evaluation
+        self._mid_epoch = False
+        self._announced = self._monitors_checked = False
+        self._mark = 0
+        settings = session.settings
+        self.agenda = Agenda(self._clock, self._line.sampler, settings.log_every, settings.eval_every)
+        self.evaluate: Callable[[], None] | None = None
+        """How the loop evaluates by itself, if it can; the own loop asks ``eval_due`` instead."""
+        self.at_edge = False
+        """The batch under way is known to be the last of its epoch."""
+        self.epoch_open = False
+
+    # -- the whole -----------------------------------------------------------------------------
+
+    def start_training(self) -> None:
+        self._state.stage = "train"
+        self._announced = False
+        self._line.sampler.seen -= self._clock.step
+        if not self._session.module.training:
+            self._session.module.train()  # one that is in train mode keeps its frozen parts as they are
+        for optimizer in self._state.optimizers.values():
+            optimizer.zero_grad()
+        self.agenda.max_duration = self._state.max_duration
+        self._scopes.enter(self._line.hooks.around_train)
+        self._line.emit(self._line.hooks.train_start)
+        self._look()
+
+    def end_training(self, mark: int) -> None:
+        self._drop_moment()
+        self._line.hooks = self._line.fast
+        self._line.sampler.seen += self._clock.step
+        self._line.emit(self._line.hooks.train_end)
+        self._book.end_interval()
+        self._scopes.leave(mark)
+
+    def end_broken_training(self) -> None:
+        """The body of the own loop was left by ``break`` or ``return``: its scopes are closed already."""
+        self._session.stop("break", "the body of the loop")
+        self.decided()
+        if self.epoch_open:
+            self.end_epoch_training(completed=False)
+            self.end_epoch()
+        self.end_training(len(self._scopes))
+
+    def losses(self) -> Series | None:
+        """Where the loss of each batch is kept; nowhere when ``log_every`` is ``None``."""
+        return None if self._session.settings.log_every is None else self._book.series("train/loss")
+
+    # -- an epoch ------------------------------------------------------------------------------
+
+    def start_epoch(self, loader: Any) -> Iterator[Any]:
+        """The epoch's iterator; where the last ``fit`` was stopped inside it, at the batch that comes next."""
+        line, clock = self._line, self._clock
+        self.at_edge, self.epoch_open, self._mark = False, True, len(self._scopes)
+        self._scopes.enter(line.hooks.around_epoch)
+        set_epoch(loader, clock.epoch)
+        if not self._mid_epoch:
+            clock.mark_epoch()
+            self._mid_epoch = True
+            line.emit(line.hooks.train_epoch_start)
+            return iter(loader)
+        iterator = iter(loader)
+        for _ in range(clock.batch_in_epoch):
+            next(iterator, None)
+        return iterator
+
+    def end_epoch_training(self, *, completed: bool) -> None:
+        """The updates of the epoch are done; ``clock.epoch`` counts it if it was completed."""
+        if completed:
+            self._clock.epoch += 1
+            self._mid_epoch = False
+            self.step_schedulers([s for s in self._state.schedulers if s.unit == "ep" and s.due(self._clock.epoch)])
+        self._end_interval()
+        if completed:
+            self._book.end_epoch()
+        self._line.emit(self._line.hooks.train_epoch_end)
+
+    def end_epoch(self) -> None:
+        """The evaluation at the edge is done, too."""
+        self.epoch_open = self.at_edge = False
+        self._line.emit(self._line.hooks.epoch_end)
+        self._state.messages.end_epoch()
+        self._scopes.leave(self._mark)
+
+    def cut_epoch(self, *, exhausted: bool, position: int, length: float) -> None:
+        """An epoch that ends at no known edge: in the middle, by a stop; or with data of unknown length."""
+        completed = exhausted and not self._over()
+        if completed and position == 0:
+            raise DataError(
+                f"the training loader gave no batch in epoch {self._clock.epoch}; a generator is used up after one epoch: "
+                f"pass something that can be iterated over again"
+            )
+        if completed and length < math.inf:
+            raise DataError(
+                f"the training loader ended after {position} of {length} batches; "
+                f"a StopIteration that is raised inside a data set ends the epoch like this"
+            )
+        self.end_epoch_training(completed=completed)
+        self._look()
+        self.evaluate_if_due()
+        self.end_epoch()
+        self.decided()
+
+    # -- the edge of a step --------------------------------------------------------------------
+
+    def wake_up(self) -> None:
+        """After a step at which something may be due: an interval, an evaluation, the edge, the end."""
+        if self.at_edge:
+            self.end_epoch_training(completed=True)
+        elif self.agenda.interval_due():
+            self._end_interval()
+        else:
+            self._book.fold()
+        self._look()
+        if self.at_edge:
+            self._requests.attention = True
+
+    def _look(self) -> None:
+        requests = self._requests
+        self.agenda.look()
+        self._line.hooks = self._line.timed if self.agenda.sampling else self._line.fast
+        if self.agenda.eval_due():
+            requests.evaluate = True
+        requests.attention = requests.attention or requests.evaluate or self.agenda.finished
+
+    def _end_interval(self) -> None:
+        if self._book.end_interval():
+            if not self._monitors_checked:
+                self._monitors_checked = True
+                check_train_monitors(self._line, set(self._book.names()))
+            self._line.emit(self._line.hooks.metrics_ready)
+
+    @property
+    def eval_due(self) -> bool:
+        """An evaluation is due: by ``eval_every``, by request, or one at the end. Never two of the same weights."""
+        stop = self._requests.stop
+        final = self._over() and self.agenda.has_evaluations and not (stop is not None and stop.interrupt)
+        return (self._requests.evaluate or final) and self._evaluated != self._weights.version
+
+    def evaluated(self) -> None:
+        """An evaluation of the current weights was made."""
+        self._evaluated = self._weights.version
+        self._requests.evaluate = False
+        self.step_schedulers([s for s in self._state.schedulers if s.unit == "eval"])
+
+    def evaluate_if_due(self) -> None:
+        if self.evaluate is not None and self.eval_due:
+            self.evaluate()
+
+    def settle_edge(self) -> None:
+        """Before a step is settled: the evaluation that is due, then the end of the epoch."""
+        self.evaluate_if_due()
+        if self.at_edge:
+            self.end_epoch()
+
+    def decided(self) -> bool:
+        """Whether training is over; a stop is announced once."""
+        stop = self._requests.stop
+        self._requests.attention = False
+        if stop is not None and not self._announced:
+            self._announced = True
+            if stop.interrupt:
+                self._line.emit(self._line.hooks.interrupt)
+            self._line.emit(self._line.hooks.stop)
+        return self._over()
+
+    def _over(self) -> bool:
+        return self._requests.stop is not None or self.agenda.finished
+
+    def step_schedulers(self, schedulers: list[Scheduler]) -> None:
+        """Move the schedulers that are due: by count, or on the metric of a plateau."""
+        for scheduler in schedulers:
+            if scheduler.unit == "eval":
+                scheduler.scheduler.step(self._plateau_metric(scheduler))  # type: ignore[arg-type]
+            else:
+                scheduler.scheduler.step()
+        if schedulers and self._line.hooks.scheduler_step:
+            self._line.emit(self._line.hooks.scheduler_step)
+
+    def _plateau_metric(self, scheduler: Scheduler) -> Any:
+        if scheduler.monitor not in set(self._book.names()):
+            raise MetricError(
+                f"ReduceLROnPlateau watches {scheduler.monitor!r}, which nobody logs; there is "
+                f"{', '.join(sorted(self._book.names())) or 'none'}: hl.Scheduler(scheduler, monitor='val/…')"
+            )
+        return self._book.value(scheduler.monitor)
+
+    def _drop_moment(self) -> None:
+        state = self._state
+        state.batch = state.outputs = state.loss = state.optimizer = MISSING

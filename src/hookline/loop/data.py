@@ -1,0 +1,135 @@
+"""Batches of any kind: moved to the device, counted; and what is known of a loader's length."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from hookline.errors import DataError
+
+
+END: Any = object()
+"""Stands for the end of a loader's data."""
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Move every tensor in a batch: in dicts, lists, tuples, dataclasses, and objects with ``.to``."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        moved = {key: to_device(value, device) for key, value in batch.items()}
+        return moved if type(batch) is dict else _remake(batch, moved)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(value, device) for value in batch)
+    if hasattr(batch, "to"):
+        moved = batch.to(device)
+        return batch if moved is None else moved  # some move themselves in place and return nothing
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = {f.name: to_device(getattr(batch, f.name), device) for f in dataclasses.fields(batch) if f.init}
+        return dataclasses.replace(batch, **fields)
+    return batch
+
+
+def _remake(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
+    """A mapping of the user's own class: by its ``.to`` if it has one, else from a dict."""
+    if hasattr(batch, "to"):
+        return batch.to(next(value.device for value in moved.values() if isinstance(value, torch.Tensor)))
+    return type(batch)(moved)  # type: ignore[call-arg]
+
+
+def count(batch: Any) -> tuple[int, int | None]:
+    """The number of samples, the first dimension of the first tensor; tokens are not known.
+
+    >>> count({"x": torch.zeros(8, 3), "y": torch.zeros(8)})
+    (8, None)
+    """
+    kind = type(batch)
+    if kind is tuple or kind is list:  # the two cases of nearly every loader, kept fast
+        first = batch[0]
+        if type(first) is torch.Tensor and first.ndim:
+            return first.shape[0], None
+    tensor = first_tensor(batch)
+    return (tensor.shape[0] if tensor is not None and tensor.ndim else 1), None
+
+
+def first_tensor(batch: Any) -> torch.Tensor | None:
+    """The first tensor found in a batch, in its own order."""
+    if isinstance(batch, torch.Tensor):
+        return batch
+    if isinstance(batch, Mapping):
+        parts: Iterable[Any] = batch.values()
+    elif isinstance(batch, list | tuple):
+        parts = batch
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        parts = (getattr(batch, f.name) for f in dataclasses.fields(batch))
+    elif hasattr(batch, "__dict__"):
+        parts = vars(batch).values()
+    else:
+        return None
+    for part in parts:
+        found = first_tensor(part) if isinstance(part, torch.Tensor | Mapping | list | tuple) else None
+        if found is not None:
+            return found
+    return None
+
+
+def length(loader: Any) -> int | None:
+    """How many batches a loader says that it has, for bars and estimates."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def sure_length(loader: Any) -> int | None:
+    """The number of batches where it can be relied on; ``None`` for iterable data, whose length may lie."""
+    if isinstance(loader, DataLoader):
+        return None if isinstance(loader.dataset, IterableDataset) else length(loader)
+    return len(loader) if isinstance(loader, Sequence) else None
+
+
+def is_one_shot(loader: Any) -> bool:
+    """A generator or other iterator: what is taken from it is gone."""
+    return iter(loader) is loader if not isinstance(loader, DataLoader) else False
+
+
+def check_loader(loader: Any, what: str) -> None:
+    """A loader can be iterated over and is not known to be empty."""
+    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        raise DataError(f"the {what} loader is a {type(loader).__name__}, which cannot be iterated over; pass a DataLoader or a list of batches")
+    if sure_length(loader) == 0:
+        hint = " (drop_last=True with fewer samples than the batch size?)" if getattr(loader, "drop_last", False) else ""
+        raise DataError(f"the {what} loader is empty: its length is 0{hint}")
+
+
+def named_loaders(loaders: Any, what: str) -> dict[str | None, Any]:
+    """One loader without a name, or several by name."""
+    if isinstance(loaders, Mapping):
+        if not loaders:
+            raise DataError(f"{what}={{}}: no loaders; pass one, or a dict of named ones")
+        named: dict[str | None, Any] = dict(loaders)
+    else:
+        named = {None: loaders}
+    for name, loader in named.items():
+        check_loader(loader, what if name is None else f"{what}/{name}")
+    return named
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell a sampler that shuffles by epoch which one begins."""
+    for part in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
+
+
+def generators(loader: Any) -> list[torch.Generator]:
+    """The generators that a loader draws from, besides the global ones."""
+    parts = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
+    found = [getattr(part, "generator", None) for part in parts]
+    return [generator for generator in found if isinstance(generator, torch.Generator)]

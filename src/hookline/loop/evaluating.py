@@ -1,0 +1,156 @@
+"""Evaluation and prediction: the batches of some loaders, with nothing left changed behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.errors import DataError
+from hookline.loop.data import END, generators
+from hookline.loop.quiet import same_gradients, same_modes, same_random_state
+from hookline.run import MISSING
+
+if TYPE_CHECKING:
+    from hookline.loop.training import Training
+
+
+def evaluation(
+    loop: Training, loaders: dict[str | None, Any], stage: str, *, silent: bool = False, limit: int | None = None
+) -> Generator[Any, None, dict[str, Any]]:
+    """One evaluation. A silent one sends no event and leaves no metric; it returns what it measured."""
+    state, line, scopes, book = loop.state, loop.line, loop.scopes, loop.session.book
+    mark = len(scopes)
+    metrics: dict[str, Any] = {}
+    with untouched(loop, stage, list(loaders.values()), silent=silent):
+        book.open_layer()
+        try:
+            if not silent:
+                scopes.enter(line.hooks.around_eval)
+            loop.session.module.eval()
+            line.emit(line.hooks.eval_start)
+            for name, loader in loaders.items():
+                state.loader_name = name
+                line.emit(line.hooks.eval_loader_start)
+                yield from _batches(loop, loader, "eval_batch", limit)
+                if loop.requests.leave_evaluation:
+                    break
+                line.emit(line.hooks.eval_loader_end)
+                state.loader_name = MISSING
+            left, loop.requests.leave_evaluation = loop.requests.leave_evaluation, False
+            if not left:
+                line.emit(line.hooks.eval_end)
+            if not silent:
+                scopes.leave(mark)
+            metrics = book.close_layer(keep=not silent and not left)
+        except GeneratorExit:
+            layer = book.detach_layer()
+            loop.handles.leave(scopes, mark, finish=lambda: _finish_left(loop, stage, layer))
+            return metrics
+        except BaseException as error:
+            scopes.leave(mark, because=error)
+            book.close_layer(keep=False)
+            raise
+    if not silent and stage == "val" and not left:
+        loop.course.evaluated()
+    return metrics
+
+
+def _finish_left(loop: Training, stage: str, layer: Any) -> None:
+    """The body was left by ``break``: what was measured until then counts."""
+    with untouched(loop, stage, []):
+        loop.session.book.attach_layer(layer)
+        loop.line.emit(loop.line.hooks.eval_loader_end)
+        loop.line.emit(loop.line.hooks.eval_end)
+        loop.session.book.close_layer(keep=True)
+    if stage == "val":
+        loop.course.evaluated()
+
+
+def prediction(loop: Training, loader: Any, *, silent: bool = False) -> Generator[Any, None, None]:
+    """One prediction."""
+    line, scopes = loop.line, loop.scopes
+    mark = len(scopes)
+    with untouched(loop, "predict", [loader], silent=silent):
+        try:
+            if not silent:
+                scopes.enter(line.hooks.around_predict)
+            loop.session.module.eval()
+            line.emit(line.hooks.predict_start)
+            yield from _batches(loop, loader, "predict_batch")
+            line.emit(line.hooks.predict_end)
+            if not silent:
+                scopes.leave(mark)
+        except GeneratorExit:
+            loop.handles.leave(scopes, mark, finish=lambda: line.emit(line.hooks.predict_end))
+        except BaseException as error:
+            scopes.leave(mark, because=error)
+            raise
+
+
+def _batches(loop: Training, loader: Any, event: str, limit: int | None = None) -> Generator[Any, None, None]:
+    """The batches of one loader, moved and counted, each between its events."""
+    state, line, clock = loop.state, loop.line, loop.clock.eval
+    seen = 0
+    for batch in _fetched(loop, loader, limit):
+        seen += 1
+        state.batch, state.outputs = batch, MISSING
+        loop.samples, loop.tokens = loop.count(batch)
+        line.emit(getattr(line.hooks, f"{event}_start"))
+        if loop.precision.dtype is None:
+            yield state.batch
+        else:
+            with loop.precision.autocast():
+                yield state.batch
+        clock.batch += 1
+        clock.sample += loop.samples
+        clock.token += loop.tokens or 0
+        line.emit(getattr(line.hooks, f"{event}_end"))
+        state.batch = state.outputs = MISSING
+        if loop.requests.leave_evaluation or (loop.requests.stop is not None and loop.requests.stop.interrupt):
+            loop.requests.leave_evaluation = True
+            return
+    if not seen:
+        raise DataError(f"the {state.stage} loader gave no batch; is it empty, or an iterator that is used up?")
+
+
+def _fetched(loop: Training, loader: Any, limit: int | None) -> Iterator[Any]:
+    line, move = loop.line, loop.move
+    iterator = iter(loader) if limit is None else islice(iter(loader), limit)
+    while True:
+        if line.hooks.batch_fetch_start:
+            line.emit(line.hooks.batch_fetch_start)
+        batch = loop.fetch(iterator)
+        if batch is END:
+            return
+        loop.state.batch = batch if move is None else move(batch)
+        if line.hooks.batch_fetch_end:
+            line.emit(line.hooks.batch_fetch_end)
+        yield loop.state.batch
+
+
+@contextmanager
+def untouched(loop: Training, stage: str, loaders: list[Any], *, silent: bool = False) -> Iterator[None]:
+    """Modes, random states, gradients, grad mode, clocks and the moment are put back on every way out."""
+    state, line, module = loop.state, loop.line, loop.session.module
+    moment = (state.stage, state.loader_name, state.batch, state.outputs, loop.samples, loop.tokens, line.hooks)
+    with ExitStack() as stack:
+        stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
+        stack.enter_context(same_gradients(module))
+        stack.enter_context(same_modes(module))
+        stack.enter_context(torch.no_grad())
+        loop.clock.begin_eval()
+        state.stage, state.loader_name, state.batch, state.outputs = stage, MISSING, MISSING, MISSING
+        if silent:
+            line.hooks = line.silent
+        try:
+            yield
+        finally:
+            loop.clock.end_eval()
+            state.stage, state.loader_name, state.batch, state.outputs = moment[:4]
+            loop.samples, loop.tokens = moment[4:6]
+            if silent:
+                line.hooks = moment[6]

@@ -1,0 +1,59 @@
+"""The generators that a user's ``for`` holds, and what is still to be done for those that were left."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator
+from typing import Any
+
+from hookline.events import Scopes
+
+
+class Handles:
+    """A generator that is left by ``break``, ``return`` or an exception closes its scopes at once.
+
+    Which of the three it was cannot be seen from inside it. So the end hooks wait for the next call of the
+    loop, or for its ``__exit__``: they are due after a ``break``, and not after an exception. An error in
+    closing waits there too, instead of being lost as an unraisable one.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[weakref.ref[Generator[Any, None, None]]] = []
+        self._finish: list[Callable[[], None]] = []
+        self._error: BaseException | None = None
+
+    def track(self, generator: Generator[Any, None, None]) -> Generator[Any, None, None]:
+        """Know of a generator without keeping it alive: when the ``for`` drops it, it closes."""
+        self._open = [reference for reference in self._open if reference() is not None]
+        self._open.append(weakref.ref(generator))
+        return generator
+
+    def leave(self, scopes: Scopes, mark: int, finish: Callable[[], None]) -> None:
+        """Close the scopes of a generator that was left; keep the rest for ``settle``."""
+        try:
+            scopes.leave(mark)
+        except BaseException as error:
+            self._error = self._error or error
+        self._finish.append(finish)
+
+    def settle(self) -> None:
+        """Raise what went wrong, then send the end hooks that are due."""
+        error, self._error = self._error, None
+        if error is not None:
+            self._finish.clear()
+            raise error
+        while self._finish:
+            self._finish.pop(0)()
+
+    def close(self, because: BaseException | None) -> None:
+        """Close all generators, the innermost first; after an exception nothing is finished."""
+        for reference in reversed(self._open):
+            generator = reference()
+            if generator is not None:
+                generator.close()
+        self._open.clear()
+        if because is not None:
+            self._finish.clear()
+            if self._error is not None and self._error is not because:
+                because.add_note(f"then leaving a scope failed too: {type(self._error).__name__}: {self._error}")
+            self._error = None

@@ -1,0 +1,180 @@
+"""``Loop``: your own loop, with the callbacks attached to it; and what ``Trainer`` is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from torch import nn
+
+from hookline.errors import ScopeError, SetupError, StopTraining
+from hookline.events import Member, explain
+from hookline.loop.answers import LoopAnswers
+from hookline.loop.data import check_loader, named_loaders
+from hookline.loop.evaluating import evaluation, prediction
+from hookline.loop.interrupt import CtrlC
+from hookline.loop.result import Result
+from hookline.loop.session import Session
+from hookline.loop.settings import Options, Settings
+from hookline.loop.training import Training
+from hookline.run import Run
+
+
+class Loop(Training):
+    """Keep your loop; the callbacks attach to it.
+
+    >>> import torch
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> model = TinyModel()
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with Loop(model, optimizer, max_duration="2ep", folder=False) as loop:
+    ...     for x, y in loop.batches(tiny_data(batches=3)):
+    ...         loop.backward(torch.nn.functional.cross_entropy(model(x), y))
+    ...         moved = loop.step()
+    >>> loop.run.clock.step
+    6
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        *,
+        scheduler: Any = None,
+        callbacks: Iterable[object] = (),
+        task: Any = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(Session(model, task, optimizer, scheduler, callbacks, Settings.read(options), self))
+        self.answers = self.state.answers = LoopAnswers(self)
+        self.entry_point = "fit"
+        self._open = False
+        self._ctrl_c = CtrlC(self._interrupt)
+
+    @property
+    def run(self) -> Run:
+        """What a hook sees, for the body of your loop: ``loop.run.log({...})``."""
+        return self.session.run
+
+    def explain(self) -> str:
+        """For each event who runs, in which order, and why."""
+        return explain(self.line)
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._open:
+            raise ScopeError("this loop is open already; one `with` at a time")
+        self._open = True
+        self._ctrl_c.listen()
+        try:
+            self.session.open(self.entry_point)
+            self._only = next(iter(self.state.optimizers)) if len(self.state.optimizers) == 1 else None
+            if self.entry_point in ("fit", "train"):
+                self.scopes.enter(self.line.hooks.around_fit)
+                self.line.emit(self.line.hooks.fit_start)
+        except BaseException as error:
+            self._close(error)
+            raise
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> bool:
+        stopped = isinstance(error, StopTraining)
+        if isinstance(error, StopTraining):  # raised in the body of an own loop: a vote, and the window is dropped
+            self.session.stop(error.reason, "the body of the loop")
+        raised = self._close(None if stopped else error)
+        if raised is not None and raised is not error:
+            raise raised
+        return stopped
+
+    def _close(self, error: BaseException | None) -> BaseException | None:
+        """The end hooks after a normal end, then ``teardown`` on every way out; the error to raise."""
+        self.handles.close(because=error)
+        if error is None:
+            try:
+                self.handles.settle()
+                if self.entry_point in ("fit", "train"):
+                    self.line.emit(self.line.hooks.fit_end)
+                    self.session.book.end_interval()
+                    self.scopes.leave()
+            except BaseException as late:
+                error = late
+        self._drop_window()
+        self._open = False
+        try:
+            return self.session.close(error)
+        finally:
+            self._ctrl_c.restore()
+
+    def _check_open(self, verb: str) -> None:
+        if not self._open:
+            raise ScopeError(f"loop.{verb}(): the loop is not open; use it inside `with hl.Loop(…) as loop:`")
+        self.handles.settle()
+
+    def _interrupt(self) -> None:
+        """The first Ctrl-C: a vote to stop. Only a wait for data is left at once."""
+        self.session.stop("keyboard interrupt", "the user", interrupt=True)
+        if self._waiting:
+            raise KeyboardInterrupt
+
+    def added(self, member: Member[Run]) -> None:
+        """A callback joined a run that is under way."""
+        if self._open:
+            self.session.move_held_modules(member)
+            setup = [pair for pair in self.line.hooks.setup if pair[1] is member.view]
+            for hook, run in setup:
+                hook(run)
+
+    # -- the batches of training, evaluation and prediction --------------------------------------
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """The batches of training, epoch after epoch, until ``max_duration`` or a stop."""
+        self._check_open("batches")
+        check_loader(loader, "training")
+        if self.state.max_duration is not None and self.clock.reached(self.state.max_duration):
+            raise SetupError(
+                f"max_duration={str(self.state.max_duration)!r} is reached already ({self.clock!r}); "
+                f"give a larger one, or go on with fit(…, extend='2ep')"
+            )
+        self.state.loaders["train"] = loader
+        return self.handles.track(self._train(loader))
+
+    @property
+    def eval_due(self) -> bool:
+        """Whether an evaluation is due now: by ``eval_every``, by request, or one at the end."""
+        if self._batch_open and self._driven:
+            self.step()
+        return self.course.eval_due
+
+    def eval_batches(self, loaders: Any, stage: str = "val") -> Iterator[Any]:
+        """The batches of one evaluation, over one loader or a dict of named ones."""
+        self._check_open("eval_batches")
+        named = named_loaders(loaders, stage)
+        self.state.loaders[stage] = loaders
+        return self.handles.track(evaluation(self, named, stage))
+
+    def predict_batches(self, loader: Any) -> Iterator[Any]:
+        """The batches of one prediction; set ``loop.run.outputs`` to what you predict for each."""
+        self._check_open("predict_batches")
+        self.state.loaders["predict"] = loader
+        return self.handles.track(prediction(self, loader))
+
+    def result(self) -> Result:
+        """How the run ended, and what it found."""
+        state, stop = self.state, self.requests.stop
+        return Result(
+            model=state.model,
+            history=state.history,
+            metrics=dict(self.run.metrics),
+            clock=self.clock,
+            stop_reason=f"max_duration ({state.max_duration}) reached" if stop is None else stop.reason,
+            stopped_by=None if stop is None else stop.by,
+            interrupted=stop is not None and stop.interrupt,
+            folder=state.folder,
+            best_checkpoint=None,
+            costs=self.line.costs(),
+            failures=tuple(self.line.failures),
+        )

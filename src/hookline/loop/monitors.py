@@ -1,0 +1,54 @@
+"""Metrics that callbacks monitor: does somebody log each of them?"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+from hookline.errors import MetricError
+from hookline.events import Line
+from hookline.events.order import EVERYTHING, overlaps
+from hookline.events.spec import RESOURCES
+from hookline.events.validate import overridden
+
+EVAL_HOOKS = ("on_event", "on_eval_start", "on_eval_batch_end", "on_eval_loader_end", "on_eval_end", "around_eval")
+
+
+def check_monitors(line: Line[Any], logged: set[str], *, complete: bool) -> None:
+    """A monitored evaluation metric that nobody feeds is an error now, not after an epoch.
+
+    Callbacks and tasks that declare no ``writes`` but have evaluation hooks may log it there; then the
+    reader itself says so at the first evaluation.
+    """
+    members = [member.callback for member in line.members]
+    written = {name for member in members for name in getattr(member, "writes", ())}
+    undeclared = any(
+        not getattr(member, "writes", ()) and any(overridden(member, hook) for hook in EVAL_HOOKS)
+        for member in members
+        if not getattr(member, "reads", ())
+    )
+    for callback in line.order.callbacks:
+        for name in callback.reads:
+            evaluation_metric = name.startswith("val/") or "/" not in name
+            if name in RESOURCES or name == EVERYTHING or not evaluation_metric or undeclared or not complete:
+                continue
+            if not any(overlaps(name, known) for known in logged | written):
+                raise _nobody_logs(callback, name, logged | written | {"train/loss"})
+
+
+def check_train_monitors(line: Line[Any], known: set[str]) -> None:
+    """After the first interval: a ``train/…`` metric that nobody has logged or declared."""
+    for callback in line.order.callbacks:
+        for name in callback.reads:
+            written = {w for member in line.members for w in getattr(member.callback, "writes", ())}
+            if name.startswith("train/") and not any(overlaps(name, k) or name == f"{k}_epoch" for k in known | written):
+                raise _nobody_logs(callback, name, known | written)
+
+
+def _nobody_logs(callback: Any, name: str, known: set[str]) -> MetricError:
+    close = get_close_matches(name, known, n=1) or [k for k in known if k.rpartition("/")[2] == name]
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return MetricError(
+        f"{callback!r} reads {name!r}, which nobody logs; {hint}known: {', '.join(sorted(known))}. "
+        f"A callback that logs it says so with writes = ({name!r},)"
+    )

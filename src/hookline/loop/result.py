@@ -1,0 +1,60 @@
+"""What ``fit`` gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hookline.events import CostRow, Failure
+from hookline.progress import Clock
+from hookline.records import Value
+from hookline.run import History
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The end of a run: the model, the numbers, who stopped it and why, what the callbacks cost."""
+
+    model: nn.Module
+    history: History
+    metrics: dict[str, Value]
+    """The newest value of each metric."""
+    clock: Clock
+    stop_reason: str
+    stopped_by: str | None
+    """The callback or task that asked to stop; ``None`` at the end of ``max_duration``."""
+    interrupted: bool
+    """Ctrl-C ended it; another ``fit`` with the same trainer and model goes on from here."""
+    folder: Path | None
+    best_checkpoint: Path | None
+    costs: tuple[CostRow, ...]
+    failures: tuple[Failure, ...]
+    """The optional callbacks that failed and were switched off."""
+
+    def summary(self) -> str:
+        """A few lines for people: why it stopped, the last metrics, costs and failures."""
+        lines = [
+            f"stopped: {self.stop_reason}" + (f" (by {self.stopped_by})" if self.stopped_by else ""),
+            f"ran: {self.clock.step} steps, {self.clock.epoch} epochs, {self.clock.sample} samples, {self.clock.seconds:.1f} s",
+        ]
+        lines += [f"{name}: {_short(value)}" for name, value in sorted(self.metrics.items())]
+        total = max(self.clock.seconds, 1e-9)
+        lines += [
+            f"cost: {row.callback}.{row.hook}: {row.seconds * 1e3:.1f} ms in {row.calls} calls ({row.seconds / total:.1%})"
+            for row in self.costs[:10]
+        ]
+        counts: dict[str, int] = {}
+        for failure in self.failures:
+            counts[failure.callback] = counts.get(failure.callback, 0) + 1
+        firsts = {failure.callback: failure for failure in reversed(self.failures)}
+        lines += [f"switched off after {count} failure(s): {firsts[name]}" for name, count in counts.items()]
+        if self.folder is not None:
+            lines.append(f"folder: {self.folder}")
+        return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

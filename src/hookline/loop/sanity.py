@@ -1,0 +1,43 @@
+"""Before step 1: does the evaluation work, and does somebody log every metric that is monitored?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from hookline.loop.answers import evaluate_task
+from hookline.loop.data import is_one_shot
+from hookline.loop.evaluating import evaluation
+from hookline.loop.monitors import check_monitors
+
+if TYPE_CHECKING:
+    from hookline.loop.training import Training
+
+logger = logging.getLogger("hookline")
+
+BATCHES = 2
+
+
+def sanity_check(loop: Training, loaders: dict[str | None, Any]) -> None:
+    """Two batches of each evaluation loader, on fresh iterators; only ``sanity_check_*`` is sent."""
+    line, state = loop.line, loop.state
+    again = {name: loader for name, loader in loaders.items() if not is_one_shot(loader)}
+    for name in loaders.keys() - again.keys():
+        logger.info("the sanity check leaves out the evaluation loader %s: it can be iterated over only once", name or "")
+    state.stage = "val"
+    line.emit(line.hooks.sanity_check_start)
+    logged: set[str] = set()
+    if again:
+        batches = evaluation(loop, again, "val", silent=True, limit=BATCHES)
+        evaluate_task(loop, _noting(batches, loop, logged))
+    line.emit(line.hooks.sanity_check_end)
+    state.stage = "train"
+    check_monitors(loop.line, logged, complete=len(again) == len(loaders))
+
+
+def _noting(batches: Iterable[Any], loop: Training, names: set[str]) -> Iterable[Any]:
+    """Note the names that the task logs, while its evaluation is still open."""
+    for batch in batches:
+        yield batch
+        names.update(loop.session.book.names())

@@ -1,0 +1,188 @@
+"""One run from ``setup`` to ``teardown``: its parts put together, opened, and closed on every way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookline.distributed import this_process
+from hookline.errors import SetupError
+from hookline.events import Line, Member, Messages, Scopes
+from hookline.loop.folder import place
+from hookline.loop.metrics import MetricBook
+from hookline.loop.optimizers import make_optimizers
+from hookline.loop.precision import Precision
+from hookline.loop.quiet import same_modes, seed_everything
+from hookline.loop.schedulers import make_schedulers
+from hookline.loop.settings import Settings
+from hookline.progress import Clock
+from hookline.records import MetricRow
+from hookline.run import MISSING, History, Requests, Run, RunState, StopRequest
+from hookline.sinks import JsonLines
+
+
+class Session:
+    """State, line, scopes and metric book of a run; what surrounds training, evaluation and prediction."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Any,
+        optimizer: Any,
+        scheduler: Any,
+        callbacks: Iterable[object],
+        settings: Settings,
+        loop: Any,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise SetupError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+        self.settings = settings
+        self.task = task
+        self.module: nn.Module = model if task is None else task
+        self._given_optimizer, self._given_scheduler = optimizer, scheduler
+        self._restore = ExitStack()
+        self._ready = False
+        here, started = this_process(), datetime.now().astimezone()
+        project, name, folder = place(settings, started)
+        self.line: Line[Run] = Line(
+            self._view, where=self.where, stop=self._stop_training, rank=here.rank, local_rank=here.local_rank
+        )
+        self._rows = None if folder is None else JsonLines(folder / "metrics.jsonl")
+        self.state = RunState(
+            line=self.line,
+            requests=Requests(),
+            metrics=MISSING,  # type: ignore[arg-type]  # the book needs the state
+            answers=MISSING,  # type: ignore[arg-type]  # the loop gives them
+            loop=loop,
+            model=getattr(task, "model", None) or model,
+            device=settings.device,
+            project=project,
+            name=name,
+            folder=folder,
+            started=started,
+            config=dict(settings.config),
+            max_duration=settings.max_duration,
+            clock=Clock(),
+            history=History(),
+            messages=Messages(),
+            optimizers={},
+            schedulers=[],
+            loaders={},
+            task=MISSING if task is None else task,
+            rank=here.rank,
+            world_size=here.world_size,
+        )
+        self.book = self.state.metrics = MetricBook(self.state, self._write)
+        self.scopes = Scopes(self.line)
+        self.precision = Precision(settings.precision, settings.device)
+        self.run = Run(self.state, Member(loop, is_task=True))
+        self.line.add(callbacks, task=task)
+        if task is not None:
+            self.run = self.line.members[0].view
+
+    def where(self) -> str:
+        """The moment in words, for messages."""
+        clock = self.state.clock
+        return f"step {clock.step}, epoch {clock.epoch} ({self.state.stage})"
+
+    def stop(self, reason: str, by: str, *, interrupt: bool = False) -> None:
+        """Note a vote to stop."""
+        self.state.requests.ask_stop(StopRequest(reason, by, self.state.clock.step, interrupt))
+
+    def _stop_training(self, reason: str, by: str) -> None:
+        """``StopTraining`` from a hook: the same vote; an evaluation under way ends at its next batch."""
+        self.stop(reason, by)
+        self.state.requests.leave_evaluation = self.state.stage in ("val", "test")
+
+    def _view(self, member: Member[Run]) -> Run:
+        return Run(self.state, member)
+
+    def _write(self, rows: list[MetricRow]) -> None:
+        if self._rows is not None and self.state.entry_point in ("fit", "train") and self.state.rank == 0:
+            self._rows.write(rows)
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def open(self, entry_point: str) -> None:
+        """``setup``, then device, optimizers and compile, then ``model_ready``."""
+        state = self.state
+        state.entry_point = entry_point
+        state.stage = {"evaluate": "val", "test": "test", "predict": "predict"}.get(entry_point, "train")
+        state.requests.clear()
+        state.exception = MISSING
+        self._restore.enter_context(same_modes(self.module))
+        self._restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        if self.settings.seed is not None and not self._ready:
+            seed_everything(self.settings.seed)
+        if not self._ready:
+            state.config.setdefault("seed", torch.initial_seed() if self.settings.seed is None else self.settings.seed)
+        self.line.emit(self.line.hooks.setup)
+        self.module.to(state.device)
+        for member in self.line.members:
+            self.move_held_modules(member)
+        if entry_point in ("fit", "train") and not state.optimizers:
+            self._make_optimizers()
+        if self.settings.compile and not self._ready:
+            self._compile()
+        self._ready = True
+        state.clock.start()
+        self.line.emit(self.line.hooks.model_ready)
+
+    def move_held_modules(self, member: Member[Run]) -> None:
+        """Modules and metrics that a callback holds go where the model is."""
+        if not member.is_task:
+            for value in vars(member.callback).values():
+                if isinstance(value, nn.Module) and value is not self.module:
+                    value.to(self.state.device)
+
+    def _make_optimizers(self) -> None:
+        state, given, scheduler = self.state, self._given_optimizer, self._given_scheduler
+        if given is None and hasattr(self.task, "configure_optimizers"):
+            given = self.task.configure_optimizers(self.run)
+            if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], torch.optim.Optimizer):
+                given, configured = given
+                scheduler = configured if scheduler is None else scheduler
+        if callable(scheduler) and isinstance(given, Mapping | list | tuple) and len(given) != 1:
+            raise SetupError("scheduler= was given as a function and there are several optimizers; make it in configure_optimizers")
+        state.optimizers.update(make_optimizers(given, self.module))
+        state.schedulers.extend(make_schedulers(scheduler, state.optimizers))
+        state.clock.updates.update({name: 0 for name in state.optimizers if name not in state.clock.updates})
+
+    def _compile(self) -> None:
+        """In place, so that no key of the state dict is renamed."""
+        options = self.settings.compile if isinstance(self.settings.compile, Mapping) else {}
+        parts = [self.state.model] if self.state.model is not self.task else list(self.task.children())
+        for part in parts:
+            part.compile(**options)
+
+    # -- closing -------------------------------------------------------------------------------
+
+    def close(self, error: BaseException | None) -> BaseException | None:
+        """Leave all scopes, send ``exception`` and ``teardown``, put everything back; the error to raise."""
+        line, state = self.line, self.state
+        line.hooks = line.fast
+        if error is not None:
+            state.exception = error
+            self.scopes.leave(because=error)
+            error = _first(error, line.emit_to_all(line.hooks.exception), "on_exception")
+        error = _first(error, line.emit_to_all(line.hooks.teardown), "on_teardown")
+        state.clock.pause()
+        if self._rows is not None:
+            self._rows.close()
+        self._restore.close()
+        return error
+
+
+def _first(error: BaseException | None, later: list[BaseException], hook: str) -> BaseException | None:
+    """The first error stays the one that is raised; the later ones become notes on it."""
+    for other in later:
+        if error is None:
+            error = other
+        else:
+            error.add_note(f"then {hook} failed too: {type(other).__name__}: {other}")
+    return error

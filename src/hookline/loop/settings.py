@@ -1,0 +1,129 @@
+"""The arguments that ``Trainer``, ``Loop`` and the functions share, read and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Self, TypedDict, get_args
+
+import torch
+
+from hookline.errors import SetupError
+from hookline.progress import Duration
+
+PrecisionName = Literal["fp32", "bf16", "fp16"]
+
+HINTS = {
+    "logger": "say where metrics go with sinks=[…]",
+    "loggers": "say where metrics go with sinks=[…]",
+    "max_epochs": "write max_duration='10ep'",
+    "num_epochs": "write max_duration='10ep'",
+    "epochs": "write max_duration='10ep'",
+    "max_steps": "write max_duration='500st'",
+    "accumulate_grad_batches": "write accumulate=4",
+    "gradient_accumulation_steps": "write accumulate=4",
+    "log_every_n_steps": "write log_every='50st'",
+    "val_check_interval": "write eval_every='500st' or '1ep'",
+    "resume_from_checkpoint": "write resume='auto' or a path",
+    "accelerator": "write device='cuda'",
+    "default_root_dir": "write folder='…'",
+}
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of ``Trainer``, ``Loop``, ``fit``, ``train``, ``evaluate``, ``test``, ``predict``."""
+
+    max_duration: str | Duration | None
+    """How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"``, ``"2h"``."""
+    eval_every: str | Duration | None
+    """How often to evaluate, ``"1ep"`` if not given; ``None`` never."""
+    log_every: str | Duration | None
+    """The interval over which training metrics are averaged; ``None``: only over epochs, and no ``train/loss``."""
+    accumulate: int
+    """So many batches make one step."""
+    precision: PrecisionName
+    device: str | torch.device | None
+    """``None`` takes a GPU when there is one."""
+    compile: bool | Mapping[str, Any]
+    """``True``, or the keywords for ``torch.compile``; in place, so no key is renamed."""
+    seed: int | None
+    folder: str | Path | Literal[False] | None
+    """The run's own folder; ``None`` makes a new one under ``runs/``, ``False`` writes nothing."""
+    name: str | None
+    """``"project/run"`` or ``"run"``."""
+    config: Mapping[str, Any] | None
+    """Hyper-parameters to keep with the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Checked options."""
+
+    max_duration: Duration | None = None
+    eval_every: Duration | None = Duration(1, "ep")
+    log_every: Duration | None = Duration(100, "st")
+    accumulate: int = 1
+    precision: PrecisionName = "fp32"
+    device: torch.device = field(default_factory=lambda: default_device(None))
+    compile: bool | Mapping[str, Any] = False
+    seed: int | None = None
+    folder: Path | Literal[False] | None = None
+    name: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, options: Options) -> Self:
+        """Check the options; each mistake says what to write instead."""
+        given: dict[str, Any] = dict(options)
+        known = list(cls.__dataclass_fields__)
+        for key in given:
+            if key not in known:
+                close = get_close_matches(key, known, n=1)
+                hint = HINTS.get(key) or (f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}")
+                raise SetupError(f"unknown option {key}=…; {hint}")
+        for key in ("max_duration", "eval_every", "log_every"):
+            if given.get(key) is not None:
+                given[key] = Duration.parse(given[key])
+        max_duration = given.get("max_duration")
+        if max_duration is not None and max_duration.unit == "dur":
+            raise SetupError(f"max_duration={str(max_duration)!r}: 'dur' is a share of max_duration itself; use ep, st, s …")
+        for key in ("eval_every", "log_every"):
+            if given.get(key) is not None:
+                given[key] = given[key].of(max_duration)
+        _check_accumulate(given.get("accumulate", 1))
+        _check_precision(given.get("precision", "fp32"))
+        _check_name(given.get("name"))
+        given["device"] = default_device(given.get("device"))
+        if isinstance(given.get("folder"), str):
+            given["folder"] = Path(given["folder"])
+        if given.get("folder") is True:
+            raise SetupError("folder=True: give a path, None for a new folder under runs/, or False to write nothing")
+        given["config"] = dict(given.get("config") or {})
+        return cls(**given)
+
+
+def default_device(device: str | torch.device | None) -> torch.device:
+    """The device that was asked for, or the accelerator if there is one, or the CPU."""
+    if device is None:
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise SetupError(f"device={device!r}: {str(error).splitlines()[0]}") from None
+
+
+def _check_accumulate(accumulate: object) -> None:
+    if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
+        raise SetupError(f"accumulate={accumulate!r}: give the number of batches that make one step, 1 or more")
+
+
+def _check_precision(precision: object) -> None:
+    if precision not in get_args(PrecisionName):
+        raise SetupError(f"precision={precision!r}: use one of {', '.join(get_args(PrecisionName))}")
+
+
+def _check_name(name: str | None) -> None:
+    if name is not None and (not name.strip("/ ") or name.count("/") > 1 or ".." in name):
+        raise SetupError(f"name={name!r}: give 'run' or 'project/run'")

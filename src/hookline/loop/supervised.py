@@ -1,0 +1,102 @@
+"""``SupervisedTask``: a plain model, a loss and an optimizer as a task; to be subclassed with ``super()``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from hookline.errors import SetupError
+from hookline.loop.task import Task
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+class SupervisedTask(Task[Any]):
+    """What ``Trainer.fit(model, …)`` uses.
+
+    A batch ``(inputs, targets)`` gives ``loss(model(inputs), targets)``; with more parts, all but the
+    last are inputs. A dict gives ``model(**batch)``, anything else ``model(batch)``; the loss is then
+    ``loss(outputs, batch)``, or without a loss function the model's own: a tensor, ``outputs.loss`` or
+    ``outputs["loss"]``. A loss function may return ``(loss, weight)``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any] | None = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        # nn.Module finds its sub-modules through __getattr__, which takes 0.4 µs; the hot path does not.
+        self.__dict__["_model"] = model
+        self.__dict__["_loss"] = loss
+
+    def configure_optimizers(self, run: Run) -> Any:
+        optimizer = self.optimizer
+        if callable(optimizer) and not isinstance(optimizer, Mapping) and not hasattr(optimizer, "param_groups"):
+            optimizer = optimizer(self.parameters())
+        return optimizer, self.scheduler
+
+    def train_batch(self, run: Run, batch: Any) -> Any:
+        inputs, targets = self.split(batch)
+        return self.compute_loss(self.call_model(run, inputs), targets)
+
+    def eval_batch(self, run: Run, batch: Any) -> Any:
+        inputs, targets = self.split(batch)
+        outputs = self.call_model(run, inputs)
+        found = self.compute_loss(outputs, targets)
+        return {**found, "outputs": outputs} if isinstance(found, dict) else {"loss": found, "outputs": outputs}
+
+    def predict_batch(self, run: Run, batch: Any) -> Any:
+        return self.call_model(run, self.split(batch)[0])
+
+    def split(self, batch: Any) -> tuple[Any, Any]:
+        """The inputs, as a tuple for ``model(*inputs)`` or a dict for ``model(**inputs)``, and the targets."""
+        if type(batch) is tuple or type(batch) is list:
+            if len(batch) == 2:
+                return (batch[0],), batch[1]
+            return (tuple(batch), batch) if len(batch) == 1 else (tuple(batch[:-1]), batch[-1])
+        return (dict(batch), batch) if isinstance(batch, Mapping) else ((batch,), batch)
+
+    def call_model(self, run: Run, inputs: Any) -> Any:
+        """The forward pass, between ``forward_start`` and ``forward_end``."""
+        state = run._state
+        line = state.line
+        if line.hooks.forward_start:
+            line.emit(line.hooks.forward_start)
+        outputs = self._model(**inputs) if type(inputs) is dict else self._model(*inputs)
+        state.outputs = outputs
+        if line.hooks.forward_end:
+            line.emit(line.hooks.forward_end)
+        return outputs
+
+    def compute_loss(self, outputs: Any, targets: Any) -> Any:
+        """The loss, or a dict with its weight."""
+        if self._loss is None:
+            return _loss_of(outputs)
+        loss = self._loss(outputs, targets)
+        if type(loss) is tuple:
+            return {"loss": loss[0], "weight": loss[1]}
+        return loss
+
+
+def _loss_of(outputs: Any) -> Any:
+    """The loss that a model computes itself."""
+    if isinstance(outputs, Mapping) and "loss" in outputs:
+        return outputs["loss"]
+    if isinstance(getattr(outputs, "loss", None), Tensor):
+        return outputs.loss
+    if isinstance(outputs, Tensor) and outputs.ndim == 0:
+        return outputs
+    raise SetupError(
+        f"no loss= was given and the model returned {type(outputs).__name__} without a loss; "
+        f"pass loss=nn.CrossEntropyLoss() or the like, or return a scalar, .loss or ['loss'] from the model"
+    )

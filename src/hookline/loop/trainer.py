@@ -1,0 +1,216 @@
+"""``Trainer``: the loop around a task. ``fit`` is forward, backward and step, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Unpack
+
+from torch import nn
+
+from hookline.errors import SetupError, StopTraining
+from hookline.loop.answers import evaluate_task, predict_task
+from hookline.loop.data import named_loaders
+from hookline.loop.loop import Loop
+from hookline.loop.optimizers import needs_closure
+from hookline.loop.result import Result
+from hookline.loop.sanity import sanity_check
+from hookline.loop.settings import Options, Settings
+from hookline.loop.supervised import SupervisedTask
+from hookline.loop.task import Task
+from hookline.progress import Duration
+from hookline.records import Value
+
+
+class Trainer:
+    """Trains, evaluates and predicts with a task or a plain model, and callbacks.
+
+    >>> import torch
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> trainer = Trainer(max_duration="2ep", folder=False)
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    >>> result.stop_reason
+    'max_duration (2ep) reached'
+    """
+
+    def __init__(self, *, callbacks: Iterable[object] = (), **options: Unpack[Options]) -> None:
+        Settings.read(options)  # what is wrong is said here, not at the first fit
+        self._options = options
+        self._callbacks = list(callbacks)
+        self._given: tuple[Any, ...] = ()
+        self._loop: Loop | None = None
+
+    def default_callbacks(self, given: list[object]) -> list[object]:
+        """What is added to the user's callbacks; nothing in the bare engine."""
+        return []
+
+    # -- entry points --------------------------------------------------------------------------
+
+    def fit(
+        self,
+        model: nn.Module,
+        train: Any,
+        val: Any = None,
+        test: Any = None,
+        *,
+        loss: Callable[..., Any] | None = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        callbacks: Iterable[object] = (),
+        extend: str | Duration | None = None,
+    ) -> Result:
+        """Train, evaluate on ``val`` as it goes and on ``test`` at the end.
+
+        A second ``fit`` with the same model goes on from the first; ``extend="2ep"`` makes it longer.
+        """
+        return self._fit("fit", model, train, val, test, loss, optimizer, scheduler, callbacks, extend)
+
+    def train(
+        self,
+        model: nn.Module,
+        train: Any,
+        *,
+        loss: Callable[..., Any] | None = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        callbacks: Iterable[object] = (),
+        extend: str | Duration | None = None,
+    ) -> Result:
+        """``fit`` without any evaluation."""
+        return self._fit("train", model, train, None, None, loss, optimizer, scheduler, callbacks, extend)
+
+    def evaluate(
+        self, model: nn.Module, val: Any, *, loss: Callable[..., Any] | None = None, callbacks: Iterable[object] = ()
+    ) -> dict[str, Value]:
+        """The metrics of one evaluation on ``val``, a loader or a dict of named ones."""
+        return self._evaluate("evaluate", "val", model, val, loss, callbacks)
+
+    def test(
+        self, model: nn.Module, test: Any, *, loss: Callable[..., Any] | None = None, callbacks: Iterable[object] = ()
+    ) -> dict[str, Value]:
+        """The metrics of one evaluation on ``test``; they are named ``test/…``."""
+        return self._evaluate("test", "test", model, test, loss, callbacks)
+
+    def predict(self, model: nn.Module, loader: Any, *, callbacks: Iterable[object] = ()) -> Any:
+        """Predictions in the loader's order: one tensor where shapes allow it, else a list of batches."""
+        loop = self._prepare("predict", model, None, None, None)
+        self._need(loop, "predict_batch", "predict")
+        with _with(loop, callbacks):
+            return predict_task(loop, loop.predict_batches(loader))
+
+    def explain(self, model: nn.Module | None = None) -> str:
+        """For each event who runs, in which order, and why."""
+        loop = self._loop or self._prepare("fit", model or nn.Identity(), None, None, None)
+        return loop.explain()
+
+    # -- how -----------------------------------------------------------------------------------
+
+    def _fit(
+        self,
+        entry: str,
+        model: nn.Module,
+        train: Any,
+        val: Any,
+        test: Any,
+        loss: Any,
+        optimizer: Any,
+        scheduler: Any,
+        callbacks: Iterable[object],
+        extend: str | Duration | None,
+    ) -> Result:
+        loop = self._prepare(entry, model, loss, optimizer, scheduler)
+        _set_end(loop, extend)
+        task, run = loop.session.task, loop.run
+        self._need(loop, "train_batch", "fit")
+        vals = {} if val is None else named_loaders(val, "val")
+        tests = {} if test is None else named_loaders(test, "test")
+        if vals or tests:
+            self._need(loop, "eval_batch", "evaluation")
+        loop.state.loaders.update({"train": train} | ({"val": val} if vals else {}) | ({"test": test} if tests else {}))
+        loop.requests.can_evaluate = bool(vals)
+        loop.course.evaluate = (lambda: evaluate_task(loop, loop.eval_batches(val))) if vals else None
+        with _with(loop, callbacks):
+            if loop.clock.step == 0:
+                sanity_check(loop, vals)
+            batches = loop.batches(train)
+            if any(needs_closure(optimizer) for optimizer in loop.state.optimizers.values()):
+                self._train_with_closures(loop, task, batches)
+            else:
+                for batch in batches:
+                    try:
+                        found = task.train_batch(run, batch)
+                    except StopTraining as stop:
+                        loop.drop_batch(stop.reason, type(task).__name__)
+                        continue
+                    if found.__class__ is dict:
+                        loop.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
+                    elif found is not None:
+                        loop.backward(found)
+                    loop.step()
+            if tests:
+                evaluate_task(loop, loop.eval_batches(test, "test"))
+        return loop.result()
+
+    def _train_with_closures(self, loop: Loop, task: Any, batches: Iterable[Any]) -> None:
+        """An optimizer such as LBFGS computes the loss itself, several times a step."""
+        for batch in batches:
+            loop.step(closure=lambda batch=batch: task.train_batch(loop.run, batch))
+            loop.step()
+
+    def _evaluate(
+        self, entry: str, stage: str, model: nn.Module, loaders: Any, loss: Any, callbacks: Iterable[object]
+    ) -> dict[str, Value]:
+        loop = self._prepare(entry, model, loss, None, None)
+        self._need(loop, "eval_batch", entry)
+        before = set(loop.session.book.names())
+        with _with(loop, callbacks):
+            evaluate_task(loop, loop.eval_batches(loaders, stage))
+        return {name: value for name, value in loop.run.metrics.items() if name.startswith(f"{stage}/") or name not in before}
+
+    def _prepare(self, entry: str, model: nn.Module, loss: Any, optimizer: Any, scheduler: Any) -> Loop:
+        """The loop for this model: that of the last call if nothing differs, else a new one."""
+        given = (model, loss, optimizer, scheduler)
+        if self._loop is None or not self._goes_on(entry, given):
+            is_task = isinstance(model, Task)
+            self._given = given
+            self._loop = Loop(
+                model,
+                optimizer if is_task else None,
+                scheduler=scheduler if is_task else None,
+                callbacks=self._callbacks + self.default_callbacks(self._callbacks),
+                task=model if is_task else SupervisedTask(model, loss, optimizer, scheduler),
+                **self._options,
+            )
+        self._loop.entry_point = entry
+        return self._loop
+
+    def _goes_on(self, entry: str, given: tuple[Any, ...]) -> bool:
+        """Whether a call goes on with the last loop; an evaluation may leave out loss and optimizer."""
+        if entry in ("fit", "train"):
+            return all(one is other for one, other in zip(given, self._given, strict=True))
+        return given[0] is self._given[0] and given[1] in (None, self._given[1])
+
+    def _need(self, loop: Loop, method: str, verb: str) -> None:
+        if not hasattr(loop.session.task, method):
+            raise SetupError(f"{type(loop.session.task).__name__} has no {method}(run, batch), which {verb} needs")
+
+
+def _set_end(loop: Loop, extend: str | Duration | None) -> None:
+    if extend is not None:
+        more = Duration.parse(extend)
+        done = loop.clock.elapsed(more.unit)
+        loop.state.max_duration = more + Duration(done, more.unit) if done else more
+    if loop.state.max_duration is None:
+        raise SetupError("how long? pass max_duration, for example Trainer(max_duration='10ep')")
+
+
+@contextmanager
+def _with(loop: Loop, callbacks: Iterable[object]) -> Iterator[None]:
+    """The loop opened, with callbacks that are there for this call only."""
+    extra = loop.line.add(callbacks)
+    try:
+        with loop:
+            yield
+    finally:
+        for member in extra:
+            loop.line.remove(member)

@@ -1,0 +1,314 @@
+"""Training: the one engine of Hookline, which reads from top to bottom.
+
+``batches`` hands out the training batches, ``backward`` and ``step`` are called on each; events, windows
+and the clock happen around them. What happens at the edges of epochs is in ``course.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from hookline.errors import LossError, ScopeError, SetupError
+from hookline.loop.course import Course
+from hookline.loop.data import END, sure_length, to_device
+from hookline.loop.gradients import explain_loss
+from hookline.loop.handles import Handles
+from hookline.loop.schedulers import of_optimizer
+from hookline.loop.session import Session
+from hookline.loop.task import counter
+from hookline.loop.weights import Weights
+from hookline.run import MISSING
+
+
+class Training:
+    """Epochs, windows, batches and updates. ``Loop`` adds what surrounds them."""
+
+    # What every step touches lies side by side in memory; the rest is in the __dict__ of ``Loop``.
+    __slots__ = (
+        "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_only", "_plain", "_skipped", "_step_mark",
+        "_touched", "_waiting", "_window", "_window_full", "clock", "count", "course", "handles", "line", "move",
+        "precision", "requests", "samples", "scopes", "session", "settings", "state", "tokens", "weights",
+    )  # fmt: skip
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.settings = session, session.settings
+        self.state, self.line, self.scopes = session.state, session.line, session.scopes
+        self.clock, self.requests, self.precision = session.state.clock, session.state.requests, session.precision
+        self.weights = Weights(self.state.model)
+        self.course = Course(session, self.weights)
+        self.handles = Handles()
+        self.count = counter(session.task)
+        self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
+        # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
+        self._plain = self.settings.accumulate == 1 and self.precision.scaler is None and self.state.world_size == 1
+        self._losses = self.course.losses()
+        self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
+        self._only: str | None = None  # the name of the optimizer, when there is one
+        self.samples: int = 0
+        self.tokens: int | None = None
+        self._waiting = self._skipped = False
+        self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
+        self._batch_mark: int | None = None
+        self._clear_window()
+
+    # -- epochs and batches --------------------------------------------------------------------
+
+    def _train(self, loader: Any) -> Generator[Any, None, None]:
+        mark = len(self.scopes)
+        try:
+            self.course.start_training()
+            while not self.course.decided():
+                yield from self._epoch(loader)
+            self.course.end_training(mark)
+        except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
+            self._drop_window()
+            self.handles.leave(self.scopes, mark, finish=self.course.end_broken_training)
+        except BaseException as error:
+            self.scopes.leave(mark, because=error)
+            raise
+
+    def _epoch(self, loader: Any) -> Generator[Any, None, None]:
+        state, line, scopes, requests, course = self.state, self.line, self.scopes, self.requests, self.course
+        accumulate, autocast, move = self.settings.accumulate, self.precision.dtype is not None, self.move
+        fetch, count, length = self.fetch, self.count, sure_length(loader) or math.inf
+        iterator = course.start_epoch(loader)
+        position = self.clock.batch_in_epoch
+        while True:
+            hooks = line.hooks
+            if hooks.batch_fetch_start:
+                line.emit(hooks.batch_fetch_start)
+            batch = fetch(iterator)
+            if batch is END:
+                break
+            position += 1
+            state.batch = batch if move is None else move(batch)
+            if hooks.batch_fetch_end:
+                line.emit(hooks.batch_fetch_end)
+            if not self._window:
+                requests.can_skip = True
+                if hooks.around_step:
+                    self._step_mark = len(scopes)
+                    scopes.enter(hooks.around_step)
+                if hooks.train_step_start:
+                    line.emit(hooks.train_step_start)
+            self._window += 1
+            if position == length:
+                course.at_edge, course.agenda.wake = True, 0
+            self._window_full = self._window == accumulate or position == length
+            self._batch_open = True
+            if hooks.around_batch:
+                self._batch_mark = len(scopes)
+                scopes.enter(hooks.around_batch)
+            if hooks.train_batch_start:
+                line.emit(hooks.train_batch_start)
+            self.samples, self.tokens = count(state.batch)
+            if autocast:
+                with self.precision.autocast():
+                    yield state.batch
+            else:
+                yield state.batch
+            if self._batch_open:  # the body drove its optimizers itself
+                self.step()
+            if self._window:
+                continue
+            if requests.attention:
+                course.settle_edge()
+            if line.hooks.step_settled and not self._skipped:
+                line.emit(line.hooks.step_settled)
+            if requests.attention and (course.decided() or not course.epoch_open):
+                break
+        if course.epoch_open:
+            if self._window and not requests.stop:
+                self._window_full = True
+                self._complete_window()
+            self._drop_window()
+            course.cut_epoch(exhausted=batch is END, position=position, length=length)
+
+    def fetch(self, iterator: Iterator[Any]) -> Any:
+        """The next batch. Only while it waits here does Ctrl-C leave at once."""
+        self._waiting = True
+        try:
+            return next(iterator, END)
+        except KeyboardInterrupt:
+            if self.requests.stop is None or not self.requests.stop.interrupt:
+                raise
+            return END
+        except Exception as error:
+            error.add_note(f"while fetching a training batch, at {self.session.where()}")
+            raise
+        finally:
+            self._waiting = False
+
+    # -- one batch, one step -------------------------------------------------------------------
+
+    def backward(self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None) -> None:
+        """Backward of the mean loss of this batch, weighted by ``weight`` (the samples, if not given)."""
+        if not self._batch_open:
+            raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
+        state, line = self.state, self.line
+        name = self._only if optimizer is None and self._only else self._name_of(optimizer)
+        weight = self.samples if weight is None else weight
+        if outputs is not None:
+            state.outputs = outputs
+        state.loss = loss
+        hooks = line.hooks
+        if hooks.loss_ready:
+            line.emit(hooks.loss_ready)
+            loss = state.loss
+        if hooks.backward_start:
+            line.emit(hooks.backward_start)
+        try:
+            if self._plain:
+                loss.backward()
+            else:
+                self.precision.backward(loss * weight)
+            if self._losses is not None:
+                self._losses.values.append(loss.detach())
+                self._losses.weights.append(weight)
+        except Exception as error:
+            raise explain_loss(loss, self.session.where()) or error from None
+        if hooks.backward_end:
+            line.emit(hooks.backward_end)
+        self._touched[name] = weight if self._plain else self._touched.get(name, 0) + weight
+
+    def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
+        """After each batch: the update, when the window is full. Whether the weights moved.
+
+        With an ``optimizer`` or a ``closure`` the update is made inside the batch, which goes on.
+        """
+        if not self._batch_open:
+            raise ScopeError("loop.step(): call it once on each batch that loop.batches() gave")
+        if optimizer is not None or closure is not None:
+            return self._step_inside_batch(optimizer, closure)
+        line, clock = self.line, self.clock
+        if line.hooks.train_batch_end:
+            line.emit(line.hooks.train_batch_end)
+        if self._batch_mark is not None:
+            self.scopes.leave(self._batch_mark)
+            self._batch_mark = None
+        clock.batch += 1
+        clock.sample += self.samples
+        if self.tokens is not None:
+            clock.token += self.tokens
+        self._batch_open = False
+        return self._complete_window() if self._window_full else False
+
+    def _complete_window(self) -> bool:
+        """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
+        clock, line, requests = self.clock, self.line, self.requests
+        if not self._touched and not self._driven and requests.skip is None:
+            raise LossError(
+                f"no backward in the step after {self.session.where()}: return a loss from train_batch or call "
+                f"loop.backward(loss); to leave a batch out, call run.skip_step()"
+            )
+        for name in self._touched:
+            self._update(name)
+        moved, self._skipped = self._moved, requests.skip is not None
+        self._window, self._moved, self._driven = 0, False, False
+        self._touched.clear()
+        if not self._skipped:
+            clock.step += 1
+            if line.hooks.train_step_end:
+                line.emit(line.hooks.train_step_end)
+        requests.skip, requests.can_skip = None, False
+        if self._step_mark is not None:
+            self.scopes.leave(self._step_mark)
+            self._step_mark = None
+        if clock.step >= self.course.agenda.wake:
+            self.course.wake_up()
+        return moved
+
+    def _update(self, name: str, closure: Callable[[], Any] | None = None) -> None:
+        """Gradients, optimizer, schedulers, zero_grad, in this order."""
+        state, line, scaler = self.state, self.line, self.precision.scaler
+        optimizer = state.optimizer = state.optimizers[name]
+        if self.weights.raw:
+            raise ScopeError("run.swap_weights is open: the update would change the swapped weights; end it before the step")
+        overflow = not self._plain and self.precision.finish_gradients(optimizer, self._touched.get(name, 1))
+        if closure is None and not overflow and line.hooks.gradients_ready:
+            line.emit(line.hooks.gradients_ready)
+        if overflow or self.requests.skip is not None:
+            line.emit(line.hooks.step_skipped)
+        else:
+            if line.hooks.optimizer_step_start:
+                line.emit(line.hooks.optimizer_step_start)
+            if scaler is not None:
+                scaler.step(optimizer)
+            elif closure is not None:
+                optimizer.step(closure)
+            else:
+                optimizer.step()
+            self._moved = True
+            self.weights.version += 1
+            self.clock.updates[name] += 1
+            if line.hooks.optimizer_step_end:
+                line.emit(line.hooks.optimizer_step_end)
+            if state.schedulers:
+                due = of_optimizer(state.schedulers, optimizer, "st")
+                self.course.step_schedulers([s for s in due if s.due(self.clock.step + 1)])
+        if scaler is not None:
+            scaler.update()
+        optimizer.zero_grad()
+        if line.hooks.zero_grad:
+            line.emit(line.hooks.zero_grad)
+        state.optimizer = MISSING
+
+    def _step_inside_batch(self, optimizer: Any, closure: Callable[[], Any] | None) -> bool:
+        """An update that the body drives itself: one of several optimizers, or one with a closure (LBFGS)."""
+        name = self._name_of(optimizer)
+        self._driven = True
+        if closure is not None:
+            if not self._plain:
+                raise SetupError("an optimizer with a closure needs accumulate=1 and no fp16: it computes the loss again itself")
+            self._update(name, self._closure(name, closure))
+        elif not self._window_full:
+            return False
+        elif name not in self._touched:
+            raise ScopeError(f"loop.step({name}): no loop.backward(loss, optimizer) for it in this step")
+        else:
+            self._update(name)
+        self._touched.pop(name, None)
+        return self._moved
+
+    def _closure(self, name: str, compute: Callable[[], Any]) -> Callable[[], Any]:
+        """What LBFGS calls several times a step: forward, backward, gradients_ready."""
+
+        def closure() -> Any:
+            self.state.optimizers[name].zero_grad()
+            found = compute()
+            self.backward(found["loss"] if isinstance(found, dict) else found, self.state.optimizers[name])
+            self.line.emit(self.line.hooks.gradients_ready)
+            return self.state.loss
+
+        return closure
+
+    def _name_of(self, optimizer: Any) -> str:
+        names = [name for name, other in self.state.optimizers.items() if optimizer is other or optimizer is None]
+        if len(names) != 1:
+            known = ", ".join(self.state.optimizers)
+            what = "there are several" if optimizer is None else f"{type(optimizer).__name__} is not one of this run's"
+            raise SetupError(f"which optimizer? {what}; pass one of {known}: loop.backward(loss, optimizer), loop.step(optimizer)")
+        return names[0]
+
+    def _clear_window(self) -> None:
+        self._window = 0
+        self._window_full = self._batch_open = self._moved = self._driven = False
+        self._touched.clear()
+
+    def _drop_window(self) -> None:
+        """Leave a half-filled window: no clock, no gradients."""
+        if self._window:
+            for optimizer in self.state.optimizers.values():
+                optimizer.zero_grad()
+            self._clear_window()
+            self.requests.skip, self.requests.can_skip = None, False
+
+    def drop_batch(self, reason: str, by: str) -> None:
+        """``StopTraining`` from the task: the window that is half filled is dropped, and training ends."""
+        self._drop_window()
+        self._skipped, self.course.at_edge = True, False
+        if self._step_mark is not None:
+            self.scopes.leave(self._step_mark)
+        self.session.stop(reason, by)

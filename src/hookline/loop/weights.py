@@ -1,0 +1,46 @@
+"""Swapped weights: other tensors in the model for a while, the raw ones kept and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookline.errors import SetupError
+
+
+class Weights:
+    """The weights of a model, with a version that changes whenever they do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.raw: list[dict[str, torch.Tensor]] = []
+        """The raw tensors of each swap that is open."""
+        self.version = 0
+
+    @contextmanager
+    def swap(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Put other tensors in place; nothing is copied, and the raw ones come back on every way out."""
+        own: dict[str, Any] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        unknown = [name for name in weights if name not in own]
+        if unknown:
+            raise SetupError(f"swap_weights: the model has no {', '.join(unknown[:5])}; names are those of its parameters and buffers")
+        for name, tensor in weights.items():
+            if tensor.shape != own[name].shape:
+                raise SetupError(f"swap_weights: {name} has the shape {tuple(own[name].shape)}, not {tuple(tensor.shape)}")
+        raw = {name: own[name].data for name in weights}
+        self.raw.append(raw)
+        self._put(own, {name: t.detach().to(own[name].device, own[name].dtype) for name, t in weights.items()})
+        try:
+            yield
+        finally:
+            self._put(own, raw)
+            self.raw.pop()
+
+    def _put(self, own: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        for name, tensor in tensors.items():
+            own[name].data = tensor
+        self.version += 1

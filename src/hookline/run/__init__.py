@@ -1,0 +1,9 @@
+"""What a hook sees: ``Run``, the history and the list of callbacks. No torch at run time."""
+
+from hookline.run.callbacks import Callbacks
+from hookline.run.history import History
+from hookline.run.requests import Requests, StopRequest
+from hookline.run.run import Run, Stage
+from hookline.run.state import MISSING, RunState
+
+__all__ = ["MISSING", "Callbacks", "History", "Requests", "Run", "RunState", "Stage", "StopRequest"]

@@ -1,0 +1,61 @@
+"""``run.callbacks``: the callbacks of a run, to look at, find by name, add and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from hookline.errors import RegistrationError
+from hookline.events import Callback, Failure, Line, Member
+
+if TYPE_CHECKING:
+    from hookline.run.run import Run
+
+
+class Callbacks:
+    """Iterates in running order. Changes take effect at the next event, also from inside a hook."""
+
+    __slots__ = ("_line", "_loop")
+
+    def __init__(self, line: Line[Run], loop: Any) -> None:
+        self._line = line
+        self._loop = loop
+
+    def __iter__(self) -> Iterator[Callback]:
+        return iter(self._line.order.callbacks)
+
+    def __len__(self) -> int:
+        return len(self._line.order.callbacks)
+
+    def __contains__(self, what: object) -> bool:
+        return any(what is c or what == type(c) or what in (c.name, type(c).__qualname__) for c in self)
+
+    def __getitem__(self, name: str) -> Callback:
+        return self._find(name).callback  # type: ignore[no-any-return]
+
+    def add(self, callback: Callback) -> None:
+        """Register a callback now; its ``on_setup`` runs at once."""
+        for member in self._line.add([callback]):
+            self._loop.added(member)
+
+    def remove(self, callback: Callback | str) -> None:
+        """Unregister a callback, given itself or its name. A scope that it has open is still left."""
+        self._line.remove(self._find(callback))
+
+    @property
+    def disabled(self) -> tuple[Failure, ...]:
+        """The optional callbacks that failed and were switched off, in order."""
+        return tuple(self._line.failures)
+
+    def _find(self, wanted: Callback | str) -> Member[Run]:
+        members = [member for member in self._line.members if not member.is_task]
+        found = [m for m in members if m.callback is wanted or wanted in (m.name, type(m.callback).__qualname__)]
+        if len(found) == 1:
+            return found[0]
+        names = [member.name for member in members]
+        if found:
+            raise RegistrationError(f"{len(found)} callbacks are called {wanted!r}; give each a name, or pass the object itself")
+        close = get_close_matches(str(wanted), names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(names) or 'none'}"
+        raise RegistrationError(f"no callback {wanted!r} in this run; {hint}")

@@ -1,0 +1,75 @@
+"""The metrics of a run by name and step: bounded in memory, complete in ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from hookline.errors import MetricError
+from hookline.records import MetricRow, Value
+
+STEP_ROWS = 10_000
+"""So many of the step values of each metric stay in memory; all evaluation and epoch values do."""
+
+
+class UnknownMetricError(MetricError, KeyError):
+    """A metric that nobody has logged."""
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+def unknown_metric(name: str, known: list[str]) -> UnknownMetricError:
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return UnknownMetricError(f"no metric {name!r}; {hint}there is {', '.join(sorted(known)) or 'none yet'}")
+
+
+class History(Mapping[str, list[Value]]):
+    """``history["val/loss"]`` is a list of values, ``history.steps("val/loss")`` the steps they are of.
+
+    >>> history = History()
+    >>> history.record(MetricRow("val/loss", 10, 1, 0.5, "eval", 1.0))
+    >>> history["val/loss"], history.steps("val/loss")
+    ([0.5], [10])
+    """
+
+    def __init__(self, step_rows: int = STEP_ROWS) -> None:
+        self._step_rows = step_rows
+        self._rows: dict[str, deque[MetricRow]] = {}
+
+    def record(self, row: MetricRow) -> None:
+        """Add a row. A second value of a metric at the same step takes the place of the first."""
+        rows = self._rows.get(row.name)
+        if rows is None:
+            rows = self._rows[row.name] = deque(maxlen=self._step_rows if row.kind == "step" else None)
+        if rows and rows[-1].step == row.step:
+            rows[-1] = row
+        else:
+            rows.append(row)
+
+    def __getitem__(self, name: str) -> list[Value]:
+        return [row.value for row in self._named(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def steps(self, name: str) -> list[int]:
+        return [row.step for row in self._named(name)]
+
+    def rows(self) -> list[MetricRow]:
+        """All rows in memory, by step."""
+        return sorted((row for rows in self._rows.values() for row in rows), key=lambda row: row.step)
+
+    def _named(self, name: str) -> deque[MetricRow]:
+        if name not in self._rows:
+            raise unknown_metric(name, list(self._rows))
+        return self._rows[name]
+
+    def __repr__(self) -> str:
+        parts: dict[str, Any] = {name: len(rows) for name, rows in self._rows.items()}
+        return f"History({parts})"

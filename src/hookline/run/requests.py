@@ -1,0 +1,55 @@
+"""What hooks have asked the loop for. The loop looks at ``attention`` once a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hookline.errors import ScopeError, SetupError
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """Who asked for the run to stop, when and why."""
+
+    reason: str
+    by: str
+    step: int
+    interrupt: bool = False
+
+
+class Requests:
+    """Stop, evaluate, save, skip: votes that are settled at the end of the step."""
+
+    __slots__ = ("attention", "can_evaluate", "can_save", "can_skip", "evaluate", "leave_evaluation", "save", "skip", "stop")
+
+    def __init__(self) -> None:
+        self.can_evaluate = True
+        self.can_save = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is asked for: a run begins."""
+        self.attention = self.evaluate = self.save = self.can_skip = False
+        self.leave_evaluation = False
+        self.skip: str | None = None
+        self.stop: StopRequest | None = None
+
+    def ask_stop(self, request: StopRequest) -> None:
+        """The first request wins; its reason is the run's stop reason."""
+        self.stop = self.stop or request
+        self.attention = True
+
+    def ask_eval(self) -> None:
+        if not self.can_evaluate:
+            raise SetupError("run.request_eval(): there is nothing to evaluate on; pass a validation loader to fit")
+        self.evaluate = self.attention = True
+
+    def ask_save(self) -> None:
+        if not self.can_save:
+            raise SetupError("run.request_save(): nothing in this run saves checkpoints")
+        self.save = self.attention = True
+
+    def ask_skip(self, by: str) -> None:
+        if not self.can_skip:
+            raise ScopeError("run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready")
+        self.skip = by

@@ -1,0 +1,293 @@
+"""``Run``: what a hook sees of a run, and what it can ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookline.errors import NotAvailableError, RoleError
+from hookline.events import Member, Messages
+from hookline.events.spec import moments
+from hookline.progress import Clock, Duration
+from hookline.records import Value
+from hookline.run.callbacks import Callbacks
+from hookline.run.history import History
+from hookline.run.requests import StopRequest
+from hookline.run.state import MISSING, RunState
+
+if TYPE_CHECKING:
+    import torch
+
+Stage = Literal["train", "val", "test", "predict"]
+
+
+class Run:
+    """The one argument of every hook: fields to read, verbs to act.
+
+    Each callback has a ``Run`` of its own over one shared state, so that a request knows its author.
+    A field that has no value at this moment raises ``NotAvailableError`` and says when it has one.
+    """
+
+    __slots__ = ("_state", "member")
+
+    def __init__(self, state: RunState, member: Member[Run]) -> None:
+        self._state = state
+        self.member = member
+
+    # -- what is run ---------------------------------------------------------------------------
+
+    @property
+    def model(self) -> torch.nn.Module:
+        return self._state.model
+
+    @property
+    def task(self) -> Any:
+        return self._get("task", "the own loop has none; pass a task or a model to Trainer.fit")
+
+    @property
+    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
+        """By name: the class's name, numbered when there are several of one class."""
+        return self._state.optimizers
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer that is being stepped."""
+        return self._get("optimizer")  # type: ignore[no-any-return]
+
+    @property
+    def schedulers(self) -> list[Any]:
+        """The ``hl.Scheduler`` objects; these alone are stepped, so add or remove them here."""
+        return self._state.schedulers
+
+    @property
+    def loaders(self) -> Mapping[str, Any]:
+        """``"train"``, ``"val"``, ``"test"``, ``"predict"``: what was passed in, as it was passed in."""
+        return self._state.loaders
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._state.config
+
+    @property
+    def device(self) -> torch.device:
+        return self._state.device
+
+    # -- the moment ----------------------------------------------------------------------------
+
+    @property
+    def batch(self) -> Any:
+        return self._get("batch")
+
+    @batch.setter
+    def batch(self, value: Any) -> None:
+        """Replace the batch, from ``on_batch_fetch_end`` to ``on_train_batch_start``; declare ``writes = ("batch",)``."""
+        self._required("batch = …")
+        self._state.batch = value
+
+    @property
+    def outputs(self) -> Any:
+        return self._get("outputs", "a task that returns {'loss': …, 'outputs': …} provides them")
+
+    @outputs.setter
+    def outputs(self, value: Any) -> None:
+        self._state.outputs = value
+
+    @property
+    def loss(self) -> torch.Tensor:
+        return self._get("loss")  # type: ignore[no-any-return]
+
+    @loss.setter
+    def loss(self, value: torch.Tensor) -> None:
+        """Replace the loss, in ``on_loss_ready``; declare ``writes = ("loss",)``."""
+        self._required("loss = …")
+        self._state.loss = value
+
+    @property
+    def stage(self) -> Stage:
+        return self._state.stage  # type: ignore[return-value]
+
+    @property
+    def entry_point(self) -> str:
+        """``"fit"``, ``"train"``, ``"evaluate"``, ``"test"`` or ``"predict"``: what the user called."""
+        return self._state.entry_point
+
+    @property
+    def loader_name(self) -> str | None:
+        """The name of the evaluation loader in use; ``None`` when it has no name."""
+        return self._get("loader_name")  # type: ignore[no-any-return]
+
+    @property
+    def clock(self) -> Clock:
+        return self._state.clock
+
+    @property
+    def max_duration(self) -> Duration | None:
+        return self._state.max_duration
+
+    @max_duration.setter
+    def max_duration(self, value: str | Duration) -> None:
+        self._state.max_duration = Duration.parse(value)
+
+    @property
+    def exception(self) -> BaseException:
+        return self._get("exception")  # type: ignore[no-any-return]
+
+    @property
+    def stop_reason(self) -> str:
+        if self._state.requests.stop is None:
+            raise _not_available("stop_reason", "nobody has asked to stop")
+        return self._state.requests.stop.reason
+
+    @property
+    def checkpoint(self) -> Path:
+        return self._get("checkpoint")  # type: ignore[no-any-return]
+
+    # -- the run -------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> Mapping[str, Value]:
+        """The newest value of each metric. To read one that is still being averaged costs a transfer."""
+        return LatestMetrics(self._state)
+
+    @property
+    def history(self) -> History:
+        return self._state.history
+
+    @property
+    def callbacks(self) -> Callbacks:
+        return Callbacks(self._state.line, self._state.loop)
+
+    @property
+    def messages(self) -> Messages:
+        return self._state.messages
+
+    @property
+    def project(self) -> str:
+        return self._state.project
+
+    @property
+    def name(self) -> str:
+        return self._state.name
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's own folder, or ``None`` when the run writes nothing."""
+        return self._state.folder
+
+    @property
+    def started(self) -> datetime:
+        return self._state.started
+
+    @property
+    def rank(self) -> int:
+        return self._state.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._state.world_size
+
+    @property
+    def loop(self) -> Any:
+        """The engine: ``run.loop.backward(loss, optimizer)`` and ``run.loop.step(optimizer)`` in a task."""
+        return self._state.loop
+
+    # -- verbs ---------------------------------------------------------------------------------
+
+    def log(
+        self,
+        values: Mapping[str, Any],
+        *,
+        weight: float | torch.Tensor | None = None,
+        reduce: Literal["mean", "sum", "last", "max", "min"] = "mean",
+    ) -> None:
+        """Log numbers or small arrays. A name without a slash gets the stage's prefix.
+
+        Values are copied and stay on their device until the interval ends. A vector counts as one
+        value per sample: its mean is taken, with its length as the weight.
+        """
+        self._state.metrics.log(values, weight, reduce)
+
+    def stop(self, reason: str) -> None:
+        """Vote to stop: settled at the end of this step, after the evaluation that is due."""
+        self._required("stop")
+        self._state.requests.ask_stop(StopRequest(reason, self.member.name, self.clock.step))
+
+    def request_eval(self) -> None:
+        """Ask for an evaluation at the end of this step."""
+        self._required("request_eval")
+        self._state.requests.ask_eval()
+
+    def request_save(self) -> None:
+        """Ask for a checkpoint at the end of this step."""
+        self._required("request_save")
+        self._state.requests.ask_save()
+
+    def skip_step(self) -> None:
+        """Leave out the update that is being prepared: the data goes on, the weights and the step do not."""
+        self._required("skip_step")
+        self._state.requests.ask_skip(self.member.name)
+
+    def evaluate(self, what: Any = "val") -> dict[str, Value]:
+        """Evaluate now: ``"val"``, ``"test"``, ``"train"`` or a loader; gives metrics and changes nothing."""
+        return self._state.answers.evaluate(what)
+
+    def predict(self, what: Any = "val") -> Any:
+        """Predict now, in the loader's order; kept until the weights change, and changes nothing."""
+        return self._state.answers.predict(what)
+
+    def swap_weights(self, weights: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
+        """Use other weights inside a ``with``, for example in ``around_eval``. The only legal swap."""
+        self._required("swap_weights")
+        return self._state.answers.swap_weights(weights)
+
+    def emit(self, event: str, **payload: object) -> None:
+        """Send an event: one declared with ``events``, or ``forward_start`` / ``forward_end`` in a task."""
+        self._state.line.emit_custom(event, payload)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _get(self, field: str, hint: str = "") -> Any:
+        value = getattr(self._state, field)
+        if value is MISSING:
+            raise _not_available(field, hint)
+        return value
+
+    def _required(self, verb: str) -> None:
+        if self.member.optional:
+            raise RoleError(
+                f"{self.member.name} is optional and called run.{verb}(): an optional callback may log, emit and send "
+                f"messages; set optional = False on it if the run depends on it"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Run {self.project}/{self.name} of {self.member.name}, {self.stage}, {self.clock!r}>"
+
+
+class LatestMetrics(Mapping[str, Value]):
+    """A live view of the newest value of each metric."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> Value:
+        return self._state.metrics.value(name)  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[str]:
+        return self._state.metrics.names()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _not_available(field: str, hint: str) -> NotAvailableError:
+    when = ", ".join(f"on_{event}" for event in moments(field))
+    parts = [f"run.{field} has no value at this moment", hint, f"it has one in {when}" if when else ""]
+    return NotAvailableError("; ".join(part for part in parts if part))
