@@ -1,0 +1,68 @@
+"""Hookline trains PyTorch models, and its heart is its callbacks: hooks on a line, and sinks for what they say.
+
+The names below are imported when they are first used, so ``import hookline.events`` never imports torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookline.callbacks import EarlyStopping, LambdaCallback, ProgressBar
+    from hookline.errors import HooklineError, HooklineWarning, StopTraining
+    from hookline.events import Callback, Event, on
+    from hookline.loop import Loop, Result, Scheduler, SupervisedTask, Task
+    from hookline.presets import Trainer, evaluate, fit, predict, test, train
+    from hookline.progress import Clock, Duration
+    from hookline.run import History, Run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Callback",
+    "Clock",
+    "Duration",
+    "EarlyStopping",
+    "Event",
+    "History",
+    "HooklineError",
+    "HooklineWarning",
+    "LambdaCallback",
+    "Loop",
+    "ProgressBar",
+    "Result",
+    "Run",
+    "Scheduler",
+    "StopTraining",
+    "SupervisedTask",
+    "Task",
+    "Trainer",
+    "evaluate",
+    "fit",
+    "on",
+    "predict",
+    "test",
+    "train",
+]
+
+_HOMES = {
+    "hookline.callbacks": ("EarlyStopping", "LambdaCallback", "ProgressBar"),
+    "hookline.errors": ("HooklineError", "HooklineWarning", "StopTraining"),
+    "hookline.events": ("Callback", "Event", "on"),
+    "hookline.loop": ("Loop", "Result", "Scheduler", "SupervisedTask", "Task"),
+    "hookline.presets": ("Trainer", "evaluate", "fit", "predict", "test", "train"),
+    "hookline.progress": ("Clock", "Duration"),
+    "hookline.run": ("History", "Run"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'hookline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -319,9 +319,7 @@ def test_reading_gradients_before_lightning_clears_them_is_warned_about() -> Non
 @pytest.mark.parametrize(
     ("system", "hook"), [(TNT, "on_train_step_end"), (PL, "on_train_batch_end"), (AI, "on_batch_end")]
 )
-def test_a_batch_end_that_used_to_see_the_moved_weights_says_where_they_have_moved(
-    system: str, hook: str
-) -> None:
+def test_a_batch_end_that_used_to_see_the_moved_weights_says_where_they_have_moved(system: str, hook: str) -> None:
     assert "on_train_step_end" in ROWS[system, hook].note
 
 

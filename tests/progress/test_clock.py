@@ -24,9 +24,7 @@ class Time:
 def test_a_new_clock_is_at_zero_everywhere() -> None:
     c = Clock()
     assert (c.epoch, c.step, c.batch, c.sample, c.token, c.seconds, c.updates) == (0, 0, 0, 0, 0, 0.0, {})
-    assert (c.step_in_epoch, c.batch_in_epoch, c.sample_in_epoch, c.token_in_epoch, c.seconds_in_epoch) == (
-        0,
-    ) * 5
+    assert (c.step_in_epoch, c.batch_in_epoch, c.sample_in_epoch, c.token_in_epoch, c.seconds_in_epoch) == (0,) * 5
 
 
 def test_a_misspelt_counter_is_an_error_and_not_a_new_attribute() -> None:
@@ -83,15 +81,11 @@ def test_the_epochs_counts_are_still_there_in_its_end_hooks() -> None:
     assert c.seconds_in_epoch == 4
     assert (c.step, c.batch, c.sample, c.token, c.seconds) == (7, 14, 56, 700, 7)
     c.mark_epoch()
-    assert (c.step_in_epoch, c.batch_in_epoch, c.sample_in_epoch, c.token_in_epoch, c.seconds_in_epoch) == (
-        0,
-    ) * 5
+    assert (c.step_in_epoch, c.batch_in_epoch, c.sample_in_epoch, c.token_in_epoch, c.seconds_in_epoch) == (0,) * 5
 
 
 def test_reading_the_evaluation_outside_of_one_says_when_it_is_there() -> None:
-    with pytest.raises(
-        NotAvailableError, match="from eval_start to eval_end or from predict_start to predict_end"
-    ):
+    with pytest.raises(NotAvailableError, match="from eval_start to eval_end or from predict_start to predict_end"):
         _ = Clock().eval
     with pytest.raises(NotAvailableError):
         Clock().end_eval()

@@ -152,9 +152,7 @@ def test_any_text_is_a_duration_or_a_duration_error(text: str) -> None:
 numbers = st.sampled_from(
     ["0", "1", "10", "-1", "1.5", "1e6", "1e400", "1e-400", "nan", "inf", "-inf", "1_0", ".5", ""]
 )
-words = st.sampled_from(
-    ["ep", "st", "sp", "tok", "s", "m", "h", "d", "dur", "ba", "ms", "%", "e", "EP", "_", ".", ""]
-)
+words = st.sampled_from(["ep", "st", "sp", "tok", "s", "m", "h", "d", "dur", "ba", "ms", "%", "e", "EP", "_", ".", ""])
 nearly = st.lists(st.tuples(numbers, st.sampled_from(["", " "]), words), max_size=4)
 
 
@@ -192,9 +190,7 @@ def test_text_that_is_not_a_number_and_a_unit_is_refused(text: str) -> None:
     assert "The units: ep (epochs), st (steps" in error(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["0ep", "0st", "0s", "0.0dur", "0h0m", "-5ep", "-0.5dur", "-1h30m", "1e-400s"]
-)
+@pytest.mark.parametrize("text", ["0ep", "0st", "0s", "0.0dur", "0h0m", "-5ep", "-0.5dur", "-1h30m", "1e-400s"])
 def test_zero_and_less_are_refused(text: str) -> None:
     assert f"'{text}' is not a duration: a duration must be more than zero" in error(text)
 
@@ -397,9 +393,7 @@ def test_a_share_is_that_part_of_the_run(share: str, whole: str, part: str) -> N
 
 
 @given(shares, counts)
-def test_a_share_of_a_count_is_rounded_up_and_stays_within_the_whole(
-    share: Duration, whole: Duration
-) -> None:
+def test_a_share_of_a_count_is_rounded_up_and_stays_within_the_whole(share: Duration, whole: Duration) -> None:
     part = share.of(whole)
     exact = Fraction(repr(share.value)) * whole.value
     assert part.unit == whole.unit

@@ -76,12 +76,8 @@ def test_due_is_what_a_look_at_every_single_step_would_say(
             assert not world.schedule.due(world.clock)
 
 
-@given(
-    quarter=st.integers(1, 40), moves=st.lists(st.integers(0, 100), max_size=30), resume_at=st.integers(0, 30)
-)
-def test_fractions_of_seconds_are_scheduled_like_whole_ones(
-    quarter: int, moves: list[int], resume_at: int
-) -> None:
+@given(quarter=st.integers(1, 40), moves=st.lists(st.integers(0, 100), max_size=30), resume_at=st.integers(0, 30))
+def test_fractions_of_seconds_are_scheduled_like_whole_ones(quarter: int, moves: list[int], resume_at: int) -> None:
     world = World(Duration(quarter / 4, "s"))
     position = 0
     for index, amount in enumerate(moves):
@@ -95,9 +91,7 @@ def test_fractions_of_seconds_are_scheduled_like_whole_ones(
 
 
 @given(st.floats(1e-9, 1e9), st.floats(0, 1e12))
-def test_no_rounding_of_seconds_makes_it_due_again_right_after_it_fired(
-    seconds: float, elapsed: float
-) -> None:
+def test_no_rounding_of_seconds_makes_it_due_again_right_after_it_fired(seconds: float, elapsed: float) -> None:
     world = World(Duration(seconds, "s"))
     world.advance(elapsed)
     world.schedule.fired(world.clock)
@@ -195,9 +189,7 @@ def test_a_resume_with_an_interval_in_another_unit_begins_anew() -> None:
     old.fired(clock)
     new = every("100st")
     new.load_state_dict(old.state_dict())
-    assert new.due(clock), (
-        "when it last happened in steps is not known, and too often is safer than too seldom"
-    )
+    assert new.due(clock), "when it last happened in steps is not known, and too often is safer than too seldom"
     new.fired(clock)
     assert new.next_step(clock) == 400
 

@@ -77,7 +77,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
     check = parser.parse_args().check
     stale = []
-    for path, text in ((PACKAGE / "events" / "hooks.py", hooks_source()), (DOCS / "events.md", events_page())):
+    for path, text in (
+        (PACKAGE / "events" / "hooks.py", hooks_source()),
+        (DOCS / "events.md", events_page()),
+    ):
         if not path.exists() or path.read_text() != text:
             stale.append(str(path))
             if not check:

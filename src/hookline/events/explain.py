@@ -6,6 +6,7 @@ from typing import Any
 
 from hookline.events.line import Line
 from hookline.events.spec import SCOPES
+from hookline.events.validate import overridden
 
 
 def explain(line: Line[Any]) -> str:
@@ -21,13 +22,15 @@ def explain(line: Line[Any]) -> str:
         if heard:
             names = " > ".join(run.member.name for _, run in heard)
             blocks.append(f"\n{scope.hook}: {scope.when}\n  outermost first: {names}")
+    any_event = [member.name for member in line.ordered(line.order) if overridden(member.callback, "on_event")]
+    if any_event:
+        blocks.append(f"\non_event (every event, before the named hook of the same callback): {', '.join(any_event)}")
     for event in line.known.values():
         order = line.gradient_order if event.name == "gradients_ready" else line.order
+        named = [member for member in line.ordered(order) if member.hears(event)]
         lines = [
             f"  {number}. {member.name}: {'the task runs first' if member.is_task else order.why(member.callback)}"
-            for number, member in enumerate(
-                (member for member in line.ordered(order) if member.hooks_for(event)), 1
-            )
+            for number, member in enumerate(named, 1)
         ]
         if lines:
             blocks.append("\n".join([f"\non_{event.name}: {event.when}", *lines]))

@@ -84,15 +84,23 @@ class Member(Generic[View]):
             self.calls[event.name] = list(self._find(event))
         return self.calls[event.name]
 
+    def hears(self, event: Event) -> bool:
+        """Whether it has a hook for this very event."""
+        if isinstance(self.callback, FunctionCallback):
+            return self.callback.event == event.name
+        return overridden(self.callback, event.hook) is not None
+
     def _find(self, event: Event) -> Iterator[Callable[..., Any]]:
         callback = self.callback
         if (any_event := overridden(callback, "on_event")) is not None:
             yield _any_event(any_event, event)
-        if isinstance(callback, FunctionCallback):
-            if callback.event == event.name:
-                yield callback.function if callback.when.always else Gate(callback.when, callback.function)
-        elif (hook := overridden(callback, event.hook)) is not None:
-            yield hook
+        if self.hears(event):
+            if not isinstance(callback, FunctionCallback):
+                yield getattr(callback, event.hook)
+            elif callback.when.always:
+                yield callback.function
+            else:
+                yield Gate(callback.when, callback.function)
 
 
 class Line(Generic[View]):
@@ -174,7 +182,10 @@ class Line(Generic[View]):
         gradient_members = self.ordered(self.gradient_order) if members else ()
         for event in self.known.values():
             heard = Heard(
-                (Timed(hook, self._cost(member, event.hook)) if timed or event.name not in STEP_EVENTS else hook, member.view)
+                (
+                    Timed(hook, self._cost(member, event.hook)) if timed or event.name not in STEP_EVENTS else hook,
+                    member.view,
+                )
                 for member in (gradient_members if event.name == "gradients_ready" else members)
                 for hook in member.hooks_for(event)
             )
@@ -183,7 +194,9 @@ class Line(Generic[View]):
         # Those that swap weights are outermost, so that all others see the swapped ones.
         outermost = sorted(members, key=lambda m: "weights" not in getattr(m.callback, "writes", ()))
         for scope in SCOPES:
-            around = Heard((hook, m.view) for m in outermost if (hook := overridden(m.callback, scope.hook)) is not None)
+            around = Heard(
+                (hook, m.view) for m in outermost if (hook := overridden(m.callback, scope.hook)) is not None
+            )
             around.event = scope.hook
             setattr(table, scope.hook, around or NOBODY)
 
@@ -286,7 +299,9 @@ def _check_ranks(member: Member[Any]) -> None:
         return
     if isinstance(ranks, set | frozenset) and all(isinstance(rank, int) for rank in ranks):
         return
-    raise RegistrationError(f"{member.name}.ranks = {ranks!r}; use 'all', 'zero', 'local_zero' or a set such as {{0, 2}}")
+    raise RegistrationError(
+        f"{member.name}.ranks = {ranks!r}; use 'all', 'zero', 'local_zero' or a set such as {{0, 2}}"
+    )
 
 
 def _refuse_doubles(members: list[Member[Any]]) -> None:

@@ -13,7 +13,11 @@ from hookline.errors import OrderError, RegistrationError
 from hookline.events.callback import Callback, callback_name
 
 EVERYTHING = "*"
-PHASES = ("declares nothing that others read: list order", "reads what others write", "reads everything: last")
+PHASES = (
+    "declares nothing that others read: list order",
+    "reads what others write",
+    "reads everything: last",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +108,15 @@ def _refuse_misspelt(callback: Callback, name: str, callbacks: Sequence[Callback
     """A name that is not there orders nothing; one that almost is there is a typing error."""
     close = get_close_matches(name, [callback_name(other) for other in callbacks], n=1, cutoff=0.8)
     if close:
-        raise RegistrationError(f"{callback_name(callback)}: before/after {name!r} is not registered; did you mean {close[0]!r}?")
+        raise RegistrationError(
+            f"{callback_name(callback)}: before/after {name!r} is not registered; did you mean {close[0]!r}?"
+        )
 
 
 def _stable_topological(
     phases: list[int], edges: dict[tuple[int, int], str], callbacks: Sequence[Callback]
 ) -> list[int]:
-    sorter: TopologicalSorter[int] = TopologicalSorter({index: () for index in range(len(phases))})
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(phases)), ()))
     for first, second in edges:
         sorter.add(second, first)
     try:
@@ -122,7 +128,9 @@ def _stable_topological(
             f"({edges.get((first, second), 'declared')})"
             for first, second in zip(cycle, cycle[1:], strict=False)
         ]
-        raise OrderError(f"the declared order is a cycle: {'; '.join(steps)}. Remove one of them, or add before/after") from None
+        raise OrderError(
+            f"the declared order is a cycle: {'; '.join(steps)}. Remove one of them, or add before/after"
+        ) from None
     ready = [(phases[index], index) for index in sorter.get_ready()]
     heapq.heapify(ready)
     ordered = []

@@ -45,7 +45,9 @@ def known_events(members: Iterable[object]) -> dict[str, Event]:
             )
         for event in declared:
             if not isinstance(event, Event):
-                raise RegistrationError(f"{callback_name(member)}.events holds {event!r}; use hl.Event('name', gives=(…))")
+                raise RegistrationError(
+                    f"{callback_name(member)}.events holds {event!r}; use hl.Event('name', gives=(…))"
+                )
             if not event.name.isidentifier():
                 raise RegistrationError(f"{callback_name(member)}: an event cannot be called {event.name!r}")
             if known.get(event.name, event) != event:
@@ -109,7 +111,9 @@ def suggestion(name: str, known: Mapping[str, Event], prefix: str = "on_") -> st
             f"{row.system}'s {row.hook} is on_{row.event} here{f' ({row.note})' if row.note else ''}" for row in foreign
         )
         return f"; {ways}"
-    close = get_close_matches(name, known, n=1, cutoff=0.6) or [event for event in known if event.replace("_", "") == name.replace("_", "")]
+    close = get_close_matches(name, known, n=1, cutoff=0.6) or [
+        event for event in known if event.replace("_", "") == name.replace("_", "")
+    ]
     if close:
         return f"; did you mean {prefix}{close[0]}?"
     return "; `hookline events` lists them, and a new one is declared with events = (hl.Event(…),)"
@@ -129,7 +133,9 @@ def _check_scope(where: str, bound: Callable[..., Any], name: str) -> None:
         hint = f"did you mean {close[0]}?" if close else f"the scopes are {', '.join(SCOPE_HOOKS)}"
         raise RegistrationError(f"{where}: no such scope; {hint}")
     if not inspect.isgeneratorfunction(bound):
-        raise RegistrationError(f"{where}: must be a generator with one yield: what is before it runs first, the rest last")
+        raise RegistrationError(
+            f"{where}: must be a generator with one yield: what is before it runs first, the rest last"
+        )
     _check_arity(where, bound, ())
 
 

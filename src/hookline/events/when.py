@@ -114,7 +114,9 @@ def on(
 
     def decorate(function: Callable[..., Any]) -> FunctionCallback:
         if not callable(function):
-            raise RegistrationError(f"hl.on({event!r}): {function!r} is not callable; decorate a function of one argument, run")
+            raise RegistrationError(
+                f"hl.on({event!r}): {function!r} is not callable; decorate a function of one argument, run"
+            )
         return FunctionCallback(event, function, when)
 
     return decorate

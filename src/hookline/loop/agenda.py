@@ -12,7 +12,17 @@ from hookline.progress import Clock, Duration, Schedule
 class Agenda:
     """Intervals, evaluations, the end, and the sampling of costs. ``wake`` is the next step to look at."""
 
-    __slots__ = ("_clock", "_evals", "_logs", "_pick", "_sampler", "finished", "max_duration", "sampling", "wake")
+    __slots__ = (
+        "_clock",
+        "_evals",
+        "_logs",
+        "_pick",
+        "_sampler",
+        "finished",
+        "max_duration",
+        "sampling",
+        "wake",
+    )
 
     def __init__(self, clock: Clock, sampler: Sampler, log_every: Duration | None, eval_every: Duration | None) -> None:
         self._clock = clock

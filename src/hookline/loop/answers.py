@@ -94,7 +94,9 @@ class LoopAnswers:
         loaders, _ = self._loaders(what)
 
         def compute() -> Any:
-            found = {name: predict_task(loop, prediction(loop, loader, silent=True)) for name, loader in loaders.items()}
+            found = {
+                name: predict_task(loop, prediction(loop, loader, silent=True)) for name, loader in loaders.items()
+            }
             return found[None] if None in found else found
 
         return self._keep("predict", what, compute)
@@ -107,12 +109,18 @@ class LoopAnswers:
         version, kept_for, answer = self._kept.get(key, (-1, None, None))
         if version != self._loop.weights.version:
             answer = compute()
-            self._kept[key] = (self._loop.weights.version, what, answer)  # holds `what`, so that its id stays its own
+            self._kept[key] = (
+                self._loop.weights.version,
+                what,
+                answer,
+            )  # holds `what`, so that its id stays its own
         return answer
 
     def _need(self, method: str, verb: str) -> None:
         if not hasattr(self._loop.session.task, method):
-            raise SetupError(f"{verb}() needs a task with {method}(run, batch); the own loop evaluates with loop.eval_batches()")
+            raise SetupError(
+                f"{verb}() needs a task with {method}(run, batch); the own loop evaluates with loop.eval_batches()"
+            )
 
     def _loaders(self, what: Any) -> tuple[dict[str | None, Any], str]:
         if not isinstance(what, str):
@@ -125,7 +133,9 @@ class LoopAnswers:
             named, stage = named_loaders(known[what], what), what
         for loader in named.values():
             if is_one_shot(loader):
-                raise SetupError("an answer would use up a loader that can be iterated over only once; pass a DataLoader or a list")
+                raise SetupError(
+                    "an answer would use up a loader that can be iterated over only once; pass a DataLoader or a list"
+                )
         return named, stage
 
 

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from hookline.errors import DataError
 
-
 END: Any = object()
 """Stands for the end of a loader's data."""
 
@@ -102,9 +101,13 @@ def is_one_shot(loader: Any) -> bool:
 def check_loader(loader: Any, what: str) -> None:
     """A loader can be iterated over and is not known to be empty."""
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-        raise DataError(f"the {what} loader is a {type(loader).__name__}, which cannot be iterated over; pass a DataLoader or a list of batches")
+        raise DataError(
+            f"the {what} loader is a {type(loader).__name__}, which cannot be iterated over; pass a DataLoader or a list of batches"
+        )
     if sure_length(loader) == 0:
-        hint = " (drop_last=True with fewer samples than the batch size?)" if getattr(loader, "drop_last", False) else ""
+        hint = (
+            " (drop_last=True with fewer samples than the batch size?)" if getattr(loader, "drop_last", False) else ""
+        )
         raise DataError(f"the {what} loader is empty: its length is 0{hint}")
 
 

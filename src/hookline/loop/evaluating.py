@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hookline.errors import DataError
-from hookline.loop.data import END, generators
+from hookline.loop.data import END, generators, sure_length
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
 from hookline.run import MISSING
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def evaluation(
-    loop: Training, loaders: dict[str | None, Any], stage: str, *, silent: bool = False, limit: int | None = None
+    loop: Training,
+    loaders: dict[str | None, Any],
+    stage: str,
+    *,
+    silent: bool = False,
+    limit: int | None = None,
 ) -> Generator[Any, None, dict[str, Any]]:
     """One evaluation. A silent one sends no event and leaves no metric; it returns what it measured."""
     state, line, scopes, book = loop.state, loop.line, loop.scopes, loop.session.book
@@ -118,14 +123,23 @@ def _batches(loop: Training, loader: Any, event: str, limit: int | None = None) 
 
 
 def _fetched(loop: Training, loader: Any, limit: int | None) -> Iterator[Any]:
+    """The batches of a loader between the events of their fetch; the end is not fetched where it is known."""
     line, move = loop.line, loop.move
-    iterator = iter(loader) if limit is None else islice(iter(loader), limit)
-    while True:
+    length = sure_length(loader)
+    last = min(length or math.inf, limit or math.inf)
+    iterator, position = iter(loader), 0
+    while position < last:
         if line.hooks.batch_fetch_start:
             line.emit(line.hooks.batch_fetch_start)
         batch = loop.fetch(iterator)
         if batch is END:
+            if length is not None and not loop.requests.leave_evaluation:
+                raise DataError(
+                    f"the {loop.state.stage} loader ended after {position} of {length} batches; "
+                    f"a StopIteration that is raised inside a data set ends it like this"
+                )
             return
+        position += 1
         loop.state.batch = batch if move is None else move(batch)
         if line.hooks.batch_fetch_end:
             line.emit(line.hooks.batch_fetch_end)
@@ -136,7 +150,15 @@ def _fetched(loop: Training, loader: Any, limit: int | None) -> Iterator[Any]:
 def untouched(loop: Training, stage: str, loaders: list[Any], *, silent: bool = False) -> Iterator[None]:
     """Modes, random states, gradients, grad mode, clocks and the moment are put back on every way out."""
     state, line, module = loop.state, loop.line, loop.session.module
-    moment = (state.stage, state.loader_name, state.batch, state.outputs, loop.samples, loop.tokens, line.hooks)
+    moment = (
+        state.stage,
+        state.loader_name,
+        state.batch,
+        state.outputs,
+        loop.samples,
+        loop.tokens,
+        line.hooks,
+    )
     with ExitStack() as stack:
         stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
         stack.enter_context(same_gradients(module))

@@ -117,7 +117,9 @@ class MetricBook:
                 weight = len(value) if weight is None else weight
                 value = value.to(torch.float64).mean()
             elif value.numel() > LARGEST_ARRAY:
-                raise MetricError(f"{name}: an array of {tuple(value.shape)} is too large for a metric; {LARGEST_ARRAY} values at most")
+                raise MetricError(
+                    f"{name}: an array of {tuple(value.shape)} is too large for a metric; {LARGEST_ARRAY} values at most"
+                )
             else:
                 value = value.clone()  # a tensor that is changed in place later must not change the row
         elif isinstance(value, numbers.Real):
@@ -125,9 +127,13 @@ class MetricBook:
         elif hasattr(value, "__array__") and not isinstance(value, str):
             return self._add(name, torch.as_tensor(value), weight, reduce)
         else:
-            raise MetricError(f"{name}: {value!r} is a {type(value).__name__}, not a number; log numbers or small arrays")
+            raise MetricError(
+                f"{name}: {value!r} is a {type(value).__name__}, not a number; log numbers or small arrays"
+            )
         series.values.append(value)
-        series.weights.append(1.0 if weight is None else weight.detach() if isinstance(weight, torch.Tensor) else weight)
+        series.weights.append(
+            1.0 if weight is None else weight.detach() if isinstance(weight, torch.Tensor) else weight
+        )
         if len(series.values) >= FOLD:
             series.fold()
         return None
@@ -139,7 +145,9 @@ class MetricBook:
         if series is None:
             series = layer[name] = Series(reduce)
         elif series.reduce != reduce:
-            raise MetricError(f"{name} is logged with reduce={reduce!r} and with reduce={series.reduce!r}; use one of them")
+            raise MetricError(
+                f"{name} is logged with reduce={reduce!r} and with reduce={series.reduce!r}; use one of them"
+            )
         return series
 
     def _full_name(self, name: str) -> str:
@@ -196,7 +204,9 @@ class MetricBook:
 
     def _add_to_epoch(self, name: str, series: Series) -> None:
         epoch = self._epoch.setdefault(name, Series(series.reduce))
-        epoch.folded_total = series.folded_total if epoch.folded_total is None else epoch.folded_total + series.folded_total
+        epoch.folded_total = (
+            series.folded_total if epoch.folded_total is None else epoch.folded_total + series.folded_total
+        )
         epoch.folded_weight = epoch.folded_weight + series.folded_weight
 
     def end_epoch(self) -> None:

@@ -11,7 +11,14 @@ from hookline.events.order import EVERYTHING, overlaps
 from hookline.events.spec import RESOURCES
 from hookline.events.validate import overridden
 
-EVAL_HOOKS = ("on_event", "on_eval_start", "on_eval_batch_end", "on_eval_loader_end", "on_eval_end", "around_eval")
+EVAL_HOOKS = (
+    "on_event",
+    "on_eval_start",
+    "on_eval_batch_end",
+    "on_eval_loader_end",
+    "on_eval_end",
+    "around_eval",
+)
 
 
 def check_monitors(line: Line[Any], logged: set[str], *, complete: bool) -> None:
@@ -41,7 +48,9 @@ def check_train_monitors(line: Line[Any], known: set[str]) -> None:
     for callback in line.order.callbacks:
         for name in callback.reads:
             written = {w for member in line.members for w in getattr(member.callback, "writes", ())}
-            if name.startswith("train/") and not any(overlaps(name, k) or name == f"{k}_epoch" for k in known | written):
+            if name.startswith("train/") and not any(
+                overlaps(name, k) or name == f"{k}_epoch" for k in known | written
+            ):
                 raise _nobody_logs(callback, name, known | written)
 
 

@@ -12,7 +12,9 @@ from torch.optim import Optimizer
 
 from hookline.errors import HooklineWarning, SetupError
 
-OptimizerLike = Optimizer | Mapping[str, Optimizer] | Sequence[Optimizer] | Callable[[Iterable[nn.Parameter]], Optimizer]
+OptimizerLike = (
+    Optimizer | Mapping[str, Optimizer] | Sequence[Optimizer] | Callable[[Iterable[nn.Parameter]], Optimizer]
+)
 
 
 def make_optimizers(given: Any, module: nn.Module) -> dict[str, Optimizer]:

@@ -24,7 +24,10 @@ def sanity_check(loop: Training, loaders: dict[str | None, Any]) -> None:
     line, state = loop.line, loop.state
     again = {name: loader for name, loader in loaders.items() if not is_one_shot(loader)}
     for name in loaders.keys() - again.keys():
-        logger.info("the sanity check leaves out the evaluation loader %s: it can be iterated over only once", name or "")
+        logger.info(
+            "the sanity check leaves out the evaluation loader %s: it can be iterated over only once",
+            name or "",
+        )
     state.stage = "val"
     line.emit(line.hooks.sanity_check_start)
     logged: set[str] = set()

@@ -33,7 +33,9 @@ class Scheduler:
     def __post_init__(self) -> None:
         self.every = Duration.parse(self.every)
         if self.every.unit not in ("st", "ep"):
-            raise SetupError(f"a scheduler moves every so many steps or epochs, not every {self.every}; write '1st' or '1ep'")
+            raise SetupError(
+                f"a scheduler moves every so many steps or epochs, not every {self.every}; write '1st' or '1ep'"
+            )
 
     @property
     def unit(self) -> str:
@@ -52,11 +54,15 @@ def make_schedulers(given: Any, optimizers: dict[str, Optimizer]) -> list[Schedu
         return [scheduler for one in given for scheduler in make_schedulers(one, optimizers)]
     if callable(given) and not isinstance(given, LRScheduler | Scheduler):
         if len(optimizers) != 1:
-            raise SetupError("a scheduler given as a function needs exactly one optimizer; return them from configure_optimizers")
+            raise SetupError(
+                "a scheduler given as a function needs exactly one optimizer; return them from configure_optimizers"
+            )
         given = given(next(iter(optimizers.values())))
     scheduler = given if isinstance(given, Scheduler) else Scheduler(given)
     if not isinstance(scheduler.scheduler, LRScheduler):
-        raise SetupError(f"scheduler={scheduler.scheduler!r} is a {type(scheduler.scheduler).__name__}, not a torch scheduler")
+        raise SetupError(
+            f"scheduler={scheduler.scheduler!r} is a {type(scheduler.scheduler).__name__}, not a torch scheduler"
+        )
     if all(scheduler.scheduler.optimizer is not optimizer for optimizer in optimizers.values()):
         raise SetupError(f"{type(scheduler.scheduler).__name__} was made for an optimizer that this run does not have")
     return [scheduler]

@@ -148,7 +148,9 @@ class Session:
                 given, configured = given
                 scheduler = configured if scheduler is None else scheduler
         if callable(scheduler) and isinstance(given, Mapping | list | tuple) and len(given) != 1:
-            raise SetupError("scheduler= was given as a function and there are several optimizers; make it in configure_optimizers")
+            raise SetupError(
+                "scheduler= was given as a function and there are several optimizers; make it in configure_optimizers"
+            )
         state.optimizers.update(make_optimizers(given, self.module))
         state.schedulers.extend(make_schedulers(scheduler, state.optimizers))
         state.clock.updates.update({name: 0 for name in state.optimizers if name not in state.clock.updates})

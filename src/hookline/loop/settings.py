@@ -81,14 +81,18 @@ class Settings:
         for key in given:
             if key not in known:
                 close = get_close_matches(key, known, n=1)
-                hint = HINTS.get(key) or (f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}")
+                hint = HINTS.get(key) or (
+                    f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
+                )
                 raise SetupError(f"unknown option {key}=…; {hint}")
         for key in ("max_duration", "eval_every", "log_every"):
             if given.get(key) is not None:
                 given[key] = Duration.parse(given[key])
         max_duration = given.get("max_duration")
         if max_duration is not None and max_duration.unit == "dur":
-            raise SetupError(f"max_duration={str(max_duration)!r}: 'dur' is a share of max_duration itself; use ep, st, s …")
+            raise SetupError(
+                f"max_duration={str(max_duration)!r}: 'dur' is a share of max_duration itself; use ep, st, s …"
+            )
         for key in ("eval_every", "log_every"):
             if given.get(key) is not None:
                 given[key] = given[key].of(max_duration)

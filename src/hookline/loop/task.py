@@ -32,8 +32,10 @@ class Task(nn.Module, Hooks, Generic[Batch]):
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.net = nn.Linear(4, 1)
+    ...
     ...     def configure_optimizers(self, run):
     ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    ...
     ...     def train_batch(self, run, batch):
     ...         x, y = batch
     ...         return (self.net(x) - y).square().mean()

@@ -80,13 +80,23 @@ class Trainer:
         return self._fit("train", model, train, None, None, loss, optimizer, scheduler, callbacks, extend)
 
     def evaluate(
-        self, model: nn.Module, val: Any, *, loss: Callable[..., Any] | None = None, callbacks: Iterable[object] = ()
+        self,
+        model: nn.Module,
+        val: Any,
+        *,
+        loss: Callable[..., Any] | None = None,
+        callbacks: Iterable[object] = (),
     ) -> dict[str, Value]:
         """The metrics of one evaluation on ``val``, a loader or a dict of named ones."""
         return self._evaluate("evaluate", "val", model, val, loss, callbacks)
 
     def test(
-        self, model: nn.Module, test: Any, *, loss: Callable[..., Any] | None = None, callbacks: Iterable[object] = ()
+        self,
+        model: nn.Module,
+        test: Any,
+        *,
+        loss: Callable[..., Any] | None = None,
+        callbacks: Iterable[object] = (),
     ) -> dict[str, Value]:
         """The metrics of one evaluation on ``test``; they are named ``test/…``."""
         return self._evaluate("test", "test", model, test, loss, callbacks)
@@ -165,7 +175,11 @@ class Trainer:
         before = set(loop.session.book.names())
         with _with(loop, callbacks):
             evaluate_task(loop, loop.eval_batches(loaders, stage))
-        return {name: value for name, value in loop.run.metrics.items() if name.startswith(f"{stage}/") or name not in before}
+        return {
+            name: value
+            for name, value in loop.run.metrics.items()
+            if name.startswith(f"{stage}/") or name not in before
+        }
 
     def _prepare(self, entry: str, model: nn.Module, loss: Any, optimizer: Any, scheduler: Any) -> Loop:
         """The loop for this model: that of the last call if nothing differs, else a new one."""

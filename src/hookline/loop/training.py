@@ -35,7 +35,11 @@ class Training:
     def __init__(self, session: Session) -> None:
         self.session, self.settings = session, session.settings
         self.state, self.line, self.scopes = session.state, session.line, session.scopes
-        self.clock, self.requests, self.precision = session.state.clock, session.state.requests, session.precision
+        self.clock, self.requests, self.precision = (
+            session.state.clock,
+            session.state.requests,
+            session.precision,
+        )
         self.weights = Weights(self.state.model)
         self.course = Course(session, self.weights)
         self.handles = Handles()
@@ -134,9 +138,10 @@ class Training:
         except KeyboardInterrupt:
             if self.requests.stop is None or not self.requests.stop.interrupt:
                 raise
+            self.requests.leave_evaluation = self.state.stage != "train"
             return END
         except Exception as error:
-            error.add_note(f"while fetching a training batch, at {self.session.where()}")
+            error.add_note(f"while fetching a batch, at {self.session.where()}")
             raise
         finally:
             self._waiting = False
@@ -225,7 +230,9 @@ class Training:
         state, line, scaler = self.state, self.line, self.precision.scaler
         optimizer = state.optimizer = state.optimizers[name]
         if self.weights.raw:
-            raise ScopeError("run.swap_weights is open: the update would change the swapped weights; end it before the step")
+            raise ScopeError(
+                "run.swap_weights is open: the update would change the swapped weights; end it before the step"
+            )
         overflow = not self._plain and self.precision.finish_gradients(optimizer, self._touched.get(name, 1))
         if closure is None and not overflow and line.hooks.gradients_ready:
             line.emit(line.hooks.gradients_ready)
@@ -261,7 +268,9 @@ class Training:
         self._driven = True
         if closure is not None:
             if not self._plain:
-                raise SetupError("an optimizer with a closure needs accumulate=1 and no fp16: it computes the loss again itself")
+                raise SetupError(
+                    "an optimizer with a closure needs accumulate=1 and no fp16: it computes the loss again itself"
+                )
             self._update(name, self._closure(name, closure))
         elif not self._window_full:
             return False
@@ -289,7 +298,9 @@ class Training:
         if len(names) != 1:
             known = ", ".join(self.state.optimizers)
             what = "there are several" if optimizer is None else f"{type(optimizer).__name__} is not one of this run's"
-            raise SetupError(f"which optimizer? {what}; pass one of {known}: loop.backward(loss, optimizer), loop.step(optimizer)")
+            raise SetupError(
+                f"which optimizer? {what}; pass one of {known}: loop.backward(loss, optimizer), loop.step(optimizer)"
+            )
         return names[0]
 
     def _clear_window(self) -> None:

@@ -27,10 +27,14 @@ class Weights:
         own: dict[str, Any] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         unknown = [name for name in weights if name not in own]
         if unknown:
-            raise SetupError(f"swap_weights: the model has no {', '.join(unknown[:5])}; names are those of its parameters and buffers")
+            raise SetupError(
+                f"swap_weights: the model has no {', '.join(unknown[:5])}; names are those of its parameters and buffers"
+            )
         for name, tensor in weights.items():
             if tensor.shape != own[name].shape:
-                raise SetupError(f"swap_weights: {name} has the shape {tuple(own[name].shape)}, not {tuple(tensor.shape)}")
+                raise SetupError(
+                    f"swap_weights: {name} has the shape {tuple(own[name].shape)}, not {tuple(tensor.shape)}"
+                )
         raw = {name: own[name].data for name in weights}
         self.raw.append(raw)
         self._put(own, {name: t.detach().to(own[name].device, own[name].dtype) for name, t in weights.items()})

@@ -53,8 +53,7 @@ class EvalClock:
 
     def __repr__(self) -> str:
         return (
-            f"EvalClock(batch={self.batch}, sample={self.sample}, token={self.token}, "
-            f"seconds={round(self.seconds, 3)})"
+            f"EvalClock(batch={self.batch}, sample={self.sample}, token={self.token}, seconds={round(self.seconds, 3)})"
         )
 
 

@@ -118,9 +118,7 @@ class Duration:
         if self.unit != "dur":
             return self
         if max_duration is None:
-            raise DurationError(
-                f"'{self}' is a share of max_duration, and the run has none: give max_duration."
-            )
+            raise DurationError(f"'{self}' is a share of max_duration, and the run has none: give max_duration.")
         if max_duration.unit == "dur":
             raise DurationError(
                 f"'{self}' is a share of max_duration, which is itself a share ('{max_duration}'): "
@@ -211,9 +209,7 @@ def _read(text: str) -> tuple[int | float, str]:
     parts = _split(text)
     units = [unit for _, unit in parts]
     if len(units) > 1 and units != [unit for unit in _SECONDS_IN if unit in units]:
-        raise _unreadable(
-            text, "only d, h, m and s can be joined, in this order and each once, as in '1d12h'"
-        )
+        raise _unreadable(text, "only d, h, m and s can be joined, in this order and each once, as in '1d12h'")
     # Decimal, because in floats '1h0.1s' would not be 3600.1; a context of our own, because the user's
     # may round or raise. It overflows to infinity, which is refused, so '1e999999999st' costs nothing.
     with localcontext(Context(prec=40, traps=[])):

@@ -55,7 +55,9 @@ class Callbacks:
             return found[0]
         names = [member.name for member in members]
         if found:
-            raise RegistrationError(f"{len(found)} callbacks are called {wanted!r}; give each a name, or pass the object itself")
+            raise RegistrationError(
+                f"{len(found)} callbacks are called {wanted!r}; give each a name, or pass the object itself"
+            )
         close = get_close_matches(str(wanted), names, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(names) or 'none'}"
         raise RegistrationError(f"no callback {wanted!r} in this run; {hint}")

@@ -20,7 +20,17 @@ class StopRequest:
 class Requests:
     """Stop, evaluate, save, skip: votes that are settled at the end of the step."""
 
-    __slots__ = ("attention", "can_evaluate", "can_save", "can_skip", "evaluate", "leave_evaluation", "save", "skip", "stop")
+    __slots__ = (
+        "attention",
+        "can_evaluate",
+        "can_save",
+        "can_skip",
+        "evaluate",
+        "leave_evaluation",
+        "save",
+        "skip",
+        "stop",
+    )
 
     def __init__(self) -> None:
         self.can_evaluate = True
@@ -51,5 +61,7 @@ class Requests:
 
     def ask_skip(self, by: str) -> None:
         if not self.can_skip:
-            raise ScopeError("run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready")
+            raise ScopeError(
+                "run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready"
+            )
         self.skip = by

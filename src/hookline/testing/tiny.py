@@ -23,7 +23,9 @@ class TinyModel(nn.Module):
         return self.out(self.drop(torch.relu(self.hidden(x))))  # type: ignore[no-any-return]
 
 
-def tiny_data(batches: int = 4, batch_size: int = 8, *, last: int | None = None, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+def tiny_data(
+    batches: int = 4, batch_size: int = 8, *, last: int | None = None, seed: int = 0
+) -> list[tuple[Tensor, Tensor]]:
     """A list of ``(inputs, classes)`` batches that can be learned; ``last`` is the size of the last one.
 
     >>> [len(x) for x, y in tiny_data(batches=3, batch_size=4, last=1)]

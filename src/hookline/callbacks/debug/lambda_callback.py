@@ -23,7 +23,9 @@ class LambdaCallback(Callback):
         self.name = name
         for hook, function in hooks.items():
             if not hook.startswith(("on_", "around_")):
-                raise RegistrationError(f"LambdaCallback({hook}=…): a hook starts with on_ or around_, such as on_train_start")
+                raise RegistrationError(
+                    f"LambdaCallback({hook}=…): a hook starts with on_ or around_, such as on_train_start"
+                )
             if not callable(function):
                 raise RegistrationError(f"LambdaCallback({hook}={function!r}): give a function of one argument, run")
             setattr(self, hook, function)  # whether there is such a hook is checked when it is registered

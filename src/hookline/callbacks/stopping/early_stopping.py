@@ -12,8 +12,38 @@ from hookline.progress import Duration
 if TYPE_CHECKING:
     from hookline.run import Run
 
-SMALLER_IS_BETTER = ("loss", "error", "err", "perplexity", "ppl", "mse", "mae", "rmse", "nll", "wer", "cer", "fid")
-LARGER_IS_BETTER = ("acc", "accuracy", "f1", "auc", "auroc", "precision", "recall", "iou", "miou", "map", "bleu", "rouge", "r2", "reward", "score", "dice")
+SMALLER_IS_BETTER = (
+    "loss",
+    "error",
+    "err",
+    "perplexity",
+    "ppl",
+    "mse",
+    "mae",
+    "rmse",
+    "nll",
+    "wer",
+    "cer",
+    "fid",
+)
+LARGER_IS_BETTER = (
+    "acc",
+    "accuracy",
+    "f1",
+    "auc",
+    "auroc",
+    "precision",
+    "recall",
+    "iou",
+    "miou",
+    "map",
+    "bleu",
+    "rouge",
+    "r2",
+    "reward",
+    "score",
+    "dice",
+)
 
 
 class EarlyStopping(Callback):
@@ -32,7 +62,9 @@ class EarlyStopping(Callback):
     >>> from hookline.testing import TinyModel, tiny_data
     >>> stopper = EarlyStopping("val/loss", patience=1, min_delta=10.0)
     >>> trainer = Trainer(max_duration="9ep", callbacks=[stopper], folder=False)
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    >>> result = trainer.fit(
+    ...     TinyModel(), tiny_data(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+    ... )
     >>> result.clock.epoch, result.stopped_by
     (2, 'EarlyStopping')
     """
@@ -55,7 +87,9 @@ class EarlyStopping(Callback):
         self.mode = _mode(monitor, mode)
         self.patience = patience if isinstance(patience, int) else Duration.parse(patience)
         if isinstance(patience, int) and (isinstance(patience, bool) or patience < 0):
-            raise RegistrationError(f"EarlyStopping(patience={patience!r}): give 0 or more decisions, or a duration such as '2ep'")
+            raise RegistrationError(
+                f"EarlyStopping(patience={patience!r}): give 0 or more decisions, or a duration such as '2ep'"
+            )
         if min_delta < 0:
             raise RegistrationError(f"EarlyStopping(min_delta={min_delta}): how much counts as better; 0 or more")
         self.min_delta = min_delta
@@ -95,7 +129,9 @@ class EarlyStopping(Callback):
         elif self.best is None or self._better(value, self.best, self.min_delta):
             self._keep(run, value)
         elif self._patience_is_over(run):
-            run.stop(f"{self.monitor} has not improved on {self.best:.6g} (step {self.best_step}) for {self._waiting()}")
+            run.stop(
+                f"{self.monitor} has not improved on {self.best:.6g} (step {self.best_step}) for {self._waiting()}"
+            )
 
     def _value(self, run: Run) -> float:
         if self.monitor not in run.metrics:
