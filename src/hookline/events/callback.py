@@ -81,10 +81,11 @@ def callback_name(callback: object) -> str:
 
 
 def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
-    if cls.__init__ is object.__init__:
+    init: Any = cls.__init__  # type: ignore[misc]
+    if init is object.__init__:
         return {}
     try:
-        bound = inspect.signature(cls.__init__).bind_partial(None, *args, **kwargs)
+        bound = inspect.signature(init).bind_partial(None, *args, **kwargs)
     except TypeError:  # __init__ is about to say the same with a better traceback
         return {}
     given = list(bound.arguments.items())[1:]

@@ -34,13 +34,10 @@ class Messages:
     def read(self, key: str) -> list[Any]:
         """The messages under a key, oldest first; those kept ``"once"`` are gone after this."""
         messages = self._store.get(key, [])
-        self._store[key] = [(value, keep) for value, keep in messages if keep != "once"]
+        self._store[key] = [message for message in messages if message[1] != "once"]
         return [value for value, _ in messages]
 
     def end_epoch(self) -> None:
         """Drop what lived until the end of the epoch; the loop calls it after ``epoch_end``."""
-        self._store = {
-            key: kept
-            for key, messages in self._store.items()
-            if (kept := [(value, keep) for value, keep in messages if keep != "epoch"])
-        }
+        for key, messages in self._store.items():
+            self._store[key] = [message for message in messages if message[1] != "epoch"]

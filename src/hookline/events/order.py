@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 from hookline.errors import OrderError, RegistrationError
 from hookline.events.callback import Callback, callback_name
@@ -126,7 +127,7 @@ def _stable_topological(
         steps = [
             f"{callback_name(callbacks[first])} before {callback_name(callbacks[second])} "
             f"({edges.get((first, second), 'declared')})"
-            for first, second in zip(cycle, cycle[1:], strict=False)
+            for first, second in pairwise(cycle)
         ]
         raise OrderError(
             f"the declared order is a cycle: {'; '.join(steps)}. Remove one of them, or add before/after"

@@ -97,7 +97,7 @@ class LoopAnswers:
             found = {
                 name: predict_task(loop, prediction(loop, loader, silent=True)) for name, loader in loaders.items()
             }
-            return found[None] if None in found else found
+            return found.get(None, found)
 
         return self._keep("predict", what, compute)
 
@@ -106,7 +106,7 @@ class LoopAnswers:
 
     def _keep(self, verb: str, what: Any, compute: Any) -> Any:
         key = (verb, hash(what) if isinstance(what, str) else id(what))
-        version, kept_for, answer = self._kept.get(key, (-1, None, None))
+        version, _, answer = self._kept.get(key, (-1, None, None))
         if version != self._loop.weights.version:
             answer = compute()
             self._kept[key] = (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hookline.errors import DataError, MetricError
+from hookline.errors import DataError, MetricError, SetupError
 from hookline.loop.agenda import Agenda
 from hookline.loop.data import set_epoch
 from hookline.loop.metrics import Series
@@ -38,6 +38,8 @@ class Course:
         self.at_edge = False
         """The batch under way is known to be the last of its epoch."""
         self.epoch_open = False
+        self.needs_tokens = False
+        """A duration is given in tokens, so that batches without a number of tokens are an error."""
 
     # -- the whole -----------------------------------------------------------------------------
 
@@ -50,6 +52,8 @@ class Course:
         for optimizer in self._state.optimizers.values():
             optimizer.zero_grad()
         self.agenda.max_duration = self._state.max_duration
+        durations = (self._state.max_duration, self._session.settings.eval_every, self._session.settings.log_every)
+        self.needs_tokens = any(duration is not None and duration.unit == "tok" for duration in durations)
         self._scopes.enter(self._line.hooks.around_train)
         self._line.emit(self._line.hooks.train_start)
         self._look()
@@ -71,6 +75,12 @@ class Course:
             self.end_epoch()
         self.end_training(len(self._scopes))
 
+    def no_tokens(self) -> SetupError:
+        return SetupError(
+            "a duration in tokens needs their number: give the task count(self, batch) -> (samples, tokens); "
+            "the default counts samples only"
+        )
+
     def losses(self) -> Series | None:
         """Where the loss of each batch is kept; nowhere when ``log_every`` is ``None``."""
         return None if self._session.settings.log_every is None else self._book.series("train/loss")
@@ -88,7 +98,7 @@ class Course:
             self._mid_epoch = True
             line.emit(line.hooks.train_epoch_start)
             return iter(loader)
-        iterator = iter(loader)
+        iterator: Iterator[Any] = iter(loader)
         for _ in range(clock.batch_in_epoch):
             next(iterator, None)
         return iterator
@@ -116,8 +126,8 @@ class Course:
         completed = exhausted and not self._over()
         if completed and position == 0:
             raise DataError(
-                f"the training loader gave no batch in epoch {self._clock.epoch}; a generator is used up after one epoch: "
-                f"pass something that can be iterated over again"
+                f"the training loader gave no batch in epoch {self._clock.epoch}; a generator is used up after one "
+                f"epoch: pass something that can be iterated over again"
             )
         if completed and length < math.inf:
             raise DataError(
@@ -200,7 +210,7 @@ class Course:
         """Move the schedulers that are due: by count, or on the metric of a plateau."""
         for scheduler in schedulers:
             if scheduler.unit == "eval":
-                scheduler.scheduler.step(self._plateau_metric(scheduler))  # type: ignore[arg-type]
+                scheduler.scheduler.step(self._plateau_metric(scheduler))
             else:
                 scheduler.scheduler.step()
         if schedulers and self._line.hooks.scheduler_step:

@@ -102,7 +102,8 @@ def check_loader(loader: Any, what: str) -> None:
     """A loader can be iterated over and is not known to be empty."""
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise DataError(
-            f"the {what} loader is a {type(loader).__name__}, which cannot be iterated over; pass a DataLoader or a list of batches"
+            f"the {what} loader is a {type(loader).__name__}, which cannot be iterated over; "
+            f"pass a DataLoader or a list of batches"
         )
     if sure_length(loader) == 0:
         hint = (
@@ -127,8 +128,9 @@ def named_loaders(loaders: Any, what: str) -> dict[str | None, Any]:
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a sampler that shuffles by epoch which one begins."""
     for part in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-        if hasattr(part, "set_epoch"):
-            part.set_epoch(epoch)
+        tell = getattr(part, "set_epoch", None)
+        if tell is not None:
+            tell(epoch)
 
 
 def generators(loader: Any) -> list[torch.Generator]:

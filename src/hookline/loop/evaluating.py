@@ -131,7 +131,7 @@ def _fetched(loop: Training, loader: Any, limit: int | None) -> Iterator[Any]:
     while position < last:
         if line.hooks.batch_fetch_start:
             line.emit(line.hooks.batch_fetch_start)
-        batch = loop.fetch(iterator)
+        batch = loop.session.fetch(iterator)
         if batch is END:
             if length is not None and not loop.requests.leave_evaluation:
                 raise DataError(

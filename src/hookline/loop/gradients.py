@@ -34,6 +34,7 @@ def explain_loss(loss: Any, where: str) -> LossError | None:
         )
     if not loss.requires_grad:
         return LossError(
-            f"the loss at {where} has no gradient: it was detached, computed under no_grad, or every parameter is frozen"
+            f"the loss at {where} has no gradient: it was detached or computed under no_grad, "
+            f"or every parameter is frozen"
         )
     return None

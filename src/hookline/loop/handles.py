@@ -18,11 +18,11 @@ class Handles:
     """
 
     def __init__(self) -> None:
-        self._open: list[weakref.ref[Generator[Any, None, None]]] = []
+        self._open: list[weakref.ref[Generator[Any, None, Any]]] = []
         self._finish: list[Callable[[], None]] = []
         self._error: BaseException | None = None
 
-    def track(self, generator: Generator[Any, None, None]) -> Generator[Any, None, None]:
+    def track(self, generator: Generator[Any, None, Any]) -> Generator[Any, None, Any]:
         """Know of a generator without keeping it alive: when the ``for`` drops it, it closes."""
         self._open = [reference for reference in self._open if reference() is not None]
         self._open.append(weakref.ref(generator))

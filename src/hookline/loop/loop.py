@@ -117,7 +117,7 @@ class Loop(Training):
     def _interrupt(self) -> None:
         """The first Ctrl-C: a vote to stop. Only a wait for data is left at once."""
         self.session.stop("keyboard interrupt", "the user", interrupt=True)
-        if self._waiting:
+        if self.session.waiting:
             raise KeyboardInterrupt
 
     def added(self, member: Member[Run]) -> None:
@@ -127,6 +127,12 @@ class Loop(Training):
             setup = [pair for pair in self.line.hooks.setup if pair[1] is member.view]
             for hook, run in setup:
                 hook(run)
+
+    def drop_batch(self, reason: str, by: str) -> None:
+        """``StopTraining`` from the task: the window that is half filled is dropped, and training ends."""
+        self._drop_window()
+        self._skipped, self.course.at_edge = True, False
+        self.session.stop(reason, by)
 
     # -- the batches of training, evaluation and prediction --------------------------------------
 

@@ -43,8 +43,7 @@ class Series:
             return
         values, weights = self.values, self.weights
         if not all(isinstance(v, float) or (v.device.type == "cpu" and not v.ndim) for v in values):
-            values, weights = _stack(values), _stack(weights)
-            self._fold_tensors(values, weights)
+            self._fold_tensors(_stack(values), _stack(weights))
         else:  # on the CPU a number is read faster than an operation starts
             self._fold_numbers([float(v) for v in values], [float(w) for w in weights])
         self.values.clear()
@@ -118,7 +117,8 @@ class MetricBook:
                 value = value.to(torch.float64).mean()
             elif value.numel() > LARGEST_ARRAY:
                 raise MetricError(
-                    f"{name}: an array of {tuple(value.shape)} is too large for a metric; {LARGEST_ARRAY} values at most"
+                    f"{name}: an array of {tuple(value.shape)} is too large for a metric; "
+                    f"{LARGEST_ARRAY} values at most"
                 )
             else:
                 value = value.clone()  # a tensor that is changed in place later must not change the row
@@ -269,7 +269,7 @@ def _to_python(results: list[Any]) -> list[Value]:
             by_device.setdefault(result.device, []).append(index)
     for indices in by_device.values():
         flat = torch.cat([results[index].reshape(-1) for index in indices]).cpu()  # the sync point
-        parts = flat.split([results[index].numel() for index in indices])
+        parts = torch.split(flat, [results[index].numel() for index in indices])
         for index, part in zip(indices, parts, strict=True):
             values[index] = part.reshape(results[index].shape).tolist()
     return values

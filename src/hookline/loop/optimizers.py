@@ -68,3 +68,15 @@ def needs_closure(optimizer: Optimizer) -> bool:
     """Whether ``step`` cannot be called without a closure, as that of LBFGS."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def name_of(optimizer: Optimizer | None, optimizers: Mapping[str, Optimizer]) -> str:
+    """The name of an optimizer of the run; ``None`` will do when there is only one."""
+    names = [name for name, other in optimizers.items() if optimizer is other or optimizer is None]
+    if len(names) == 1:
+        return names[0]
+    what = "there are several" if optimizer is None else f"{type(optimizer).__name__} is not one of this run's"
+    raise SetupError(
+        f"which optimizer? {what}; pass one of {', '.join(optimizers)}: "
+        f"loop.backward(loss, optimizer), loop.step(optimizer)"
+    )

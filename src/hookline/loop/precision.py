@@ -19,7 +19,7 @@ class Precision:
     def __init__(self, name: PrecisionName, device: torch.device) -> None:
         self._device = device
         self.dtype = DTYPES.get(name)
-        self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None  # type: ignore[attr-defined]
+        self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
     def autocast(self, *, enabled: bool = True) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=self.dtype, enabled=enabled)
@@ -27,7 +27,7 @@ class Precision:
     def backward(self, loss: torch.Tensor) -> None:
         """Backward of one part of a window, outside autocast, scaled where there is a scaler."""
         with self.autocast(enabled=False):
-            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
     def finish_gradients(self, optimizer: Optimizer, weight: Any) -> bool:
         """Unscale, then divide once by the sum of weights over the window. Whether fp16 overflowed.

@@ -38,12 +38,14 @@ class Result:
         """A few lines for people: why it stopped, the last metrics, costs and failures."""
         lines = [
             f"stopped: {self.stop_reason}" + (f" (by {self.stopped_by})" if self.stopped_by else ""),
-            f"ran: {self.clock.step} steps, {self.clock.epoch} epochs, {self.clock.sample} samples, {self.clock.seconds:.1f} s",
+            f"ran: {self.clock.step} steps, {self.clock.epoch} epochs, {self.clock.sample} samples, "
+            f"{self.clock.seconds:.1f} s",
         ]
         lines += [f"{name}: {_short(value)}" for name, value in sorted(self.metrics.items())]
         total = max(self.clock.seconds, 1e-9)
         lines += [
-            f"cost: {row.callback}.{row.hook}: {row.seconds * 1e3:.1f} ms in {row.calls} calls ({row.seconds / total:.1%})"
+            f"cost: {row.callback}.{row.hook}: {row.seconds * 1e3:.1f} ms in {row.calls} calls, "
+            f"{row.seconds / total:.1%}"
             for row in self.costs[:10]
         ]
         counts: dict[str, int] = {}

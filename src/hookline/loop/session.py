@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,7 @@ from torch import nn
 from hookline.distributed import this_process
 from hookline.errors import SetupError
 from hookline.events import Line, Member, Messages, Scopes
+from hookline.loop.data import END
 from hookline.loop.folder import place
 from hookline.loop.metrics import MetricBook
 from hookline.loop.optimizers import make_optimizers
@@ -47,6 +48,7 @@ class Session:
         self._given_optimizer, self._given_scheduler = optimizer, scheduler
         self._restore = ExitStack()
         self._ready = False
+        self.waiting = False  # for data: the only moment that Ctrl-C leaves at once
         here, started = this_process(), datetime.now().astimezone()
         project, name, folder = place(settings, started)
         self.line: Line[Run] = Line(
@@ -105,6 +107,22 @@ class Session:
     def _write(self, rows: list[MetricRow]) -> None:
         if self._rows is not None and self.state.entry_point in ("fit", "train") and self.state.rank == 0:
             self._rows.write(rows)
+
+    def fetch(self, iterator: Iterator[Any]) -> Any:
+        """The next batch. Only while it waits here does Ctrl-C leave at once."""
+        self.waiting = True
+        try:
+            return next(iterator, END)
+        except KeyboardInterrupt:
+            if self.state.requests.stop is None or not self.state.requests.stop.interrupt:
+                raise
+            self.state.requests.leave_evaluation = self.state.stage != "train"
+            return END
+        except Exception as error:
+            error.add_note(f"while fetching a batch, at {self.where()}")
+            raise
+        finally:
+            self.waiting = False
 
     # -- opening -------------------------------------------------------------------------------
 

@@ -39,6 +39,10 @@ class SupervisedTask(Task[Any]):
         self.__dict__["_model"] = model
         self.__dict__["_loss"] = loss
 
+    if TYPE_CHECKING:
+        _model: Callable[..., Any]
+        _loss: Callable[..., Any] | None
+
     def configure_optimizers(self, run: Run) -> Any:
         optimizer = self.optimizer
         if callable(optimizer) and not isinstance(optimizer, Mapping) and not hasattr(optimizer, "param_groups"):

@@ -17,7 +17,7 @@ Batch = TypeVar("Batch")
 
 
 class Task(nn.Module, Hooks, Generic[Batch]):
-    """A module that says what one batch means. Define what you need of:
+    """A module that says what one batch means; define what you need of these methods.
 
     ``train_batch(run, batch)`` returns the mean loss over the batch, or a dict with ``"loss"`` and, if
     you like, ``"weight"`` (tokens; samples if not given) and ``"outputs"``; or it drives its optimizers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Unpack
 
 from torch import nn
@@ -164,7 +165,7 @@ class Trainer:
     def _train_with_closures(self, loop: Loop, task: Any, batches: Iterable[Any]) -> None:
         """An optimizer such as LBFGS computes the loss itself, several times a step."""
         for batch in batches:
-            loop.step(closure=lambda batch=batch: task.train_batch(loop.run, batch))
+            loop.step(closure=partial(task.train_batch, loop.run, batch))
             loop.step()
 
     def _evaluate(

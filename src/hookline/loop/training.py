@@ -7,7 +7,8 @@ and the clock happen around them. What happens at the edges of epochs is in ``co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from hookline.errors import LossError, ScopeError, SetupError
@@ -15,6 +16,7 @@ from hookline.loop.course import Course
 from hookline.loop.data import END, sure_length, to_device
 from hookline.loop.gradients import explain_loss
 from hookline.loop.handles import Handles
+from hookline.loop.optimizers import name_of
 from hookline.loop.schedulers import of_optimizer
 from hookline.loop.session import Session
 from hookline.loop.task import counter
@@ -28,18 +30,14 @@ class Training:
     # What every step touches lies side by side in memory; the rest is in the __dict__ of ``Loop``.
     __slots__ = (
         "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_only", "_plain", "_skipped", "_step_mark",
-        "_touched", "_waiting", "_window", "_window_full", "clock", "count", "course", "handles", "line", "move",
+        "_touched", "_window", "_window_full", "clock", "count", "course", "handles", "line", "move",
         "precision", "requests", "samples", "scopes", "session", "settings", "state", "tokens", "weights",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
-        self.session, self.settings = session, session.settings
+        self.session, self.settings, self.precision = session, session.settings, session.precision
         self.state, self.line, self.scopes = session.state, session.line, session.scopes
-        self.clock, self.requests, self.precision = (
-            session.state.clock,
-            session.state.requests,
-            session.precision,
-        )
+        self.clock, self.requests = session.state.clock, session.state.requests
         self.weights = Weights(self.state.model)
         self.course = Course(session, self.weights)
         self.handles = Handles()
@@ -48,14 +46,14 @@ class Training:
         # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
         self._plain = self.settings.accumulate == 1 and self.precision.scaler is None and self.state.world_size == 1
         self._losses = self.course.losses()
-        self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
         self._only: str | None = None  # the name of the optimizer, when there is one
-        self.samples: int = 0
-        self.tokens: int | None = None
-        self._waiting = self._skipped = False
+        self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
+        self._window = 0  # batches in it
+        self._window_full = self._batch_open = self._moved = self._driven = self._skipped = False
         self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
         self._batch_mark: int | None = None
-        self._clear_window()
+        self.samples = 0
+        self.tokens: int | None = None
 
     # -- epochs and batches --------------------------------------------------------------------
 
@@ -67,8 +65,8 @@ class Training:
                 yield from self._epoch(loader)
             self.course.end_training(mark)
         except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
-            self._drop_window()
             self.handles.leave(self.scopes, mark, finish=self.course.end_broken_training)
+            self._drop_window()
         except BaseException as error:
             self.scopes.leave(mark, because=error)
             raise
@@ -76,7 +74,7 @@ class Training:
     def _epoch(self, loader: Any) -> Generator[Any, None, None]:
         state, line, scopes, requests, course = self.state, self.line, self.scopes, self.requests, self.course
         accumulate, autocast, move = self.settings.accumulate, self.precision.dtype is not None, self.move
-        fetch, count, length = self.fetch, self.count, sure_length(loader) or math.inf
+        fetch, count, length = self.session.fetch, self.count, sure_length(loader) or math.inf
         iterator = course.start_epoch(loader)
         position = self.clock.batch_in_epoch
         while True:
@@ -130,22 +128,6 @@ class Training:
             self._drop_window()
             course.cut_epoch(exhausted=batch is END, position=position, length=length)
 
-    def fetch(self, iterator: Iterator[Any]) -> Any:
-        """The next batch. Only while it waits here does Ctrl-C leave at once."""
-        self._waiting = True
-        try:
-            return next(iterator, END)
-        except KeyboardInterrupt:
-            if self.requests.stop is None or not self.requests.stop.interrupt:
-                raise
-            self.requests.leave_evaluation = self.state.stage != "train"
-            return END
-        except Exception as error:
-            error.add_note(f"while fetching a batch, at {self.session.where()}")
-            raise
-        finally:
-            self._waiting = False
-
     # -- one batch, one step -------------------------------------------------------------------
 
     def backward(self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None) -> None:
@@ -153,7 +135,7 @@ class Training:
         if not self._batch_open:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         state, line = self.state, self.line
-        name = self._only if optimizer is None and self._only else self._name_of(optimizer)
+        name = self._only if optimizer is None and self._only else self._begin_driven(optimizer)
         weight = self.samples if weight is None else weight
         if outputs is not None:
             state.outputs = outputs
@@ -173,7 +155,10 @@ class Training:
                 self._losses.values.append(loss.detach())
                 self._losses.weights.append(weight)
         except Exception as error:
-            raise explain_loss(loss, self.session.where()) or error from None
+            problem = explain_loss(loss, self.session.where())
+            if problem is None:
+                raise
+            raise problem from error
         if hooks.backward_end:
             line.emit(hooks.backward_end)
         self._touched[name] = weight if self._plain else self._touched.get(name, 0) + weight
@@ -197,6 +182,8 @@ class Training:
         clock.sample += self.samples
         if self.tokens is not None:
             clock.token += self.tokens
+        elif self.course.needs_tokens:
+            raise self.course.no_tokens()
         self._batch_open = False
         return self._complete_window() if self._window_full else False
 
@@ -230,9 +217,7 @@ class Training:
         state, line, scaler = self.state, self.line, self.precision.scaler
         optimizer = state.optimizer = state.optimizers[name]
         if self.weights.raw:
-            raise ScopeError(
-                "run.swap_weights is open: the update would change the swapped weights; end it before the step"
-            )
+            raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
         overflow = not self._plain and self.precision.finish_gradients(optimizer, self._touched.get(name, 1))
         if closure is None and not overflow and line.hooks.gradients_ready:
             line.emit(line.hooks.gradients_ready)
@@ -262,64 +247,50 @@ class Training:
             line.emit(line.hooks.zero_grad)
         state.optimizer = MISSING
 
+    # -- updates that the body drives itself ---------------------------------------------------
+
+    def _begin_driven(self, optimizer: Any) -> str:
+        """One of several optimizers: its gradients begin empty, because losses of others may have left some."""
+        name = name_of(optimizer, self.state.optimizers)
+        if name not in self._touched:
+            self.state.optimizers[name].zero_grad()
+        return name
+
     def _step_inside_batch(self, optimizer: Any, closure: Callable[[], Any] | None) -> bool:
-        """An update that the body drives itself: one of several optimizers, or one with a closure (LBFGS)."""
-        name = self._name_of(optimizer)
+        """One of several optimizers, or one with a closure (LBFGS), which computes its loss several times."""
+        name = name_of(optimizer, self.state.optimizers)
         self._driven = True
         if closure is not None:
             if not self._plain:
                 raise SetupError(
-                    "an optimizer with a closure needs accumulate=1 and no fp16: it computes the loss again itself"
+                    "an optimizer with a closure computes its loss again: it needs accumulate=1 and no fp16"
                 )
-            self._update(name, self._closure(name, closure))
+            self._update(name, partial(self._compute_again, name, closure))
         elif not self._window_full:
             return False
         elif name not in self._touched:
-            raise ScopeError(f"loop.step({name}): no loop.backward(loss, optimizer) for it in this step")
+            raise ScopeError(f"loop.step({name}): there was no loop.backward(loss, optimizer) for it in this step")
         else:
             self._update(name)
         self._touched.pop(name, None)
         return self._moved
 
-    def _closure(self, name: str, compute: Callable[[], Any]) -> Callable[[], Any]:
-        """What LBFGS calls several times a step: forward, backward, gradients_ready."""
-
-        def closure() -> Any:
-            self.state.optimizers[name].zero_grad()
-            found = compute()
-            self.backward(found["loss"] if isinstance(found, dict) else found, self.state.optimizers[name])
-            self.line.emit(self.line.hooks.gradients_ready)
-            return self.state.loss
-
-        return closure
-
-    def _name_of(self, optimizer: Any) -> str:
-        names = [name for name, other in self.state.optimizers.items() if optimizer is other or optimizer is None]
-        if len(names) != 1:
-            known = ", ".join(self.state.optimizers)
-            what = "there are several" if optimizer is None else f"{type(optimizer).__name__} is not one of this run's"
-            raise SetupError(
-                f"which optimizer? {what}; pass one of {known}: loop.backward(loss, optimizer), loop.step(optimizer)"
-            )
-        return names[0]
-
-    def _clear_window(self) -> None:
-        self._window = 0
-        self._window_full = self._batch_open = self._moved = self._driven = False
-        self._touched.clear()
+    def _compute_again(self, name: str, compute: Callable[[], Any]) -> Any:
+        """What an optimizer such as LBFGS calls: zero_grad, forward, backward, gradients_ready."""
+        self.state.optimizers[name].zero_grad()
+        found = compute()
+        self.backward(found["loss"] if isinstance(found, dict) else found, self.state.optimizers[name])
+        self.line.emit(self.line.hooks.gradients_ready)
+        return self.state.loss
 
     def _drop_window(self) -> None:
         """Leave a half-filled window: no clock, no gradients."""
+        if self._step_mark is not None:
+            self.scopes.leave(self._step_mark)
         if self._window:
             for optimizer in self.state.optimizers.values():
                 optimizer.zero_grad()
-            self._clear_window()
-            self.requests.skip, self.requests.can_skip = None, False
-
-    def drop_batch(self, reason: str, by: str) -> None:
-        """``StopTraining`` from the task: the window that is half filled is dropped, and training ends."""
-        self._drop_window()
-        self._skipped, self.course.at_edge = True, False
-        if self._step_mark is not None:
-            self.scopes.leave(self._step_mark)
-        self.session.stop(reason, by)
+        self._step_mark = self._batch_mark = self.requests.skip = None
+        self._window_full = self._batch_open = self._moved = self._driven = self.requests.can_skip = False
+        self._window = 0
+        self._touched.clear()

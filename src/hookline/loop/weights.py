@@ -28,7 +28,8 @@ class Weights:
         unknown = [name for name in weights if name not in own]
         if unknown:
             raise SetupError(
-                f"swap_weights: the model has no {', '.join(unknown[:5])}; names are those of its parameters and buffers"
+                f"swap_weights: the model has no {', '.join(unknown[:5])}; "
+                f"the names are those of its parameters and buffers"
             )
         for name, tensor in weights.items():
             if tensor.shape != own[name].shape:

@@ -29,7 +29,7 @@ class Callbacks:
         return len(self._line.order.callbacks)
 
     def __contains__(self, what: object) -> bool:
-        return any(what is c or what == type(c) or what in (c.name, type(c).__qualname__) for c in self)
+        return any(what is c or what is type(c) or what in (c.name, type(c).__qualname__) for c in self)
 
     def __getitem__(self, name: str) -> Callback:
         return self._find(name).callback  # type: ignore[no-any-return]

@@ -83,7 +83,7 @@ class Run:
 
     @batch.setter
     def batch(self, value: Any) -> None:
-        """Replace the batch, from ``on_batch_fetch_end`` to ``on_train_batch_start``; declare ``writes = ("batch",)``."""
+        """Replace the batch, from ``on_batch_fetch_end`` to ``on_train_batch_start``; it ``writes`` ``"batch"``."""
         self._required("batch = …")
         self._state.batch = value
 

@@ -136,7 +136,8 @@ class EarlyStopping(Callback):
     def _value(self, run: Run) -> float:
         if self.monitor not in run.metrics:
             raise MetricError(
-                f"EarlyStopping monitors {self.monitor!r}, which nobody logs; there is {', '.join(sorted(run.metrics)) or 'none'}"
+                f"EarlyStopping monitors {self.monitor!r}, which nobody logs; "
+                f"there is {', '.join(sorted(run.metrics)) or 'none'}"
             )
         value = run.metrics[self.monitor]
         if isinstance(value, list):
@@ -169,7 +170,7 @@ class EarlyStopping(Callback):
 def _mode(monitor: str, mode: str | None) -> str:
     """``"min"`` or ``"max"``: as given, or as the name of the metric says."""
     if mode in ("min", "max"):
-        return mode  # type: ignore[return-value]
+        return mode
     if mode is not None:
         raise RegistrationError(f"mode={mode!r}: use 'min' or 'max'")
     words = monitor.rpartition("/")[2].lower().replace("-", "_").split("_")
