@@ -1,0 +1,75 @@
+"""The demo's data, network and callbacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+from hookline.callbacks import EarlyStopping
+from hookline.events import on
+from hookline.loop import Task
+from hookline.presets import Trainer
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+def digits(seed: int) -> tuple[DataLoader[Any], DataLoader[Any], DataLoader[Any]]:
+    """The 8 by 8 images of scikit-learn: 1,257 for training, 180 for validation, 360 held out."""
+    found: Any = load_digits()
+    images = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16
+    data = TensorDataset(images, torch.tensor(found.target))
+    parts = random_split(data, [len(data) - 540, 180, 360], generator=torch.Generator().manual_seed(seed))
+    shuffle = torch.Generator().manual_seed(seed)
+    train = DataLoader(parts[0], batch_size=32, shuffle=True, generator=shuffle)
+    return train, DataLoader(parts[1], batch_size=180), DataLoader(parts[2], batch_size=360)
+
+
+class DigitsNet(Task[tuple[Tensor, Tensor]]):
+    """Two convolutions and a linear layer; it logs the accuracy beside the loss."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.net = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Dropout(0.25), nn.Linear(32 * 4 * 4, 10),
+        )  # fmt: skip
+
+    def configure_optimizers(self, run: Run) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=2e-3)
+
+    def train_batch(self, run: Run, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return self._loss(run, batch)
+
+    def eval_batch(self, run: Run, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return self._loss(run, batch)
+
+    def _loss(self, run: Run, batch: tuple[Tensor, Tensor]) -> Tensor:
+        images, classes = batch
+        scores = self.net(images)
+        run.log({"acc": (scores.argmax(1) == classes).float()})
+        return nn.functional.cross_entropy(scores, classes)
+
+
+@on("epoch_end", every="5ep")
+def every_fifth_epoch(run: Run) -> None:
+    """Print how it is going; a callback made of a function."""
+    print(f"epoch {run.clock.epoch}: validation accuracy {run.metrics['val/acc']:.3f}")
+
+
+def trainer(epochs: int, seed: int, folder: Path | None) -> Trainer:
+    """Early stopping that puts the best weights back, a printed line now and then, and the default bar."""
+    return Trainer(
+        max_duration=f"{epochs}ep",
+        callbacks=[EarlyStopping("val/loss", patience=4, restore_best=True), every_fifth_epoch],
+        name="demo/" + (folder.name if folder else ""),
+        folder=folder,
+        seed=seed,
+        log_every="20st",
+    )

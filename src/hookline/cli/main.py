@@ -1,0 +1,23 @@
+"""``hookline``: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from hookline.cli import demo_command, events_command
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read the command line and run one command; the exit code."""
+    parser = argparse.ArgumentParser(prog="hookline", description="PyTorch training whose heart is its callbacks.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in (demo_command, events_command):
+        command.register(commands)
+    found = parser.parse_args(arguments)
+    run = found.run
+    return int(run(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
