@@ -16,6 +16,7 @@ class Agenda:
         "_clock",
         "_evals",
         "_logs",
+        "_looked",
         "_pick",
         "_sampler",
         "finished",
@@ -28,6 +29,7 @@ class Agenda:
         self._clock = clock
         self._sampler = sampler
         self._pick = sampler.next_after(0)
+        self._looked = clock.step
         self._logs = None if log_every is None else Schedule(log_every)
         self._evals = None if eval_every is None else Schedule(eval_every)
         self.max_duration: Duration | None = None
@@ -52,6 +54,8 @@ class Agenda:
     def look(self) -> None:
         """A step or an epoch has ended, or training begins: is it over, and when to look again."""
         clock = self._clock
+        self._sampler.seen += max(0, clock.step - self._looked)
+        self._looked = clock.step
         self._sample(clock.step)
         self.finished = self.max_duration is not None and clock.reached(self.max_duration)
         schedules = [schedule for schedule in (self._logs, self._evals) if schedule is not None]

@@ -74,7 +74,7 @@ class LoopAnswers:
 
     def __init__(self, loop: Training) -> None:
         self._loop = loop
-        self._kept: dict[tuple[str, int], tuple[int, Any, Any]] = {}
+        self._kept: dict[tuple[str, str | int], tuple[int, Any, Any]] = {}
 
     def evaluate(self, what: Any) -> dict[str, Any]:
         loop = self._loop
@@ -82,7 +82,7 @@ class LoopAnswers:
         loaders, stage = self._loaders(what)
 
         def compute() -> dict[str, Any]:
-            generator = _Returning(evaluation(loop, loaders, stage, silent=True))
+            generator = Returning(evaluation(loop, loaders, stage, silent=True))
             evaluate_task(loop, generator)
             return generator.value  # type: ignore[no-any-return]
 
@@ -105,16 +105,12 @@ class LoopAnswers:
         return self._loop.weights.swap(weights)
 
     def _keep(self, verb: str, what: Any, compute: Any) -> Any:
-        key = (verb, hash(what) if isinstance(what, str) else id(what))
-        version, _, answer = self._kept.get(key, (-1, None, None))
-        if version != self._loop.weights.version:
-            answer = compute()
-            self._kept[key] = (
-                self._loop.weights.version,
-                what,
-                answer,
-            )  # holds `what`, so that its id stays its own
-        return answer
+        version = self._loop.weights.version
+        self._kept = {key: kept for key, kept in self._kept.items() if kept[0] == version}
+        key = (verb, what if isinstance(what, str) else id(what))
+        if key not in self._kept:
+            self._kept[key] = (version, what, compute())  # holds `what`, so that its id stays its own
+        return self._kept[key][2]
 
     def _need(self, method: str, verb: str) -> None:
         if not hasattr(self._loop.session.task, method):
@@ -139,7 +135,7 @@ class LoopAnswers:
         return named, stage
 
 
-class _Returning:
+class Returning:
     """Iterates over a generator and keeps what it returns."""
 
     def __init__(self, generator: Any) -> None:

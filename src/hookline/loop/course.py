@@ -46,7 +46,6 @@ class Course:
     def start_training(self) -> None:
         self._state.stage = "train"
         self._announced = False
-        self._line.sampler.seen -= self._clock.step
         if not self._session.module.training:
             self._session.module.train()  # one that is in train mode keeps its frozen parts as they are
         for optimizer in self._state.optimizers.values():
@@ -61,7 +60,6 @@ class Course:
     def end_training(self, mark: int) -> None:
         self._drop_moment()
         self._line.hooks = self._line.fast
-        self._line.sampler.seen += self._clock.step
         self._line.emit(self._line.hooks.train_end)
         self._book.end_interval()
         self._scopes.leave(mark)
@@ -81,9 +79,11 @@ class Course:
             "the default counts samples only"
         )
 
-    def losses(self) -> Series | None:
-        """Where the loss of each batch is kept; nowhere when ``log_every`` is ``None``."""
-        return None if self._session.settings.log_every is None else self._book.series("train/loss")
+    def losses(self, optimizer: str | None = None) -> Series | None:
+        """Where the loss of each batch is kept: for each of several optimizers apart, nowhere without ``log_every``."""
+        if self._session.settings.log_every is None:
+            return None
+        return self._book.series("train/loss" if optimizer is None else f"train/{optimizer}/loss")
 
     # -- an epoch ------------------------------------------------------------------------------
 

@@ -57,9 +57,9 @@ def evaluation(
             return metrics
         except BaseException as error:
             scopes.leave(mark, because=error)
-            book.close_layer(keep=False)
+            book.detach_layer()
             raise
-    if not silent and stage == "val" and not left:
+    if not silent and stage == "val" and not left and state.entry_point in ("fit", "train"):
         loop.course.evaluated()
     return metrics
 
@@ -115,11 +115,18 @@ def _batches(loop: Training, loader: Any, event: str, limit: int | None = None) 
         clock.token += loop.tokens or 0
         line.emit(getattr(line.hooks, f"{event}_end"))
         state.batch = state.outputs = MISSING
-        if loop.requests.leave_evaluation or (loop.requests.stop is not None and loop.requests.stop.interrupt):
-            loop.requests.leave_evaluation = True
+        if _is_left(loop):
             return
     if not seen:
         raise DataError(f"the {state.stage} loader gave no batch; is it empty, or an iterator that is used up?")
+
+
+def _is_left(loop: Training) -> bool:
+    """Whether ``StopTraining`` or Ctrl-C ends the evaluation under way; an answer is always given whole."""
+    requests = loop.requests
+    interrupted = requests.stop is not None and requests.stop.interrupt
+    requests.leave_evaluation = loop.line.hooks is not loop.line.silent and (requests.leave_evaluation or interrupted)
+    return requests.leave_evaluation
 
 
 def _fetched(loop: Training, loader: Any, limit: int | None) -> Iterator[Any]:

@@ -1,27 +1,41 @@
-"""Where a run lives on disk: ``runs/<project>/<name>``, made when something is first written."""
+"""Where a run lives on disk: ``runs/<project>/<name>``."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
 
+from hookline.errors import SetupError
 from hookline.loop.settings import Settings
 
 
 def place(settings: Settings, started: datetime) -> tuple[str, str, Path | None]:
-    """The project, the name and the folder of a run; no folder is made here."""
+    """The project, the name and the folder that a run will have; nothing is made here."""
     project, _, name = (settings.name or "").rpartition("/")
     project = project or "default"
     if settings.folder is False:
         return project, name or f"{started:%Y-%m-%d_%H-%M-%S}", None
     if settings.folder is not None:
         return project, name or settings.folder.name, settings.folder
-    if name:
-        return project, name, Path("runs") / project / name
-    base = Path("runs") / project
-    name = f"{started:%Y-%m-%d_%H-%M-%S}"
-    number = 1
-    while (base / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
-    name = name if number == 1 else f"{name}-{number}"
-    return project, name, base / name
+    name = name or f"{started:%Y-%m-%d_%H-%M-%S}"
+    return project, name, Path("runs") / project / name
+
+
+def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str, Path | None]:
+    """Make the folder. One that was asked for must not hold a run; another gets a number if it is taken."""
+    if folder is None:
+        return name, None
+    if settings.folder is not None:
+        if (folder / "metrics.jsonl").exists():
+            raise SetupError(f"folder={str(folder)!r} holds a run already (metrics.jsonl); give another, or remove it")
+        folder.mkdir(parents=True, exist_ok=True)
+        return name, folder
+    free, number = folder, 1
+    while True:
+        try:
+            free.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            free = folder.with_name(f"{name}-{number}")
+        else:
+            return free.name, free

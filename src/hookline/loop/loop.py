@@ -115,9 +115,9 @@ class Loop(Training):
         self.handles.settle()
 
     def _interrupt(self) -> None:
-        """The first Ctrl-C: a vote to stop. Only a wait for data is left at once."""
+        """The first Ctrl-C: a vote to stop. Only a wait for data is left at once; and outside of fit, all is."""
         self.session.stop("keyboard interrupt", "the user", interrupt=True)
-        if self.session.waiting:
+        if self.session.waiting or self.entry_point not in ("fit", "train"):
             raise KeyboardInterrupt
 
     def added(self, member: Member[Run]) -> None:

@@ -28,14 +28,14 @@ def sanity_check(loop: Training, loaders: dict[str | None, Any]) -> None:
             "the sanity check leaves out the evaluation loader %s: it can be iterated over only once",
             name or "",
         )
-    state.stage = "val"
-    line.emit(line.hooks.sanity_check_start)
     logged: set[str] = set()
     if again:
+        state.stage = "val"
+        line.emit(line.hooks.sanity_check_start)
         batches = evaluation(loop, again, "val", silent=True, limit=BATCHES)
         evaluate_task(loop, _noting(batches, loop, logged))
-    line.emit(line.hooks.sanity_check_end)
-    state.stage = "train"
+        line.emit(line.hooks.sanity_check_end)
+        state.stage = "train"
     check_monitors(loop.line, logged, complete=len(again) == len(loaders))
 
 

@@ -14,7 +14,7 @@ from hookline.distributed import this_process
 from hookline.errors import SetupError
 from hookline.events import Line, Member, Messages, Scopes
 from hookline.loop.data import END
-from hookline.loop.folder import place
+from hookline.loop.folder import make_folder, place
 from hookline.loop.metrics import MetricBook
 from hookline.loop.optimizers import make_optimizers
 from hookline.loop.precision import Precision
@@ -54,7 +54,7 @@ class Session:
         self.line: Line[Run] = Line(
             self._view, where=self.where, stop=self._stop_training, rank=here.rank, local_rank=here.local_rank
         )
-        self._rows = None if folder is None else JsonLines(folder / "metrics.jsonl")
+        self._rows: JsonLines | None = None
         self.state = RunState(
             line=self.line,
             requests=Requests(),
@@ -114,7 +114,8 @@ class Session:
         try:
             return next(iterator, END)
         except KeyboardInterrupt:
-            if self.state.requests.stop is None or not self.state.requests.stop.interrupt:
+            stop = self.state.requests.stop
+            if stop is None or not stop.interrupt or self.state.entry_point not in ("fit", "train"):
                 raise
             self.state.requests.leave_evaluation = self.state.stage != "train"
             return END
@@ -139,6 +140,8 @@ class Session:
             seed_everything(self.settings.seed)
         if not self._ready:
             state.config.setdefault("seed", torch.initial_seed() if self.settings.seed is None else self.settings.seed)
+        if not self._ready and entry_point in ("fit", "train"):
+            self._make_folder()
         self.line.emit(self.line.hooks.setup)
         self.module.to(state.device)
         for member in self.line.members:
@@ -150,6 +153,11 @@ class Session:
         self._ready = True
         state.clock.start()
         self.line.emit(self.line.hooks.model_ready)
+
+    def _make_folder(self) -> None:
+        state = self.state
+        state.name, state.folder = make_folder(self.settings, state.name, state.folder)
+        self._rows = None if state.folder is None else JsonLines(state.folder / "metrics.jsonl")
 
     def move_held_modules(self, member: Member[Run]) -> None:
         """Modules and metrics that a callback holds go where the model is."""

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from torch import nn
 
 from hookline.errors import SetupError, StopTraining
-from hookline.loop.answers import evaluate_task, predict_task
+from hookline.loop.answers import Returning, evaluate_task, predict_task
 from hookline.loop.data import named_loaders
 from hookline.loop.loop import Loop
 from hookline.loop.optimizers import needs_closure
@@ -173,14 +173,10 @@ class Trainer:
     ) -> dict[str, Value]:
         loop = self._prepare(entry, model, loss, None, None)
         self._need(loop, "eval_batch", entry)
-        before = set(loop.session.book.names())
         with _with(loop, callbacks):
-            evaluate_task(loop, loop.eval_batches(loaders, stage))
-        return {
-            name: value
-            for name, value in loop.run.metrics.items()
-            if name.startswith(f"{stage}/") or name not in before
-        }
+            batches = Returning(loop.eval_batches(loaders, stage))
+            evaluate_task(loop, batches)
+        return dict(batches.value)
 
     def _prepare(self, entry: str, model: nn.Module, loss: Any, optimizer: Any, scheduler: Any) -> Loop:
         """The loop for this model: that of the last call if nothing differs, else a new one."""

@@ -151,9 +151,10 @@ class Training:
                 loss.backward()
             else:
                 self.precision.backward(loss * weight)
-            if self._losses is not None:
-                self._losses.values.append(loss.detach())
-                self._losses.weights.append(weight)
+            losses = self._losses if self._only else self.course.losses(name)
+            if losses is not None:
+                losses.values.append(loss.detach())
+                losses.weights.append(weight)
         except Exception as error:
             problem = explain_loss(loss, self.session.where())
             if problem is None:
