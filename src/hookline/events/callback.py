@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, ClassVar, Literal, Self
 
 from hookline.errors import RegistrationError
@@ -77,19 +78,31 @@ class Callback(Hooks):
 
 def callback_name(callback: object) -> str:
     """How a callback or task is named in messages."""
-    return getattr(callback, "name", "") or type(callback).__qualname__
+    name = getattr(callback, "name", "")
+    # A task is a module: what it calls ``name`` may be anything.
+    return name if isinstance(name, str) and name else type(callback).__qualname__
+
+
+def names_of(callback: object) -> tuple[str, ...]:
+    """The names by which a callback can be found: its own, and those of its class."""
+    return callback_name(callback), type(callback).__qualname__, type(callback).__name__
 
 
 def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
     init: Any = cls.__init__  # type: ignore[misc]
     if init is object.__init__:
         return {}
+    signature = inspect.signature(init)
     try:
-        bound = inspect.signature(init).bind_partial(None, *args, **kwargs)
+        bound = signature.bind_partial(None, *args, **kwargs)
     except TypeError:  # __init__ is about to say the same with a better traceback
         return {}
-    given = list(bound.arguments.items())[1:]
-    return {key: value for key, value in given if _is_plain(value)}
+    given = dict(list(bound.arguments.items())[1:])
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            given.update(given.pop(parameter.name, {}))
+    # A copy: a list that is changed later must not change under which name the state is saved.
+    return {key: deepcopy(value) for key, value in given.items() if _is_plain(value)}
 
 
 def _is_plain(value: object) -> bool:

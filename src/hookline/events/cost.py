@@ -52,19 +52,22 @@ class CostRow:
 class Sampler:
     """Picks one step at a pseudo-random place in each group of 64.
 
-    A fixed place would count a callback with ``every="64st"`` always or never. The generator is its
-    own, so that the global random state stays the user's.
+    A fixed place would count a callback with ``every="64st"`` always or never. The place depends on the
+    group alone: no group is sampled twice, and the global random state stays the user's.
     """
 
-    __slots__ = ("_random", "sampled", "seen")
+    __slots__ = ("sampled", "seen")
 
     def __init__(self) -> None:
-        self._random = random.Random(0)
         self.sampled = 0
         self.seen = 0
 
     def next_after(self, step: int) -> int:
         """The next step to sample that comes after ``step``."""
         group = step // SAMPLE
-        pick = group * SAMPLE + self._random.randrange(SAMPLE)
-        return pick if pick > step else (group + 1) * SAMPLE + self._random.randrange(SAMPLE)
+        pick = _pick(group)
+        return pick if pick > step else _pick(group + 1)
+
+
+def _pick(group: int) -> int:
+    return group * SAMPLE + random.Random(group).randrange(SAMPLE)

@@ -8,6 +8,7 @@ is: who asked for a stop, and whether it may, needs no bookkeeping while hooks r
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +67,7 @@ class Failure:
 class Member(Generic[View]):
     """A registered callback or task, with its own ``run`` and its compiled hooks."""
 
-    __slots__ = ("callback", "calls", "disabled", "is_task", "name", "optional", "view")
+    __slots__ = ("callback", "calls", "disabled", "is_task", "key", "name", "optional", "view")
 
     view: View
 
@@ -74,6 +75,7 @@ class Member(Generic[View]):
         self.callback = callback
         self.is_task = is_task
         self.name = callback_name(callback)
+        self.key = callback.state_key if isinstance(callback, Callback) else self.name
         self.optional = bool(getattr(callback, "optional", False))
         self.disabled = False
         self.calls: dict[str, list[Callable[..., Any]]] = {}
@@ -120,7 +122,8 @@ class Line(Generic[View]):
         self._stop = stop
         self._rank = rank
         self._local_rank = local_rank
-        self._costs: dict[tuple[str, str], Cost] = {}
+        self._costs: dict[tuple[str, str, str], Cost] = {}  # by name, state key and hook
+        self._fatal: Exception | None = None
         self.members: list[Member[View]] = []
         self.known: dict[str, Event] = dict(BY_NAME)
         self.order = Order(())
@@ -132,7 +135,6 @@ class Line(Generic[View]):
         self.hooks = self.fast
         self.silent = Table()
         self._compile()
-        self._fill(self.silent, ())
 
     # -- registering -------------------------------------------------------------------------
 
@@ -157,11 +159,12 @@ class Line(Generic[View]):
     def remove(self, member: Member[View]) -> None:
         """The callback hears nothing from the next event on."""
         self.members = [other for other in self.members if other is not member]
-        self._reorder()
+        self._drop(member)
 
-    def _reorder(self) -> None:
-        live = [member.callback for member in self.members if not (member.is_task or member.disabled)]
-        self.order, self.gradient_order = sort(live), sort(live, raw_gradients=True)
+    def _drop(self, member: Member[View]) -> None:
+        # Not sorted again: what was said through the one that leaves could then be missing, and raise.
+        self.order = self.order.without(member.callback)
+        self.gradient_order = self.gradient_order.without(member.callback)
         self._compile()
 
     # -- compiling ---------------------------------------------------------------------------
@@ -170,6 +173,7 @@ class Line(Generic[View]):
         members = self.ordered(self.order)
         self._fill(self.fast, members, timed=False)
         self._fill(self.timed, members, timed=True)
+        self._fill(self.silent, ())
 
     def ordered(self, order: Order) -> tuple[Member[View], ...]:
         """The members that run in this process: the task, then the callbacks in their order."""
@@ -201,7 +205,7 @@ class Line(Generic[View]):
             setattr(table, scope.hook, around or NOBODY)
 
     def _cost(self, member: Member[View], hook: str) -> Cost:
-        return self._costs.setdefault((member.name, hook), Cost())
+        return self._costs.setdefault((member.name, member.key, hook), Cost())
 
     # -- calling -----------------------------------------------------------------------------
 
@@ -236,11 +240,17 @@ class Line(Generic[View]):
         errors: list[BaseException] = []
         for hook, run in heard:
             try:
-                hook(run)
+                self._call(hook, run, f"on_{heard.event}")
             except BaseException as error:
-                if not (isinstance(error, Exception) and self.tolerates(run, f"on_{heard.event}", error)):
-                    errors.append(error)
+                errors.append(error)
         return errors
+
+    def _call(self, hook: Callable[..., Any], run: Any, name: str) -> None:
+        try:
+            hook(run)
+        except Exception as error:
+            if not self.tolerates(run, name, error):
+                raise
 
     def tolerates(self, run: Any, hook: str, error: Exception) -> bool:
         """Whether the run goes on after an error in a hook; if not, the error is told where it rose."""
@@ -248,7 +258,9 @@ class Line(Generic[View]):
         if isinstance(error, StopTraining) and not member.optional:
             self._stop(error.reason, member.name)
             return True
-        if not member.optional:
+        # An optional one that emits an event is not the one that failed in it: a required one was.
+        if not member.optional or error is self._fatal:
+            self._fatal = error
             error.add_note(f"in {member.name}.{hook} at {self._where()}")
             return False
         self._disable(member, hook, error)
@@ -261,23 +273,25 @@ class Line(Generic[View]):
             return
         member.disabled = True
         logger.warning("%s; it is optional, so it is switched off and the run goes on", failure, exc_info=error)
-        self._reorder()
+        self._drop(member)
         self.emit(self.hooks.callback_disabled)
 
     # -- telling -----------------------------------------------------------------------------
 
-    def add_scope_cost(self, run: Any, hook: str, ns: int) -> None:
+    def add_scope_cost(self, run: Any, hook: str, ns: int, calls: int) -> None:
         cost = self._cost(run.member, hook)
-        cost.calls += 1
+        cost.calls += calls
         cost.ns += ns
 
     def costs(self) -> tuple[CostRow, ...]:
         """What each hook cost, the dearest first; sampled steps stand for all."""
         share = self.sampler.seen / max(1, self.sampler.sampled)
+        namesakes = Counter(name for name, _ in {(name, key) for name, key, _ in self._costs})
         rows = []
-        for (callback, hook), cost in self._costs.items():
+        for (name, key, hook), cost in self._costs.items():
             scale = share if hook.removeprefix("on_") in STEP_EVENTS else 1.0
-            rows.append(CostRow(callback, hook, round(cost.calls * scale), cost.ns * scale / 1e9))
+            label = name if namesakes[name] == 1 else key
+            rows.append(CostRow(label, hook, round(cost.calls * scale), cost.ns * scale / 1e9))
         return tuple(sorted((row for row in rows if row.calls), key=lambda row: -row.seconds))
 
 
@@ -323,7 +337,6 @@ def _refuse_doubles(members: list[Member[Any]]) -> None:
 def _any_event(hook: Callable[..., Any], event: Event) -> Callable[..., Any]:
     """``on_event`` bound to one event; a payload is passed on only to one that can take it."""
     bound = partial(hook, event.name)
-    takes_payload = any(p.kind is Parameter.VAR_KEYWORD for p in signature(hook).parameters.values())
-    if not event.gives or takes_payload:
+    if not event.gives or any(p.kind is Parameter.VAR_KEYWORD for p in signature(hook).parameters.values()):
         return bound
     return lambda run, **_: bound(run)

@@ -6,16 +6,15 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from hookline.errors import OrderError, RegistrationError
-from hookline.events.callback import Callback, callback_name
+from hookline.events.callback import Callback, callback_name, names_of
 
 EVERYTHING = "*"
 PHASES = (
-    "declares nothing that others read: list order",
+    "reads nothing: before those that monitor, in list order",
     "reads what others write",
     "reads everything: last",
 )
@@ -26,11 +25,17 @@ class Order:
     """The callbacks in the order in which they run, with the reasons."""
 
     callbacks: tuple[Callback, ...]
-    reasons: dict[int, list[str]] = field(default_factory=dict)
-    """By ``id`` of a callback: why it stands where it stands."""
+    reasons: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
+    """By ``id`` of a callback: after the ``id`` of which other it stands, and why."""
 
     def why(self, callback: Callback) -> str:
-        return "; ".join(self.reasons.get(id(callback), ())) or PHASES[phase(callback)]
+        present = {id(other) for other in self.callbacks}
+        reasons = [why for first, why in self.reasons.get(id(callback), ()) if first in present]
+        return "; ".join(reasons) or PHASES[phase(callback)]
+
+    def without(self, callback: Callback) -> Order:
+        """The order of the others stays as it is: that one leaves can make no order wrong."""
+        return Order(tuple(other for other in self.callbacks if other is not callback), self.reasons)
 
 
 def phase(callback: Callback) -> int:
@@ -47,13 +52,13 @@ def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order
     before the writers (clipping, noise).
     """
     position = {id(callback): index for index, callback in enumerate(callbacks)}
-    reasons: dict[int, list[str]] = {}
+    reasons: dict[int, list[tuple[int, str]]] = {}
     edges: dict[tuple[int, int], str] = {}  # (first, second) -> why; by position
 
     def put(first: Callback, second: Callback, why: str) -> None:
         if first is not second:
             edges.setdefault((position[id(first)], position[id(second)]), why)
-            reasons.setdefault(id(second), []).append(f"after {callback_name(first)}: {why}")
+            reasons.setdefault(id(second), []).append((id(first), f"after {callback_name(first)}: {why}"))
 
     for callback in callbacks:
         for other in _named(callback, callback.after, callbacks):
@@ -64,12 +69,10 @@ def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order
     for writer in callbacks:
         for reader in callbacks:
             for thing in _shared(writer, reader):
-                if (position[id(reader)], position[id(writer)]) in declared:
-                    continue  # the user said so
-                if thing == "gradients" and raw_gradients:
-                    put(reader, writer, "changes the gradients that it reads raw")
-                else:
-                    put(writer, reader, f"reads {thing}")
+                raw = thing == "gradients" and raw_gradients
+                first, second = (reader, writer) if raw else (writer, reader)
+                if (position[id(second)], position[id(first)]) not in declared:  # else the user said so
+                    put(first, second, "changes the gradients that it reads raw" if raw else f"reads {thing}")
     ordered = _stable_topological([phase(callback) for callback in callbacks], edges, callbacks)
     _refuse_two_writers(callbacks, edges)
     return Order(tuple(callbacks[index] for index in ordered), reasons)
@@ -85,8 +88,25 @@ def _shared(writer: Callback, reader: Callback) -> list[str]:
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Whether two names of metrics or resources, with ``*`` in either, can mean the same thing."""
-    return one == other or fnmatchcase(one, other) or fnmatchcase(other, one)
+    """Whether two names of metrics or resources, with ``*`` in either or both, can mean the same thing.
+
+    >>> overlaps("val/*", "val/loss"), overlaps("val/*", "*/loss"), overlaps("val/*", "train/loss")
+    (True, True, False)
+    """
+    if "*" not in one and "*" not in other:
+        return one == other
+    open_, seen = [(0, 0)], {(0, 0)}  # how far both have been read
+    while open_:
+        i, j = open_.pop()
+        if i == len(one) and j == len(other):
+            return True
+        star, other_star = one[i : i + 1] == "*", other[j : j + 1] == "*"
+        ways = [(i + 1, j)] if star or (other_star and i < len(one)) else []
+        ways += [(i, j + 1)] if other_star or (star and j < len(other)) else []
+        ways += [(i + 1, j + 1)] if one[i : i + 1] == other[j : j + 1] != "" else []
+        open_ += [way for way in ways if way not in seen]
+        seen.update(ways)
+    return False
 
 
 def _named(callback: Callback, names: Sequence[str | type], callbacks: Sequence[Callback]) -> list[Callback]:
@@ -98,7 +118,7 @@ def _named(callback: Callback, names: Sequence[str | type], callbacks: Sequence[
         if isinstance(name, type):
             found += [other for other in callbacks if isinstance(other, name)]
             continue
-        hits = [other for other in callbacks if name in (callback_name(other), type(other).__qualname__)]
+        hits = [other for other in callbacks if name in names_of(other)]
         if not hits:
             _refuse_misspelt(callback, name, callbacks)
         found += hits
@@ -107,7 +127,7 @@ def _named(callback: Callback, names: Sequence[str | type], callbacks: Sequence[
 
 def _refuse_misspelt(callback: Callback, name: str, callbacks: Sequence[Callback]) -> None:
     """A name that is not there orders nothing; one that almost is there is a typing error."""
-    close = get_close_matches(name, [callback_name(other) for other in callbacks], n=1, cutoff=0.8)
+    close = get_close_matches(name, [known for other in callbacks for known in names_of(other)], n=1, cutoff=0.8)
     if close:
         raise RegistrationError(
             f"{callback_name(callback)}: before/after {name!r} is not registered; did you mean {close[0]!r}?"

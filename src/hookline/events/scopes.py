@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from time import perf_counter_ns
 from typing import Any
 
@@ -17,7 +17,7 @@ class Scopes:
 
     def __init__(self, line: Line[Any]) -> None:
         self._line = line
-        self._open: list[tuple[str, Any, Iterator[None]]] = []
+        self._open: list[tuple[str, Any, Generator[None, None, None]]] = []
 
     def __len__(self) -> int:
         return len(self._open)
@@ -44,11 +44,8 @@ class Scopes:
         while len(self._open) > mark:
             hook, run, generator = self._open.pop()
             try:
-                if not self._advance(generator, run, hook):
-                    raise ScopeError(f"{run.member.name}.{hook} yielded twice; it must yield exactly once")
+                self._leave_one(hook, run, generator)
             except BaseException as error:
-                if isinstance(error, Exception) and self._line.tolerates(run, hook, error):
-                    continue
                 if first is None:
                     first = error
                 else:
@@ -56,7 +53,16 @@ class Scopes:
         if first is not None and because is None:
             raise first
 
-    def _advance(self, generator: Iterator[None], run: Any, hook: str) -> bool:
+    def _leave_one(self, hook: str, run: Any, generator: Generator[None, None, None]) -> None:
+        try:
+            if not self._advance(generator, run, hook, calls=0):
+                generator.close()  # what is after its second yield runs now, not when it is collected
+                raise ScopeError(f"{run.member.name}.{hook} yielded twice; it must yield exactly once")
+        except Exception as error:
+            if not self._line.tolerates(run, hook, error):
+                raise
+
+    def _advance(self, generator: Generator[None, None, None], run: Any, hook: str, *, calls: int = 1) -> bool:
         """Run a generator to its next ``yield``; whether it ended instead. Scopes are always timed."""
         start = perf_counter_ns()
         try:
@@ -64,5 +70,5 @@ class Scopes:
         except StopIteration:
             return True
         finally:
-            self._line.add_scope_cost(run, hook, perf_counter_ns() - start)
+            self._line.add_scope_cost(run, hook, perf_counter_ns() - start, calls)
         return False

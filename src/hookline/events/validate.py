@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from functools import partialmethod
 from typing import Any
 
 from hookline.errors import RegistrationError
@@ -17,6 +18,8 @@ from hookline.events.when import FunctionCallback
 SCOPE_HOOKS = tuple(scope.hook for scope in SCOPES)
 COMMON_NAMES = ("close", "init")
 """Hooks of Composer whose names a callback may well use for methods of its own."""
+TAKEN = ("self", "event", "run")
+"""What every hook or ``on_event`` is called with, so no payload can have these names."""
 
 
 def check_kind(callback: object) -> Callback:
@@ -43,34 +46,56 @@ def known_events(members: Iterable[object]) -> dict[str, Event]:
             raise RegistrationError(
                 f"{callback_name(member)}.events is one Event; make it a tuple: events = (hl.Event({declared.name!r}),)"
             )
+        if not isinstance(declared, tuple | list):
+            raise RegistrationError(
+                f"{callback_name(member)}.events is {declared!r}; make it a tuple: events = (hl.Event('name'),)"
+            )
         for event in declared:
-            if not isinstance(event, Event):
-                raise RegistrationError(
-                    f"{callback_name(member)}.events holds {event!r}; use hl.Event('name', gives=(…))"
-                )
-            if not event.name.isidentifier():
-                raise RegistrationError(f"{callback_name(member)}: an event cannot be called {event.name!r}")
-            if known.get(event.name, event) != event:
-                raise RegistrationError(
-                    f"{callback_name(member)}.events declares {event.name!r}, which exists already with other keywords"
-                )
-            known[event.name] = event
+            _check_declared_event(callback_name(member), event, known)
+            known.setdefault(event.name, event)
     return known
+
+
+def _check_declared_event(who: str, event: object, known: Mapping[str, Event]) -> None:
+    if not isinstance(event, Event):
+        raise RegistrationError(f"{who}.events holds {event!r}; use hl.Event('name', gives=(…))")
+    if not _is_name(event.name) or event.name == "event" or event.name.startswith(("_", "around_")):
+        raise RegistrationError(f"{who}: an event cannot be called {event.name!r}")
+    gives = event.gives
+    if isinstance(gives, str) or not all(_is_name(name) and name not in TAKEN for name in gives):
+        raise RegistrationError(
+            f"{who}: hl.Event({event.name!r}, gives={gives!r}): give a tuple of names for the keywords that follow run"
+        )
+    if event.name in BY_NAME and event != BY_NAME[event.name]:
+        raise RegistrationError(f"{who}.events declares {event.name!r}, which is an event of every run already")
+    if event.name in known and known[event.name].gives != gives:
+        raise RegistrationError(f"{who}.events declares {event.name!r}, which exists already with other keywords")
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name.isidentifier()
 
 
 def check_hooks(member: object, known: Mapping[str, Event]) -> None:
     """Every ``on_*`` and ``around_*`` is a known hook and takes what it will be given."""
     if isinstance(member, FunctionCallback):
-        _check_event(f"hl.on({member.event!r})", member.event, known)
-        _check_arity(f"hl.on({member.event!r}) on {member.name}", member.function, known[member.event].gives)
+        if member.event not in known:
+            raise RegistrationError(
+                f"hl.on({member.event!r}): no such event{suggestion(member.event, known, prefix='')}"
+            )
+        _check_hook(f"hl.on({member.event!r}) on {member.name}", member.function, known[member.event].gives)
         return
+    if isinstance(member, Callback):
+        _check_declarations(member)
     for attribute in _own_names(member):
         where = f"{callback_name(member)}.{attribute}"
         if attribute == "on_event":
-            _check_arity(where, member.on_event, (), event_first=True)  # type: ignore[attr-defined]
+            _check_hook(where, member.on_event, (), event_first=True)  # type: ignore[attr-defined]
         elif attribute.startswith("on_"):
-            _check_event(where, attribute.removeprefix("on_"), known)
-            _check_arity(where, getattr(member, attribute), known[attribute.removeprefix("on_")].gives)
+            event = known.get(attribute.removeprefix("on_"))
+            if event is None:
+                raise RegistrationError(f"{where}: no such event{suggestion(attribute, known)}")
+            _check_hook(where, getattr(member, attribute), event.gives)
         elif attribute.startswith("around_"):
             _check_scope(where, getattr(member, attribute), attribute)
         elif isinstance(member, Callback):
@@ -80,9 +105,21 @@ def check_hooks(member: object, known: Mapping[str, Event]) -> None:
 def overridden(member: object, hook: str) -> Callable[..., Any] | None:
     """The bound hook if the member defines it itself, and ``None`` for the empty one of the base."""
     bound = getattr(member, hook, None)
-    if bound is None or getattr(bound, "__func__", None) is getattr(Hooks, hook, None):
+    if bound is None or getattr(bound, "__func__", bound) is getattr(Hooks, hook, None):
         return None
     return bound  # type: ignore[no-any-return]
+
+
+def _check_declarations(callback: Callback) -> None:
+    """One text in place of a tuple would be read letter by letter, and mean nothing."""
+    for field in ("reads", "writes", "state"):
+        value = getattr(callback, field)
+        if isinstance(value, str):
+            raise RegistrationError(
+                f"{callback_name(callback)}.{field} = {value!r} is one text; make it a tuple: {field} = ({value!r},)"
+            )
+    if not isinstance(callback.name, str):
+        raise RegistrationError(f"{type(callback).__qualname__}.name = {callback.name!r}; a name is a text")
 
 
 def _own_names(member: object) -> list[str]:
@@ -92,23 +129,25 @@ def _own_names(member: object) -> list[str]:
         for cls in type(member).__mro__
         if cls not in (Callback, Hooks) and not cls.__module__.startswith("torch.")
         for name, value in vars(cls).items()
-        if callable(value)
+        if callable(value) or isinstance(value, classmethod | partialmethod)
     }
     owned |= {name for name, value in vars(member).items() if name.startswith(("on_", "around_")) and callable(value)}
     return sorted(name for name in owned if not name.startswith("_"))
 
 
-def _check_event(where: str, name: str, known: Mapping[str, Event]) -> None:
-    if name not in known:
-        raise RegistrationError(f"{where}: no such event{suggestion(name, known)}")
+def suggestion(written: str, known: Mapping[str, Event], prefix: str = "on_") -> str:
+    """``; did you mean on_train_step_end?``, also for the hook names of other systems.
 
-
-def suggestion(name: str, known: Mapping[str, Event], prefix: str = "on_") -> str:
-    """``; did you mean on_train_step_end?``, also for the hook names of other systems."""
-    foreign = our_name(f"on_{name}") or our_name(name)
+    ``written`` is what the user wrote; ``prefix`` is that of our names where it is written.
+    """
+    name = written.removeprefix("on_")
+    if not prefix and name in known:
+        return f"; did you mean {name}?"
+    foreign = our_name(written) or our_name(f"on_{name}") or our_name(name)
     if foreign:
         ways = "; ".join(
-            f"{row.system}'s {row.hook} is on_{row.event} here{f' ({row.note})' if row.note else ''}" for row in foreign
+            f"{row.system}'s {row.hook} is {prefix}{row.event} here{f' ({row.note})' if row.note else ''}"
+            for row in foreign
         )
         return f"; {ways}"
     close = get_close_matches(name, known, n=1, cutoff=0.6) or [
@@ -129,14 +168,25 @@ def _check_foreign(where: str, name: str, known: Mapping[str, Event]) -> None:
 
 def _check_scope(where: str, bound: Callable[..., Any], name: str) -> None:
     if name not in SCOPE_HOOKS:
-        close = get_close_matches(name, SCOPE_HOOKS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"the scopes are {', '.join(SCOPE_HOOKS)}"
+        # Without the prefix: with it everything is close to something.
+        close = get_close_matches(name.removeprefix("around_"), [scope.name for scope in SCOPES], n=1, cutoff=0.5)
+        hint = f"did you mean around_{close[0]}?" if close else f"the scopes are {', '.join(SCOPE_HOOKS)}"
         raise RegistrationError(f"{where}: no such scope; {hint}")
     if not inspect.isgeneratorfunction(bound):
         raise RegistrationError(
             f"{where}: must be a generator with one yield: what is before it runs first, the rest last"
         )
     _check_arity(where, bound, ())
+
+
+def _check_hook(where: str, hook: Callable[..., Any], gives: tuple[str, ...], *, event_first: bool = False) -> None:
+    if inspect.isgeneratorfunction(hook):
+        raise RegistrationError(
+            f"{where}: is a generator, of which nothing would run; use one of {', '.join(SCOPE_HOOKS)}"
+        )
+    if inspect.iscoroutinefunction(hook) or inspect.isasyncgenfunction(hook):
+        raise RegistrationError(f"{where}: is async, of which nothing would run; make it a plain function")
+    _check_arity(where, hook, gives, event_first=event_first)
 
 
 def _check_arity(where: str, hook: Callable[..., Any], gives: tuple[str, ...], *, event_first: bool = False) -> None:

@@ -26,6 +26,8 @@ class When:
     stage: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.ranks, set):
+            object.__setattr__(self, "ranks", frozenset(self.ranks))  # a frozen value holds no set that can change
         unknown = [stage for stage in self.stage if stage not in ANY]
         if unknown:
             raise RegistrationError(f"stage={unknown[0]!r}: no such stage; use one of {', '.join(ANY)}")
@@ -35,6 +37,14 @@ class When:
     @property
     def always(self) -> bool:
         return self.every is None and self.at is None and not self.once and not self.stage
+
+    @property
+    def arguments(self) -> str:
+        """The filter as it is written in ``hl.on(event, …)``."""
+        durations = {"every": self.every, "at": self.at}
+        given = {key: str(value) for key, value in durations.items() if value is not None}
+        others = {"once": self.once, "stage": self.stage} | ({} if self.ranks == "all" else {"ranks": self.ranks})
+        return "".join(f", {key}={value!r}" for key, value in (given | others).items() if value)
 
 
 class Gate:
@@ -81,6 +91,11 @@ class FunctionCallback(Callback):
         self.when = when
         self.ranks = when.ranks
         self.name = getattr(function, "__qualname__", type(function).__qualname__)
+
+    @property
+    def state_key(self) -> str:
+        """One function may be used for several events or filters, and most lambdas have one name."""
+        return f"hl.on({self.event!r}{self.when.arguments})({self.name})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, so that a decorated function can still be used and tested."""

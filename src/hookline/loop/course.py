@@ -46,7 +46,8 @@ class Course:
     def start_training(self) -> None:
         self._state.stage = "train"
         self._announced = False
-        if not self._session.module.training:
+        self._drop_moment()
+        if not self._state.model.training:
             self._session.module.train()  # one that is in train mode keeps its frozen parts as they are
         for optimizer in self._state.optimizers.values():
             optimizer.zero_grad()
@@ -134,6 +135,7 @@ class Course:
                 f"the training loader ended after {position} of {length} batches; "
                 f"a StopIteration that is raised inside a data set ends the epoch like this"
             )
+        self.agenda.interval_due()
         self.end_epoch_training(completed=completed)
         self._look()
         self.evaluate_if_due()
@@ -144,9 +146,10 @@ class Course:
 
     def wake_up(self) -> None:
         """After a step at which something may be due: an interval, an evaluation, the edge, the end."""
+        interval_due = self.agenda.interval_due()
         if self.at_edge:
             self.end_epoch_training(completed=True)
-        elif self.agenda.interval_due():
+        elif interval_due:
             self._end_interval()
         else:
             self._book.fold()
@@ -185,6 +188,8 @@ class Course:
     def evaluate_if_due(self) -> None:
         if self.evaluate is not None and self.eval_due:
             self.evaluate()
+        if self._evaluated == self._weights.version:
+            self._requests.evaluate = False  # asked for again, of the same weights
 
     def settle_edge(self) -> None:
         """Before a step is settled: the evaluation that is due, then the end of the epoch."""
@@ -194,8 +199,11 @@ class Course:
 
     def decided(self) -> bool:
         """Whether training is over; a stop is announced once."""
-        stop = self._requests.stop
-        self._requests.attention = False
+        requests, stop = self._requests, self._requests.stop
+        requests.attention = requests.evaluate  # asked for too late for this step: it counts in the next one
+        if self.agenda.max_duration != self._state.max_duration:  # a hook has changed it
+            self.agenda.max_duration = self._state.max_duration
+            self.agenda.look()
         if stop is not None and not self._announced:
             self._announced = True
             if stop.interrupt:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookline.errors import DataError
@@ -51,8 +52,8 @@ def count(batch: Any) -> tuple[int, int | None]:
     kind = type(batch)
     if kind is tuple or kind is list:  # the two cases of nearly every loader, kept fast
         first = batch[0]
-        if type(first) is torch.Tensor and first.ndim:
-            return first.shape[0], None
+        if type(first) is Tensor and first.ndim:
+            return first.size(0), None
     tensor = first_tensor(batch)
     return (tensor.shape[0] if tensor is not None and tensor.ndim else 1), None
 

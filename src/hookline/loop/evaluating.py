@@ -157,29 +157,23 @@ def _fetched(loop: Training, loader: Any, limit: int | None) -> Iterator[Any]:
 def untouched(loop: Training, stage: str, loaders: list[Any], *, silent: bool = False) -> Iterator[None]:
     """Modes, random states, gradients, grad mode, clocks and the moment are put back on every way out."""
     state, line, module = loop.state, loop.line, loop.session.module
-    moment = (
-        state.stage,
-        state.loader_name,
-        state.batch,
-        state.outputs,
-        loop.samples,
-        loop.tokens,
-        line.hooks,
-    )
+    moment = (state.stage, state.loader_name, state.batch, state.outputs, state.loss)
+    counted, hooks = (loop.samples, loop.tokens), line.hooks
     with ExitStack() as stack:
         stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
         stack.enter_context(same_gradients(module))
         stack.enter_context(same_modes(module))
         stack.enter_context(torch.no_grad())
         loop.clock.begin_eval()
-        state.stage, state.loader_name, state.batch, state.outputs = stage, MISSING, MISSING, MISSING
+        state.stage = stage
+        state.loader_name = state.batch = state.outputs = state.loss = MISSING
         if silent:
             line.hooks = line.silent
         try:
             yield
         finally:
             loop.clock.end_eval()
-            state.stage, state.loader_name, state.batch, state.outputs = moment[:4]
-            loop.samples, loop.tokens = moment[4:6]
+            state.stage, state.loader_name, state.batch, state.outputs, state.loss = moment
+            loop.samples, loop.tokens = counted
             if silent:
-                line.hooks = moment[6]
+                line.hooks = hooks

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from hookline.events import Scopes
+from hookline.run import Requests
 
 
 class Handles:
@@ -17,7 +18,8 @@ class Handles:
     closing waits there too, instead of being lost as an unraisable one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
         self._open: list[weakref.ref[Generator[Any, None, Any]]] = []
         self._finish: list[Callable[[], None]] = []
         self._error: BaseException | None = None
@@ -35,6 +37,7 @@ class Handles:
         except BaseException as error:
             self._error = self._error or error
         self._finish.append(finish)
+        self._requests.attention = True
 
     def settle(self) -> None:
         """Raise what went wrong, then send the end hooks that are due."""

@@ -70,7 +70,7 @@ class Loop(Training):
         self._ctrl_c.listen()
         try:
             self.session.open(self.entry_point)
-            self._only = next(iter(self.state.optimizers)) if len(self.state.optimizers) == 1 else None
+            self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
                 self.scopes.enter(self.line.hooks.around_fit)
                 self.line.emit(self.line.hooks.fit_start)
@@ -151,6 +151,7 @@ class Loop(Training):
     @property
     def eval_due(self) -> bool:
         """Whether an evaluation is due now: by ``eval_every``, by request, or one at the end."""
+        self.handles.settle()
         if self._batch_open and self._driven:
             self.step()
         return self.course.eval_due

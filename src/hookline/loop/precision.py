@@ -24,10 +24,15 @@ class Precision:
     def autocast(self, *, enabled: bool = True) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=self.dtype, enabled=enabled)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Backward of one part of a window, outside autocast, scaled where there is a scaler."""
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
+        """Backward outside autocast, scaled where there is a scaler.
+
+        The loss of one of several optimizers leaves no gradient on the parameters of the others.
+        """
+        own = None if optimizer is None else [p for group in optimizer.param_groups for p in group["params"]]
         with self.autocast(enabled=False):
-            (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+            scaled = loss if self.scaler is None else self.scaler.scale(loss)
+            scaled.backward(inputs=own)  # type: ignore[no-untyped-call]
 
     def finish_gradients(self, optimizer: Optimizer, weight: Any) -> bool:
         """Unscale, then divide once by the sum of weights over the window. Whether fp16 overflowed.

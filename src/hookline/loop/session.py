@@ -199,6 +199,8 @@ class Session:
             self.scopes.leave(because=error)
             error = _first(error, line.emit_to_all(line.hooks.exception), "on_exception")
         error = _first(error, line.emit_to_all(line.hooks.teardown), "on_teardown")
+        if state.entry_point in ("fit", "train"):
+            self.book.end_interval()  # what was logged in the last hooks, or before an error
         state.clock.pause()
         if self._rows is not None:
             self._rows.close()

@@ -16,8 +16,8 @@ from hookline.progress import Duration
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 
 HINTS = {
-    "logger": "say where metrics go with sinks=[…]",
-    "loggers": "say where metrics go with sinks=[…]",
+    "logger": "metrics are in result.history and in metrics.jsonl in the run's folder",
+    "loggers": "metrics are in result.history and in metrics.jsonl in the run's folder",
     "max_epochs": "write max_duration='10ep'",
     "num_epochs": "write max_duration='10ep'",
     "epochs": "write max_duration='10ep'",

@@ -29,7 +29,7 @@ class Training:
 
     # What every step touches lies side by side in memory; the rest is in the __dict__ of ``Loop``.
     __slots__ = (
-        "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_only", "_plain", "_skipped", "_step_mark",
+        "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names", "_plain", "_skipped", "_step_mark",
         "_touched", "_window", "_window_full", "clock", "count", "course", "handles", "line", "move",
         "precision", "requests", "samples", "scopes", "session", "settings", "state", "tokens", "weights",
     )  # fmt: skip
@@ -40,13 +40,13 @@ class Training:
         self.clock, self.requests = session.state.clock, session.state.requests
         self.weights = Weights(self.state.model)
         self.course = Course(session, self.weights)
-        self.handles = Handles()
+        self.handles = Handles(self.requests)
         self.count = counter(session.task)
         self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
         # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
         self._plain = self.settings.accumulate == 1 and self.precision.scaler is None and self.state.world_size == 1
         self._losses = self.course.losses()
-        self._only: str | None = None  # the name of the optimizer, when there is one
+        self._names: tuple[str, ...] = ()  # of all optimizers
         self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
         self._window = 0  # batches in it
         self._window_full = self._batch_open = self._moved = self._driven = self._skipped = False
@@ -79,6 +79,7 @@ class Training:
         position = self.clock.batch_in_epoch
         while True:
             hooks = line.hooks
+            state.batch = state.outputs = state.loss = MISSING
             if hooks.batch_fetch_start:
                 line.emit(hooks.batch_fetch_start)
             batch = fetch(iterator)
@@ -89,7 +90,7 @@ class Training:
             if hooks.batch_fetch_end:
                 line.emit(hooks.batch_fetch_end)
             if not self._window:
-                requests.can_skip = True
+                requests.can_skip, self._skipped = True, False
                 if hooks.around_step:
                     self._step_mark = len(scopes)
                     scopes.enter(hooks.around_step)
@@ -116,6 +117,7 @@ class Training:
             if self._window:
                 continue
             if requests.attention:
+                self.handles.settle()
                 course.settle_edge()
             if line.hooks.step_settled and not self._skipped:
                 line.emit(line.hooks.step_settled)
@@ -135,7 +137,7 @@ class Training:
         if not self._batch_open:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         state, line = self.state, self.line
-        name = self._only if optimizer is None and self._only else self._begin_driven(optimizer)
+        names = self._names if optimizer is None else (name_of(optimizer, state.optimizers),)
         weight = self.samples if weight is None else weight
         if outputs is not None:
             state.outputs = outputs
@@ -147,11 +149,11 @@ class Training:
         if hooks.backward_start:
             line.emit(hooks.backward_start)
         try:
-            if self._plain:
+            if self._plain and optimizer is None:
                 loss.backward()
             else:
-                self.precision.backward(loss * weight)
-            losses = self._losses if self._only else self.course.losses(name)
+                self.precision.backward(loss if self._plain else loss * weight, optimizer)
+            losses = self._losses if optimizer is None else self.course.losses(names[0])
             if losses is not None:
                 losses.values.append(loss.detach())
                 losses.weights.append(weight)
@@ -162,7 +164,8 @@ class Training:
             raise problem from error
         if hooks.backward_end:
             line.emit(hooks.backward_end)
-        self._touched[name] = weight if self._plain else self._touched.get(name, 0) + weight
+        for name in names:
+            self._touched[name] = weight if self._plain else self._touched.get(name, 0) + weight
 
     def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
         """After each batch: the update, when the window is full. Whether the weights moved.
@@ -173,9 +176,9 @@ class Training:
             raise ScopeError("loop.step(): call it once on each batch that loop.batches() gave")
         if optimizer is not None or closure is not None:
             return self._step_inside_batch(optimizer, closure)
-        line, clock = self.line, self.clock
-        if line.hooks.train_batch_end:
-            line.emit(line.hooks.train_batch_end)
+        clock, hooks = self.clock, self.line.hooks
+        if hooks.train_batch_end:
+            self.line.emit(hooks.train_batch_end)
         if self._batch_mark is not None:
             self.scopes.leave(self._batch_mark)
             self._batch_mark = None
@@ -190,22 +193,26 @@ class Training:
 
     def _complete_window(self) -> bool:
         """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
-        clock, line, requests = self.clock, self.line, self.requests
-        if not self._touched and not self._driven and requests.skip is None:
+        clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
+        if not touched and requests.skip is not None:
+            line.emit(line.hooks.step_skipped)
+        elif not touched and not self._driven:
             raise LossError(
                 f"no backward in the step after {self.session.where()}: return a loss from train_batch or call "
                 f"loop.backward(loss); to leave a batch out, call run.skip_step()"
             )
-        for name in self._touched:
+        for name in touched:
             self._update(name)
-        moved, self._skipped = self._moved, requests.skip is not None
-        self._window, self._moved, self._driven = 0, False, False
-        self._touched.clear()
-        if not self._skipped:
+        touched.clear()
+        moved = self._moved
+        self._window = 0
+        self._moved = self._driven = requests.can_skip = False
+        if requests.skip is None:
             clock.step += 1
             if line.hooks.train_step_end:
                 line.emit(line.hooks.train_step_end)
-        requests.skip, requests.can_skip = None, False
+        else:
+            self._skipped, requests.skip = True, None
         if self._step_mark is not None:
             self.scopes.leave(self._step_mark)
             self._step_mark = None
@@ -216,17 +223,18 @@ class Training:
     def _update(self, name: str, closure: Callable[[], Any] | None = None) -> None:
         """Gradients, optimizer, schedulers, zero_grad, in this order."""
         state, line, scaler = self.state, self.line, self.precision.scaler
+        hooks, weights = line.hooks, self.weights
         optimizer = state.optimizer = state.optimizers[name]
-        if self.weights.raw:
+        if weights.raw:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
         overflow = not self._plain and self.precision.finish_gradients(optimizer, self._touched.get(name, 1))
-        if closure is None and not overflow and line.hooks.gradients_ready:
-            line.emit(line.hooks.gradients_ready)
+        if hooks.gradients_ready and closure is None and not overflow:
+            line.emit(hooks.gradients_ready)
         if overflow or self.requests.skip is not None:
-            line.emit(line.hooks.step_skipped)
+            line.emit(hooks.step_skipped)
         else:
-            if line.hooks.optimizer_step_start:
-                line.emit(line.hooks.optimizer_step_start)
+            if hooks.optimizer_step_start:
+                line.emit(hooks.optimizer_step_start)
             if scaler is not None:
                 scaler.step(optimizer)
             elif closure is not None:
@@ -234,28 +242,21 @@ class Training:
             else:
                 optimizer.step()
             self._moved = True
-            self.weights.version += 1
+            weights.version += 1
             self.clock.updates[name] += 1
-            if line.hooks.optimizer_step_end:
-                line.emit(line.hooks.optimizer_step_end)
+            if hooks.optimizer_step_end:
+                line.emit(hooks.optimizer_step_end)
             if state.schedulers:
                 due = of_optimizer(state.schedulers, optimizer, "st")
                 self.course.step_schedulers([s for s in due if s.due(self.clock.step + 1)])
         if scaler is not None:
             scaler.update()
         optimizer.zero_grad()
-        if line.hooks.zero_grad:
-            line.emit(line.hooks.zero_grad)
+        if hooks.zero_grad:
+            line.emit(hooks.zero_grad)
         state.optimizer = MISSING
 
     # -- updates that the body drives itself ---------------------------------------------------
-
-    def _begin_driven(self, optimizer: Any) -> str:
-        """One of several optimizers: its gradients begin empty, because losses of others may have left some."""
-        name = name_of(optimizer, self.state.optimizers)
-        if name not in self._touched:
-            self.state.optimizers[name].zero_grad()
-        return name
 
     def _step_inside_batch(self, optimizer: Any, closure: Callable[[], Any] | None) -> bool:
         """One of several optimizers, or one with a closure (LBFGS), which computes its loss several times."""
@@ -280,7 +281,7 @@ class Training:
         """What an optimizer such as LBFGS calls: zero_grad, forward, backward, gradients_ready."""
         self.state.optimizers[name].zero_grad()
         found = compute()
-        self.backward(found["loss"] if isinstance(found, dict) else found, self.state.optimizers[name])
+        self.backward(found["loss"] if isinstance(found, dict) else found)
         self.line.emit(self.line.hooks.gradients_ready)
         return self.state.loss
 

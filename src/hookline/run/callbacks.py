@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hookline.errors import RegistrationError
 from hookline.events import Callback, Failure, Line, Member
+from hookline.events.callback import names_of
+from hookline.events.order import overlaps
 
 if TYPE_CHECKING:
     from hookline.run.run import Run
@@ -29,7 +31,7 @@ class Callbacks:
         return len(self._line.order.callbacks)
 
     def __contains__(self, what: object) -> bool:
-        return any(what is c or what is type(c) or what in (c.name, type(c).__qualname__) for c in self)
+        return any(what is c or what is type(c) or what in names_of(c) for c in self)
 
     def __getitem__(self, name: str) -> Callback:
         return self._find(name).callback  # type: ignore[no-any-return]
@@ -43,6 +45,11 @@ class Callbacks:
         """Unregister a callback, given itself or its name. A scope that it has open is still left."""
         self._line.remove(self._find(callback))
 
+    def lost(self, metric: str) -> bool:
+        """Whether a metric was written by an optional callback that has been switched off."""
+        off = [member.callback for member in self._line.members if member.disabled]
+        return any(overlaps(metric, written) for callback in off for written in callback.writes)
+
     @property
     def disabled(self) -> tuple[Failure, ...]:
         """The optional callbacks that failed and were switched off, in order."""
@@ -50,7 +57,7 @@ class Callbacks:
 
     def _find(self, wanted: Callback | str) -> Member[Run]:
         members = [member for member in self._line.members if not member.is_task]
-        found = [m for m in members if m.callback is wanted or wanted in (m.name, type(m.callback).__qualname__)]
+        found = [m for m in members if m.callback is wanted or wanted in names_of(m.callback)]
         if len(found) == 1:
             return found[0]
         names = [member.name for member in members]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any
+from heapq import merge
 
 from hookline.errors import MetricError
 from hookline.records import MetricRow, Value
@@ -37,17 +37,18 @@ class History(Mapping[str, list[Value]]):
 
     def __init__(self, step_rows: int = STEP_ROWS) -> None:
         self._step_rows = step_rows
-        self._rows: dict[str, deque[MetricRow]] = {}
+        # By name: the newest step values, and all others. One metric can have both.
+        self._rows: dict[str, tuple[deque[MetricRow], list[MetricRow]]] = {}
 
     def record(self, row: MetricRow) -> None:
         """Add a row. A second value of a metric at the same step takes the place of the first."""
-        rows = self._rows.get(row.name)
-        if rows is None:
-            rows = self._rows[row.name] = deque(maxlen=self._step_rows if row.kind == "step" else None)
-        if rows and rows[-1].step == row.step:
-            rows[-1] = row
-        else:
-            rows.append(row)
+        if row.name not in self._rows:
+            self._rows[row.name] = deque(maxlen=self._step_rows), []
+        both = self._rows[row.name]
+        for rows in both:
+            if rows and rows[-1].step == row.step:
+                rows.pop()
+        both[0 if row.kind == "step" else 1].append(row)
 
     def __getitem__(self, name: str) -> list[Value]:
         return [row.value for row in self._named(name)]
@@ -63,13 +64,16 @@ class History(Mapping[str, list[Value]]):
 
     def rows(self) -> list[MetricRow]:
         """All rows in memory, by step."""
-        return sorted((row for rows in self._rows.values() for row in rows), key=lambda row: row.step)
+        return sorted((row for name in self._rows for row in self._named(name)), key=_step)
 
-    def _named(self, name: str) -> deque[MetricRow]:
+    def _named(self, name: str) -> list[MetricRow]:
         if name not in self._rows:
             raise unknown_metric(name, list(self._rows))
-        return self._rows[name]
+        return list(merge(*self._rows[name], key=_step))
 
     def __repr__(self) -> str:
-        parts: dict[str, Any] = {name: len(rows) for name, rows in self._rows.items()}
-        return f"History({parts})"
+        return f"History({ {name: len(self[name]) for name in self} })"
+
+
+def _step(row: MetricRow) -> int:
+    return row.step

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookline.errors import NotAvailableError, RoleError
+from hookline.errors import NotAvailableError, RoleError, SetupError
 from hookline.events import Member, Messages
 from hookline.events.spec import moments
 from hookline.progress import Clock, Duration
@@ -84,7 +84,7 @@ class Run:
     @batch.setter
     def batch(self, value: Any) -> None:
         """Replace the batch, from ``on_batch_fetch_end`` to ``on_train_batch_start``; it ``writes`` ``"batch"``."""
-        self._required("batch = …")
+        self._required("set run.batch")
         self._state.batch = value
 
     @property
@@ -102,7 +102,7 @@ class Run:
     @loss.setter
     def loss(self, value: torch.Tensor) -> None:
         """Replace the loss, in ``on_loss_ready``; declare ``writes = ("loss",)``."""
-        self._required("loss = …")
+        self._required("set run.loss")
         self._state.loss = value
 
     @property
@@ -129,7 +129,12 @@ class Run:
 
     @max_duration.setter
     def max_duration(self, value: str | Duration) -> None:
-        self._state.max_duration = Duration.parse(value)
+        self._required("set run.max_duration")
+        duration = Duration.parse(value)
+        if duration.unit == "dur":
+            raise SetupError(f"run.max_duration = {str(duration)!r}: 'dur' is a share of max_duration itself")
+        self._state.max_duration = duration
+        self._state.requests.attention = True
 
     @property
     def exception(self) -> BaseException:
@@ -212,22 +217,22 @@ class Run:
 
     def stop(self, reason: str) -> None:
         """Vote to stop: settled at the end of this step, after the evaluation that is due."""
-        self._required("stop")
+        self._required("called run.stop()")
         self._state.requests.ask_stop(StopRequest(reason, self.member.name, self.clock.step))
 
     def request_eval(self) -> None:
         """Ask for an evaluation at the end of this step."""
-        self._required("request_eval")
+        self._required("called run.request_eval()")
         self._state.requests.ask_eval()
 
     def request_save(self) -> None:
         """Ask for a checkpoint at the end of this step."""
-        self._required("request_save")
+        self._required("called run.request_save()")
         self._state.requests.ask_save()
 
     def skip_step(self) -> None:
         """Leave out the update that is being prepared: the data goes on, the weights and the step do not."""
-        self._required("skip_step")
+        self._required("called run.skip_step()")
         self._state.requests.ask_skip(self.member.name)
 
     def evaluate(self, what: Any = "val") -> dict[str, Value]:
@@ -240,7 +245,7 @@ class Run:
 
     def swap_weights(self, weights: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
         """Use other weights inside a ``with``, for example in ``around_eval``. The only legal swap."""
-        self._required("swap_weights")
+        self._required("called run.swap_weights()")
         return self._state.answers.swap_weights(weights)
 
     def emit(self, event: str, **payload: object) -> None:
@@ -255,10 +260,10 @@ class Run:
             raise _not_available(field, hint)
         return value
 
-    def _required(self, verb: str) -> None:
+    def _required(self, act: str) -> None:
         if self.member.optional:
             raise RoleError(
-                f"{self.member.name} is optional and called run.{verb}(): an optional callback may log, emit and send "
+                f"{self.member.name} is optional and {act}: an optional callback may log, emit and send "
                 f"messages; set optional = False on it if the run depends on it"
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,8 @@ from hookline.progress import Duration
 
 if TYPE_CHECKING:
     from hookline.run import Run
+
+logger = logging.getLogger("hookline")
 
 SMALLER_IS_BETTER = (
     "loss",
@@ -99,6 +102,7 @@ class EarlyStopping(Callback):
         self.restore_best = restore_best
         self.reads = (monitor,)
         self.writes = ("weights",) if restore_best else ()
+        self._warned = False
         self.best: float | None = None
         self.best_step = 0
         self.waited = 0
@@ -119,6 +123,9 @@ class EarlyStopping(Callback):
             run.model.load_state_dict(self.best_weights)
 
     def _decide(self, run: Run) -> None:
+        if run.callbacks.lost(self.monitor):
+            self._warn_once()
+            return
         value = self._value(run)
         if self.check_finite and not math.isfinite(value):
             run.stop(f"{self.monitor} is {value}")
@@ -132,6 +139,11 @@ class EarlyStopping(Callback):
             run.stop(
                 f"{self.monitor} has not improved on {self.best:.6g} (step {self.best_step}) for {self._waiting()}"
             )
+
+    def _warn_once(self) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("EarlyStopping decides nothing: the callback that logged %s is switched off", self.monitor)
 
     def _value(self, run: Run) -> float:
         if self.monitor not in run.metrics:

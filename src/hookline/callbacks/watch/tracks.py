@@ -1,0 +1,186 @@
+"""How far training, an evaluation or a prediction is, how fast it is, and when it will be done."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hookline.callbacks.watch.display import Bar
+from hookline.callbacks.watch.wording import large, span, speed
+
+if TYPE_CHECKING:
+    from hookline.progress import Clock, Duration, EvalClock
+    from hookline.run import Run
+
+WINDOW = 30.0
+"""A speed is that of so many seconds."""
+CLOSEST = 0.05
+"""Marks that are closer are one: epochs may be as short as a step."""
+
+
+class Mark(NamedTuple):
+    """What was done at one moment."""
+
+    seconds: float
+    position: float
+    """In the unit of ``max_duration``, or in batches."""
+    step: int
+    sample: int
+
+
+class Window:
+    """The marks of the last seconds. The first is made after the first step, so that a slow start does not count."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self) -> None:
+        self._marks: deque[Mark] = deque()
+
+    def add(self, mark: Mark) -> None:
+        marks = self._marks
+        if len(marks) > 2 and mark.seconds - marks[-2].seconds < CLOSEST:
+            marks.pop()
+        marks.append(mark)
+        while len(marks) > 2 and mark.seconds - marks[1].seconds >= WINDOW:
+            marks.popleft()
+
+    def per_second(self, field: str) -> float | None:
+        """The speed of ``"position"``, ``"step"`` or ``"sample"``; ``None`` while it is not known."""
+        if len(self._marks) < 2:
+            return None
+        first, last = self._marks[0], self._marks[-1]
+        seconds = last.seconds - first.seconds
+        done = getattr(last, field) - getattr(first, field)
+        return float(done / seconds) if seconds > 0 and done > 0 else None
+
+
+class TrainTrack:
+    """Training: the epoch and the step in it, or one bar in the unit of ``max_duration``."""
+
+    def __init__(self, run: Run, now: float) -> None:
+        self._began = now
+        self._aside = 0.0  # seconds spent in evaluations and predictions
+        self._window = Window()
+        self._accumulate = getattr(getattr(run.loop, "settings", None), "accumulate", 1)
+        self.start_epoch(run)
+        self._first = self._position(run.clock, run.max_duration)
+
+    def start_epoch(self, run: Run) -> None:
+        """The number of the epoch is kept, because ``clock.epoch`` counts it while its evaluation still runs."""
+        self.epoch = run.clock.epoch + 1
+        self._batches = length(run.loaders.get("train"))
+
+    def set_aside(self, seconds: float) -> None:
+        """An evaluation or a prediction took so long: it is no part of the speed of training."""
+        self._aside += seconds
+
+    def mark(self, run: Run, now: float) -> None:
+        """Some steps have ended, and are about to be shown."""
+        clock = run.clock
+        position = self._position(clock, run.max_duration)
+        self._window.add(Mark(now - self._began - self._aside, position, clock.step, clock.sample))
+
+    def show(self, run: Run, now: float) -> tuple[tuple[Bar, ...], str]:
+        """The bars, and what is counted beside them."""
+        clock, end = run.clock, run.max_duration
+        left = self._seconds_left(clock, end, now)
+        if end is None:
+            return (self._step_bar(clock, left),), f"epoch {self.epoch}"
+        position = self._position(clock, end)
+        match end.unit:
+            case "ep" if end.value == 1:  # two bars would show the same
+                return (self._step_bar(clock, left),), f"epoch {self.epoch}/1"
+            case "ep":
+                whole = Bar("epoch", f"{self.epoch}/{end.value}", position, end.value, seconds_left=left)
+                return (whole, self._step_bar(clock)), ""
+            case "st":
+                count = f"{clock.step}/{end.value}"
+                return (
+                    Bar("step", count, position, end.value, self._speed("step", "it"), left),
+                ), f"epoch {self.epoch}"
+            case "sp":
+                count, pace = f"{clock.sample}/{end.value}", self._speed("sample", "samples")
+                bar = Bar("sample", count, position, end.value, pace, left)
+            case "tok":
+                count, pace = f"{large(clock.token)}/{large(end.value)}", self._speed("position", "tokens")
+                bar = Bar("token", count, position, end.value, pace, left)
+            case _:
+                bar = Bar("time", f"{span(position)}/{span(end.value)}", position, end.value, self._speed(), left)
+        return (bar,), f"epoch {self.epoch} step {clock.step}"
+
+    def _step_bar(self, clock: Clock, left: float | None = None) -> Bar:
+        """The steps of the epoch. Its length is in batches: a step that is skipped is data, and no step."""
+        done, total = clock.batch_in_epoch, self._batches
+        if total is not None and done > total:  # the loader's length was wrong
+            total = None
+        steps = clock.step_in_epoch
+        count = str(steps) if total is None else f"{steps}/{math.ceil(total / self._accumulate)}"
+        return Bar("step", count, done, total, self._speed(), left)
+
+    def _speed(self, field: str = "step", unit: str = "it") -> str:
+        """The speed of the bar itself, and for steps also that of the samples."""
+        fields = [(field, unit)] + ([("sample", "samples")] if field == "step" else [])
+        found = [(self._window.per_second(name), word) for name, word in fields]
+        return ", ".join(speed(value, word) for value, word in found if value is not None)
+
+    def _position(self, clock: Clock, end: Duration | None) -> float:
+        """How far it is in the unit of ``max_duration``; for epochs with the part of the one that is under way."""
+        if end is not None and end.unit != "ep":
+            return clock.elapsed(end.unit)
+        under_way = clock.epoch < self.epoch and self._batches
+        return clock.epoch + (min(1.0, clock.batch_in_epoch / self._batches) if under_way and self._batches else 0.0)
+
+    def _seconds_left(self, clock: Clock, end: Duration | None, now: float) -> float | None:
+        """At the speed of the last seconds, plus the share of evaluations so far."""
+        if end is None:
+            return None
+        position = self._position(clock, end)
+        missing, made = max(0.0, end.value - position), position - self._first
+        if end.unit == "s" or not missing:
+            return missing
+        if made <= 0:
+            return None
+        if end.unit == "ep" and not self._batches:  # then the position moves only once an epoch
+            return missing * (now - self._began) / made
+        pace = self._window.per_second("position")
+        return None if pace is None else missing / pace + missing * self._aside / made
+
+
+class LoaderTrack:
+    """One evaluation over all of its loaders, or one prediction. Its speed is that of the whole."""
+
+    def __init__(self, run: Run, now: float) -> None:
+        self._clock: EvalClock = run.clock.eval
+        self._total = total_length(run.loaders.get(run.stage))
+        self.began = now
+        self.name: str = run.stage
+
+    def start_loader(self, run: Run) -> None:
+        self.name = run.stage if run.loader_name is None else f"{run.stage}/{run.loader_name}"
+
+    def show(self) -> Bar:
+        done, total, seconds = self._clock.batch, self._total, self._clock.seconds
+        if total is not None and done > total:  # the loader's length was wrong
+            total = None
+        count = str(done) if total is None else f"{done}/{total}"
+        if not done or seconds <= 0:
+            return Bar(self.name, count, done, total)
+        words = f"{speed(done / seconds, 'it')}, {speed(self._clock.sample / seconds, 'samples')}"
+        return Bar(self.name, count, done, total, words, None if total is None else (total - done) * seconds / done)
+
+
+def length(loader: Any) -> int | None:
+    """How many batches a loader says that it has, if it says so."""
+    try:
+        return len(loader)
+    except Exception:  # what a user's __len__ raises must not end in the bar
+        return None
+
+
+def total_length(loaders: Any) -> int | None:
+    """The batches of one loader or of a dict of named ones; ``None`` when one of them does not say."""
+    lengths = [length(loader) for loader in (loaders.values() if isinstance(loaders, Mapping) else [loaders])]
+    known = [found for found in lengths if found is not None]
+    return sum(known) if len(known) == len(lengths) else None

@@ -1,0 +1,376 @@
+"""The rules of the contract of a callback. Each is a function that fails when its rule is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, DocTestParser, DocTestRunner
+from pathlib import Path
+from sys import modules
+from typing import Any
+
+from hookline.errors import HooklineError, RoleError
+from hookline.events import Callback, Event, Failure, on
+from hookline.events.spec import RESOURCES
+from hookline.loop import Loop
+from hookline.testing.drive import drive
+from hookline.testing.scenes import Fit, Watcher, every_event, files_here, own_loop, tried_out
+from hookline.testing.states import RuleError, check_same_state, containers, need, shared
+from hookline.testing.surroundings import (
+    differences,
+    hooks_on,
+    left_running,
+    plain,
+    random_states,
+    running,
+    surroundings,
+)
+from hookline.testing.tiny import TinyModel
+
+Factory = Callable[[], Callback]
+RULES: dict[str, Callable[[Factory], None]] = {}
+"""The rules by name, in the order in which they are checked."""
+
+
+def rule(check: Callable[[Factory], None]) -> Callable[[Factory], None]:
+    RULES[check.__name__] = check
+    return check
+
+
+def _no_failures(failures: tuple[Failure, ...]) -> None:
+    """An optional callback that failed was switched off in silence; here it is heard."""
+    if failures:
+        raise RuleError(f"it failed and was switched off: {failures[0]}") from failures[0].error
+
+
+# -- what it is ----------------------------------------------------------------------------------
+
+
+@rule
+def constructs(factory: Factory) -> None:
+    """To make one writes nothing, starts nothing and changes nothing: that is for ``on_setup``."""
+    with tried_out():
+        before, run_before, random_before = surroundings(), running(), random_states()
+        callback, other = factory(), factory()
+        need(isinstance(callback, Callback), f"the factory gave {callback!r}, which is no Callback")
+        need(callback is not other, "the factory gave the same object twice; give a new one each time")
+        need(not files_here(), f"to construct it writes files: {', '.join(files_here())}")
+        changed = differences(before, surroundings())
+        need(not changed, f"to construct it changes {', '.join(changed)}")
+        need(random_before == random_states(), "to construct it draws from the global random state")
+        started = left_running(run_before)
+        need(not started, f"to construct it starts {', '.join(started)}")
+
+
+@rule
+def declares(factory: Factory) -> None:
+    """What it declares has the right type: ``reads = "val/loss"`` would be eight metrics of one letter."""
+    callback = factory()
+    for field in ("reads", "writes", "state"):
+        value = getattr(callback, field)
+        well = isinstance(value, tuple) and all(isinstance(item, str) and item for item in value)
+        need(well, f"{field} = {value!r}; make it a tuple of texts")
+    for field in ("before", "after"):
+        value = getattr(callback, field)
+        well = isinstance(value, tuple) and all(isinstance(item, str | type) for item in value)
+        need(well, f"{field} = {value!r}; make it a tuple of names or classes")
+    events = callback.events
+    well = isinstance(events, tuple) and all(isinstance(event, Event) for event in events)
+    need(well, f"events = {events!r}; make it a tuple of hl.Event")
+    need(isinstance(callback.optional, bool), f"optional = {callback.optional!r}; make it True or False")
+    need(isinstance(callback.name, str), f"name = {callback.name!r}; make it a text")
+    ranks: Any = callback.ranks
+    listed = isinstance(ranks, set | frozenset) and all(isinstance(rank, int) and rank >= 0 for rank in ranks)
+    well = listed or (isinstance(ranks, str) and ranks in ("all", "zero", "local_zero"))
+    need(well, f"ranks = {ranks!r}; use 'all', 'zero', 'local_zero' or a set of ranks")
+
+
+@rule
+def registers(factory: Factory) -> None:
+    """It is accepted: no misspelt hook, no wrong arity, no order that cannot be had."""
+    with tried_out():
+        Loop(TinyModel(), callbacks=[factory()], folder=False, device="cpu").explain()
+
+
+@rule
+def docstring(factory: Factory) -> None:
+    """Its class has a docstring, with an example that runs."""
+    cls = type(factory())
+    text = cls.__doc__ or ""
+    need(bool(text.strip()), f"{cls.__qualname__} has no docstring")
+    need(">>>" in text, f"the docstring of {cls.__qualname__} has no example (>>>)")
+    module = modules.get(cls.__module__)
+    names = dict(vars(module)) if module else {}
+    example = DocTestParser().get_doctest(text, names, cls.__qualname__, None, 0)
+    out: list[str] = []
+    with tried_out():
+        DocTestRunner(verbose=False, optionflags=ELLIPSIS | NORMALIZE_WHITESPACE).run(example, out=out.append)
+    need(not out, f"the example in its docstring fails: {''.join(out)}")
+
+
+@rule
+def state_key(factory: Factory) -> None:
+    """Two that are made alike have the same key, or a resume could not find its state."""
+    made = factory(), factory()  # both are kept, or they could have the same address
+    one, other = (callback.state_key for callback in made)
+    need(isinstance(one, str) and bool(one), f"state_key = {one!r}; make it a text")
+    need(one == other, f"made twice alike, its state_key is {one!r} and {other!r}")
+
+
+@rule
+def copies(factory: Factory) -> None:
+    """It can be copied with ``copy.deepcopy``, and the copy is another one of the same kind."""
+    callback = factory()
+    other = deepcopy(callback)
+    need(other is not callback, "its deep copy is itself")
+    need(other.state_key == callback.state_key, f"its deep copy has the state_key {other.state_key!r}")
+    need(plain(vars(other)) == plain(vars(callback)), "its deep copy has other attributes")
+
+
+# -- what it does in a run -------------------------------------------------------------------------
+
+
+@rule
+def optional(factory: Factory) -> None:
+    """An optional callback asks for nothing and writes no resource: it may only log, emit and send messages."""
+    callback = factory()
+    if not callback.optional:
+        return
+    written = sorted(RESOURCES.intersection(callback.writes))
+    need(not written, f"it is optional and declares writes = {written}")
+    with tried_out() as folder:
+        failures = drive(callback, every_event(_checkpoint(folder)), tolerant=True, folder=folder).failures
+    for failure in failures:
+        if isinstance(failure.error, RoleError):
+            raise RuleError(str(failure.error)) from failure.error
+
+
+@rule
+def events(factory: Factory) -> None:
+    """It survives every event of the table, the rare ones too, and every scope."""
+    with tried_out() as folder:
+        drive(factory(), every_event(_checkpoint(folder)), folder=folder, max_duration="2ep")
+
+
+@rule
+def fit(factory: Factory) -> None:
+    """A fit with evaluations and a test at the end."""
+    with tried_out() as folder:
+        _no_failures(_done(Fit([factory()], folder)))
+
+
+@rule
+def accumulate(factory: Factory) -> None:
+    """A fit with two batches a step, the last step of an epoch shorter than the others."""
+    with tried_out() as folder:
+        _no_failures(_done(Fit([factory()], folder, accumulate=2)))
+
+
+@rule
+def stop(factory: Factory) -> None:
+    """A stop in the middle of an epoch; a second fit goes on from there."""
+    stopper = on("train_step_end", at="2st")(lambda run: run.stop("in the middle"))
+    with tried_out() as folder:
+        run = Fit([stopper, factory()], folder)
+        run()
+        _no_failures(_done(run))
+
+
+@rule
+def second_fit(factory: Factory) -> None:
+    """A second fit with the same trainer, longer than the first."""
+    with tried_out() as folder:
+        run = Fit([factory()], folder)
+        run()
+        run(extend="1ep")
+        _no_failures(run.failures)
+
+
+@rule
+def evaluate(factory: Factory) -> None:
+    """The entry points ``evaluate`` and ``test``: no training at all, and then again after a fit."""
+    with tried_out() as folder:
+        run = Fit([factory()], folder)
+        run.evaluate()
+        run()
+        run.evaluate()
+        _no_failures(run.failures)
+
+
+@rule
+def predict(factory: Factory) -> None:
+    """The entry point ``predict``: no training and no metrics, and then again after a fit."""
+    with tried_out() as folder:
+        run = Fit([factory()], folder)
+        run.predict()
+        run()
+        run.predict()
+        _no_failures(run.failures)
+
+
+@rule
+def own_loops(factory: Factory) -> None:
+    """A loop of the user's own, without a task; once to its end, once left by ``break``."""
+    with tried_out() as folder:
+        _no_failures(own_loop(factory(), folder))
+        _no_failures(own_loop(factory(), folder / "left", leave=True))
+
+
+@rule
+def files(factory: Factory) -> None:
+    """It writes to ``run.folder`` only; where that is ``None`` it writes nothing, or refuses with a clear error."""
+    with tried_out() as folder:
+        Fit([factory()], folder)()
+        need(not files_here(), f"it writes outside of run.folder: {', '.join(files_here())}")
+    with tried_out() as folder:
+        run = Fit([factory()], False)
+        try:
+            run()
+        except HooklineError:
+            return
+        _no_failures(run.failures)
+        need(not files_here(), f"run.folder is None and it writes {', '.join(files_here())}")
+
+
+@rule
+def fresh(factory: Factory) -> None:
+    """A run leaves nothing in its class, or in a default argument, that the next instance would share."""
+    before, made_before = shared(factory()), containers(factory())
+    with tried_out() as folder:
+        Fit([factory()], folder)()
+    after, made_after = shared(factory()), containers(factory())
+    changed = [name for name in before | after if before.get(name) != after.get(name)]
+    need(not changed, f"a run changed {', '.join(changed)}, which all instances share")
+    changed = [name for name in made_before | made_after if made_before.get(name) != made_after.get(name)]
+    need(not changed, f"after a run a new instance begins with another {', '.join(changed)}")
+
+
+@rule
+def state(factory: Factory) -> None:
+    """Its state is plain values and tensors, and a new instance that loads it has the same, and runs."""
+    with tried_out() as folder:
+        callback = factory()
+        check_same_state(callback, factory())
+        Fit([callback], folder)()
+        resumed = factory()
+        check_same_state(callback, resumed)
+        Fit([resumed], folder / "resumed")()
+
+
+@rule
+def weights(factory: Factory) -> None:
+    """One that does not declare that it writes weights, gradients, optimizer, batch or loss changes no bit of them."""
+    if RESOURCES.intersection(factory().writes):
+        return
+    for batches in (1, 2):
+        with tried_out() as folder:
+            run, bare, _, _ = _beside_a_bare_run(factory, folder, batches)
+            changed = [name for name, bits in bare.weights().items() if run.weights()[name] != bits]
+            need(not changed, f"the run ends with other weights than without it: {', '.join(changed)}")
+
+
+@rule
+def random(factory: Factory) -> None:
+    """It does not draw from a global random state: a run goes the same way without it."""
+    if RESOURCES.intersection(factory().writes):
+        return
+    with tried_out() as folder:
+        _, _, seen, expected = _beside_a_bare_run(factory, folder, 1)
+        for key in seen.random.keys() & expected.random.keys():
+            parts = [name for name, value in expected.random[key].items() if seen.random[key].get(name) != value]
+            need(not parts, f"it draws from the global state of {', '.join(parts)}, seen at {key[0]} in step {key[1]}")
+
+
+@rule
+def modes(factory: Factory) -> None:
+    """It leaves train and eval modes and the grad mode alone, unless it declares that it writes the weights."""
+    if "weights" in factory().writes:
+        return
+    with tried_out() as folder:
+        _, _, seen, expected = _beside_a_bare_run(factory, folder, 1)
+        for key in seen.modes.keys() & expected.modes.keys():
+            parts = [name for name, mode in expected.modes[key].items() if seen.modes[key].get(name) != mode]
+            need(not parts, f"it leaves another mode on {', '.join(parts)}, seen at {key[0]} in step {key[1]}")
+
+
+@rule
+def leaves(factory: Factory) -> None:
+    """After the run, and after a run that failed, all is as before: handlers, settings, threads, hooks on the model."""
+    for where in ("", "loss_ready"):
+        with tried_out() as folder:
+            before, run_before = surroundings(), running()
+            callback = factory()
+            run = Fit([*([_Bomb(where, PlantedError())] if where else []), callback], folder)
+            hooks = hooks_on(run.task)
+            with suppress(PlantedError):
+                run()
+            when = "a run that failed" if where else "a run"
+            changed = differences(before, surroundings()) + left_running(run_before)
+            need(not changed, f"after {when} it leaves changed or running: {', '.join(changed)}")
+            if "weights" not in callback.writes:
+                left = [name or "the model" for name, count in hooks_on(run.task).items() if count != hooks.get(name)]
+                need(not left, f"after {when} it leaves hooks on {', '.join(left)}")
+
+
+@rule
+def failure(factory: Factory) -> None:
+    """A run that fails, before it was set up or later, does not make it fail in ``on_exception`` or ``on_teardown``."""
+    for where in ("setup", "fit_start", "train_start", "loss_ready", "eval_batch_start", "train_epoch_end"):
+        for planted in (PlantedError(), KeyboardInterrupt()):
+            with tried_out() as folder:
+                bomb = _Bomb(where, planted)
+                run = Fit([bomb, factory()], folder)
+                try:
+                    run()
+                except BaseException as error:
+                    if error is not planted:
+                        raise
+                else:
+                    need(not bomb.fired, f"an error in {where} was lost")
+                    continue
+                _no_failures(run.failures)
+                notes = [note for note in getattr(planted, "__notes__", ()) if "failed too" in note]
+                need(not notes, f"after an error in {where}: {'; '.join(notes)}")
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+class PlantedError(Exception):
+    """The failure of a run that the contract plants."""
+
+
+class _Bomb(Callback):
+    """Runs first, and raises an error at one event."""
+
+    def __init__(self, where: str, error: BaseException) -> None:
+        self.where, self.error, self.fired = where, error, False
+
+    def on_event(self, event: str, run: Any) -> None:
+        if event == self.where:
+            self.fired = True
+            raise self.error
+
+
+def _done(run: Fit) -> tuple[Failure, ...]:
+    run()
+    return run.failures
+
+
+def _checkpoint(folder: Path) -> Path:
+    """A folder where a checkpoint could be."""
+    path = folder / "checkpoints" / "step-00000001"
+    path.mkdir(parents=True)
+    return path
+
+
+def _beside_a_bare_run(factory: Factory, folder: Path, batches: int) -> tuple[Fit, Fit, Watcher, Watcher]:
+    """A run with it and one without it that has as many steps, each with a watcher."""
+    seen, expected = Watcher(), Watcher()
+    run = Fit([factory(), seen], folder, accumulate=batches)
+    steps = run().clock.step
+    bare = Fit([expected], accumulate=batches, max_duration=f"{max(steps, 1)}st")
+    if steps:
+        bare()
+    return run, bare, seen, expected

@@ -1,0 +1,149 @@
+"""What a callback must leave as it found it, and a way to compare any two values."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+GRACE = 5.0
+"""Seconds that a thread or a process is given to end, once the run is over."""
+
+MODULE_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+
+def surroundings() -> dict[str, Any]:
+    """What belongs to the process and not to a callback."""
+    return {
+        "a signal handler": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "the warnings filters": list(warnings.filters),
+        "an environment variable": dict(os.environ),
+        "the working directory": os.getcwd(),
+        "sys.excepthook": sys.excepthook,
+        "sys.path": list(sys.path),
+        "the handlers of a logger": {
+            name: (logger.level, list(logger.handlers)) for name, logger in _loggers().items()
+        },
+        "a setting of torch": {
+            "grad mode": torch.is_grad_enabled(),
+            "threads": torch.get_num_threads(),
+            "default dtype": torch.get_default_dtype(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "anomaly": torch.is_anomaly_enabled(),
+            "matmul precision": torch.get_float32_matmul_precision(),
+            "cudnn": (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
+        },
+    }
+
+
+def _loggers() -> dict[str, logging.Logger]:
+    return {"root": logging.getLogger(), "hookline": logging.getLogger("hookline")}
+
+
+def running() -> dict[str, frozenset[Any]]:
+    """The threads and the child processes that run now."""
+    return {
+        "a thread": frozenset(thread for thread in threading.enumerate() if thread.is_alive()),
+        "a child process": frozenset(_children()),
+    }
+
+
+def left_running(before: dict[str, frozenset[Any]]) -> list[str]:
+    """What still runs and did not run before, after some time to end."""
+    end = time.monotonic() + GRACE
+    while True:
+        left = [
+            f"{what} ({sorted(map(str, new))[0]})" for what, now in running().items() if (new := now - before[what])
+        ]
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.01)
+
+
+def _children() -> list[str]:
+    """The process ids of the child processes, as Linux knows them; elsewhere none are seen."""
+    tasks = Path("/proc/self/task")
+    try:
+        return [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    except OSError:  # no such file system, or a thread that ended meanwhile
+        return []
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The names under which two surroundings differ, with the part that does."""
+    found = []
+    for what, value in before.items():
+        if after[what] == value:
+            continue
+        if isinstance(value, dict):
+            parts = [key for key in {**value, **after[what]} if value.get(key) != after[what].get(key)]
+            found.append(f"{what} ({', '.join(_named(part) for part in parts)})")
+        else:
+            found.append(what)
+    return found
+
+
+def _named(part: Any) -> str:
+    return part.name if isinstance(part, signal.Signals) else str(part)
+
+
+def hooks_on(module: nn.Module) -> dict[str, int]:
+    """How many hooks each part of a module has."""
+    found = {}
+    for name, part in module.named_modules():
+        found[name] = sum(len(getattr(part, kind, None) or ()) for kind in MODULE_HOOKS)
+    for name, parameter in module.named_parameters():
+        kinds = (parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None))
+        found[f"{name} (a parameter)"] = sum(len(kind or ()) for kind in kinds)
+    return found
+
+
+def random_states() -> dict[str, Any]:
+    """The global random states."""
+    numpy: Any = sys.modules.get("numpy")
+    states = {"random": random.getstate(), "torch": torch.get_rng_state().numpy().tobytes()}
+    if numpy:
+        _, keys, *rest = numpy.random.get_state()
+        states["numpy.random"] = (keys.tobytes(), *rest)
+    return states
+
+
+def plain(value: Any) -> Any:
+    """A value in a form that can be compared: tensors by their bits, unknown objects by their kind only."""
+    if isinstance(value, torch.Tensor):
+        held = value.detach().cpu().contiguous()
+        return ("tensor", str(value.dtype), tuple(value.shape), held.reshape(-1).view(torch.uint8).numpy().tobytes())
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(plain(item)) for item in value)
+    if isinstance(value, float):
+        return repr(value)  # NaN is like NaN
+    if value is None or isinstance(value, bool | int | str | bytes):
+        return value
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return str(value) if isinstance(value, Path) else f"<{type(value).__qualname__}>"
