@@ -57,3 +57,9 @@ class StopTraining(Exception):  # noqa: N818 (a request, not an error)
 
 class HooklineWarning(UserWarning):
     """Something is not as good as it could be, and the run goes on."""
+
+
+def add_secondary(error: BaseException, other: BaseException) -> None:
+    """The first error is the one that is raised; a later one becomes a note on it, with its own notes."""
+    told = "; ".join([f"{type(other).__name__}: {other}", *getattr(other, "__notes__", ())])
+    error.add_note(f"then this failed too: {told}")

@@ -92,10 +92,10 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
     init: Any = cls.__init__  # type: ignore[misc]
     if init is object.__init__:
         return {}
-    signature = inspect.signature(init)
     try:
+        signature = inspect.signature(init)
         bound = signature.bind_partial(None, *args, **kwargs)
-    except TypeError:  # __init__ is about to say the same with a better traceback
+    except (TypeError, ValueError):  # __init__ is about to say the same with a better traceback, or has no signature
         return {}
     given = dict(list(bound.arguments.items())[1:])
     for parameter in signature.parameters.values():

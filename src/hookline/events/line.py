@@ -243,6 +243,7 @@ class Line(Generic[View]):
                 self._call(hook, run, f"on_{heard.event}")
             except BaseException as error:
                 errors.append(error)
+        self._fatal = None  # the run is over: hold no frames, and what they hold
         return errors
 
     def _call(self, hook: Callable[..., Any], run: Any, name: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from time import perf_counter_ns
 from typing import Any
 
-from hookline.errors import ScopeError
+from hookline.errors import ScopeError, add_secondary
 from hookline.events.line import Heard, Line
 
 
@@ -49,7 +49,7 @@ class Scopes:
                 if first is None:
                     first = error
                 else:
-                    first.add_note(f"then {run.member.name}.{hook} failed too: {type(error).__name__}: {error}")
+                    add_secondary(first, error)
         if first is not None and because is None:
             raise first
 

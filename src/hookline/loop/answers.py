@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -14,35 +14,51 @@ from hookline.loop.evaluating import evaluation, prediction
 
 if TYPE_CHECKING:
     from hookline.loop.training import Training
+    from hookline.run import Run, RunState
 
 
-def evaluate_task(loop: Training, batches: Iterable[Any]) -> None:
-    """``eval_batch`` on every batch; a loss that it returns is logged as ``loss``."""
+class Batches(Protocol):
+    """Batches that can be iterated over and closed: a generator."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def close(self) -> None: ...
+
+
+def evaluate_task(loop: Training, batches: Batches) -> None:
+    """``eval_batch`` on every batch; a loss that it returns is logged as ``loss``.
+
+    The batches are closed on every way out: a traceback would keep the evaluation open.
+    """
     task, run, state = loop.session.task, loop.session.run, loop.state
-    for batch in batches:
-        try:
-            found = task.eval_batch(run, batch)
-        except StopTraining as stop:
-            loop.session.stop(stop.reason, type(task).__name__)
-            loop.requests.leave_evaluation = True
-            continue
-        if isinstance(found, dict):
-            if "outputs" in found:
-                state.outputs = found["outputs"]
-            weight, found = found.get("weight"), found.get("loss")
-        else:
-            weight = None
-        if found is not None:
-            run.log({"loss": found}, weight=loop.samples if weight is None else weight)
+    with closing(batches):
+        for batch in batches:
+            _evaluate_batch(loop, task, run, state, batch)
 
 
-def predict_task(loop: Training, batches: Iterable[Any]) -> Any:
+def _evaluate_batch(loop: Training, task: Any, run: Run, state: RunState, batch: Any) -> None:
+    try:
+        found = task.eval_batch(run, batch)
+    except StopTraining as stop:
+        loop.session.stop(stop.reason, type(task).__name__)
+        loop.requests.leave_evaluation = True
+        return
+    weight = None
+    if isinstance(found, dict):
+        if "outputs" in found:
+            state.outputs = found["outputs"]
+        weight, found = found.get("weight"), found.get("loss")
+    if found is not None:
+        run.log({"loss": found}, weight=loop.samples if weight is None else weight)
+
+
+def predict_task(loop: Training, batches: Batches) -> Any:
     """``predict_batch`` on every batch; the predictions in the loader's order."""
     task, run = loop.session.task, loop.session.run
     found = []
-    for batch in batches:
-        loop.state.outputs = task.predict_batch(run, batch)
-        found.append(_detached(loop.state.outputs))
+    with closing(batches):
+        for batch in batches:
+            loop.state.outputs = task.predict_batch(run, batch)
+            found.append(_detached(loop.state.outputs))
     return joined(found)
 
 
@@ -105,7 +121,7 @@ class LoopAnswers:
         return self._loop.weights.swap(weights)
 
     def _keep(self, verb: str, what: Any, compute: Any) -> Any:
-        version = self._loop.weights.version
+        version = self._loop.weights.version()
         self._kept = {key: kept for key, kept in self._kept.items() if kept[0] == version}
         key = (verb, what if isinstance(what, str) else id(what))
         if key not in self._kept:
@@ -138,9 +154,12 @@ class LoopAnswers:
 class Returning:
     """Iterates over a generator and keeps what it returns."""
 
-    def __init__(self, generator: Any) -> None:
+    def __init__(self, generator: Generator[Any, None, Any]) -> None:
         self._generator = generator
         self.value: Any = None
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Any]:
         self.value = yield from self._generator
+
+    def close(self) -> None:
+        self._generator.close()

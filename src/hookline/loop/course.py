@@ -29,7 +29,7 @@ class Course:
         self._weights = weights
         self._evaluated = -1  # the version of the weights at the last evaluation
         self._mid_epoch = False
-        self._announced = self._monitors_checked = False
+        self._announced = self._monitors_checked = self._epoch_trained = False
         self._mark = 0
         settings = session.settings
         self.agenda = Agenda(self._clock, self._line.sampler, settings.log_every, settings.eval_every)
@@ -38,12 +38,14 @@ class Course:
         self.at_edge = False
         """The batch under way is known to be the last of its epoch."""
         self.epoch_open = False
+        self.training = False
         self.needs_tokens = False
         """A duration is given in tokens, so that batches without a number of tokens are an error."""
 
     # -- the whole -----------------------------------------------------------------------------
 
     def start_training(self) -> None:
+        self.training = True
         self._state.stage = "train"
         self._announced = False
         self._drop_moment()
@@ -59,6 +61,7 @@ class Course:
         self._look()
 
     def end_training(self, mark: int) -> None:
+        self.evaluate_if_due()  # a stop that came after the edge of an epoch
         self._drop_moment()
         self._line.hooks = self._line.fast
         self._line.emit(self._line.hooks.train_end)
@@ -70,7 +73,8 @@ class Course:
         self._session.stop("break", "the body of the loop")
         self.decided()
         if self.epoch_open:
-            self.end_epoch_training(completed=False)
+            if not self._epoch_trained:
+                self.end_epoch_training(completed=False)
             self.end_epoch()
         self.end_training(len(self._scopes))
 
@@ -92,6 +96,7 @@ class Course:
         """The epoch's iterator; where the last ``fit`` was stopped inside it, at the batch that comes next."""
         line, clock = self._line, self._clock
         self.at_edge, self.epoch_open, self._mark = False, True, len(self._scopes)
+        self._epoch_trained = False
         self._scopes.enter(line.hooks.around_epoch)
         set_epoch(loader, clock.epoch)
         if not self._mid_epoch:
@@ -110,6 +115,8 @@ class Course:
             self._clock.epoch += 1
             self._mid_epoch = False
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "ep" and s.due(self._clock.epoch)])
+        self._epoch_trained = True
+        self.agenda.interval_due()  # the edge ends it, due or not
         self._end_interval()
         if completed:
             self._book.end_epoch()
@@ -119,11 +126,14 @@ class Course:
         """The evaluation at the edge is done, too."""
         self.epoch_open = self.at_edge = False
         self._line.emit(self._line.hooks.epoch_end)
+        self._book.end_interval()  # what was logged since the edge belongs to this step
         self._state.messages.end_epoch()
         self._scopes.leave(self._mark)
 
     def cut_epoch(self, *, exhausted: bool, position: int, length: float) -> None:
         """An epoch that ends at no known edge: in the middle, by a stop; or with data of unknown length."""
+        if self._over():
+            self.decided()  # a stop is announced before the epoch ends, also when Ctrl-C left a wait for data
         completed = exhausted and not self._over()
         if completed and position == 0:
             raise DataError(
@@ -135,7 +145,6 @@ class Course:
                 f"the training loader ended after {position} of {length} batches; "
                 f"a StopIteration that is raised inside a data set ends the epoch like this"
             )
-        self.agenda.interval_due()
         self.end_epoch_training(completed=completed)
         self._look()
         self.evaluate_if_due()
@@ -146,10 +155,9 @@ class Course:
 
     def wake_up(self) -> None:
         """After a step at which something may be due: an interval, an evaluation, the edge, the end."""
-        interval_due = self.agenda.interval_due()
         if self.at_edge:
             self.end_epoch_training(completed=True)
-        elif interval_due:
+        elif self.agenda.interval_due():
             self._end_interval()
         else:
             self._book.fold()
@@ -177,18 +185,19 @@ class Course:
         """An evaluation is due: by ``eval_every``, by request, or one at the end. Never two of the same weights."""
         stop = self._requests.stop
         final = self._over() and self.agenda.has_evaluations and not (stop is not None and stop.interrupt)
-        return (self._requests.evaluate or final) and self._evaluated != self._weights.version
+        return (self._requests.evaluate or final) and self._evaluated != self._weights.version()
 
-    def evaluated(self) -> None:
-        """An evaluation of the current weights was made."""
-        self._evaluated = self._weights.version
+    def evaluated(self, *, left: bool = False) -> None:
+        """An evaluation of the current weights was made; or was left, which is not tried again."""
+        self._evaluated = self._weights.version()
         self._requests.evaluate = False
-        self.step_schedulers([s for s in self._state.schedulers if s.unit == "eval"])
+        if not left:
+            self.step_schedulers([s for s in self._state.schedulers if s.unit == "eval"])
 
     def evaluate_if_due(self) -> None:
         if self.evaluate is not None and self.eval_due:
             self.evaluate()
-        if self._evaluated == self._weights.version:
+        if self._requests.evaluate and self._evaluated == self._weights.version():
             self._requests.evaluate = False  # asked for again, of the same weights
 
     def settle_edge(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -14,22 +16,23 @@ from hookline.errors import DataError
 
 END: Any = object()
 """Stands for the end of a loader's data."""
+LEFT: Any = object()
+"""Stands for a wait for data that Ctrl-C has left."""
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """Move every tensor in a batch: in dicts, lists, tuples, dataclasses, and objects with ``.to``."""
-    if isinstance(batch, torch.Tensor):
+    if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
+        moved = batch.to(device)
+        return batch if moved is None else moved  # some move themselves in place and return nothing
     if isinstance(batch, Mapping):
-        moved = {key: to_device(value, device) for key, value in batch.items()}
-        return moved if type(batch) is dict else _remake(batch, moved)
+        return _remake(batch, {key: to_device(value, device) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(to_device(value, device) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(to_device(value, device) for value in batch)
-    if hasattr(batch, "to"):
-        moved = batch.to(device)
-        return batch if moved is None else moved  # some move themselves in place and return nothing
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         fields = {f.name: to_device(getattr(batch, f.name), device) for f in dataclasses.fields(batch) if f.init}
         return dataclasses.replace(batch, **fields)
@@ -37,9 +40,13 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _remake(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
-    """A mapping of the user's own class: by its ``.to`` if it has one, else from a dict."""
-    if hasattr(batch, "to"):
-        return batch.to(next(value.device for value in moved.values() if isinstance(value, torch.Tensor)))
+    """A mapping of the same kind: a ``defaultdict`` keeps its default, an own class its attributes."""
+    if type(batch) is dict:
+        return moved
+    if isinstance(batch, MutableMapping):
+        remade = copy(batch)
+        remade.update(moved)
+        return remade
     return type(batch)(moved)  # type: ignore[call-arg]
 
 
@@ -50,7 +57,7 @@ def count(batch: Any) -> tuple[int, int | None]:
     (8, None)
     """
     kind = type(batch)
-    if kind is tuple or kind is list:  # the two cases of nearly every loader, kept fast
+    if (kind is tuple or kind is list) and batch:  # the two cases of nearly every loader, kept fast
         first = batch[0]
         if type(first) is Tensor and first.ndim:
             return first.size(0), None
@@ -58,9 +65,9 @@ def count(batch: Any) -> tuple[int, int | None]:
     return (tensor.shape[0] if tensor is not None and tensor.ndim else 1), None
 
 
-def first_tensor(batch: Any) -> torch.Tensor | None:
+def first_tensor(batch: Any) -> Tensor | None:
     """The first tensor found in a batch, in its own order."""
-    if isinstance(batch, torch.Tensor):
+    if isinstance(batch, Tensor):
         return batch
     if isinstance(batch, Mapping):
         parts: Iterable[Any] = batch.values()
@@ -73,7 +80,7 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
     else:
         return None
     for part in parts:
-        found = first_tensor(part) if isinstance(part, torch.Tensor | Mapping | list | tuple) else None
+        found = first_tensor(part) if isinstance(part, Tensor | Mapping | list | tuple) else None
         if found is not None:
             return found
     return None
@@ -89,18 +96,24 @@ def length(loader: Any) -> int | None:
 
 def sure_length(loader: Any) -> int | None:
     """The number of batches where it can be relied on; ``None`` for iterable data, whose length may lie."""
-    if isinstance(loader, DataLoader):
-        return None if isinstance(loader.dataset, IterableDataset) else length(loader)
-    return len(loader) if isinstance(loader, Sequence) else None
+    if not isinstance(loader, DataLoader):
+        return len(loader) if isinstance(loader, Sequence) else None
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    # The length of a sampler of the user's own, such as one that groups by tokens, may be an estimate.
+    samplers = (loader.sampler, loader.batch_sampler)
+    return length(loader) if all(type(s).__module__.startswith(("torch.", "builtins")) for s in samplers) else None
 
 
 def is_one_shot(loader: Any) -> bool:
     """A generator or other iterator: what is taken from it is gone."""
-    return iter(loader) is loader if not isinstance(loader, DataLoader) else False
+    return isinstance(loader, Iterator)
 
 
 def check_loader(loader: Any, what: str) -> None:
     """A loader can be iterated over and is not known to be empty."""
+    if isinstance(loader, Mapping):
+        raise DataError(f"the {what} loader is a dict; named loaders are for evaluation, pass one loader here")
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise DataError(
             f"the {what} loader is a {type(loader).__name__}, which cannot be iterated over; "
@@ -128,7 +141,7 @@ def named_loaders(loaders: Any, what: str) -> dict[str | None, Any]:
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a sampler that shuffles by epoch which one begins."""
-    for part in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+    for part in _parts(loader):
         tell = getattr(part, "set_epoch", None)
         if tell is not None:
             tell(epoch)
@@ -136,6 +149,26 @@ def set_epoch(loader: Any, epoch: int) -> None:
 
 def generators(loader: Any) -> list[torch.Generator]:
     """The generators that a loader draws from, besides the global ones."""
-    parts = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
-    found = [getattr(part, "generator", None) for part in parts]
+    found = [getattr(part, "generator", None) for part in _parts(loader)]
     return [generator for generator in found if isinstance(generator, torch.Generator)]
+
+
+def _parts(loader: Any) -> list[Any]:
+    """A loader and its samplers, once each."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    found = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+    return [part for index, part in enumerate(found) if not any(part is other for other in found[:index])]
+
+
+@contextmanager
+def second_iterator(loader: Any) -> Iterator[None]:
+    """Iterate over a loader that is in use: one with persistent workers would reset its only iterator."""
+    held = getattr(loader, "_iterator", None)
+    if held is None:
+        yield
+        return
+    loader._iterator = None
+    try:
+        yield
+    finally:
+        loader._iterator = held

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.errors import DataError
-from hookline.loop.data import END, generators, sure_length
+from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
 from hookline.run import MISSING
 
@@ -30,6 +30,7 @@ def evaluation(
     state, line, scopes, book = loop.state, loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     metrics: dict[str, Any] = {}
+    loop.requests.leave_evaluation = left = False
     with untouched(loop, stage, list(loaders.values()), silent=silent):
         book.open_layer()
         try:
@@ -53,22 +54,26 @@ def evaluation(
             metrics = book.close_layer(keep=not silent and not left)
         except GeneratorExit:
             layer = book.detach_layer()
-            loop.handles.leave(scopes, mark, finish=lambda: _finish_left(loop, stage, layer))
+            name = state.loader_name
+            loop.handles.leave(scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer), evaluation=True)
             return metrics
         except BaseException as error:
             scopes.leave(mark, because=error)
             book.detach_layer()
             raise
-    if not silent and stage == "val" and not left and state.entry_point in ("fit", "train"):
-        loop.course.evaluated()
+    if not silent and stage == "val" and state.entry_point in ("fit", "train"):
+        loop.course.evaluated(left=left)
     return metrics
 
 
-def _finish_left(loop: Training, stage: str, layer: Any) -> None:
+def _finish_left(loop: Training, stage: str, name: Any, layer: Any) -> None:
     """The body was left by ``break``: what was measured until then counts."""
     with untouched(loop, stage, []):
         loop.session.book.attach_layer(layer)
-        loop.line.emit(loop.line.hooks.eval_loader_end)
+        loop.state.loader_name = name
+        if name is not MISSING:
+            loop.line.emit(loop.line.hooks.eval_loader_end)
+        loop.state.loader_name = MISSING
         loop.line.emit(loop.line.hooks.eval_end)
         loop.session.book.close_layer(keep=True)
     if stage == "val":
@@ -117,15 +122,16 @@ def _batches(loop: Training, loader: Any, event: str, limit: int | None = None) 
         state.batch = state.outputs = MISSING
         if _is_left(loop):
             return
-    if not seen:
+    if not seen and not _is_left(loop):
         raise DataError(f"the {state.stage} loader gave no batch; is it empty, or an iterator that is used up?")
 
 
 def _is_left(loop: Training) -> bool:
     """Whether ``StopTraining`` or Ctrl-C ends the evaluation under way; an answer is always given whole."""
     requests = loop.requests
-    interrupted = requests.stop is not None and requests.stop.interrupt
-    requests.leave_evaluation = loop.line.hooks is not loop.line.silent and (requests.leave_evaluation or interrupted)
+    if loop.line.hooks is loop.line.silent:
+        return False
+    requests.leave_evaluation |= requests.stop is not None and requests.stop.interrupt
     return requests.leave_evaluation
 
 
@@ -139,8 +145,10 @@ def _fetched(loop: Training, loader: Any, limit: int | None) -> Iterator[Any]:
         if line.hooks.batch_fetch_start:
             line.emit(line.hooks.batch_fetch_start)
         batch = loop.session.fetch(iterator)
+        if batch is LEFT:
+            return
         if batch is END:
-            if length is not None and not loop.requests.leave_evaluation:
+            if length is not None:
                 raise DataError(
                     f"the {loop.state.stage} loader ended after {position} of {length} batches; "
                     f"a StopIteration that is raised inside a data set ends it like this"
@@ -161,6 +169,9 @@ def untouched(loop: Training, stage: str, loaders: list[Any], *, silent: bool = 
     counted, hooks = (loop.samples, loop.tokens), line.hooks
     with ExitStack() as stack:
         stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
+        for loader in loaders:
+            if silent and loader is state.loaders.get("train"):
+                stack.enter_context(second_iterator(loader))
         stack.enter_context(same_gradients(module))
         stack.enter_context(same_modes(module))
         stack.enter_context(torch.no_grad())

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
+from hookline.errors import add_secondary
 from hookline.events import Scopes
 from hookline.run import Requests
 
@@ -21,7 +22,7 @@ class Handles:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._open: list[weakref.ref[Generator[Any, None, Any]]] = []
-        self._finish: list[Callable[[], None]] = []
+        self._finish: list[tuple[bool, Callable[[], None]]] = []
         self._error: BaseException | None = None
 
     def track(self, generator: Generator[Any, None, Any]) -> Generator[Any, None, Any]:
@@ -30,14 +31,22 @@ class Handles:
         self._open.append(weakref.ref(generator))
         return generator
 
-    def leave(self, scopes: Scopes, mark: int, finish: Callable[[], None]) -> None:
+    def leave(self, scopes: Scopes, mark: int, finish: Callable[[], None], *, evaluation: bool = False) -> None:
         """Close the scopes of a generator that was left; keep the rest for ``settle``."""
         try:
             scopes.leave(mark)
         except BaseException as error:
-            self._error = self._error or error
-        self._finish.append(finish)
+            if self._error is None:
+                self._error = error
+            else:
+                add_secondary(self._error, error)
+        self._finish.append((evaluation, finish))
         self._requests.attention = True
+
+    @property
+    def waiting(self) -> bool:
+        """Whether ``settle`` has something to do."""
+        return bool(self._finish)
 
     def settle(self) -> None:
         """Raise what went wrong, then send the end hooks that are due."""
@@ -46,7 +55,11 @@ class Handles:
             self._finish.clear()
             raise error
         while self._finish:
-            self._finish.pop(0)()
+            self._finish.pop(0)[1]()
+
+    def forget_evaluations(self) -> None:
+        """``StopTraining`` left an evaluation: it has no end hooks and no metrics."""
+        self._finish = [(evaluation, finish) for evaluation, finish in self._finish if not evaluation]
 
     def close(self, because: BaseException | None) -> None:
         """Close all generators, the innermost first; after an exception nothing is finished."""
@@ -58,5 +71,5 @@ class Handles:
         if because is not None:
             self._finish.clear()
             if self._error is not None and self._error is not because:
-                because.add_note(f"then leaving a scope failed too: {type(self._error).__name__}: {self._error}")
+                add_secondary(because, self._error)
             self._error = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -85,6 +85,7 @@ class Loop(Training):
         stopped = isinstance(error, StopTraining)
         if isinstance(error, StopTraining):  # raised in the body of an own loop: a vote, and the window is dropped
             self.session.stop(error.reason, "the body of the loop")
+            self.handles.forget_evaluations()
         raised = self._close(None if stopped else error)
         if raised is not None and raised is not error:
             raise raised
@@ -103,7 +104,7 @@ class Loop(Training):
             except BaseException as late:
                 error = late
         self._drop_window()
-        self._open = False
+        self._open = self.course.training = False
         try:
             return self.session.close(error)
         finally:
@@ -136,9 +137,11 @@ class Loop(Training):
 
     # -- the batches of training, evaluation and prediction --------------------------------------
 
-    def batches(self, loader: Any) -> Iterator[Any]:
+    def batches(self, loader: Any) -> Generator[Any, None, Any]:
         """The batches of training, epoch after epoch, until ``max_duration`` or a stop."""
         self._check_open("batches")
+        if self.course.training:
+            raise ScopeError("loop.batches(): training is under way already; one at a time")
         check_loader(loader, "training")
         if self.state.max_duration is not None and self.clock.reached(self.state.max_duration):
             raise SetupError(
@@ -156,16 +159,17 @@ class Loop(Training):
             self.step()
         return self.course.eval_due
 
-    def eval_batches(self, loaders: Any, stage: str = "val") -> Iterator[Any]:
+    def eval_batches(self, loaders: Any, stage: str = "val") -> Generator[Any, None, Any]:
         """The batches of one evaluation, over one loader or a dict of named ones."""
         self._check_open("eval_batches")
         named = named_loaders(loaders, stage)
         self.state.loaders[stage] = loaders
         return self.handles.track(evaluation(self, named, stage))
 
-    def predict_batches(self, loader: Any) -> Iterator[Any]:
+    def predict_batches(self, loader: Any) -> Generator[Any, None, Any]:
         """The batches of one prediction; set ``loop.run.outputs`` to what you predict for each."""
         self._check_open("predict_batches")
+        check_loader(loader, "predict")
         self.state.loaders["predict"] = loader
         return self.handles.track(prediction(self, loader))
 

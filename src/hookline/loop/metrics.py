@@ -13,6 +13,7 @@ from operator import mul
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hookline.errors import MetricError
 from hookline.records import Kind, MetricRow, Value
@@ -28,10 +29,11 @@ FOLD = 512
 class Series:
     """The pending values of one metric."""
 
-    __slots__ = ("folded_total", "folded_weight", "reduce", "values", "weights")
+    __slots__ = ("folded_total", "folded_weight", "reduce", "shape", "values", "weights")
 
     def __init__(self, reduce: str) -> None:
         self.reduce = reduce
+        self.shape: tuple[int, ...] | None = None
         self.values: list[Any] = []
         self.weights: list[Any] = []
         self.folded_total: Any = None
@@ -62,7 +64,7 @@ class Series:
             case "max" | "min":
                 self.folded_total = _extreme(self.reduce, torch.tensor([*earlier, *values], dtype=torch.float64))
 
-    def _fold_tensors(self, values: torch.Tensor, weights: torch.Tensor) -> None:
+    def _fold_tensors(self, values: Tensor, weights: Tensor) -> None:
         earlier = self.folded_total
         match self.reduce:
             case "mean":
@@ -109,34 +111,22 @@ class MetricBook:
             self._add(self._full_name(name), value, weight, reduce)
 
     def _add(self, name: str, value: Any, weight: Any, reduce: str) -> None:
+        value = _number_or_tensor(name, value)
+        weight = _weight(name, weight)
+        if isinstance(value, Tensor) and value.ndim == 1:
+            if not len(value):
+                return
+            value, weight = _of_samples(name, value, weight, reduce)
         series = self.series(name, reduce)
-        if isinstance(value, torch.Tensor):
-            value = value.detach()
-            if value.ndim == 1:  # one value per sample
-                weight = len(value) if weight is None else weight
-                value = value.to(torch.float64).mean()
-            elif value.numel() > LARGEST_ARRAY:
-                raise MetricError(
-                    f"{name}: an array of {tuple(value.shape)} is too large for a metric; "
-                    f"{LARGEST_ARRAY} values at most"
-                )
-            else:
-                value = value.clone()  # a tensor that is changed in place later must not change the row
-        elif isinstance(value, numbers.Real):
-            value = float(value)
-        elif hasattr(value, "__array__") and not isinstance(value, str):
-            return self._add(name, torch.as_tensor(value), weight, reduce)
-        else:
-            raise MetricError(
-                f"{name}: {value!r} is a {type(value).__name__}, not a number; log numbers or small arrays"
-            )
+        shape = tuple(value.shape) if isinstance(value, Tensor) else ()
+        if series.shape is None:
+            series.shape = shape
+        elif series.shape != shape:
+            raise MetricError(f"{name}: logged with the shape {shape} and before with {series.shape}; keep to one")
         series.values.append(value)
-        series.weights.append(
-            1.0 if weight is None else weight.detach() if isinstance(weight, torch.Tensor) else weight
-        )
+        series.weights.append(1.0 if weight is None else weight)
         if len(series.values) >= FOLD:
             series.fold()
-        return None
 
     def series(self, name: str, reduce: str = "mean") -> Series:
         """The open series of a metric in the innermost layer."""
@@ -244,19 +234,65 @@ class MetricBook:
         self._write(rows)
 
 
-def _stack(values: list[Any]) -> torch.Tensor:
+def _number_or_tensor(name: str, value: Any) -> float | Tensor:
+    """A number, or a detached copy: a tensor that is changed in place later must not change the row."""
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if not isinstance(value, Tensor) and hasattr(value, "__array__"):
+        try:
+            value = torch.as_tensor(value)
+        except TypeError as error:
+            raise MetricError(f"{name}: {value!r:.80} holds no numbers; log numbers or small arrays") from error
+    if not isinstance(value, Tensor) or value.is_complex():
+        raise MetricError(
+            f"{name}: {value!r:.80} is a {type(value).__name__}, not a number; log numbers or small arrays"
+        )
+    if value.ndim != 1 and value.numel() > LARGEST_ARRAY:
+        raise MetricError(
+            f"{name}: an array of {tuple(value.shape)} is too large for a metric; {LARGEST_ARRAY} values at most"
+        )
+    return value.detach().clone()
+
+
+def _weight(name: str, weight: Any) -> Any:
+    if isinstance(weight, Tensor):
+        return weight.detach().clone()
+    if weight is None or (isinstance(weight, numbers.Real) and float(weight) >= 0):
+        return weight
+    raise MetricError(f"{name}: weight={weight!r:.80}; give how much the value counts, 0 or more, such as len(batch)")
+
+
+def _of_samples(name: str, values: Tensor, weight: Any, reduce: str) -> tuple[Tensor, Any]:
+    """A vector is one value per sample: what they come to, and with which weight."""
+    values = values.to(torch.float32 if values.device.type == "mps" else torch.float64)
+    match reduce:
+        case "sum":
+            return values.sum(), weight
+        case "last":
+            return values[-1], weight
+        case "max" | "min":
+            return _extreme(reduce, values), weight
+    if isinstance(weight, Tensor) and weight.ndim == 1:
+        if weight.shape != values.shape:
+            raise MetricError(f"{name}: {len(values)} values with {len(weight)} weights; give one for each")
+        weights = weight.to(values)
+        return (values * weights).sum() / weights.sum(), weights.sum()
+    return values.mean(), len(values) if weight is None else weight
+
+
+def _stack(values: list[Any]) -> Tensor:
     """Numbers and tensors as one float64 tensor, on the device of the tensors."""
-    if not any(isinstance(value, torch.Tensor) for value in values):
+    if not any(isinstance(value, Tensor) for value in values):
         return torch.tensor(values, dtype=torch.float64)
     try:
         stacked = torch.stack(values)
     except (TypeError, RuntimeError):  # numbers among tensors, or several devices
-        device = next(value.device for value in values if isinstance(value, torch.Tensor))
+        device = next(value.device for value in values if isinstance(value, Tensor))
         stacked = torch.stack([torch.as_tensor(value, device=device) for value in values])
     return stacked if stacked.device.type == "mps" else stacked.to(torch.float64)  # MPS has no float64
 
 
-def _extreme(reduce: str, values: torch.Tensor) -> torch.Tensor:
+def _extreme(reduce: str, values: Tensor) -> Tensor:
     return torch.amax(values, 0) if reduce == "max" else torch.amin(values, 0)
 
 
@@ -265,7 +301,7 @@ def _to_python(results: list[Any]) -> list[Value]:
     values: list[Value] = list(results)
     by_device: dict[torch.device, list[int]] = {}
     for index, result in enumerate(results):
-        if isinstance(result, torch.Tensor):
+        if isinstance(result, Tensor):
             by_device.setdefault(result.device, []).append(index)
     for indices in by_device.values():
         flat = torch.cat([results[index].reshape(-1) for index in indices]).cpu()  # the sync point

@@ -10,6 +10,7 @@ from hookline.events import Line
 from hookline.events.order import EVERYTHING, overlaps
 from hookline.events.spec import RESOURCES
 from hookline.events.validate import overridden
+from hookline.loop.schedulers import Scheduler
 
 EVAL_HOOKS = (
     "on_event",
@@ -21,26 +22,35 @@ EVAL_HOOKS = (
 )
 
 
-def check_monitors(line: Line[Any], logged: set[str], *, complete: bool) -> None:
+def check_monitors(
+    line: Line[Any], logged: set[str], schedulers: list[Scheduler], *, seen: int, all_loaders: int
+) -> None:
     """A monitored evaluation metric that nobody feeds is an error now, not after an epoch.
 
     Callbacks and tasks that declare no ``writes`` but have evaluation hooks may log it there; then the
     reader itself says so at the first evaluation.
     """
+    if all_loaders and (seen < all_loaders or _somebody_may_log(line)):
+        return
+    known = logged | _written(line)
+    readers = [(repr(callback), name) for callback in line.order.callbacks for name in callback.reads]
+    readers += [("ReduceLROnPlateau", scheduler.monitor) for scheduler in schedulers if scheduler.unit == "eval"]
+    for reader, name in readers:
+        evaluation_metric = name.startswith("val/") or "/" not in name
+        if name in RESOURCES or name == EVERYTHING or not evaluation_metric:
+            continue
+        if not any(overlaps(name, other) for other in known):
+            raise _nobody_logs(reader, name, known | {"train/loss"})
+
+
+def _written(line: Line[Any]) -> set[str]:
+    return {name for member in line.members for name in getattr(member.callback, "writes", ())}
+
+
+def _somebody_may_log(line: Line[Any]) -> bool:
     members = [member.callback for member in line.members]
-    written = {name for member in members for name in getattr(member, "writes", ())}
-    undeclared = any(
-        not getattr(member, "writes", ()) and any(overridden(member, hook) for hook in EVAL_HOOKS)
-        for member in members
-        if not getattr(member, "reads", ())
-    )
-    for callback in line.order.callbacks:
-        for name in callback.reads:
-            evaluation_metric = name.startswith("val/") or "/" not in name
-            if name in RESOURCES or name == EVERYTHING or not evaluation_metric or undeclared or not complete:
-                continue
-            if not any(overlaps(name, known) for known in logged | written):
-                raise _nobody_logs(callback, name, logged | written | {"train/loss"})
+    silent = [m for m in members if not getattr(m, "writes", ()) and not getattr(m, "reads", ())]
+    return any(overridden(member, hook) for member in silent for hook in EVAL_HOOKS)
 
 
 def check_train_monitors(line: Line[Any], known: set[str]) -> None:
@@ -51,13 +61,13 @@ def check_train_monitors(line: Line[Any], known: set[str]) -> None:
             if name.startswith("train/") and not any(
                 overlaps(name, k) or name == f"{k}_epoch" for k in known | written
             ):
-                raise _nobody_logs(callback, name, known | written)
+                raise _nobody_logs(repr(callback), name, known | written)
 
 
-def _nobody_logs(callback: Any, name: str, known: set[str]) -> MetricError:
+def _nobody_logs(reader: str, name: str, known: set[str]) -> MetricError:
     close = get_close_matches(name, known, n=1) or [k for k in known if k.rpartition("/")[2] == name]
     hint = f"did you mean {close[0]!r}? " if close else ""
     return MetricError(
-        f"{callback!r} reads {name!r}, which nobody logs; {hint}known: {', '.join(sorted(known))}. "
+        f"{reader} reads {name!r}, which nobody logs; {hint}known: {', '.join(sorted(known))}. "
         f"A callback that logs it says so with writes = ({name!r},)"
     )

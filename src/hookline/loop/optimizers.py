@@ -28,7 +28,9 @@ def make_optimizers(given: Any, module: nn.Module) -> dict[str, Optimizer]:
     if isinstance(given, Mapping):
         optimizers = dict(given)
     else:
-        optimizers = _named([given] if isinstance(given, Optimizer) else list(given))
+        optimizers = _named(list(given) if isinstance(given, list | tuple) else [given])
+    if not optimizers:
+        raise SetupError(f"no optimizer: {given!r} is empty")
     for name, optimizer in optimizers.items():
         if not isinstance(optimizer, Optimizer):
             raise SetupError(f"optimizer {name!r} is a {type(optimizer).__name__}, not a torch.optim.Optimizer")

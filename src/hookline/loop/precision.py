@@ -21,6 +21,22 @@ class Precision:
         self.dtype = DTYPES.get(name)
         self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
+        self._region: torch.autocast | None = None
+        self._unit: float | None = None
+        self._unscaled = False
+
+    def enter(self) -> None:
+        """Forward begins: autocast on, until ``leave``."""
+        self.leave()
+        self._region = self.autocast()
+        self._region.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self) -> None:
+        """Forward is over, or was never begun."""
+        if self._region is not None:
+            region, self._region = self._region, None
+            region.__exit__(None, None, None)
+
     def autocast(self, *, enabled: bool = True) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=self.dtype, enabled=enabled)
 
@@ -34,6 +50,14 @@ class Precision:
             scaled = loss if self.scaler is None else self.scaler.scale(loss)
             scaled.backward(inputs=own)  # type: ignore[no-untyped-call]
 
+    def relative(self, weight: Any) -> Any:
+        """A weight to multiply a loss with. In fp16 it is taken in units of the window's first: no overflow."""
+        if self.scaler is None:
+            return weight
+        if self._unit is None:
+            self._unit = float(weight) or 1.0
+        return weight / self._unit
+
     def finish_gradients(self, optimizer: Optimizer, weight: Any) -> bool:
         """Unscale, then divide once by the sum of weights over the window. Whether fp16 overflowed.
 
@@ -41,7 +65,16 @@ class Precision:
         """
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
-        divide(optimizer, weight)
+            self._unscaled = True
+        if weight is not None:
+            divide(optimizer, weight)
         if self.scaler is None:
             return False
         return any(bool(found.item()) for found in self.scaler._found_inf_per_device(optimizer).values())
+
+    def end_window(self) -> None:
+        """One scale for all optimizers of a window; it may change after it."""
+        self._unit = None
+        if self._unscaled and self.scaler is not None:
+            self._unscaled = False
+            self.scaler.update()

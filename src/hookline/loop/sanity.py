@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from hookline.loop.answers import evaluate_task
+from hookline.loop.answers import Returning, evaluate_task
 from hookline.loop.data import is_one_shot
 from hookline.loop.evaluating import evaluation
 from hookline.loop.monitors import check_monitors
@@ -32,15 +31,9 @@ def sanity_check(loop: Training, loaders: dict[str | None, Any]) -> None:
     if again:
         state.stage = "val"
         line.emit(line.hooks.sanity_check_start)
-        batches = evaluation(loop, again, "val", silent=True, limit=BATCHES)
-        evaluate_task(loop, _noting(batches, loop, logged))
+        batches = Returning(evaluation(loop, again, "val", silent=True, limit=BATCHES))
+        evaluate_task(loop, batches)
+        logged.update(batches.value)
         line.emit(line.hooks.sanity_check_end)
         state.stage = "train"
-    check_monitors(loop.line, logged, complete=len(again) == len(loaders))
-
-
-def _noting(batches: Iterable[Any], loop: Training, names: set[str]) -> Iterable[Any]:
-    """Note the names that the task logs, while its evaluation is still open."""
-    for batch in batches:
-        yield batch
-        names.update(loop.session.book.names())
+    check_monitors(loop.line, logged, loop.state.schedulers, seen=len(again), all_loaders=len(loaders))

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from hookline.distributed import this_process
-from hookline.errors import SetupError
+from hookline.errors import SetupError, add_secondary
 from hookline.events import Line, Member, Messages, Scopes
-from hookline.loop.data import END
+from hookline.loop.data import END, LEFT
 from hookline.loop.folder import make_folder, place
 from hookline.loop.metrics import MetricBook
 from hookline.loop.optimizers import make_optimizers
@@ -118,7 +118,7 @@ class Session:
             if stop is None or not stop.interrupt or self.state.entry_point not in ("fit", "train"):
                 raise
             self.state.requests.leave_evaluation = self.state.stage != "train"
-            return END
+            return LEFT
         except Exception as error:
             error.add_note(f"while fetching a batch, at {self.where()}")
             raise
@@ -177,8 +177,9 @@ class Session:
             raise SetupError(
                 "scheduler= was given as a function and there are several optimizers; make it in configure_optimizers"
             )
-        state.optimizers.update(make_optimizers(given, self.module))
-        state.schedulers.extend(make_schedulers(scheduler, state.optimizers))
+        optimizers = make_optimizers(given, self.module)
+        state.schedulers.extend(make_schedulers(scheduler, optimizers))
+        state.optimizers.update(optimizers)
         state.clock.updates.update({name: 0 for name in state.optimizers if name not in state.clock.updates})
 
     def _compile(self) -> None:
@@ -197,8 +198,8 @@ class Session:
         if error is not None:
             state.exception = error
             self.scopes.leave(because=error)
-            error = _first(error, line.emit_to_all(line.hooks.exception), "on_exception")
-        error = _first(error, line.emit_to_all(line.hooks.teardown), "on_teardown")
+            error = _first(error, line.emit_to_all(line.hooks.exception))
+        error = _first(error, line.emit_to_all(line.hooks.teardown))
         if state.entry_point in ("fit", "train"):
             self.book.end_interval()  # what was logged in the last hooks, or before an error
         state.clock.pause()
@@ -208,11 +209,11 @@ class Session:
         return error
 
 
-def _first(error: BaseException | None, later: list[BaseException], hook: str) -> BaseException | None:
+def _first(error: BaseException | None, later: list[BaseException]) -> BaseException | None:
     """The first error stays the one that is raised; the later ones become notes on it."""
     for other in later:
         if error is None:
             error = other
         else:
-            error.add_note(f"then {hook} failed too: {type(other).__name__}: {other}")
+            add_secondary(error, other)
     return error

@@ -44,10 +44,8 @@ class SupervisedTask(Task[Any]):
         _loss: Callable[..., Any] | None
 
     def configure_optimizers(self, run: Run) -> Any:
-        optimizer = self.optimizer
-        if callable(optimizer) and not isinstance(optimizer, Mapping) and not hasattr(optimizer, "param_groups"):
-            optimizer = optimizer(self.parameters())
-        return optimizer, self.scheduler
+        """What was given: an optimizer, or a class or function that is given the parameters; and the scheduler."""
+        return self.optimizer, self.scheduler
 
     def train_batch(self, run: Run, batch: Any) -> Any:
         inputs, targets = self.split(batch)
@@ -64,7 +62,7 @@ class SupervisedTask(Task[Any]):
 
     def split(self, batch: Any) -> tuple[Any, Any]:
         """The inputs, as a tuple for ``model(*inputs)`` or a dict for ``model(**inputs)``, and the targets."""
-        if type(batch) is tuple or type(batch) is list:
+        if isinstance(batch, tuple | list):
             if len(batch) == 2:
                 return (batch[0],), batch[1]
             return (tuple(batch), batch) if len(batch) == 1 else (tuple(batch[:-1]), batch[-1])

@@ -158,14 +158,18 @@ class Trainer:
                     elif found is not None:
                         loop.backward(found)
                     loop.step()
-            if tests:
+            if tests and not (loop.requests.stop is not None and loop.requests.stop.interrupt):
                 evaluate_task(loop, loop.eval_batches(test, "test"))
         return loop.result()
 
     def _train_with_closures(self, loop: Loop, task: Any, batches: Iterable[Any]) -> None:
         """An optimizer such as LBFGS computes the loss itself, several times a step."""
         for batch in batches:
-            loop.step(closure=partial(task.train_batch, loop.run, batch))
+            try:
+                loop.step(closure=partial(task.train_batch, loop.run, batch))
+            except StopTraining as stop:
+                loop.drop_batch(stop.reason, type(task).__name__)
+                continue
             loop.step()
 
     def _evaluate(

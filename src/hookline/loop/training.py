@@ -13,7 +13,7 @@ from typing import Any
 
 from hookline.errors import LossError, ScopeError, SetupError
 from hookline.loop.course import Course
-from hookline.loop.data import END, sure_length, to_device
+from hookline.loop.data import END, LEFT, sure_length, to_device
 from hookline.loop.gradients import explain_loss
 from hookline.loop.handles import Handles
 from hookline.loop.optimizers import name_of
@@ -29,9 +29,10 @@ class Training:
 
     # What every step touches lies side by side in memory; the rest is in the __dict__ of ``Loop``.
     __slots__ = (
-        "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names", "_plain", "_skipped", "_step_mark",
-        "_touched", "_window", "_window_full", "clock", "count", "course", "handles", "line", "move",
-        "precision", "requests", "samples", "scopes", "session", "settings", "state", "tokens", "weights",
+        "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names", "_plain",
+        "_skipped", "_step_mark", "_touched", "_window", "_window_full", "_window_start", "clock", "count", "course",
+        "handles", "line", "move", "precision", "requests", "samples", "scopes", "session", "settings", "state",
+        "tokens", "weights",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -44,11 +45,13 @@ class Training:
         self.count = counter(session.task)
         self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
         # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
-        self._plain = self.settings.accumulate == 1 and self.precision.scaler is None and self.state.world_size == 1
+        self._plain = self.settings.accumulate == 1 and self.state.world_size == 1
+        self._autocast, self._bare = self.precision.dtype is not None, self.precision.scaler is None
         self._losses = self.course.losses()
         self._names: tuple[str, ...] = ()  # of all optimizers
         self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
         self._window = 0  # batches in it
+        self._window_start: tuple[int, int, int] | None = None  # what the clock showed before it
         self._window_full = self._batch_open = self._moved = self._driven = self._skipped = False
         self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
         self._batch_mark: int | None = None
@@ -73,17 +76,17 @@ class Training:
 
     def _epoch(self, loader: Any) -> Generator[Any, None, None]:
         state, line, scopes, requests, course = self.state, self.line, self.scopes, self.requests, self.course
-        accumulate, autocast, move = self.settings.accumulate, self.precision.dtype is not None, self.move
+        accumulate, autocast, move, clock = self.settings.accumulate, self._autocast, self.move, self.clock
         fetch, count, length = self.session.fetch, self.count, sure_length(loader) or math.inf
         iterator = course.start_epoch(loader)
-        position = self.clock.batch_in_epoch
+        position = clock.batch_in_epoch
         while True:
             hooks = line.hooks
             state.batch = state.outputs = state.loss = MISSING
             if hooks.batch_fetch_start:
                 line.emit(hooks.batch_fetch_start)
             batch = fetch(iterator)
-            if batch is END:
+            if batch is END or batch is LEFT:
                 break
             position += 1
             state.batch = batch if move is None else move(batch)
@@ -91,6 +94,8 @@ class Training:
                 line.emit(hooks.batch_fetch_end)
             if not self._window:
                 requests.can_skip, self._skipped = True, False
+                if accumulate > 1:
+                    self._window_start = (clock.batch, clock.sample, clock.token)
                 if hooks.around_step:
                     self._step_mark = len(scopes)
                     scopes.enter(hooks.around_step)
@@ -108,27 +113,30 @@ class Training:
                 line.emit(hooks.train_batch_start)
             self.samples, self.tokens = count(state.batch)
             if autocast:
-                with self.precision.autocast():
-                    yield state.batch
-            else:
-                yield state.batch
+                self.precision.enter()
+            yield state.batch
             if self._batch_open:  # the body drove its optimizers itself
                 self.step()
             if self._window:
                 continue
-            if requests.attention:
-                self.handles.settle()
-                course.settle_edge()
-            if line.hooks.step_settled and not self._skipped:
-                line.emit(line.hooks.step_settled)
-            if requests.attention and (course.decided() or not course.epoch_open):
+            if (requests.attention or line.hooks.step_settled) and self._settle():
                 break
+        if self._window and batch is END and length is math.inf:  # that was the edge: its window is short
+            course.at_edge, course.agenda.wake, self._window_full = True, 0, True
+            self._complete_window()
+            self._settle()
         if course.epoch_open:
-            if self._window and not requests.stop:
-                self._window_full = True
-                self._complete_window()
             self._drop_window()
             course.cut_epoch(exhausted=batch is END, position=position, length=length)
+
+    def _settle(self) -> bool:
+        """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""
+        if self.requests.attention:
+            self.handles.settle()
+            self.course.settle_edge()
+        if not self._skipped:
+            self.line.emit(self.line.hooks.step_settled)
+        return self.requests.attention and (self.course.decided() or not self.course.epoch_open)
 
     # -- one batch, one step -------------------------------------------------------------------
 
@@ -138,24 +146,27 @@ class Training:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         state, line = self.state, self.line
         names = self._names if optimizer is None else (name_of(optimizer, state.optimizers),)
-        weight = self.samples if weight is None else weight
+        part = weight = self.samples if weight is None else weight
         if outputs is not None:
             state.outputs = outputs
         state.loss = loss
         hooks = line.hooks
+        if self._autocast:
+            self.precision.leave()
         if hooks.loss_ready:
             line.emit(hooks.loss_ready)
             loss = state.loss
         if hooks.backward_start:
             line.emit(hooks.backward_start)
         try:
-            if self._plain and optimizer is None:
+            if self._plain and self._bare and optimizer is None:
                 loss.backward()
             else:
-                self.precision.backward(loss if self._plain else loss * weight, optimizer)
+                part = weight if self._plain else self.precision.relative(weight)
+                self.precision.backward(loss if self._plain else loss * part, optimizer)
             losses = self._losses if optimizer is None else self.course.losses(names[0])
             if losses is not None:
-                losses.values.append(loss.detach())
+                losses.values.append(loss.detach().clone())
                 losses.weights.append(weight)
         except Exception as error:
             problem = explain_loss(loss, self.session.where())
@@ -165,7 +176,9 @@ class Training:
         if hooks.backward_end:
             line.emit(hooks.backward_end)
         for name in names:
-            self._touched[name] = weight if self._plain else self._touched.get(name, 0) + weight
+            self._touched[name] = part if self._plain else self._touched.get(name, 0) + part
+        if self._autocast and optimizer is not None:
+            self.precision.enter()
 
     def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
         """After each batch: the update, when the window is full. Whether the weights moved.
@@ -177,6 +190,8 @@ class Training:
         if optimizer is not None or closure is not None:
             return self._step_inside_batch(optimizer, closure)
         clock, hooks = self.clock, self.line.hooks
+        if self._autocast:
+            self.precision.leave()
         if hooks.train_batch_end:
             self.line.emit(hooks.train_batch_end)
         if self._batch_mark is not None:
@@ -194,8 +209,8 @@ class Training:
     def _complete_window(self) -> bool:
         """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
         clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
-        if not touched and requests.skip is not None:
-            line.emit(line.hooks.step_skipped)
+        if requests.skip is not None:
+            touched.update(dict.fromkeys(self._names, 1))
         elif not touched and not self._driven:
             raise LossError(
                 f"no backward in the step after {self.session.where()}: return a loss from train_batch or call "
@@ -204,6 +219,8 @@ class Training:
         for name in touched:
             self._update(name)
         touched.clear()
+        if self.precision.scaler is not None:
+            self.precision.end_window()
         moved = self._moved
         self._window = 0
         self._moved = self._driven = requests.can_skip = False
@@ -227,8 +244,9 @@ class Training:
         optimizer = state.optimizer = state.optimizers[name]
         if weights.raw:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
-        overflow = not self._plain and self.precision.finish_gradients(optimizer, self._touched.get(name, 1))
-        if hooks.gradients_ready and closure is None and not overflow:
+        skip = self.requests.skip is not None
+        overflow = not skip and self.precision.finish_gradients(optimizer, None if self._plain else self._touched[name])
+        if hooks.gradients_ready and closure is None and not overflow and not skip:
             line.emit(hooks.gradients_ready)
         if overflow or self.requests.skip is not None:
             line.emit(hooks.step_skipped)
@@ -242,15 +260,13 @@ class Training:
             else:
                 optimizer.step()
             self._moved = True
-            weights.version += 1
+            weights.updates += 1
             self.clock.updates[name] += 1
             if hooks.optimizer_step_end:
                 line.emit(hooks.optimizer_step_end)
             if state.schedulers:
                 due = of_optimizer(state.schedulers, optimizer, "st")
                 self.course.step_schedulers([s for s in due if s.due(self.clock.step + 1)])
-        if scaler is not None:
-            scaler.update()
         optimizer.zero_grad()
         if hooks.zero_grad:
             line.emit(hooks.zero_grad)
@@ -263,7 +279,7 @@ class Training:
         name = name_of(optimizer, self.state.optimizers)
         self._driven = True
         if closure is not None:
-            if not self._plain:
+            if not (self._plain and self._bare):
                 raise SetupError(
                     "an optimizer with a closure computes its loss again: it needs accumulate=1 and no fp16"
                 )
@@ -275,11 +291,15 @@ class Training:
         else:
             self._update(name)
         self._touched.pop(name, None)
+        if self._autocast:
+            self.precision.enter()
         return self._moved
 
     def _compute_again(self, name: str, compute: Callable[[], Any]) -> Any:
         """What an optimizer such as LBFGS calls: zero_grad, forward, backward, gradients_ready."""
         self.state.optimizers[name].zero_grad()
+        if self._autocast:
+            self.precision.enter()
         found = compute()
         self.backward(found["loss"] if isinstance(found, dict) else found)
         self.line.emit(self.line.hooks.gradients_ready)
@@ -287,11 +307,15 @@ class Training:
 
     def _drop_window(self) -> None:
         """Leave a half-filled window: no clock, no gradients."""
-        if self._step_mark is not None:
-            self.scopes.leave(self._step_mark)
+        mark = self._batch_mark if self._step_mark is None else self._step_mark
+        if mark is not None:
+            self.scopes.leave(mark)
         if self._window:
             for optimizer in self.state.optimizers.values():
                 optimizer.zero_grad()
+            if self._window_start is not None:
+                self.clock.batch, self.clock.sample, self.clock.token = self._window_start
+        self.precision.leave()
         self._step_mark = self._batch_mark = self.requests.skip = None
         self._window_full = self._batch_open = self._moved = self._driven = self.requests.can_skip = False
         self._window = 0

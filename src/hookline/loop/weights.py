@@ -13,13 +13,18 @@ from hookline.errors import SetupError
 
 
 class Weights:
-    """The weights of a model, with a version that changes whenever they do."""
+    """The weights of a model: which they are, and others in their place for a while."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self.raw: list[dict[str, torch.Tensor]] = []
         """The raw tensors of each swap that is open."""
-        self.version = 0
+        self.updates = 0
+
+    def version(self) -> int:
+        """A number that changes with the weights: by an update, a swap, or in place by whoever."""
+        tensors = (*self._model.parameters(), *self._model.buffers())
+        return hash((self.updates, *((tensor.data_ptr(), tensor._version) for tensor in tensors)))
 
     @contextmanager
     def swap(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
@@ -48,4 +53,4 @@ class Weights:
     def _put(self, own: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in tensors.items():
             own[name].data = tensor
-        self.version += 1
+        torch.clear_autocast_cache()  # it holds the weights that were there before, in bf16

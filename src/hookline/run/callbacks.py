@@ -39,7 +39,11 @@ class Callbacks:
     def add(self, callback: Callback) -> None:
         """Register a callback now; its ``on_setup`` runs at once."""
         for member in self._line.add([callback]):
-            self._loop.added(member)
+            try:
+                self._loop.added(member)
+            except Exception as error:  # of the one that was added, not of the one that adds it
+                if not self._line.tolerates(member.view, "on_setup", error):
+                    raise
 
     def remove(self, callback: Callback | str) -> None:
         """Unregister a callback, given itself or its name. A scope that it has open is still left."""

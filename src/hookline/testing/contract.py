@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 
 from hookline.errors import SetupError
 from hookline.events import Callback
 from hookline.testing.rules import RULES
+from hookline.testing.scenes import tried_out
 from hookline.testing.states import RuleError
 
 
@@ -35,21 +37,29 @@ def check_callback(factory: Callable[[], Callback], *, skip: Iterable[str] = ())
             close = get_close_matches(name, RULES, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"the rules are {', '.join(RULES)}"
             raise SetupError(f"check_callback(skip=…): no rule {name!r}; {hint}")
+    maker = _Maker(factory)
     for name, check in RULES.items():
         if name in skip:
             continue
         try:
-            check(factory)
+            with tried_out():
+                check(maker)
         except RuleError as broken:
-            raise AssertionError(f"{_name(factory)} breaks the rule {name!r}: {broken}") from broken.__cause__
+            raise AssertionError(f"{maker.name} breaks the rule {name!r}: {broken}") from broken.__cause__
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
-            raise AssertionError(f"{_name(factory)} breaks the rule {name!r}: it raised {what}") from error
+            raise AssertionError(f"{maker.name} breaks the rule {name!r}: it raised {what}") from error
 
 
-def _name(factory: Callable[[], Callback]) -> str:
-    """How the callback is called in the message, also when it cannot be made or shown."""
-    try:
-        return repr(factory())
-    except Exception:
-        return getattr(factory, "__qualname__", repr(factory))
+class _Maker:
+    """The factory, and the name of what it made: to make one more for its name alone could do harm."""
+
+    def __init__(self, factory: Callable[[], Callback]) -> None:
+        self._factory = factory
+        self.name: str = getattr(factory, "__qualname__", repr(factory))
+
+    def __call__(self) -> Callback:
+        callback = self._factory()
+        with suppress(Exception):
+            self.name = repr(callback)
+        return callback

@@ -101,7 +101,7 @@ def docstring(factory: Factory) -> None:
     need(bool(text.strip()), f"{cls.__qualname__} has no docstring")
     need(">>>" in text, f"the docstring of {cls.__qualname__} has no example (>>>)")
     module = modules.get(cls.__module__)
-    names = dict(vars(module)) if module else {}
+    names = {**(vars(module) if module else {}), cls.__name__: cls}
     example = DocTestParser().get_doctest(text, names, cls.__qualname__, None, 0)
     out: list[str] = []
     with tried_out():

@@ -69,6 +69,7 @@ class Stage:
         task = model if isinstance(model, Task) else SupervisedTask(model, loss, torch.optim.SGD)
         self.task = task
         self.loop = Loop(model, task=task, callbacks=[callback], **{"folder": False, "device": "cpu"} | options)
+        self.loop._open = True  # a callback that is added is set up at once, as in a run
         self.line, self.state, self.scopes = self.loop.line, self.loop.state, self.loop.scopes
         self.run: Run = self.line.members[-1].view
         self._set_ranks(rank, world_size)

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,11 @@ def left_running(before: dict[str, frozenset[Any]]) -> list[str]:
 
 def _children() -> list[str]:
     """The process ids of the child processes, as Linux knows them; elsewhere none are seen."""
-    tasks = Path("/proc/self/task")
-    try:
-        return [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-    except OSError:  # no such file system, or a thread that ended meanwhile
-        return []
+    found: list[str] = []
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found += children.read_text().split()
+    return found
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

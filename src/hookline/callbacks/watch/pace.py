@@ -6,14 +6,14 @@ from typing import Final
 
 SHARE: Final = 100
 """A display may take one part in so many of the time; after a slow redraw the next one waits."""
-SLOWEST: Final = 1800.0
-"""The longest that a log of a long run waits for its next line."""
+PART, SLOWEST = 40, 3600.0
+"""In a log a line waits at least for this part of the run's time, and at most for an hour."""
 
 
 class Pace:
     """``due`` is the moment of the next redraw. What ends in between is shown at once, as long as it is rare.
 
-    With ``thin`` the interval grows with the run, to a sixtieth of its time: a log of a week stays small.
+    With ``thin`` the interval grows with the run, to a fortieth of its time: the log of a week stays small.
 
     >>> pace = Pace(10.0, burst=1)
     >>> pace.start(0.0)
@@ -54,4 +54,4 @@ class Pace:
         self.due = ended + max(self._interval_at(ended), SHARE * cost)
 
     def _interval_at(self, now: float) -> float:
-        return max(self._interval, min((now - self._began) / 60, SLOWEST)) if self._thin else self._interval
+        return max(self._interval, min((now - self._began) / PART, SLOWEST)) if self._thin else self._interval

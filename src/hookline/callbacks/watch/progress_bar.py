@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,8 +35,8 @@ class ProgressBar(Callback):
 
     In a terminal and in a notebook: a bar for the epochs and one for the steps (or a single one, in the unit of
     ``max_duration``), and one for the evaluation or prediction that is under way; what the program prints
-    meanwhile appears above. In a log: one line now and then, one at the end of each epoch and evaluation, and in
-    all not more than 100 KB, however many steps, epochs or days. It closes on every way out of a run.
+    meanwhile appears above. In a log: a line now and then, and one at the end of each epoch and evaluation, but
+    never many in a short time: 10,000 steps stay under 100 KB. It closes on every way out of a run.
 
     ``metrics`` are the names to show; none means the newest of ``train/…`` and ``val/…``. A value is that of the
     last complete interval (``log_every``), since to read one that is still being averaged would stop the device;
@@ -139,7 +139,7 @@ class ProgressBar(Callback):
         self._show_edge(run)
 
     def on_stop(self, run: Run) -> None:
-        self._note = f"stopped: {run.stop_reason}"
+        self._note = f"stopped: {' '.join(run.stop_reason.split())}"
 
     def _tick_of_training(self, run: Run) -> None:
         now = perf_counter()
@@ -211,6 +211,16 @@ class ProgressBar(Callback):
             self._show(run)
         self._close()
 
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """A callback that fails is switched off and hears of no teardown: it must close its display itself."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):
+                self._close()
+            raise
+
     def _close(self) -> None:
         display, self._display, self._due = self._display, None, math.inf
         if display is not None:
@@ -233,14 +243,9 @@ class ProgressBar(Callback):
         if self._due == math.inf:  # no bar is wanted, or it was closed
             return
         began = perf_counter()
-        try:
+        with self._closing():
             display = self._display or self._open(run, began)
             display.update(self._progress(run, began, loss))
-        except BaseException:
-            # A callback that fails is switched off and hears of no teardown: it must close its display itself.
-            with suppress(Exception):
-                self._close()
-            raise
         self._pace.shown(began, perf_counter())
         self._due = self._pace.due if self._schedule is None else 0.0
 
@@ -281,10 +286,11 @@ class ProgressBar(Callback):
         if self._due == math.inf:
             return
         metrics, stale = run.metrics, STALE.get(run.entry_point, ())
-        for name in list(metrics):
-            wanted = name in self.metrics or (not self.metrics and _of_interest(name))
-            if wanted and name.startswith(only) and not name.startswith(stale):
-                self._values[name] = metrics[name]
+        with self._closing():
+            for name in list(metrics):
+                wanted = name in self.metrics or (not self.metrics and _of_interest(name))
+                if wanted and name.startswith(only) and not name.startswith(stale):
+                    self._values[name] = metrics[name]
 
     def _loss(self, run: Run) -> float | None:
         """The loss of this step, as long as there is no average yet."""

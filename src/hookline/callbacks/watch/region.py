@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,23 @@ NOBODY_THERE: Final = (OSError, ValueError, AttributeError)
 """What writing to a terminal that is gone raises, to a stream that is closed, to one that is ``None``."""
 
 
+class SharedText:
+    """A text that the workers of a loader see, too: processes that were forked after it was made."""
+
+    def __init__(self, size: int = 65536) -> None:
+        self._memory = mmap.mmap(-1, size)
+        self._room = size - 4
+
+    def set(self, text: str) -> None:
+        data = text.encode("utf-8", "replace")[: self._room]
+        self._memory[4 : 4 + len(data)] = data
+        self._memory[:4] = len(data).to_bytes(4, "big")
+
+    def get(self) -> str:
+        length = int.from_bytes(self._memory[:4], "big")
+        return self._memory[4 : 4 + length].decode("utf-8", "replace")
+
+
 class Region:
     """Draws a text of some lines at the end of what the terminal shows, again and again.
 
@@ -27,32 +45,35 @@ class Region:
     def __init__(self, stream: IO[str], size: Callable[[], tuple[int, int]]) -> None:
         self._stream = stream
         self._size = size
-        self._text = ""
+        self._text = SharedText()
 
     def draw(self, text: str) -> None:
         """Take the place of the last text. What does not fit on the screen is cut off: it could not be erased."""
-        erase, (_, height) = self._erase(), self._size()
-        self._text = "\n".join(text.split("\n")[: max(1, height - 1)])
+        erase, (_, height) = self._erase(self._text.get()), self._size()
+        text = "\n".join(text.split("\n")[: max(1, height - 1)])
+        self._text.set(text)
         with suppress(*NOBODY_THERE):
-            self._write(erase + self._text)
+            self._write(erase + text)
 
     def print_above(self, text: str) -> None:
+        """Also from a worker: it sees what is on the screen now, and whether anything is."""
+        here = self._text.get()
         reset = PLAIN if "\x1b" in text else ""
-        self._write(f"{self._erase()}{text}{reset}\n{self._text}")
+        self._write(f"{self._erase(here)}{text}{reset}\n{here}")
 
     def end(self) -> None:
         """Leave the last text where it is, and the cursor below it."""
-        if self._text:
-            self._text = ""
+        if self._text.get():
+            self._text.set("")
             with suppress(*NOBODY_THERE):
                 self._write("\n")
 
-    def _erase(self) -> str:
-        """Go back to where the text begins. In a window that became narrower its lines have been broken."""
-        if not self._text:
+    def _erase(self, text: str) -> str:
+        """Go back to where a text begins. In a window that became narrower its lines have been broken."""
+        if not text:
             return ""
         width = max(1, self._size()[0])
-        lengths = [cell_len(CODES.sub("", line)) for line in self._text.split("\n")]
+        lengths = [cell_len(CODES.sub("", line)) for line in text.split("\n")]
         rows = sum(max(1, math.ceil(length / width)) for length in lengths)
         return "\r" + ERASE_LINE + (UP + ERASE_LINE) * (rows - 1)
 

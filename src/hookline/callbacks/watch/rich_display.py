@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hookline.callbacks.watch.display import Progress
-from hookline.callbacks.watch.redirect import above
-from hookline.callbacks.watch.region import Region
+from hookline.callbacks.watch.redirect import above, is_terminal
+from hookline.callbacks.watch.region import NOBODY_THERE, Region
 from hookline.callbacks.watch.wording import beside_bar, number
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class RichDisplay:
     def __init__(self) -> None:
         self._console = console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
         self._region = Region(sys.stdout, lambda: console.size)
-        self._moves = console.is_terminal and not console.is_dumb_terminal
+        self._moves = is_terminal(sys.stdout) and not console.is_dumb_terminal
         self._redirected = ExitStack()
         self._last: Progress | None = None
 
@@ -57,25 +57,36 @@ class RichDisplay:
             self._redirected.close()
 
     def _draw(self, progress: Progress) -> None:
-        with self._console.capture() as captured:
-            self._console.print(draw(progress, self._console))
-        self._region.draw(captured.get().rstrip("\n"))
+        frame = draw(progress, self._console)
+        with suppress(*NOBODY_THERE):  # a capture flushes the terminal
+            with self._console.capture() as captured:
+                self._console.print(frame)
+            self._region.draw(captured.get().rstrip("\n"))
 
 
 def draw(progress: Progress, console: Console) -> Group:
     """The bars as a table, the metrics below it. Where it is narrow the words go first, then the bars."""
     names = [_safe(bar.name, console) for bar in progress.bars]
     counts = [_safe(bar.count, console) for bar in progress.bars]
-    room = console.width - 4 - max(map(len, names), default=0) - max(map(len, counts), default=0)
+    count_width = max(map(_final_width, counts), default=0)
+    room = console.width - 4 - max(map(len, names), default=0) - count_width
     width = max(0, min(WIDEST, room, max(SHORTEST, room - WORDS)))
     table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("left", "right", "left", "left"):
-        table.add_column(no_wrap=True, overflow="crop", justify=justify)
+    for _ in range(4):
+        table.add_column(no_wrap=True, overflow="crop")
     for index, bar in enumerate(progress.bars):
         line = BarLine(total=bar.total, completed=bar.done, width=width) if width > 2 else ""
         words = beside_bar(bar, progress.seconds if index == 0 else None, bool(progress.note))
-        table.add_row(names[index], counts[index], line, Text(words[: max(0, room - width - 2)], style="dim"))
+        table.add_row(
+            names[index], counts[index].rjust(count_width), line, Text(words[: max(0, room - width - 2)], style="dim")
+        )
     return Group(table, *_lines(_parts(progress, console), console.width))
+
+
+def _final_width(count: str) -> int:
+    """``9/115`` will be ``115/115``: what stands beside it does not move then."""
+    _, slash, total = count.partition("/")
+    return max(len(count), 2 * len(total) + 1 if slash else 0)
 
 
 def _parts(progress: Progress, console: Console) -> Iterator[Text]:

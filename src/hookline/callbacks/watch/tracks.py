@@ -25,7 +25,7 @@ class Mark(NamedTuple):
 
     seconds: float
     position: float
-    """In the unit of ``max_duration``, or in batches."""
+    """In the unit of ``max_duration``."""
     step: int
     sample: int
 
@@ -65,12 +65,14 @@ class TrainTrack:
         self._window = Window()
         self._accumulate = getattr(getattr(run.loop, "settings", None), "accumulate", 1)
         self.start_epoch(run)
+        self._begun = False
         self._first = self._position(run.clock, run.max_duration)
 
     def start_epoch(self, run: Run) -> None:
         """The number of the epoch is kept, because ``clock.epoch`` counts it while its evaluation still runs."""
         self.epoch = run.clock.epoch + 1
         self._batches = length(run.loaders.get("train"))
+        self._begun = True
 
     def set_aside(self, seconds: float) -> None:
         """An evaluation or a prediction took so long: it is no part of the speed of training."""
@@ -78,59 +80,60 @@ class TrainTrack:
 
     def mark(self, run: Run, now: float) -> None:
         """Some steps have ended, and are about to be shown."""
-        clock = run.clock
+        clock, self._begun = run.clock, True
         position = self._position(clock, run.max_duration)
         self._window.add(Mark(now - self._began - self._aside, position, clock.step, clock.sample))
 
     def show(self, run: Run, now: float) -> tuple[tuple[Bar, ...], str]:
         """The bars, and what is counted beside them."""
         clock, end = run.clock, run.max_duration
-        left = self._seconds_left(clock, end, now)
+        left, epoch = self._seconds_left(clock, end, now), f"epoch {self.epoch}"
         if end is None:
-            return (self._step_bar(clock, left),), f"epoch {self.epoch}"
-        position = self._position(clock, end)
+            return (self._step_bar(clock, left),), epoch
+        if end.unit == "ep" and end.value == 1:  # two bars would show the same
+            return (self._step_bar(clock, left),), f"{epoch}/1"
+        done, total = self._position(clock, end), end.value
         match end.unit:
-            case "ep" if end.value == 1:  # two bars would show the same
-                return (self._step_bar(clock, left),), f"epoch {self.epoch}/1"
             case "ep":
-                whole = Bar("epoch", f"{self.epoch}/{end.value}", position, end.value, seconds_left=left)
+                whole = Bar("epoch", f"{self.epoch}/{total}", done, total, seconds_left=left)
                 return (whole, self._step_bar(clock)), ""
             case "st":
-                count = f"{clock.step}/{end.value}"
-                return (
-                    Bar("step", count, position, end.value, self._speed("step", "it"), left),
-                ), f"epoch {self.epoch}"
+                return (Bar("step", f"{clock.step}/{total}", done, total, self._speed(), left),), epoch
             case "sp":
-                count, pace = f"{clock.sample}/{end.value}", self._speed("sample", "samples")
-                bar = Bar("sample", count, position, end.value, pace, left)
+                bar = Bar("sample", f"{clock.sample}/{total}", done, total, self._speed("sample", "samples"), left)
             case "tok":
-                count, pace = f"{large(clock.token)}/{large(end.value)}", self._speed("position", "tokens")
-                bar = Bar("token", count, position, end.value, pace, left)
+                count = f"{large(clock.token)}/{large(total)}"
+                bar = Bar("token", count, done, total, self._speed("position", "tokens"), left)
             case _:
-                bar = Bar("time", f"{span(position)}/{span(end.value)}", position, end.value, self._speed(), left)
-        return (bar,), f"epoch {self.epoch} step {clock.step}"
+                bar = Bar("time", f"{span(done)}/{span(total)}", done, total, self._speed(), left)
+        return (bar,), f"{epoch} step {clock.step}"
 
     def _step_bar(self, clock: Clock, left: float | None = None) -> Bar:
         """The steps of the epoch. Its length is in batches: a step that is skipped is data, and no step."""
-        done, total = clock.batch_in_epoch, self._batches
+        (done, steps), total = self._in_epoch(clock), self._batches
         if total is not None and done > total:  # the loader's length was wrong
             total = None
-        steps = clock.step_in_epoch
         count = str(steps) if total is None else f"{steps}/{math.ceil(total / self._accumulate)}"
         return Bar("step", count, done, total, self._speed(), left)
 
     def _speed(self, field: str = "step", unit: str = "it") -> str:
         """The speed of the bar itself, and for steps also that of the samples."""
-        fields = [(field, unit)] + ([("sample", "samples")] if field == "step" else [])
-        found = [(self._window.per_second(name), word) for name, word in fields]
-        return ", ".join(speed(value, word) for value, word in found if value is not None)
+        words = speed(self._window.per_second(field), unit)
+        samples = speed(self._window.per_second("sample"), "samples") if field == "step" else ""
+        return ", ".join(part for part in (words, samples) if part)
+
+    def _in_epoch(self, clock: Clock) -> tuple[int, int]:
+        """Batches and steps. Before a second ``fit`` begins its first epoch, the clock still shows the one before."""
+        batches, steps = clock.batch_in_epoch, clock.step_in_epoch
+        return (0, 0) if not self._begun and batches == self._batches else (batches, steps)
 
     def _position(self, clock: Clock, end: Duration | None) -> float:
         """How far it is in the unit of ``max_duration``; for epochs with the part of the one that is under way."""
         if end is not None and end.unit != "ep":
             return clock.elapsed(end.unit)
-        under_way = clock.epoch < self.epoch and self._batches
-        return clock.epoch + (min(1.0, clock.batch_in_epoch / self._batches) if under_way and self._batches else 0.0)
+        if clock.epoch >= self.epoch or not self._batches:
+            return clock.epoch
+        return clock.epoch + min(1.0, self._in_epoch(clock)[0] / self._batches)
 
     def _seconds_left(self, clock: Clock, end: Duration | None, now: float) -> float | None:
         """At the speed of the last seconds, plus the share of evaluations so far."""
@@ -167,8 +170,9 @@ class LoaderTrack:
         count = str(done) if total is None else f"{done}/{total}"
         if not done or seconds <= 0:
             return Bar(self.name, count, done, total)
-        words = f"{speed(done / seconds, 'it')}, {speed(self._clock.sample / seconds, 'samples')}"
-        return Bar(self.name, count, done, total, words, None if total is None else (total - done) * seconds / done)
+        words = (speed(done / seconds, "it"), speed(self._clock.sample / seconds, "samples"))
+        left = None if total is None else (total - done) * seconds / done
+        return Bar(self.name, count, done, total, ", ".join(part for part in words if part), left)
 
 
 def length(loader: Any) -> int | None:

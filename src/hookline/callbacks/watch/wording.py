@@ -37,13 +37,13 @@ def span(seconds: float) -> str:
     return f"{f'{days}d ' if days else ''}{hour}:{minute:02}:{second:02}"
 
 
-def speed(per_second: float, unit: str) -> str:
-    """So many a second; for what is slow and has no plural, so many seconds each.
+def speed(per_second: float | None, unit: str) -> str:
+    """So many a second; for slow iterations, so many seconds each. Nothing while it is not known.
 
     >>> speed(12.34, "it"), speed(0.25, "it"), speed(1210.4, "samples"), speed(2_345_678, "tokens")
     ('12.3 it/s', '4.00 s/it', '1,210 samples/s', '2.35M tokens/s')
     """
-    if per_second <= 0 or not math.isfinite(per_second):
+    if per_second is None or per_second <= 0 or not math.isfinite(per_second):
         return ""
     if per_second < 1 and unit == "it":
         return f"{1 / per_second:.2f} s/it"
