@@ -61,5 +61,6 @@ class HooklineWarning(UserWarning):
 
 def add_secondary(error: BaseException, other: BaseException) -> None:
     """The first error is the one that is raised; a later one becomes a note on it, with its own notes."""
-    told = "; ".join([f"{type(other).__name__}: {other}", *getattr(other, "__notes__", ())])
-    error.add_note(f"then this failed too: {told}")
+    notes = getattr(other, "__notes__", ())
+    where = notes[0].removeprefix("in ").partition(" at ")[0] if notes else "the run"
+    error.add_note(f"then {where} failed too: {type(other).__name__}: {other}")

@@ -60,7 +60,7 @@ class Agenda:
         self.finished = self.max_duration is not None and clock.reached(self.max_duration)
         schedules = [schedule for schedule in (self._logs, self._evals) if schedule is not None]
         sample_edge = self._pick + 1 if self.sampling else self._pick
-        self.wake = min([self._end(), sample_edge, clock.step + FOLD, *(s.next_step(clock) for s in schedules)])
+        self.wake = min([self._end(), sample_edge, clock.step + FOLD // 2, *(s.next_step(clock) for s in schedules)])
 
     def _sample(self, step: int) -> None:
         """One step in 64 goes through timed hooks, at a pseudo-random place in each group of 64."""

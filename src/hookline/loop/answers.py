@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from hookline.errors import SetupError, StopTraining
+from hookline.errors import LossError, SetupError, StopTraining
 from hookline.loop.data import is_one_shot, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
 
 if TYPE_CHECKING:
     from hookline.loop.training import Training
     from hookline.run import Run, RunState
+
+
+RETURNED = {"loss", "weight", "outputs"}
+
+
+def check_returned(method: str, found: dict[str, Any]) -> None:
+    """What a batch may return besides a loss; a metric is logged, not returned."""
+    if not found.keys() <= RETURNED or "loss" not in found:
+        raise LossError(
+            f"{method} returned a dict with {', '.join(map(str, found)) or 'nothing'}: it must have 'loss' and may have "
+            f"'weight' and 'outputs'; log metrics with run.log({{...}})"
+        )
 
 
 class Batches(Protocol):
@@ -44,6 +56,7 @@ def _evaluate_batch(loop: Training, task: Any, run: Run, state: RunState, batch:
         return
     weight = None
     if isinstance(found, dict):
+        check_returned("eval_batch", found)
         if "outputs" in found:
             state.outputs = found["outputs"]
         weight, found = found.get("weight"), found.get("loss")

@@ -8,11 +8,12 @@ from typing import Any
 
 from hookline.errors import DataError, MetricError, SetupError
 from hookline.loop.agenda import Agenda
-from hookline.loop.data import set_epoch
+from hookline.loop.data import is_one_shot, set_epoch
 from hookline.loop.metrics import Series
 from hookline.loop.monitors import check_train_monitors
 from hookline.loop.schedulers import Scheduler
 from hookline.loop.session import Session
+from hookline.loop.supervised import SupervisedTask
 from hookline.loop.weights import Weights
 from hookline.run import MISSING
 
@@ -28,6 +29,7 @@ class Course:
         self._clock, self._book, self._requests = session.state.clock, session.book, session.state.requests
         self._weights = weights
         self._evaluated = -1  # the version of the weights at the last evaluation
+        self._updates_before = 0  # this training began
         self._mid_epoch = False
         self._announced = self._monitors_checked = self._epoch_trained = False
         self._mark = 0
@@ -49,7 +51,9 @@ class Course:
         self._state.stage = "train"
         self._announced = False
         self._drop_moment()
-        if not self._state.model.training:
+        self._updates_before = self._weights.updates
+        task = self._session.task
+        if not (task.model if isinstance(task, SupervisedTask) else self._state.model).training:
             self._session.module.train()  # one that is in train mode keeps its frozen parts as they are
         for optimizer in self._state.optimizers.values():
             optimizer.zero_grad()
@@ -105,8 +109,9 @@ class Course:
             line.emit(line.hooks.train_epoch_start)
             return iter(loader)
         iterator: Iterator[Any] = iter(loader)
-        for _ in range(clock.batch_in_epoch):
-            next(iterator, None)
+        if not is_one_shot(loader):  # an iterator is where it was left
+            for _ in range(clock.batch_in_epoch):
+                next(iterator, None)
         return iterator
 
     def end_epoch_training(self, *, completed: bool) -> None:
@@ -140,7 +145,7 @@ class Course:
                 f"the training loader gave no batch in epoch {self._clock.epoch}; a generator is used up after one "
                 f"epoch: pass something that can be iterated over again"
             )
-        if completed and length < math.inf:
+        if completed and position < length < math.inf:
             raise DataError(
                 f"the training loader ended after {position} of {length} batches; "
                 f"a StopIteration that is raised inside a data set ends the epoch like this"
@@ -184,7 +189,9 @@ class Course:
     def eval_due(self) -> bool:
         """An evaluation is due: by ``eval_every``, by request, or one at the end. Never two of the same weights."""
         stop = self._requests.stop
-        final = self._over() and self.agenda.has_evaluations and not (stop is not None and stop.interrupt)
+        trained = self._weights.updates > self._updates_before
+        interrupted = stop is not None and stop.interrupt
+        final = self._over() and trained and self.agenda.has_evaluations and not interrupted
         return (self._requests.evaluate or final) and self._evaluated != self._weights.version()
 
     def evaluated(self, *, left: bool = False) -> None:

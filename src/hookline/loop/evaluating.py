@@ -12,6 +12,7 @@ import torch
 from hookline.errors import DataError
 from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
+from hookline.progress import EvalClock
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def evaluation(
     state, line, scopes, book = loop.state, loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     metrics: dict[str, Any] = {}
-    loop.requests.leave_evaluation = left = False
+    left = False
+    if not silent:
+        loop.requests.leave_evaluation = False
     with untouched(loop, stage, list(loaders.values()), silent=silent):
         book.open_layer()
         try:
@@ -53,9 +56,12 @@ def evaluation(
                 scopes.leave(mark)
             metrics = book.close_layer(keep=not silent and not left)
         except GeneratorExit:
-            layer = book.detach_layer()
-            name = state.loader_name
-            loop.handles.leave(scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer), evaluation=True)
+            layer, name, clock = book.detach_layer(), state.loader_name, loop.clock.eval
+            if silent:
+                return metrics
+            loop.handles.leave(
+                scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer, clock), evaluation=True
+            )
             return metrics
         except BaseException as error:
             scopes.leave(mark, because=error)
@@ -66,9 +72,11 @@ def evaluation(
     return metrics
 
 
-def _finish_left(loop: Training, stage: str, name: Any, layer: Any) -> None:
+def _finish_left(loop: Training, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
     """The body was left by ``break``: what was measured until then counts."""
     with untouched(loop, stage, []):
+        again = loop.clock.eval
+        again.batch, again.sample, again.token = clock.batch, clock.sample, clock.token
         loop.session.book.attach_layer(layer)
         loop.state.loader_name = name
         if name is not MISSING:
@@ -82,9 +90,10 @@ def _finish_left(loop: Training, stage: str, name: Any, layer: Any) -> None:
 
 def prediction(loop: Training, loader: Any, *, silent: bool = False) -> Generator[Any, None, None]:
     """One prediction."""
-    line, scopes = loop.line, loop.scopes
+    line, scopes, book = loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     with untouched(loop, "predict", [loader], silent=silent):
+        book.open_layer()
         try:
             if not silent:
                 scopes.enter(line.hooks.around_predict)
@@ -94,9 +103,13 @@ def prediction(loop: Training, loader: Any, *, silent: bool = False) -> Generato
             line.emit(line.hooks.predict_end)
             if not silent:
                 scopes.leave(mark)
+            book.close_layer(keep=not silent)
         except GeneratorExit:
-            loop.handles.leave(scopes, mark, finish=lambda: line.emit(line.hooks.predict_end))
+            book.detach_layer()
+            if not silent:
+                loop.handles.leave(scopes, mark, finish=lambda: line.emit(line.hooks.predict_end))
         except BaseException as error:
+            book.detach_layer()
             scopes.leave(mark, because=error)
             raise
 

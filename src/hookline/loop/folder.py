@@ -16,9 +16,9 @@ def place(settings: Settings, started: datetime) -> tuple[str, str, Path | None]
     if settings.folder is False:
         return project, name or f"{started:%Y-%m-%d_%H-%M-%S}", None
     if settings.folder is not None:
-        return project, name or settings.folder.name, settings.folder
+        return project, name or settings.folder.name, settings.folder.absolute()
     name = name or f"{started:%Y-%m-%d_%H-%M-%S}"
-    return project, name, Path("runs") / project / name
+    return project, name, (Path("runs") / project / name).absolute()  # a run may change the working directory
 
 
 def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str, Path | None]:
@@ -28,14 +28,23 @@ def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str
     if settings.folder is not None:
         if (folder / "metrics.jsonl").exists():
             raise SetupError(f"folder={str(folder)!r} holds a run already (metrics.jsonl); give another, or remove it")
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder, exist_ok=True)
         return name, folder
     free, number = folder, 1
-    while True:
-        try:
-            free.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-            free = folder.with_name(f"{name}-{number}")
-        else:
-            return free.name, free
+    while free.exists() or not _make(free):
+        number += 1
+        free = folder.with_name(f"{name}-{number}")
+    return free.name, free
+
+
+def _make(folder: Path, *, exist_ok: bool = False) -> bool:
+    """Whether the folder was made; not if another run has just made it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=exist_ok)
+    except FileExistsError:
+        if exist_ok:
+            raise SetupError(f"folder={str(folder)!r} is a file; give a folder") from None
+        return False
+    except OSError as error:
+        raise SetupError(f"folder={str(folder)!r} cannot be made: {error}; give another folder") from error
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import torch
@@ -10,7 +11,14 @@ from hookline.errors import LossError
 
 
 def divide(optimizer: torch.optim.Optimizer, weight: Any) -> None:
-    """Divide the gradients, once, by the sum of weights that they were added up with."""
+    """Divide the gradients, once, by the sum of weights that they were added up with.
+
+    Without any weight there is nothing to divide: the gradients are zero, and stay so.
+    """
+    if isinstance(weight, torch.Tensor):
+        weight = torch.where(weight == 0, torch.ones_like(weight), weight)
+    elif weight == 0:
+        return
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     dense = [p.grad for p in parameters if p.grad.layout == torch.strided]
     if dense:
@@ -18,6 +26,17 @@ def divide(optimizer: torch.optim.Optimizer, weight: Any) -> None:
     for parameter in parameters:
         if parameter.grad.layout != torch.strided:
             parameter.grad.div_(weight)
+
+
+def check_weight(weight: Any, where: str) -> Any:
+    """How much a loss counts: a number that is not negative, or a tensor with one."""
+    if isinstance(weight, torch.Tensor) and weight.numel() == 1:
+        return weight.detach().reshape(())
+    if isinstance(weight, numbers.Real) and float(weight) >= 0:
+        return weight
+    raise LossError(
+        f"the weight of the loss at {where} is {weight!r:.80}; give one number, such as the tokens in the batch"
+    )
 
 
 def explain_loss(loss: Any, where: str) -> LossError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -19,6 +19,13 @@ from hookline.loop.session import Session
 from hookline.loop.settings import Options, Settings
 from hookline.loop.training import Training
 from hookline.run import Run
+
+
+def as_list(callbacks: Iterable[object]) -> list[object]:
+    """The callbacks of a run; one alone is a likely mistake."""
+    if isinstance(callbacks, Iterable) and not isinstance(callbacks, str | bytes | Mapping | type):
+        return list(callbacks)
+    raise SetupError(f"callbacks={callbacks!r:.80}: pass a list, such as callbacks=[hl.EarlyStopping()]")
 
 
 class Loop(Training):
@@ -46,7 +53,7 @@ class Loop(Training):
         task: Any = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(Session(model, task, optimizer, scheduler, callbacks, Settings.read(options), self))
+        super().__init__(Session(model, task, optimizer, scheduler, as_list(callbacks), Settings.read(options), self))
         self.answers = self.state.answers = LoopAnswers(self)
         self.entry_point = "fit"
         self._open = False

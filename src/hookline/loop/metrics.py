@@ -175,7 +175,7 @@ class MetricBook:
     def fold(self) -> None:
         """Bound the memory of a long interval."""
         for series in self._layers[0].values():
-            if len(series.values) >= FOLD:
+            if len(series.values) >= FOLD // 2:
                 series.fold()
 
     def end_interval(self) -> bool:
@@ -228,10 +228,11 @@ class MetricBook:
     def _record(self, metrics: Mapping[str, Value], kind: Kind) -> None:
         clock = self._state.clock
         rows = [MetricRow(name, clock.step, clock.epoch, value, kind, clock.seconds) for name, value in metrics.items()]
-        for row in rows:
-            self._newest[row.name] = row.value
-            self._state.history.record(row)
-        self._write(rows)
+        self._newest.update(metrics)
+        if self._state.entry_point in ("fit", "train"):
+            for row in rows:
+                self._state.history.record(row)
+            self._write(rows)
 
 
 def _number_or_tensor(name: str, value: Any) -> float | Tensor:
@@ -255,6 +256,7 @@ def _number_or_tensor(name: str, value: Any) -> float | Tensor:
 
 
 def _weight(name: str, weight: Any) -> Any:
+    """How much a value counts: a number that is not negative, or a copy of a tensor."""
     if isinstance(weight, Tensor):
         return weight.detach().clone()
     if weight is None or (isinstance(weight, numbers.Real) and float(weight) >= 0):

@@ -61,7 +61,7 @@ class Session:
             metrics=MISSING,  # type: ignore[arg-type]  # the book needs the state
             answers=MISSING,  # type: ignore[arg-type]  # the loop gives them
             loop=loop,
-            model=getattr(task, "model", None) or model,
+            model=model,
             device=settings.device,
             project=project,
             name=name,

@@ -26,7 +26,6 @@ HINTS = {
     "gradient_accumulation_steps": "write accumulate=4",
     "log_every_n_steps": "write log_every='50st'",
     "val_check_interval": "write eval_every='500st' or '1ep'",
-    "resume_from_checkpoint": "write resume='auto' or a path",
     "accelerator": "write device='cuda'",
     "default_root_dir": "write folder='…'",
 }
@@ -99,11 +98,10 @@ class Settings:
         _check_accumulate(given.get("accumulate", 1))
         _check_precision(given.get("precision", "fp32"))
         _check_name(given.get("name"))
+        _check_kinds(given)
         given["device"] = default_device(given.get("device"))
         if isinstance(given.get("folder"), str):
             given["folder"] = Path(given["folder"])
-        if given.get("folder") is True:
-            raise SetupError("folder=True: give a path, None for a new folder under runs/, or False to write nothing")
         given["config"] = dict(given.get("config") or {})
         return cls(**given)
 
@@ -113,9 +111,11 @@ def default_device(device: str | torch.device | None) -> torch.device:
     if device is None:
         return torch.accelerator.current_accelerator() or torch.device("cpu")
     try:
-        return torch.device(device)
-    except RuntimeError as error:
+        found = torch.device(device)
+        torch.empty(0, device=found)  # says whether it is there
+    except (RuntimeError, TypeError, AssertionError) as error:
         raise SetupError(f"device={device!r}: {str(error).splitlines()[0]}") from None
+    return found
 
 
 def _check_accumulate(accumulate: object) -> None:
@@ -128,6 +128,23 @@ def _check_precision(precision: object) -> None:
         raise SetupError(f"precision={precision!r}: use one of {', '.join(get_args(PrecisionName))}")
 
 
-def _check_name(name: str | None) -> None:
+def _check_kinds(given: dict[str, Any]) -> None:
+    """Options of the wrong kind, which would fail later and elsewhere."""
+    folder, seed = given.get("folder"), given.get("seed")
+    if folder is not None and folder is not False and (not isinstance(folder, str | Path) or not str(folder)):
+        raise SetupError(
+            f"folder={folder!r}: give a path, None for a new folder under runs/, or False to write nothing"
+        )
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise SetupError(f"seed={seed!r}: give a whole number")
+    if not isinstance(given.get("config") or {}, Mapping):
+        raise SetupError(f"config={given['config']!r}: give a dict of hyper-parameters")
+    if not isinstance(given.get("compile", False), bool | Mapping):
+        raise SetupError(f"compile={given['compile']!r}: give True, or a dict of keywords for torch.compile")
+
+
+def _check_name(name: object) -> None:
+    if name is not None and not isinstance(name, str):
+        raise SetupError(f"name={name!r}: give 'run' or 'project/run'")
     if name is not None and (not name.strip("/ ") or name.count("/") > 1 or ".." in name):
         raise SetupError(f"name={name!r}: give 'run' or 'project/run'")

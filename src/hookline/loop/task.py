@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
+from hookline.errors import SetupError
 from hookline.events import Event, Hooks
 from hookline.loop.data import count
 
@@ -62,7 +63,10 @@ def counter(task: Task[Any] | None) -> Callable[[Any], tuple[int, int | None]]:
         return count
 
     def counted(batch: Any) -> tuple[int, int | None]:
-        samples, tokens = task.count(batch)
+        found: Any = task.count(batch)
+        if not isinstance(found, tuple) or len(found) != 2 or found[0] is None:
+            raise SetupError(f"{type(task).__name__}.count(batch) returned {found!r}; return (samples, tokens or None)")
+        samples, tokens = found
         return int(samples), None if tokens is None else int(tokens)  # a clock counts in plain numbers
 
     return counted

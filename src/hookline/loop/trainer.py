@@ -10,9 +10,9 @@ from typing import Any, Unpack
 from torch import nn
 
 from hookline.errors import SetupError, StopTraining
-from hookline.loop.answers import Returning, evaluate_task, predict_task
+from hookline.loop.answers import Returning, check_returned, evaluate_task, predict_task
 from hookline.loop.data import named_loaders
-from hookline.loop.loop import Loop
+from hookline.loop.loop import Loop, as_list
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.result import Result
 from hookline.loop.sanity import sanity_check
@@ -37,7 +37,7 @@ class Trainer:
     def __init__(self, *, callbacks: Iterable[object] = (), **options: Unpack[Options]) -> None:
         Settings.read(options)  # what is wrong is said here, not at the first fit
         self._options = options
-        self._callbacks = list(callbacks)
+        self._callbacks = as_list(callbacks)
         self._given: tuple[Any, ...] = ()
         self._loop: Loop | None = None
 
@@ -154,6 +154,7 @@ class Trainer:
                         loop.drop_batch(stop.reason, type(task).__name__)
                         continue
                     if found.__class__ is dict:
+                        check_returned("train_batch", found)
                         loop.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
                     elif found is not None:
                         loop.backward(found)
@@ -185,10 +186,10 @@ class Trainer:
     def _prepare(self, entry: str, model: nn.Module, loss: Any, optimizer: Any, scheduler: Any) -> Loop:
         """The loop for this model: that of the last call if nothing differs, else a new one."""
         given = (model, loss, optimizer, scheduler)
-        if self._loop is None or not self._goes_on(entry, given):
+        loop = self._loop
+        if loop is None or not self._goes_on(entry, given):
             is_task = isinstance(model, Task)
-            self._given = given
-            self._loop = Loop(
+            loop = Loop(
                 model,
                 optimizer if is_task else None,
                 scheduler=scheduler if is_task else None,
@@ -196,8 +197,10 @@ class Trainer:
                 task=model if is_task else SupervisedTask(model, loss, optimizer, scheduler),
                 **self._options,
             )
-        self._loop.entry_point = entry
-        return self._loop
+            if self._loop is None or entry in ("fit", "train"):  # an evaluation of another model ends no fit
+                self._given, self._loop = given, loop
+        loop.entry_point = entry
+        return loop
 
     def _goes_on(self, entry: str, given: tuple[Any, ...]) -> bool:
         """Whether a call goes on with the last loop; an evaluation may leave out loss and optimizer."""
@@ -222,7 +225,7 @@ def _set_end(loop: Loop, extend: str | Duration | None) -> None:
 @contextmanager
 def _with(loop: Loop, callbacks: Iterable[object]) -> Iterator[None]:
     """The loop opened, with callbacks that are there for this call only."""
-    extra = loop.line.add(callbacks)
+    extra = loop.line.add(as_list(callbacks))
     try:
         with loop:
             yield

@@ -29,18 +29,20 @@ class Weights:
     @contextmanager
     def swap(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
         """Put other tensors in place; nothing is copied, and the raw ones come back on every way out."""
-        own: dict[str, Any] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        if not isinstance(weights, Mapping):
+            raise SetupError("swap_weights: give a mapping of names to tensors, such as a state dict")
+        own: dict[str, Any] = dict(self._model.named_parameters(remove_duplicate=False))
+        own.update(self._model.named_buffers(remove_duplicate=False))
         unknown = [name for name in weights if name not in own]
         if unknown:
             raise SetupError(
-                f"swap_weights: the model has no {', '.join(unknown[:5])}; "
+                f"swap_weights: the model has no {', '.join(map(str, unknown[:5]))}; "
                 f"the names are those of its parameters and buffers"
             )
         for name, tensor in weights.items():
-            if tensor.shape != own[name].shape:
-                raise SetupError(
-                    f"swap_weights: {name} has the shape {tuple(own[name].shape)}, not {tuple(tensor.shape)}"
-                )
+            shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            if shape != tuple(own[name].shape):
+                raise SetupError(f"swap_weights: {name} needs a tensor of {tuple(own[name].shape)}, not {shape}")
         raw = {name: own[name].data for name in weights}
         self.raw.append(raw)
         self._put(own, {name: t.detach().to(own[name].device, own[name].dtype) for name, t in weights.items()})

@@ -1,0 +1,241 @@
+"""One batch and one step: backward, the window of batches that make a step, the update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hookline.errors import LossError, ScopeError, SetupError
+from hookline.loop.course import Course
+from hookline.loop.gradients import check_weight, explain_loss
+from hookline.loop.handles import Handles
+from hookline.loop.optimizers import name_of
+from hookline.loop.schedulers import of_optimizer
+from hookline.loop.session import Session
+from hookline.loop.weights import Weights
+from hookline.run import MISSING
+
+
+class Steps:
+    """What is called on each batch. ``Training`` hands the batches out."""
+
+    # What every step touches lies side by side in memory; the rest is in the __dict__ of ``Loop``.
+    __slots__ = (
+        "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names", "_plain",
+        "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full", "_window_start", "clock",
+        "course", "handles", "line", "precision", "requests", "samples", "scopes", "session",
+        "settings", "state", "tokens", "weights",
+    )  # fmt: skip
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.settings, self.precision = session, session.settings, session.precision
+        self.state, self.line, self.scopes = session.state, session.line, session.scopes
+        self.clock, self.requests = session.state.clock, session.state.requests
+        self.weights = Weights(self.state.model)
+        self.course = Course(session, self.weights)
+        self.handles = Handles(self.requests)
+        # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
+        self._plain = self.settings.accumulate == 1 and self.state.world_size == 1
+        self._autocast, self._bare = self.precision.dtype is not None, self.precision.scaler is None
+        self._losses = self.course.losses()
+        self._names: tuple[str, ...] = ()  # of all optimizers
+        self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
+        self._weighed: dict[str, int] = {}  # the batch of the window whose weight each has counted last
+        self._window = 0  # batches in it
+        self._window_start: tuple[int, int, int] | None = None  # what the clock showed before it
+        self._window_full = self._batch_open = self._moved = self._driven = self._skipped = False
+        self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
+        self._batch_mark: int | None = None
+        self.samples = 0
+        self.tokens: int | None = None
+
+    def backward(self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None) -> None:
+        """Backward of the mean loss of this batch, weighted by ``weight`` (the samples, if not given)."""
+        if not self._batch_open:
+            raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
+        state, line = self.state, self.line
+        names = self._names if optimizer is None else (name_of(optimizer, state.optimizers),)
+        part = weight = self.samples if weight is None else check_weight(weight, self.session.where())
+        if outputs is not None:
+            state.outputs = outputs
+        state.loss = loss
+        hooks = line.hooks
+        if self._autocast:
+            self.precision.leave()
+        if hooks.loss_ready:
+            line.emit(hooks.loss_ready)
+            loss = state.loss
+        if hooks.backward_start:
+            line.emit(hooks.backward_start)
+        try:
+            if loss.ndim:
+                raise TypeError  # explained below, as a loss that is no tensor is
+            if self._plain and self._bare and optimizer is None:
+                loss.backward()
+            else:
+                part = weight if self._plain else self.precision.relative(weight)
+                self.precision.backward(loss if self._plain else loss * part, optimizer)
+            losses = self._losses if optimizer is None else self.course.losses(names[0])
+            if losses is not None:
+                losses.values.append(loss.detach().clone())
+                losses.weights.append(weight)
+        except Exception as error:
+            problem = explain_loss(loss, self.session.where())
+            if problem is None:
+                raise
+            raise problem from error
+        if hooks.backward_end:
+            line.emit(hooks.backward_end)
+        for name in names:
+            if self._plain or self._weighed.get(name) != self._window:  # a second loss of one batch adds no weight
+                self._weighed[name] = self._window
+                self._touched[name] = self._touched.get(name, 0) + part
+        if self._autocast and optimizer is not None:
+            self.precision.enter()
+
+    def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
+        """After each batch: the update, when the window is full. Whether the weights moved.
+
+        With an ``optimizer`` or a ``closure`` the update is made inside the batch, which goes on.
+        """
+        if not self._batch_open:
+            raise ScopeError("loop.step(): call it once on each batch that loop.batches() gave")
+        if optimizer is not None or closure is not None:
+            return self._step_inside_batch(optimizer, closure)
+        clock, hooks = self.clock, self.line.hooks
+        if self._autocast:
+            self.precision.leave()
+        if hooks.train_batch_end:
+            self.line.emit(hooks.train_batch_end)
+        if self._batch_mark is not None:
+            self.scopes.leave(self._batch_mark)
+            self._batch_mark = None
+        clock.batch += 1
+        clock.sample += self.samples
+        if self.tokens is not None:
+            clock.token += self.tokens
+        elif self.course.needs_tokens:
+            raise self.course.no_tokens()
+        self._batch_open = False
+        return self._complete_window() if self._window_full else False
+
+    def _complete_window(self) -> bool:
+        """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
+        clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
+        if requests.skip is not None:
+            touched.update(dict.fromkeys(self._names, 1))
+        elif not touched and not self._driven:
+            raise LossError(
+                f"no backward in the step after {self.session.where()}: return a loss from train_batch or call "
+                f"loop.backward(loss); to leave a batch out, call run.skip_step()"
+            )
+        for name in touched:
+            self._update(name)
+        touched.clear()
+        self._weighed.clear()
+        if self.precision.scaler is not None:
+            self.precision.end_window()
+        moved = self._moved
+        self._window = 0
+        self._moved = self._driven = requests.can_skip = False
+        if requests.skip is None:
+            clock.step += 1
+            if line.hooks.train_step_end:
+                line.emit(line.hooks.train_step_end)
+        else:
+            self._skipped, requests.skip = True, None
+        if self._step_mark is not None:
+            self.scopes.leave(self._step_mark)
+            self._step_mark = None
+        if clock.step >= self.course.agenda.wake:
+            self.course.wake_up()
+        return moved
+
+    def _update(self, name: str, closure: Callable[[], Any] | None = None) -> None:
+        """Gradients, optimizer, schedulers, zero_grad, in this order."""
+        state, line, scaler = self.state, self.line, self.precision.scaler
+        hooks, weights = line.hooks, self.weights
+        optimizer = state.optimizer = state.optimizers[name]
+        if weights.raw:
+            raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
+        requests = self.requests
+        overflow = requests.skip is None and self.precision.finish_gradients(
+            optimizer, None if self._plain else self._touched.get(name)
+        )
+        if hooks.gradients_ready and closure is None and not overflow and requests.skip is None:
+            line.emit(hooks.gradients_ready)
+        if overflow or requests.skip is not None:
+            line.emit(hooks.step_skipped)
+        else:
+            requests.can_skip = False
+            if hooks.optimizer_step_start:
+                line.emit(hooks.optimizer_step_start)
+            if scaler is not None:
+                scaler.step(optimizer)
+            elif closure is not None:
+                optimizer.step(closure)
+            else:
+                optimizer.step()
+            self._moved = True
+            weights.updates += 1
+            self.clock.updates[name] += 1
+            if hooks.optimizer_step_end:
+                line.emit(hooks.optimizer_step_end)
+            if state.schedulers:
+                due = of_optimizer(state.schedulers, optimizer, "st")
+                self.course.step_schedulers([s for s in due if s.due(self.clock.step + 1)])
+        optimizer.zero_grad()
+        if hooks.zero_grad:
+            line.emit(hooks.zero_grad)
+        state.optimizer = MISSING
+
+    # -- updates that the body drives itself ---------------------------------------------------
+
+    def _step_inside_batch(self, optimizer: Any, closure: Callable[[], Any] | None) -> bool:
+        """One of several optimizers, or one with a closure (LBFGS), which computes its loss several times."""
+        name = name_of(optimizer, self.state.optimizers)
+        self._driven = True
+        if closure is not None:
+            if not (self._plain and self._bare):
+                raise SetupError(
+                    "an optimizer with a closure computes its loss again: it needs accumulate=1 and no fp16"
+                )
+            self._update(name, partial(self._compute_again, name, closure))
+        elif not self._window_full:
+            return False
+        elif name not in self._touched:
+            raise ScopeError(f"loop.step({name}): there was no loop.backward(loss, optimizer) for it in this step")
+        else:
+            self._update(name)
+        self._touched.pop(name, None)
+        if self._autocast:
+            self.precision.enter()
+        return self._moved
+
+    def _compute_again(self, name: str, compute: Callable[[], Any]) -> Any:
+        """What an optimizer such as LBFGS calls: zero_grad, forward, backward, gradients_ready."""
+        self.state.optimizers[name].zero_grad()
+        if self._autocast:
+            self.precision.enter()
+        found = compute()
+        self.backward(found["loss"] if isinstance(found, dict) else found)
+        self.line.emit(self.line.hooks.gradients_ready)
+        return self.state.loss
+
+    def _drop_window(self) -> None:
+        """Leave a half-filled window: no clock, no gradients."""
+        mark = self._batch_mark if self._step_mark is None else self._step_mark
+        if mark is not None:
+            self.scopes.leave(mark)
+        if self._window:
+            for optimizer in self.state.optimizers.values():
+                optimizer.zero_grad()
+            if self._window_start is not None and not self._moved:
+                self.clock.batch, self.clock.sample, self.clock.token = self._window_start
+        self.precision.leave()
+        self._step_mark = self._batch_mark = self.requests.skip = None
+        self._window_full = self._batch_open = self._moved = self._driven = self.requests.can_skip = False
+        self._window = 0
+        self._touched.clear()
+        self._weighed.clear()
