@@ -46,7 +46,7 @@ def fit(
 ) -> Result:
     """``Trainer(callbacks=…, **options).fit(…)``: train, evaluate on ``val`` as it goes, on ``test`` at the end."""
     trainer = Trainer(callbacks=callbacks, **options)
-    return trainer.fit(model, train, val, test, loss=loss, optimizer=optimizer, scheduler=scheduler)
+    return trainer._fit("fit", model, train, val, test, loss, optimizer, scheduler, (), None)
 
 
 def train(
@@ -61,7 +61,7 @@ def train(
 ) -> Result:
     """``fit`` without any evaluation."""
     trainer = Trainer(callbacks=callbacks, **options)
-    return trainer.train(model, train, loss=loss, optimizer=optimizer, scheduler=scheduler)
+    return trainer._fit("train", model, train, None, None, loss, optimizer, scheduler, (), None)
 
 
 def evaluate(

@@ -24,8 +24,8 @@ def check_returned(method: str, found: dict[str, Any]) -> None:
     """What a batch may return besides a loss; a metric is logged, not returned."""
     if not found.keys() <= RETURNED or "loss" not in found:
         raise LossError(
-            f"{method} returned a dict with {', '.join(map(str, found)) or 'nothing'}: it must have 'loss' and may have "
-            f"'weight' and 'outputs'; log metrics with run.log({{...}})"
+            f"{method} returned a dict with {', '.join(map(str, found)) or 'nothing'}: it must have 'loss' "
+            f"and may have 'weight' and 'outputs'; log metrics with run.log({{...}})"
         )
 
 

@@ -99,6 +99,7 @@ class Course:
     def start_epoch(self, loader: Any) -> Iterator[Any]:
         """The epoch's iterator; where the last ``fit`` was stopped inside it, at the batch that comes next."""
         line, clock = self._line, self._clock
+        self._drop_moment()
         self.at_edge, self.epoch_open, self._mark = False, True, len(self._scopes)
         self._epoch_trained = False
         self._scopes.enter(line.hooks.around_epoch)

@@ -45,16 +45,17 @@ def evaluation(
                 state.loader_name = name
                 line.emit(line.hooks.eval_loader_start)
                 yield from _batches(loop, loader, "eval_batch", limit)
-                if loop.requests.leave_evaluation:
+                if _is_left(loop):
                     break
                 line.emit(line.hooks.eval_loader_end)
                 state.loader_name = MISSING
-            left, loop.requests.leave_evaluation = loop.requests.leave_evaluation, False
+            left = _is_left(loop)
             if not left:
                 line.emit(line.hooks.eval_end)
             if not silent:
                 scopes.leave(mark)
-            metrics = book.close_layer(keep=not silent and not left)
+            found = book.close_layer(keep=not silent and not left)
+            metrics = {} if left else found
         except GeneratorExit:
             layer, name, clock = book.detach_layer(), state.loader_name, loop.clock.eval
             if silent:

@@ -14,7 +14,6 @@ from hookline.loop.schedulers import Scheduler
 
 EVAL_HOOKS = (
     "on_event",
-    "on_eval_start",
     "on_eval_batch_end",
     "on_eval_loader_end",
     "on_eval_end",

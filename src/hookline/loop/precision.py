@@ -72,6 +72,11 @@ class Precision:
             return False
         return any(bool(found.item()) for found in self.scaler._found_inf_per_device(optimizer).values())
 
+    def step(self, optimizer: Optimizer) -> None:
+        """The update, with gradients that are unscaled already."""
+        if self.scaler is not None:
+            self.scaler.step(optimizer)
+
     def end_window(self) -> None:
         """One scale for all optimizers of a window; it may change after it."""
         self._unit = None

@@ -23,9 +23,9 @@ class Steps:
     # What every step touches lies side by side in memory; the rest is in the __dict__ of ``Loop``.
     __slots__ = (
         "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names", "_plain",
-        "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full", "_window_start", "clock",
-        "course", "handles", "line", "precision", "requests", "samples", "scopes", "session",
-        "settings", "state", "tokens", "weights",
+        "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full", "_window_start",
+        "clock", "course", "handles", "line", "precision", "requests", "samples", "scopes", "session", "settings",
+        "state", "tokens", "weights",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -37,7 +37,8 @@ class Steps:
         self.handles = Handles(self.requests)
         # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
         self._plain = self.settings.accumulate == 1 and self.state.world_size == 1
-        self._autocast, self._bare = self.precision.dtype is not None, self.precision.scaler is None
+        self._autocast, self._scaled = self.precision.dtype is not None, self.precision.scaler is not None
+        self._bare = self._plain and not self._scaled
         self._losses = self.course.losses()
         self._names: tuple[str, ...] = ()  # of all optimizers
         self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
@@ -56,7 +57,7 @@ class Steps:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         state, line = self.state, self.line
         names = self._names if optimizer is None else (name_of(optimizer, state.optimizers),)
-        part = weight = self.samples if weight is None else check_weight(weight, self.session.where())
+        weight = self.samples if weight is None else check_weight(weight, self.session.where())
         if outputs is not None:
             state.outputs = outputs
         state.loss = loss
@@ -71,7 +72,7 @@ class Steps:
         try:
             if loss.ndim:
                 raise TypeError  # explained below, as a loss that is no tensor is
-            if self._plain and self._bare and optimizer is None:
+            if self._bare and optimizer is None:
                 loss.backward()
             else:
                 part = weight if self._plain else self.precision.relative(weight)
@@ -88,7 +89,9 @@ class Steps:
         if hooks.backward_end:
             line.emit(hooks.backward_end)
         for name in names:
-            if self._plain or self._weighed.get(name) != self._window:  # a second loss of one batch adds no weight
+            if self._plain:
+                self._touched[name] = weight
+            elif self._weighed.get(name) != self._window:  # a second loss of one batch adds no weight
                 self._weighed[name] = self._window
                 self._touched[name] = self._touched.get(name, 0) + part
         if self._autocast and optimizer is not None:
@@ -133,8 +136,9 @@ class Steps:
         for name in touched:
             self._update(name)
         touched.clear()
-        self._weighed.clear()
-        if self.precision.scaler is not None:
+        if not self._plain:
+            self._weighed.clear()
+        if self._scaled:
             self.precision.end_window()
         moved = self._moved
         self._window = 0
@@ -154,15 +158,14 @@ class Steps:
 
     def _update(self, name: str, closure: Callable[[], Any] | None = None) -> None:
         """Gradients, optimizer, schedulers, zero_grad, in this order."""
-        state, line, scaler = self.state, self.line, self.precision.scaler
-        hooks, weights = line.hooks, self.weights
+        state, line, weights, requests = self.state, self.line, self.weights, self.requests
+        hooks = line.hooks
         optimizer = state.optimizer = state.optimizers[name]
         if weights.raw:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
-        requests = self.requests
-        overflow = requests.skip is None and self.precision.finish_gradients(
-            optimizer, None if self._plain else self._touched.get(name)
-        )
+        overflow = False
+        if not self._bare and requests.skip is None:
+            overflow = self.precision.finish_gradients(optimizer, None if self._plain else self._touched.get(name))
         if hooks.gradients_ready and closure is None and not overflow and requests.skip is None:
             line.emit(hooks.gradients_ready)
         if overflow or requests.skip is not None:
@@ -171,10 +174,10 @@ class Steps:
             requests.can_skip = False
             if hooks.optimizer_step_start:
                 line.emit(hooks.optimizer_step_start)
-            if scaler is not None:
-                scaler.step(optimizer)
-            elif closure is not None:
+            if closure is not None:
                 optimizer.step(closure)
+            elif self._scaled:
+                self.precision.step(optimizer)
             else:
                 optimizer.step()
             self._moved = True
@@ -197,7 +200,7 @@ class Steps:
         name = name_of(optimizer, self.state.optimizers)
         self._driven = True
         if closure is not None:
-            if not (self._plain and self._bare):
+            if not self._bare:
                 raise SetupError(
                     "an optimizer with a closure computes its loss again: it needs accumulate=1 and no fp16"
                 )
@@ -231,11 +234,23 @@ class Steps:
         if self._window:
             for optimizer in self.state.optimizers.values():
                 optimizer.zero_grad()
-            if self._window_start is not None and not self._moved:
-                self.clock.batch, self.clock.sample, self.clock.token = self._window_start
+            if not self._moved:
+                self._turn_back()
         self.precision.leave()
         self._step_mark = self._batch_mark = self.requests.skip = None
         self._window_full = self._batch_open = self._moved = self._driven = self.requests.can_skip = False
         self._window = 0
         self._touched.clear()
         self._weighed.clear()
+
+    def _turn_back(self) -> None:
+        """The clock and the losses forget a window that is dropped, so that another fit trains on its batches."""
+        clock = self.clock
+        losses = int(bool(self._touched)) if self._plain else max(self._weighed.values(), default=0)
+        if losses and self._losses is not None:
+            del self._losses.values[-losses:], self._losses.weights[-losses:]
+        if self._window_start is not None:
+            clock.batch, clock.sample, clock.token = self._window_start
+        elif not self._batch_open:
+            clock.batch, clock.sample = clock.batch - 1, clock.sample - self.samples
+            clock.token -= self.tokens or 0

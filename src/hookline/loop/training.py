@@ -59,7 +59,8 @@ class Training(Steps):
                 line.emit(hooks.batch_fetch_end)
             if not self._window:
                 requests.can_skip, self._skipped = True, False
-                self._window_start = (clock.batch, clock.sample, clock.token)
+                if accumulate > 1:
+                    self._window_start = (clock.batch, clock.sample, clock.token)
                 if hooks.around_step:
                     self._step_mark = len(scopes)
                     scopes.enter(hooks.around_step)

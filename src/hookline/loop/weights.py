@@ -42,7 +42,7 @@ class Weights:
         for name, tensor in weights.items():
             shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             if shape != tuple(own[name].shape):
-                raise SetupError(f"swap_weights: {name} needs a tensor of {tuple(own[name].shape)}, not {shape}")
+                raise SetupError(f"swap_weights: {name} has the shape {tuple(own[name].shape)}, not {shape}")
         raw = {name: own[name].data for name in weights}
         self.raw.append(raw)
         self._put(own, {name: t.detach().to(own[name].device, own[name].dtype) for name, t in weights.items()})

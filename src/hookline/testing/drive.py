@@ -152,7 +152,7 @@ def drive(
     ...     ],
     ... )
     >>> driven.stop_reason
-    'val/loss has not improved on 0.4 (step 5) for 1 evaluations'
+    'val/loss has not improved on 0.4 (step 5) for 1 evaluation'
     """
     stage = Stage(callback, model, loss, data, rank=rank, world_size=world_size, options=options)
     return Driven(callback, stage, tolerant=tolerant).then(events)

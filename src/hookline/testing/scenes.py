@@ -155,15 +155,8 @@ def files_here() -> list[str]:
 
 def every_event(checkpoint: Path) -> list[Item]:
     """Every event and every scope of the table, in an order that a run could have."""
-    batch: list[Item] = [
-        "train_batch_start",
-        "forward_start",
-        "forward_end",
-        "loss_ready",
-        "backward_start",
-        "backward_end",
-        "train_batch_end",
-    ]
+    batch: list[Item] = [*["train_batch_start", "forward_start", "forward_end", "loss_ready"]]
+    batch += ["backward_start", "backward_end", "train_batch_end"]
     update: list[Item] = [
         "gradients_ready",
         "optimizer_step_start",

@@ -72,7 +72,7 @@ class EarlyStopping(Callback):
     (2, 'EarlyStopping')
     """
 
-    state = ("best", "best_step", "waited", "best_at", "best_weights")
+    state = ("best", "best_step", "waited", "best_at", "best_weights", "decided_epoch")
 
     def __init__(
         self,
@@ -109,13 +109,15 @@ class EarlyStopping(Callback):
         self.best_at: float = 0
         """What the clock of the patience's unit showed at the best decision."""
         self.best_weights: dict[str, Any] | None = None
+        self.decided_epoch = 0
 
     def on_eval_end(self, run: Run) -> None:
         if run.stage == "val" and run.entry_point == "fit" and not self.monitor.startswith("train/"):
             self._decide(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if self.monitor.startswith("train/"):
+        if self.monitor.startswith("train/") and run.clock.epoch > self.decided_epoch:  # not in one that was cut short
+            self.decided_epoch = run.clock.epoch
             self._decide(run)
 
     def on_train_end(self, run: Run) -> None:
@@ -133,7 +135,7 @@ class EarlyStopping(Callback):
             run.stop(f"{self.monitor} = {value:.6g} has reached {self.stopping_threshold}")
         elif self.divergence_threshold is not None and self._better(self.divergence_threshold, value):
             run.stop(f"{self.monitor} = {value:.6g} is worse than {self.divergence_threshold}")
-        elif self.best is None or self._better(value, self.best, self.min_delta):
+        elif self.best is None or math.isnan(self.best) or self._better(value, self.best, self.min_delta):
             self._keep(run, value)
         elif self._patience_is_over(run):
             run.stop(
@@ -176,7 +178,8 @@ class EarlyStopping(Callback):
     def _waiting(self) -> str:
         if isinstance(self.patience, Duration):
             return str(self.patience)
-        return f"{self.waited} {'epochs' if self.monitor.startswith('train/') else 'evaluations'}"
+        what = "epoch" if self.monitor.startswith("train/") else "evaluation"
+        return f"{self.waited} {what}{'' if self.waited == 1 else 's'}"
 
 
 def _mode(monitor: str, mode: str | None) -> str:

@@ -1,0 +1,83 @@
+"""All benchmarks, in one table: ``make bench``, or ``make bench ARGS="--quick"``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dispatch import event_cost
+from imports import import_time
+from memory import memory_growth
+from rich.console import Console
+from rich.progress import track
+from table import Section, show
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    rounds: int
+    repeats: int
+    processes: int
+    epochs: int
+
+
+FULL = Sizes(rounds=60, repeats=50, processes=15, epochs=100)
+QUICK = Sizes(rounds=6, repeats=10, processes=3, epochs=2)
+
+
+def _step(sizes: Sizes, rounds: int) -> Section:
+    from steps import step_overhead  # it needs torch, which takes seconds that the others can do without
+
+    return step_overhead(lambda label: _bar(label, rounds))
+
+
+def _null(sizes: Sizes, rounds: int) -> Section:
+    from steps import own_python
+
+    return own_python(lambda label: _bar(label, rounds))
+
+
+def _event(sizes: Sizes, rounds: int) -> Section:
+    return event_cost(sizes.repeats)
+
+
+def _import(sizes: Sizes, rounds: int) -> Section:
+    return import_time(lambda label: _bar(label, min(sizes.processes, rounds)))
+
+
+def _memory(sizes: Sizes, rounds: int) -> Section:
+    return memory_growth(sizes.epochs)
+
+
+BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
+    "step": _step,
+    "null": _null,
+    "event": _event,
+    "import": _import,
+    "memory": _memory,
+}
+
+
+def _bar(label: str, rounds: int) -> Iterable[int]:
+    return track(range(rounds), label, console=Console(stderr=True), transient=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure Hookline against a bare loop, ignite and Lightning.")
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"runs per row ({FULL.rounds}; quick: {QUICK.rounds})")
+    parser.add_argument("--only", choices=BENCHMARKS, action="append", help="one benchmark; may be given several times")
+    parser.add_argument("--quick", action="store_true", help="a minute instead of many: too noisy to judge by")
+    options = parser.parse_args()
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds: at least 1")
+    load, sizes = os.getloadavg(), QUICK if options.quick else FULL
+    rounds = options.rounds or sizes.rounds
+    show([run(sizes, rounds) for name, run in BENCHMARKS.items() if not options.only or name in options.only], load)
+
+
+if __name__ == "__main__":
+    main()

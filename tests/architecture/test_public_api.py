@@ -1,0 +1,64 @@
+"""``import hookline as hl``: every promised name is there, is found by tools, and is the one object."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pickle
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import hookline
+
+
+def test_the_names_are_sorted_and_each_is_there_once() -> None:
+    assert hookline.__all__ == sorted(hookline.__all__)
+    assert len(set(hookline.__all__)) == len(hookline.__all__)
+
+
+@pytest.mark.parametrize("name", hookline.__all__)
+def test_every_name_can_be_imported_and_is_documented(name: str) -> None:
+    found = getattr(hookline, name)
+    assert found is getattr(hookline, name)
+    assert found.__module__.startswith("hookline.")
+    assert found.__doc__
+
+
+@pytest.mark.parametrize("name", hookline.__all__)
+def test_every_name_can_be_pickled_by_reference(name: str) -> None:
+    assert pickle.loads(pickle.dumps(getattr(hookline, name))) is getattr(hookline, name)
+
+
+def test_dir_shows_all_names_so_that_completion_works() -> None:
+    assert set(hookline.__all__) <= set(dir(hookline))
+
+
+def test_type_checkers_see_the_same_names_as_python() -> None:
+    tree = ast.parse(Path(hookline.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        (alias.asname or alias.name): node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert set(seen) == set(hookline.__all__)
+    for name, module in seen.items():
+        assert module is not None
+        assert getattr(importlib.import_module(module), name) is getattr(hookline, name)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'hookline' has no attribute 'Trainr'"):
+        _ = hookline.Trainr  # type: ignore[attr-defined]
+    assert not hasattr(hookline, "Trainr")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert hookline.__version__ == version("hookline")
+
+
+def test_users_get_the_types() -> None:
+    assert (Path(hookline.__file__).parent / "py.typed").exists()

@@ -1,0 +1,451 @@
+"""``EarlyStopping``: when it stops, why it says so, and what it puts back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hookline as hl
+from hookline.callbacks import EarlyStopping
+from hookline.errors import DurationError, MetricError, RegistrationError
+from hookline.loop import Loop, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+NAN, INF = math.nan, math.inf
+
+
+class Feed(hl.Callback):
+    """Logs the values of a list, one at each evaluation, and counts the evaluations."""
+
+    def __init__(self, values: list[float], metric: str = "val/score") -> None:
+        self.values, self.metric = values, metric
+        self.writes = (metric,)
+        self.given = 0
+
+    def on_eval_end(self, run: Any) -> None:
+        if run.stage == "val":
+            run.log({self.metric: self.values[min(self.given, len(self.values) - 1)]})
+            self.given += 1
+
+
+class Weights(hl.Callback):
+    """The weights at each evaluation."""
+
+    def __init__(self) -> None:
+        self.kept: list[list[torch.Tensor]] = []
+
+    def on_eval_end(self, run: Any) -> None:
+        self.kept.append([parameter.detach().clone() for parameter in run.model.parameters()])
+
+
+def fit(stopper: EarlyStopping, values: list[float], *callbacks: hl.Callback, **options: Any) -> Any:
+    """Epochs of two batches, each with an evaluation that gives the next value."""
+    options = {"max_duration": f"{len(values)}ep", "folder": False, **options}
+    test = options.pop("test", None)
+    model = options.pop("model", None) or TinyModel()
+    trainer = Trainer(callbacks=[stopper, Feed(values, stopper.monitor), *callbacks], **options)
+    return trainer.fit(model, tiny_data(2), tiny_data(1), test, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+# -- patience ----------------------------------------------------------------------------------------
+
+COUNTS: dict[str, tuple[dict[str, Any], list[float], int | None]] = {
+    # options, values, the evaluation after which it stops
+    "improving": ({"patience": 1}, [1, 2, 3, 4], None),
+    "patience 0 stops at the first that is not better": ({"patience": 0}, [1, 2, 2, 3], 3),
+    "patience 1": ({"patience": 1}, [1, 2, 2, 3], 3),
+    "patience 2": ({"patience": 2}, [1, 2, 2, 2, 3], 4),
+    "patience 2, better in between": ({"patience": 2}, [1, 0, 2, 1, 3, 0, 0], 7),
+    "equal is not better": ({"patience": 3}, [1, 1, 1, 1, 1], 4),
+    "the default is 3": ({}, [5, 4, 3, 2, 1], 4),
+    "smaller is better": ({"mode": "min", "patience": 2}, [3, 2, 2.5, 2, 1], 4),
+    "min_delta counts from the best": ({"patience": 2, "min_delta": 1.0}, [0, 0.9, 1.0, 3], 3),
+    "more than min_delta": ({"patience": 2, "min_delta": 1.0}, [0, 1.1, 2.2, 3.3], None),
+    "min_delta, smaller is better": ({"mode": "min", "patience": 1, "min_delta": 0.5}, [3, 2, 1.6, 1], 3),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_patience_is_a_number_of_decisions_without_improvement(name: str) -> None:
+    options, values, expected = COUNTS[name]
+    result = fit(EarlyStopping("val/score", **options), values)
+    assert result.clock.epoch == (expected or len(values))
+    assert result.stopped_by == ("EarlyStopping" if expected else None)
+
+
+def test_the_reason_names_the_best_value_its_step_and_the_patience() -> None:
+    result = fit(EarlyStopping("val/score", patience=2), [1, 7.5, 2, 3])
+    assert result.stop_reason == "val/score has not improved on 7.5 (step 4) for 2 evaluations"
+
+
+def test_the_reason_counts_one_evaluation_as_one() -> None:
+    result = fit(EarlyStopping("val/score", patience=1), [1, 1])
+    assert result.stop_reason == "val/score has not improved on 1 (step 2) for 1 evaluation"
+
+
+DURATIONS: dict[str, tuple[str, dict[str, Any], int]] = {
+    # patience, options, the step at which it stops; the first evaluation is the best one
+    "epochs": ("2ep", {}, 6),
+    "steps": ("3st", {}, 6),  # best at step 2, so at 5, which is noticed at 6
+    "steps that are met": ("4st", {}, 6),
+    "steps, evaluated at each": ("3st", {"eval_every": "1st"}, 4),
+    "samples": ("40sp", {}, 8),  # 8 a step: best at 16 samples, 40 more are 56, noticed at 64
+    "a share": ("0.5dur", {"max_duration": "8ep"}, 10),
+}
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_patience_may_be_a_duration_since_the_best(name: str) -> None:
+    patience, options, step = DURATIONS[name]
+    result = fit(EarlyStopping("val/score", patience=patience), [5, 4, 3, 2, 1, 0, -1, -2], **options)
+    assert result.clock.step == step
+    assert result.stop_reason.endswith(f"for {patience}")
+
+
+def test_patience_in_seconds_counts_from_the_best() -> None:
+    now = 0.0
+
+    class Slow(hl.Callback):
+        def on_setup(self, run: Any) -> None:
+            run.clock._now = lambda: now
+
+        def on_train_step_start(self, run: Any) -> None:
+            nonlocal now
+            now += 10.0
+
+    result = fit(EarlyStopping("val/score", patience="45s"), [1, 2, 0, 0, 0, 0, 0], Slow())
+    assert result.clock.epoch == 5  # best at 40 s; 60, 80 and 100 s are not better, and 85 is over at 100
+    assert result.stop_reason == "val/score has not improved on 2 (step 4) for 45s"
+
+
+def test_a_better_value_starts_the_duration_again() -> None:
+    result = fit(EarlyStopping("val/score", patience="2ep"), [1, 0, 2, 1, 3, 2, 2, 2])
+    assert result.clock.epoch == 7
+
+
+# -- other reasons -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("value", "text"), [(NAN, "nan"), (INF, "inf"), (-INF, "-inf")])
+def test_a_value_that_is_not_finite_stops_at_once(value: float, text: str) -> None:
+    result = fit(EarlyStopping("val/score"), [1, 2, value, 3])
+    assert (result.clock.epoch, result.stop_reason) == (3, f"val/score is {text}")
+
+
+def test_check_finite_can_be_switched_off_and_nan_is_then_not_better() -> None:
+    result = fit(EarlyStopping("val/score", check_finite=False, patience=2), [1, NAN, 2, NAN, NAN, 3])
+    assert result.clock.epoch == 5
+    assert result.stop_reason == "val/score has not improved on 2 (step 6) for 2 evaluations"
+
+
+def test_without_check_finite_a_first_nan_does_not_stay_the_best() -> None:
+    """Nothing is better than NaN in a comparison: the run would stop however well it goes."""
+    stopper = EarlyStopping("val/score", check_finite=False, patience=2)
+    result = fit(stopper, [NAN, 1, 2, 3, 4])
+    assert result.clock.epoch == 5
+    assert stopper.best == 4
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "epoch", "reason"),
+    [
+        ("max", [0.5, 0.9, 0.95], 2, "val/score = 0.9 has reached 0.9"),
+        ("max", [0.5, 0.95, 0.99], 2, "val/score = 0.95 has reached 0.9"),
+        ("min", [1.5, 0.9, 0.1], 2, "val/score = 0.9 has reached 0.9"),
+        ("min", [1.5, 0.25, 0.1], 2, "val/score = 0.25 has reached 0.9"),
+    ],
+)
+def test_stopping_threshold(mode: Any, values: list[float], epoch: int, reason: str) -> None:
+    result = fit(EarlyStopping("val/score", mode=mode, stopping_threshold=0.9), values)
+    assert (result.clock.epoch, result.stop_reason) == (epoch, reason)
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "epoch", "reason"),
+    [
+        ("min", [2, 4, 4.5, 1], 3, "val/score = 4.5 is worse than 4.0"),
+        ("max", [0.5, 4.0, 3.5, 9], 1, "val/score = 0.5 is worse than 4.0"),
+        ("max", [5, 4.0, 3.5, 9], 3, "val/score = 3.5 is worse than 4.0"),
+    ],
+)
+def test_divergence_threshold(mode: Any, values: list[float], epoch: int, reason: str) -> None:
+    result = fit(EarlyStopping("val/score", mode=mode, divergence_threshold=4.0), values)
+    assert (result.clock.epoch, result.stop_reason) == (epoch, reason)
+
+
+def test_the_first_reason_that_holds_counts() -> None:
+    stopper = EarlyStopping("val/score", mode="min", patience=0, stopping_threshold=1.0, divergence_threshold=3.0)
+    assert fit(stopper, [2, -INF]).stop_reason == "val/score is -inf"
+    stopper = EarlyStopping("val/score", mode="min", patience=0, stopping_threshold=5.0, divergence_threshold=3.0)
+    assert fit(stopper, [4]).stop_reason == "val/score = 4 has reached 5.0"
+    stopper = EarlyStopping("val/score", mode="min", patience=0, divergence_threshold=3.0)
+    assert fit(stopper, [2, 4]).stop_reason == "val/score = 4 is worse than 3.0"
+
+
+# -- mode --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("monitor", "mode"),
+    [
+        ("val/loss", "min"), ("train/loss_epoch", "min"), ("val/word_error_rate", "min"), ("val/ppl", "min"),
+        ("val/hard/loss", "min"), ("val/RMSE", "min"), ("val/acc", "max"), ("val/top1_acc", "max"),
+        ("val/macro-f1", "max"), ("val/mAP", "max"), ("val/iou", "max"), ("test/reward", "max"),
+    ],
+)  # fmt: skip
+def test_the_mode_is_known_from_the_name(monitor: str, mode: str) -> None:
+    assert EarlyStopping(monitor).mode == mode
+
+
+@pytest.mark.parametrize("monitor", ["val/thing", "val/loss_accuracy", "val/lossy", "val", "val/"])
+def test_a_name_that_does_not_say_it_is_an_error(monitor: str) -> None:
+    with pytest.raises(RegistrationError, match=r"Pass mode='max' or mode='min'"):
+        EarlyStopping(monitor)
+    assert EarlyStopping(monitor, mode="max").mode == "max"
+
+
+def test_the_mode_given_counts_more_than_the_name() -> None:
+    assert EarlyStopping("val/loss", mode="max").mode == "max"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mode": "smaller"}, RegistrationError, "use 'min' or 'max'"),
+        ({"patience": -1}, RegistrationError, "0 or more decisions"),
+        ({"patience": True}, RegistrationError, "0 or more decisions"),
+        ({"patience": "3 evaluations"}, DurationError, "evaluations"),
+        ({"patience": "10ba"}, DurationError, "st"),
+        ({"min_delta": -0.1}, RegistrationError, "min_delta"),
+    ],
+)
+def test_a_wrong_option_is_an_error_that_says_what_to_write(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        EarlyStopping("val/loss", **options)
+
+
+# -- when it decides ---------------------------------------------------------------------------------
+
+
+def test_a_metric_of_training_is_looked_at_when_the_epoch_ends() -> None:
+    class Noise(hl.Callback):
+        writes = ("train/noise",)
+
+        def on_train_step_end(self, run: Any) -> None:
+            run.log({"train/noise": float(run.clock.epoch)})
+
+    trainer = Trainer(
+        callbacks=[Noise(), EarlyStopping("train/noise", mode="min", patience=2)], max_duration="9ep", folder=False
+    )
+    result = trainer.fit(TinyModel(), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert result.clock.epoch == 3
+    assert result.stop_reason == "train/noise has not improved on 0 (step 2) for 2 epochs"
+
+
+def test_a_metric_of_training_is_not_looked_at_after_evaluations() -> None:
+    stopper = EarlyStopping("train/loss_epoch", patience=1)
+    trainer = Trainer(callbacks=[stopper], max_duration="2ep", eval_every="1st", folder=False)
+    result = trainer.fit(TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert (result.clock.epoch, stopper.best_step) == (2, 8)
+
+
+def test_an_epoch_that_is_cut_is_no_decision_about_a_metric_of_training() -> None:
+    """A stop in the middle repeats the value of the epoch before: it must not use up the patience."""
+    stopper = EarlyStopping("train/loss_epoch", patience=1)
+
+    class Pause(hl.Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            if run.clock.step == 3:
+                run.stop("pause")
+
+    trainer = Trainer(callbacks=[stopper, Pause()], max_duration="3ep", folder=False)
+    arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+    model = TinyModel()
+    result = trainer.fit(model, tiny_data(2), **arguments)
+    assert (result.stop_reason, result.clock.epoch, stopper.waited) == ("pause", 1, 0)
+    assert trainer.fit(model, tiny_data(2), **arguments).clock.epoch == 3
+
+
+def test_it_decides_after_each_evaluation_also_inside_an_epoch() -> None:
+    result = fit(EarlyStopping("val/score", patience=1), [1, 2, 2, 2], eval_every="1st")
+    assert (result.clock.epoch, result.clock.step) == (1, 3)
+
+
+def test_the_final_test_and_a_separate_evaluation_decide_nothing() -> None:
+    stopper = EarlyStopping("val/loss", patience=0, min_delta=100.0)
+    trainer = Trainer(callbacks=[stopper], max_duration="1ep", folder=False)
+    model, loss = TinyModel(), nn.CrossEntropyLoss()
+    result = trainer.fit(model, tiny_data(2), tiny_data(1), tiny_data(1), loss=loss, optimizer=torch.optim.SGD)
+    trainer.evaluate(model, tiny_data(1))
+    assert (stopper.waited, result.stopped_by) == (0, None)
+
+
+def test_in_the_own_loop() -> None:
+    model = TinyModel()
+    stopper = EarlyStopping("val/score", patience=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, callbacks=[stopper], max_duration="9ep", folder=False) as loop:
+        for x, y in loop.batches(tiny_data(2)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+            if loop.eval_due:
+                for _ in loop.eval_batches(tiny_data(1)):
+                    loop.run.log({"val/score": 1.0})
+    assert (loop.clock.epoch, loop.result().stopped_by) == (2, "EarlyStopping")
+
+
+def test_a_metric_that_is_missing_when_it_is_needed_is_an_error_that_lists_what_there_is() -> None:
+    class Forgetful(hl.Callback):
+        writes = ("val/score",)
+
+    trainer = Trainer(callbacks=[EarlyStopping("val/score"), Forgetful()], max_duration="1ep", folder=False)
+    with pytest.raises(MetricError, match=r"'val/score', which nobody logs; there is .*val/loss") as caught:
+        trainer.fit(TinyModel(), tiny_data(1), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert caught.value.__notes__[0].startswith("in EarlyStopping.on_eval_end at step 1")
+
+
+def test_an_array_is_no_number_to_monitor() -> None:
+    class Matrix(hl.Callback):
+        writes = ("val/score",)
+
+        def on_eval_end(self, run: Any) -> None:
+            run.log({"val/score": torch.ones(2, 2)})
+
+    trainer = Trainer(callbacks=[EarlyStopping("val/score"), Matrix()], max_duration="1ep", folder=False)
+    with pytest.raises(MetricError, match="array"):
+        trainer.fit(TinyModel(), tiny_data(1), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+def test_two_of_them_with_different_monitors_live_together() -> None:
+    first, second = EarlyStopping("val/score", patience=1), EarlyStopping("val/loss", patience=9)
+    result = fit(first, [1, 1, 1], second)
+    assert (result.clock.epoch, result.stop_reason.split()[0]) == (2, "val/score")
+
+
+# -- restore_best ------------------------------------------------------------------------------------
+
+
+def test_restore_best_puts_the_weights_of_the_best_decision_back_bitwise() -> None:
+    model, weights = TinyModel(), Weights()
+    result = fit(EarlyStopping("val/score", patience=2, restore_best=True), [1, 3, 2, 2, 9], weights, model=model)
+    assert result.clock.epoch == 4
+    for parameter, best in zip(model.parameters(), weights.kept[1], strict=True):
+        assert torch.equal(parameter, best)
+    assert not torch.equal(model.out.weight, weights.kept[3][2])
+
+
+def test_restore_best_puts_buffers_back_too() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tiny, self.norm = TinyModel(), nn.BatchNorm1d(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.tiny(x))
+
+    model = Normed()
+    seen: list[torch.Tensor] = []
+
+    class Statistics(hl.Callback):
+        def on_eval_end(self, run: Any) -> None:
+            seen.append(run.model.norm.running_mean.clone())
+
+    fit(EarlyStopping("val/score", restore_best=True), [2, 1, 0], Statistics(), model=model)
+    assert torch.equal(model.norm.running_mean, seen[0])
+    assert not torch.equal(seen[0], seen[2])
+
+
+def test_restore_best_acts_at_every_end_of_training_and_before_the_final_test() -> None:
+    found: list[float] = []
+
+    class AtTest(hl.Callback):
+        def on_eval_start(self, run: Any) -> None:
+            if run.stage == "test":
+                found.append(run.model.out.weight.sum().item())
+
+    model, weights = TinyModel(), Weights()
+    stopper = EarlyStopping("val/score", patience=9, restore_best=True)
+    result = fit(stopper, [3, 2, 1], AtTest(), weights, model=model, test=tiny_data(1))
+    assert result.stopped_by is None
+    assert found == [weights.kept[0][2].sum().item()]
+
+
+def test_without_restore_best_the_last_weights_stay() -> None:
+    model, weights = TinyModel(), Weights()
+    fit(EarlyStopping("val/score", patience=2), [3, 2, 1, 0], weights, model=model)
+    assert torch.equal(model.out.weight, weights.kept[-1][2])
+
+
+def test_the_best_weights_are_a_copy_that_training_does_not_change() -> None:
+    stopper, weights = EarlyStopping("val/score", restore_best=True), Weights()
+    fit(stopper, [3, 2, 1], weights)
+    assert stopper.best_weights is not None
+    assert torch.equal(stopper.best_weights["out.weight"], weights.kept[0][2])
+
+
+def test_restore_best_beside_an_average_of_the_weights() -> None:
+    """Both write the weights; with an order given, what was evaluated is what is restored, all of it."""
+
+    class Average(hl.Callback):
+        writes = ("weights",)
+        before = (EarlyStopping,)
+
+        def around_eval(self, run: Any) -> Iterator[None]:
+            zeros = {name: torch.zeros_like(parameter) for name, parameter in run.model.named_parameters()}
+            with run.swap_weights(zeros):
+                yield
+
+    model = TinyModel()
+    fit(EarlyStopping("val/score", restore_best=True), [3, 2, 1], Average(), model=model)
+    assert not any(parameter.any() for parameter in model.parameters())
+
+
+# -- state -------------------------------------------------------------------------------------------
+
+
+def test_the_state_goes_into_a_new_one_and_the_decision_is_the_same() -> None:
+    first = EarlyStopping("val/score", patience=3, restore_best=True)
+    fit(first, [1, 5, 4, 3])
+    second = EarlyStopping("val/score", patience=3, restore_best=True)
+    second.load_state_dict(first.state_dict())
+    assert (second.best, second.best_step, second.waited) == (5, 4, 2)
+    assert second.best_weights is not None
+    assert second.best_weights.keys() == TinyModel().state_dict().keys()
+    result = fit(second, [2, 9])
+    assert result.clock.epoch == 1
+    assert result.stop_reason == "val/score has not improved on 5 (step 4) for 3 evaluations"
+
+
+def test_the_state_names_all_that_changes_in_a_run() -> None:
+    stopper = EarlyStopping("val/score", patience="4st", restore_best=True)
+    before = dict(vars(stopper))
+    fit(stopper, [1, 2, 0])
+    changed = {name for name, value in vars(stopper).items() if name not in before or value is not before[name]}
+    assert changed <= set(stopper.state_dict())
+    assert (stopper.best, stopper.best_step, stopper.best_at, stopper.waited) == (2, 4, 4, 1)
+
+
+def test_a_state_that_lacks_something_is_refused() -> None:
+    with pytest.raises(RegistrationError, match="waited"):
+        EarlyStopping("val/loss").load_state_dict({"best": 1.0, "best_step": 2, "best_at": 0, "best_weights": None})
+
+
+def test_its_identity_is_made_of_its_arguments() -> None:
+    assert EarlyStopping("val/loss", patience=2).state_key == "EarlyStopping(monitor='val/loss', patience=2)"
+
+
+def test_a_second_fit_goes_on_with_what_it_knows() -> None:
+    stopper = EarlyStopping("val/score", patience=2)
+    trainer = Trainer(callbacks=[stopper, Feed([5, 4, 3, 2])], max_duration="2ep", folder=False)
+    model, arguments = TinyModel(), {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+    first = trainer.fit(model, tiny_data(2), tiny_data(1), **arguments)
+    assert (first.clock.epoch, first.stopped_by, stopper.waited) == (2, None, 1)
+    second = trainer.fit(model, tiny_data(2), tiny_data(1), **arguments, extend="5ep")
+    assert (second.clock.epoch, second.stopped_by) == (3, "EarlyStopping")

@@ -1,0 +1,82 @@
+"""Every callback that comes with Hookline keeps the contract. They are found by themselves."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hookline import callbacks
+from hookline.events import Callback
+from hookline.testing import Recorder, check_callback
+
+Make = Callable[[Any], Callback]
+
+WAYS: dict[str, tuple[Make, ...]] = {
+    "EarlyStopping": (
+        lambda cls: cls(),
+        lambda cls: cls("val/loss", patience=1, min_delta=10.0),
+        lambda cls: cls("val/acc", patience="3st", restore_best=True),
+        lambda cls: cls("train/loss", patience=1, stopping_threshold=0.1, divergence_threshold=100.0),
+    ),
+    "LambdaCallback": (
+        lambda cls: cls(),
+        lambda cls: cls(on_train_step_end=lambda run: run.log({"twice": 2.0}), around_eval=_around),
+    ),
+    "ProgressBar": (
+        lambda cls: cls(),
+        lambda cls: cls(style="plain"),
+        lambda cls: cls(style="rich", every="2st"),
+        lambda cls: cls(("train/loss", "val/acc"), style=None),
+    ),
+}
+"""How to make a callback, where it is not just ``cls()``; more than one way when its arguments change what it does."""
+
+SKIP: dict[str, tuple[str, ...]] = {}
+"""By name of a callback: the rules that cannot hold for it. Each needs its reason beside it."""
+
+
+def _around(run: Any) -> Iterator[None]:
+    yield
+
+
+def found() -> dict[str, type[Callback]]:
+    """The callbacks that ``hookline.callbacks`` exports."""
+    exported = {name: getattr(callbacks, name) for name in callbacks.__all__}
+    return {name: cls for name, cls in exported.items() if inspect.isclass(cls) and issubclass(cls, Callback)}
+
+
+CASES = [
+    pytest.param(cls, make, id=f"{name}-{number}")
+    for name, cls in found().items()
+    for number, make in enumerate(WAYS.get(name, (lambda cls: cls(),)))
+]
+
+
+@pytest.mark.parametrize(("cls", "make"), CASES)
+def test_it_keeps_the_contract(cls: type[Callback], make: Make) -> None:
+    check_callback(lambda: make(cls), skip=SKIP.get(cls.__name__, ()))
+
+
+def test_a_recorder_keeps_the_contract() -> None:
+    check_callback(lambda: Recorder(fields=("clock.step", "loss", "metrics.val/loss")))
+
+
+def test_every_callback_is_exported() -> None:
+    """One that is not exported would not be held to the contract."""
+    defined = set()
+    for module in pkgutil.walk_packages(callbacks.__path__, "hookline.callbacks."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            own = inspect.isclass(value) and issubclass(value, Callback) and value.__module__ == module.name
+            if own and not name.startswith("_"):
+                defined.add(name)
+    assert defined == set(found())
+
+
+def test_the_tables_name_callbacks_that_exist() -> None:
+    assert set(WAYS) <= set(found())
+    assert set(SKIP) <= set(found())

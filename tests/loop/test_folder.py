@@ -1,0 +1,203 @@
+"""Where a run writes: ``runs/<project>/<name>``, a folder of the user's own, or nowhere at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import hookline as hl
+from hookline.loop import Loop, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+CE = nn.CrossEntropyLoss()
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fit(*loaders: Any, callbacks: Any = (), **options: Any) -> hl.Result:
+    trainer = Trainer(max_duration="1ep", callbacks=callbacks, **options)
+    return trainer.fit(TinyModel(), *(loaders or (tiny_data(2),)), loss=CE, optimizer=sgd)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_run_without_a_name_gets_the_time_as_its_name(here: Path) -> None:
+    result = fit()
+    assert result.folder is not None
+    parts = result.folder.resolve().relative_to(here.resolve()).parts
+    assert parts[:2] == ("runs", "default")
+    assert len(parts) == 3
+    assert "metrics.jsonl" in files(result.folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("project/run", "runs/project/run"), ("run", "runs/default/run"), ("a b/c-1", "runs/a b/c-1")]
+)
+def test_a_name_gives_the_place(here: Path, name: str, place: str) -> None:
+    seen: list[Any] = []
+    note = hl.on("fit_start")(lambda run: seen.append((run.project, run.name, run.folder)))
+    result = fit(name=name, callbacks=[note])
+    assert result.folder is not None
+    assert result.folder.resolve() == (here / place).resolve()
+    assert (here / place / "metrics.jsonl").exists()
+    project, run_name, folder = seen[0]
+    assert (project, run_name) == (Path(place).parts[1], Path(place).parts[2])
+    assert folder == result.folder
+
+
+def test_each_run_has_its_own_folder(here: Path) -> None:
+    folders = [fit().folder for _ in range(3)]
+    assert len({str(folder) for folder in folders}) == 3
+    for folder in folders:
+        assert folder is not None
+        rows = (folder / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(row)["name"] for row in rows] == ["train/loss", "train/loss_epoch"]
+
+
+def test_the_same_name_again_does_not_mix_two_runs(here: Path) -> None:
+    first = fit(name="p/r")
+    before = (first.folder / "metrics.jsonl").read_text()
+    second = fit(name="p/r")
+    assert second.folder != first.folder
+    assert (second.folder / "metrics.jsonl").exists()
+    assert (first.folder / "metrics.jsonl").read_text() == before
+
+
+def test_a_folder_that_was_given(here: Path) -> None:
+    result = fit(folder=here / "deep" / "mine")
+    assert result.folder == here / "deep" / "mine"
+    assert "metrics.jsonl" in files(here / "deep" / "mine")
+    assert not (here / "runs").exists()
+    assert fit(folder="as_text").folder == here / "as_text"
+    assert (here / "as_text" / "metrics.jsonl").exists()
+
+
+def test_a_folder_that_holds_a_run_is_refused(here: Path) -> None:
+    fit(folder=here / "mine")
+    before = (here / "mine" / "metrics.jsonl").read_text()
+    with pytest.raises(hl.HooklineError, match="mine"):
+        fit(folder=here / "mine")
+    assert (here / "mine" / "metrics.jsonl").read_text() == before
+
+
+def test_a_folder_with_other_files_is_fine(here: Path) -> None:
+    (here / "mine").mkdir()
+    (here / "mine" / "notes.txt").write_text("hello")
+    fit(folder=here / "mine")
+    assert set(files(here / "mine")) >= {"notes.txt", "metrics.jsonl"}
+    assert (here / "mine" / "notes.txt").read_text() == "hello"
+
+
+def test_the_folder_belongs_to_where_the_run_began(here: Path) -> None:
+    """A script that changes its directory on the way still writes to one folder."""
+
+    @hl.on("train_step_end", once=True)
+    def move(run: hl.Run) -> None:
+        import os
+
+        (here / "elsewhere").mkdir()
+        os.chdir(here / "elsewhere")
+
+    fit(tiny_data(4), callbacks=[move], log_every="1st", name="p/r")
+    assert (here / "runs" / "p" / "r" / "metrics.jsonl").exists()
+    assert files(here / "elsewhere") == []
+
+
+@pytest.mark.parametrize("way", ["fit", "train", "evaluate", "test", "predict", "own loop", "functions"])
+def test_false_writes_nothing_at_all(here: Path, way: str) -> None:
+    model = TinyModel()
+    trainer = Trainer(max_duration="1ep", folder=False, name="p/r")
+    if way == "fit":
+        result = trainer.fit(model, tiny_data(2), tiny_data(1), tiny_data(1), loss=CE, optimizer=sgd)
+        assert result.folder is None
+    elif way == "train":
+        trainer.train(model, tiny_data(2), loss=CE, optimizer=sgd)
+    elif way == "predict":
+        trainer.predict(model, tiny_data(2))
+    elif way == "own loop":
+        with Loop(model, sgd, max_duration="1ep", folder=False) as loop:
+            for x, y in loop.batches(tiny_data(2)):
+                loop.backward(cross_entropy(model(x), y))
+                loop.step()
+    elif way == "functions":
+        hl.fit(model, tiny_data(2), loss=CE, optimizer=sgd, max_duration="1ep", folder=False)
+        hl.evaluate(model, tiny_data(2), loss=CE, folder=False)
+        hl.predict(model, tiny_data(2), folder=False)
+    else:
+        getattr(trainer, way)(model, tiny_data(2), loss=CE)
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("way", ["evaluate", "test", "predict", "explain", "functions"])
+def test_what_does_not_train_writes_nothing(here: Path, way: str) -> None:
+    model, trainer = TinyModel(), Trainer(max_duration="1ep")
+    if way == "explain":
+        trainer.explain(model)
+    elif way == "predict":
+        trainer.predict(model, tiny_data(2))
+    elif way == "functions":
+        hl.evaluate(model, tiny_data(2), loss=CE)
+        hl.test(model, tiny_data(2), loss=CE)
+        hl.predict(model, tiny_data(2))
+    else:
+        getattr(trainer, way)(model, tiny_data(2), loss=CE)
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("way", ["evaluate", "test", "predict"])
+def test_an_evaluation_after_a_fit_adds_nothing_to_its_folder(here: Path, way: str) -> None:
+    model, trainer = TinyModel(), Trainer(max_duration="1ep", folder="mine")
+    trainer.fit(model, tiny_data(2), tiny_data(1), loss=CE, optimizer=sgd)
+    before = {path: (here / path).read_bytes() for path in files(here)}
+    getattr(trainer, way)(model, tiny_data(2))
+    assert {path: (here / path).read_bytes() for path in files(here)} == before
+
+
+@pytest.mark.parametrize("mistake", ["optimizer", "loader", "duration", "model"], ids=lambda mistake: f"no {mistake}")
+def test_a_mistake_leaves_no_empty_folder(here: Path, mistake: str) -> None:
+    """What is wrong is found before anything is written; the same call can then be made again."""
+    trainer = Trainer(max_duration=None if mistake == "duration" else "1ep", folder="mine")
+    with pytest.raises(hl.HooklineError):
+        trainer.fit(
+            nn.Flatten() if mistake == "model" else TinyModel(),
+            [] if mistake == "loader" else tiny_data(2),
+            loss=CE,
+            optimizer=None if mistake == "optimizer" else sgd,
+        )
+    assert files(here) == []
+    fit(folder="mine")
+
+
+def test_the_own_loop_writes_its_metrics(here: Path) -> None:
+    model = TinyModel()
+    with Loop(model, sgd, max_duration="1ep", name="own/loop") as loop:
+        for x, y in loop.batches(tiny_data(2)):
+            loop.backward(cross_entropy(model(x), y))
+            loop.step()
+    assert "metrics.jsonl" in files(here / "runs" / "own" / "loop")
+
+
+def test_no_file_is_left_open(here: Path) -> None:
+    """Python would warn about it when the file is collected, and every warning is an error here."""
+    import gc
+
+    fit(folder="mine")
+    with pytest.raises(ZeroDivisionError):
+        fit(folder="other", callbacks=[hl.on("train_end")(lambda run: 1 / 0)])
+    gc.collect()

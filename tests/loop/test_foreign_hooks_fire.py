@@ -1,0 +1,140 @@
+"""Each hook of the five other systems has an event here, and that event is sent in a real run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hookline as hl
+from hookline.errors import StopTraining
+from hookline.events.foreign import FOREIGN_HOOKS, ForeignHook
+from hookline.events.spec import BY_NAME
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, tiny_data
+
+LATER = frozenset(
+    {
+        "checkpoint_save",
+        "checkpoint_saved",
+        "checkpoint_failed",
+        "checkpoint_rejected",
+        "checkpoint_loaded",
+        "preempt",
+        "rollback",
+    }
+)
+"""The events of checkpoints: nothing saves yet."""
+
+
+class Collector(hl.Callback):
+    """The names of all events, over all runs, and the run's stage at each."""
+
+    def __init__(self, seen: set[tuple[str, str]]) -> None:
+        self.seen = seen
+
+    def on_event(self, event: str, run: Any) -> None:
+        self.seen.add((event, run.stage))
+
+
+class At(hl.Callback):
+    """Does something at one event of the first step."""
+
+    def __init__(self, event: str, action: Any) -> None:
+        self.event, self.action = event, action
+
+    def on_event(self, event: str, run: Any) -> None:
+        if event == self.event and run.clock.step <= 1:
+            self.action(run)
+
+
+class Fragile(hl.Callback):
+    """Optional, and it fails."""
+
+    optional = True
+
+    def on_train_start(self, run: Any) -> None:
+        raise ValueError("fragile")
+
+
+def boom(run: Any) -> None:
+    raise ValueError("boom")
+
+
+def quit_training(run: Any) -> None:
+    raise StopTraining("enough")
+
+
+def press(run: Any) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def seen() -> set[tuple[str, str]]:
+    """What a handful of ordinary runs send."""
+    found: set[tuple[str, str]] = set()
+    loss, model = nn.CrossEntropyLoss(), TinyModel()
+
+    def fit(*callbacks: hl.Callback, **options: Any) -> None:
+        options = {"max_duration": "2ep", "accumulate": 2, "eval_every": "1st", "folder": False, **options}
+        Trainer(callbacks=[Collector(found), *callbacks], **options).fit(
+            TinyModel(),
+            tiny_data(3),
+            tiny_data(2),
+            tiny_data(1),
+            loss=loss,
+            optimizer=torch.optim.SGD,
+            scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        )
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        fit()
+        fit(At("train_step_end", quit_training))
+        fit(At("train_step_end", press))
+        fit(At("gradients_ready", lambda run: run.skip_step()))
+        fit(Fragile())
+        with pytest.raises(ValueError, match="boom"):
+            fit(At("train_step_end", boom))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    trainer = Trainer(callbacks=[Collector(found)], folder=False)
+    trainer.evaluate(model, tiny_data(2), loss=loss)
+    trainer.test(model, tiny_data(2), loss=loss)
+    trainer.predict(model, tiny_data(2))
+    return found
+
+
+@pytest.mark.parametrize("row", FOREIGN_HOOKS, ids=lambda row: f"{row.system}.{row.hook}")
+def test_the_event_of_a_foreign_hook_is_sent(row: ForeignHook, seen: set[tuple[str, str]]) -> None:
+    if row.event in LATER:
+        pytest.skip(f"{row.event} is sent when checkpoints are saved")
+    assert row.event in {event for event, _ in seen}
+
+
+def test_every_event_of_the_table_is_sent(seen: set[tuple[str, str]]) -> None:
+    """An event that nothing emits is a promise that nobody keeps."""
+    assert set(BY_NAME) - {event for event, _ in seen} == LATER
+
+
+def test_events_are_sent_in_the_stages_that_the_table_gives(seen: set[tuple[str, str]]) -> None:
+    assert [(event, stage) for event, stage in sorted(seen) if stage not in BY_NAME[event].stages] == []
+
+
+def test_the_only_hooks_without_an_event_yet_are_those_of_checkpoints() -> None:
+    """When saving arrives, this list shrinks to nothing; until then nothing else may hide in it."""
+    assert [(row.system, row.hook, row.event) for row in FOREIGN_HOOKS if row.event in LATER] == [
+        ("TorchTNT", "on_checkpoint_save", "checkpoint_saved"),
+        ("Lightning", "on_save_checkpoint", "checkpoint_save"),
+        ("Lightning", "on_load_checkpoint", "checkpoint_loaded"),
+    ]
+
+
+def test_forward_events_are_sent_in_every_stage(seen: set[tuple[str, str]]) -> None:
+    """Composer's eval_before_forward and predict_before_forward are forward_start here."""
+    for event in ("forward_start", "forward_end", "batch_fetch_start", "batch_fetch_end"):
+        assert {stage for name, stage in seen if name == event} == {"train", "val", "test", "predict"}
