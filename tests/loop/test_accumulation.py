@@ -434,6 +434,24 @@ def test_two_losses_of_one_batch_add_up(accumulate: int) -> None:
     assert_same(keeper.found, gradients, 1e-9)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+def test_two_losses_of_one_batch_with_weights_of_their_own(accumulate: int) -> None:
+    """A mean over tokens and one over rows: right, or refused; accumulation must not change the sum in silence."""
+    batches, model, keeper = ragged(LENGTHS), Tagger(), Gradients()
+    try:
+        with Loop(model, sgd, callbacks=[keeper], accumulate=accumulate, max_duration="1ep", folder=False) as loop:
+            for ids, targets in loop.batches(batches):
+                loop.backward(token_loss(model(ids), targets), weight=(targets >= 0).sum())
+                loop.backward(model(ids).square().mean())
+                loop.step()
+    except hl.HooklineError:
+        assert accumulate > 1
+        return
+    both = lambda model, ids, targets: token_loss(model(ids), targets) + model(ids).square().mean()  # noqa: E731
+    gradients, _ = full_batches(Tagger(), batches, accumulate, both)
+    assert_same(keeper.found, gradients, 1e-9)
+
+
 # -- weights that are zero, windows that are dropped ---------------------------------------------
 
 
@@ -448,6 +466,28 @@ def test_a_batch_of_weight_zero_adds_nothing() -> None:
     loss.backward()
     assert_same(keeper.found, [[p.grad for p in other.parameters()]], 1e-10)
     assert loop.run.history["train/loss"] == pytest.approx([loss.item()])
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 4])
+def test_a_batch_of_nothing_but_padding_counts_nothing(accumulate: int) -> None:
+    """Its mean over no token is NaN, with weight 0: the full batch does not notice it, so neither may the parts."""
+    lengths = [[9, 1], [0, 0], [3], [2, 5]]
+    keeper = Gradients()
+    trainer = Trainer(max_duration="1ep", accumulate=accumulate, log_every="1st", callbacks=[keeper], folder=False)
+    result = trainer.fit(TokenTask("tensor"), ragged(lengths))
+    full = lambda model, ids, targets: token_loss(model(ids), targets)  # noqa: E731
+    gradients, losses = full_batches(Tagger(), ragged(lengths), accumulate, full)
+    assert_same(keeper.found, gradients, 1e-10)
+    assert result.history["train/loss"] == pytest.approx(losses, rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", [int, torch.as_tensor], ids=["int", "tensor"])
+def test_a_batch_of_nothing_but_padding_in_an_evaluation(kind: Any) -> None:
+    model, data = Tagger(), ragged([[9, 1], [0, 0], [3]])
+    loss = lambda outputs, targets: (token_loss(outputs, targets), kind((targets >= 0).sum()))  # noqa: E731
+    metrics = Trainer(folder=False).evaluate(model, data, loss=loss)
+    ids, targets = joined(data)
+    assert metrics["val/loss"] == pytest.approx(token_loss(model(ids), targets).item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -190,6 +190,11 @@ def test_a_packed_sequence_is_moved_by_its_own_rule() -> None:
     assert moved.batch_sizes.device.type == "cpu"
 
 
+def test_a_shape_in_a_batch_stays_a_shape() -> None:
+    moved = to_device((torch.zeros(3, 2), torch.zeros(3, 2).shape, range(3), {1, 2}), META)
+    assert moved[1:] == (torch.Size([3, 2]), range(3), {1, 2})
+
+
 def test_an_empty_batch_and_texts_are_left_as_they_are() -> None:
     for batch in ((), [], {}, "text", None, 3, [b"bytes"]):
         assert to_device(batch, META) == batch
@@ -405,6 +410,16 @@ def test_a_single_tensor_is_the_input_and_the_target() -> None:
 
     result = fit(Auto(), [x for x, _ in tiny_data()], loss=nn.MSELoss(), duration="9ep")
     assert result.history["train/loss"][-1] < result.history["train/loss"][0]
+
+
+def test_a_batch_of_one_part_is_that_part() -> None:
+    """``DataLoader(TensorDataset(x))`` gives lists with one tensor: the input, and the target of an autoencoder."""
+    x = torch.cat([x for x, _ in tiny_data()])
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    models[1].load_state_dict(models[0].state_dict())
+    fit(models[0], DataLoader(TensorDataset(x), batch_size=8), loss=nn.MSELoss())
+    fit(models[1], list(x.split(8)), loss=nn.MSELoss())
+    assert equal(list(models[0].parameters()), list(models[1].parameters()))
 
 
 @pytest.mark.parametrize("val", [False, True])

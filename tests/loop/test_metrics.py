@@ -295,6 +295,17 @@ def test_the_loss_is_copied_too(way: str) -> None:
     assert history["train/loss"] == [1.0]
 
 
+def test_the_weight_of_the_loss_is_copied_too() -> None:
+    """A counter that is used again for each batch."""
+    model, tokens = TinyModel(), torch.zeros(())
+    with Loop(model, sgd, max_duration="1ep", folder=False) as loop:
+        for number, (x, y) in enumerate(loop.batches(tiny_data(3))):
+            tokens.fill_(number + 1)
+            loop.backward(cross_entropy(model(x), y) * 0 + number, weight=tokens)
+            loop.step()
+    assert loop.run.history["train/loss"] == [(0 * 1 + 1 * 2 + 2 * 3) / 6]
+
+
 def test_no_graph_is_kept_alive() -> None:
     import weakref
 
@@ -343,6 +354,20 @@ def test_weights_of_the_samples_of_a_vector() -> None:
 def test_what_is_no_weight_is_refused_at_once(weight: Any) -> None:
     with pytest.raises(MetricError, match="weight"):
         one(1.0, weight=weight)
+
+
+@pytest.mark.parametrize("value", [1.0, torch.tensor(1.0), torch.eye(2)], ids=["number", "scalar", "array"])
+def test_a_vector_of_weights_for_one_value_is_refused_at_once(value: Any) -> None:
+    with pytest.raises(MetricError, match="train/x"):
+        one(value, weight=torch.ones(3))
+
+
+@pytest.mark.parametrize("kind", [float, torch.tensor], ids=["number", "tensor"])
+def test_a_value_with_weight_zero_counts_nothing_even_if_it_is_nan(kind: Any) -> None:
+    """The mean over no token is NaN; that nothing was there must not spoil the rest."""
+    values, weights = [1.0, math.nan, 4.0], [1.0, 0.0, 2.0]
+    history = logged(lambda n: ({"x": kind(values[n])}, {"weight": kind(weights[n])}), batches=3)
+    assert history["train/x"] == [3.0]
 
 
 def test_no_weight_at_all_is_nan() -> None:
@@ -481,6 +506,24 @@ def test_what_is_logged_at_the_end_of_an_epoch_belongs_to_it() -> None:
     assert history.steps("train/seconds") == history.steps("train/late") == [4, 8, 12]
 
 
+def test_a_mean_that_is_logged_at_the_end_of_an_epoch_is_not_one_of_the_next() -> None:
+    """Its ``_epoch``, if there is one, has the value of its own epoch."""
+
+    class AtTheEnd(hl.Callback):
+        def on_train_epoch_end(self, run: hl.Run) -> None:
+            run.log({"number": float(run.clock.epoch)})
+
+        def on_epoch_end(self, run: hl.Run) -> None:
+            run.log({"late": float(run.clock.epoch)})
+
+    trainer = Trainer(max_duration="3ep", callbacks=[AtTheEnd()], folder=False)
+    history = trainer.fit(TinyModel(), tiny_data(4), loss=CE, optimizer=sgd).history
+    assert history["train/number"] == history["train/late"] == [1.0, 2.0, 3.0]
+    for name in ("train/number_epoch", "train/late_epoch"):
+        rows = [(row.epoch, row.value) for row in history.rows() if row.name == name]
+        assert all(epoch == value for epoch, value in rows), rows
+
+
 def test_what_is_logged_in_the_last_hooks_is_not_lost() -> None:
     class AtTheEnd(hl.Callback):
         def on_train_end(self, run: hl.Run) -> None:
@@ -595,6 +638,35 @@ def test_what_was_measured_before_a_crash_is_in_the_file(tmp_path: Path) -> None
     with pytest.raises(ZeroDivisionError):
         Trainer(max_duration="1ep", folder=tmp_path).fit(Fails(TinyModel(), CE, sgd), tiny_data(5))
     assert [(row.name, row.step) for row in rows_of(tmp_path) if row.name == "train/loss"] == [("train/loss", 3)]
+
+
+def no_space(self: Any, rows: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_does_not_hide_the_users_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own exception arrives first; what goes wrong after it is a note, and all is put back."""
+
+    class Fails(hl.SupervisedTask):
+        def train_batch(self, run: hl.Run, batch: Any) -> Any:
+            if run.clock.step == 2:
+                raise ZeroDivisionError
+            return super().train_batch(run, batch)
+
+    monkeypatch.setattr("hookline.sinks.jsonl.JsonLines.write", no_space)
+    task = Fails(TinyModel().eval(), CE, sgd)
+    with pytest.raises(ZeroDivisionError):
+        Trainer(max_duration="1ep", folder=tmp_path).fit(task, tiny_data(5))
+    assert not task.model.training
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics are never dropped in silence; and all is put back."""
+    monkeypatch.setattr("hookline.sinks.jsonl.JsonLines.write", no_space)
+    model = TinyModel().eval()
+    with pytest.raises(OSError, match="No space left"):
+        Trainer(max_duration="1ep", folder=tmp_path).fit(model, tiny_data(2), loss=CE, optimizer=sgd)
+    assert not model.training
 
 
 def test_a_sanity_check_and_answers_leave_no_row(tmp_path: Path) -> None:

@@ -281,6 +281,91 @@ def test_step_of_an_optimizer_without_backward() -> None:
         own_loop(model, pair, body)
 
 
+# -- one loss for several optimizers -------------------------------------------------------------
+
+
+def hand_written_pair(model: TinyModel, batches: list[Any], epochs: int) -> None:
+    pair = pair_of(model)
+    for x, y in batches * epochs:
+        for optimizer in pair:
+            optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        for optimizer in pair:
+            optimizer.step()
+
+
+@pytest.mark.parametrize("way", ["fit", "dict", "own loop"])
+def test_one_loss_moves_all_optimizers_in_every_way_in(way: str) -> None:
+    model, other, batches = TinyModel(), TinyModel(), tiny_data(5)
+    pair: Any = pair_of(model)
+    if way == "own loop":
+        with Loop(model, pair, max_duration="3ep", folder=False) as loop:
+            for x, y in loop.batches(batches):
+                loop.backward(cross_entropy(model(x), y))
+                assert loop.step()
+        result = loop.result()
+    else:
+        given = {"a": pair[0], "b": pair[1]} if way == "dict" else pair
+        trainer = Trainer(max_duration="3ep", folder=False)
+        result = trainer.fit(model, batches, loss=nn.CrossEntropyLoss(), optimizer=given)
+    hand_written_pair(other, batches, 3)
+    assert same(model, other)
+    assert result.clock.step == 15
+    assert set(result.clock.updates.values()) == {15}
+    assert len(result.history["train/loss"]) == 3
+
+
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_one_loss_moves_all_optimizers_with_accumulation(accumulate: int) -> None:
+    batches = [(x.double(), y) for x, y in tiny_data(7, 5, last=2)]
+    model, other = TinyModel().double(), TinyModel().double()
+    trainer = Trainer(max_duration="2ep", accumulate=accumulate, folder=False)
+    trainer.fit(model, batches, loss=nn.CrossEntropyLoss(), optimizer=pair_of(model))
+    windows = [batches[i : i + accumulate] for i in range(0, 7, accumulate)]
+    hand_written_pair(other, [tuple(torch.cat(part) for part in zip(*w, strict=True)) for w in windows], 2)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-10)
+
+
+def test_the_only_optimizer_may_be_named() -> None:
+    """``loop.backward(loss, optimizer)`` with one optimizer is the same as without it, metrics included."""
+    model, other, batches = TinyModel(), TinyModel(), tiny_data(5)
+    optimizer = sgd(model.parameters())
+    with Loop(model, optimizer, max_duration="2ep", folder=False) as loop:
+        for x, y in loop.batches(batches):
+            loop.backward(cross_entropy(model(x), y), optimizer)
+            loop.step(optimizer)
+    Trainer(max_duration="2ep", folder=False).fit(other, batches, loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert same(model, other)
+    assert (loop.run.clock.step, loop.run.clock.updates) == (10, {"SGD": 10})
+    assert len(loop.run.history["train/loss"]) == 2
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_frozen_and_unused_parameters_of_one_of_several(accumulate: int) -> None:
+    class Frozen(hl.Task[Any]):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.unused = TinyModel(seed=1), TinyModel(seed=2), nn.Linear(2, 2)
+            self.first.hidden.requires_grad_(False)
+
+        def configure_optimizers(self, run: hl.Run) -> Any:
+            both = [*self.first.parameters(), *self.unused.parameters()]
+            return {"first": sgd(both), "second": sgd(self.second.parameters())}
+
+        def train_batch(self, run: hl.Run, batch: Any) -> None:
+            x, y = batch
+            for net, optimizer in zip((self.first, self.second), run.optimizers.values(), strict=True):
+                run.loop.backward(cross_entropy(net(x), y), optimizer)
+                run.loop.step(optimizer)
+
+    task = Frozen()
+    result = Trainer(max_duration="1ep", accumulate=accumulate, folder=False).fit(task, tiny_data(4))
+    assert result.clock.updates == {"first": 4 // accumulate, "second": 4 // accumulate}
+    assert torch.equal(task.first.hidden.weight, TinyModel(seed=1).hidden.weight)
+    assert not torch.equal(task.first.out.weight, TinyModel(seed=1).out.weight)
+
+
 # -- a GAN -------------------------------------------------------------------------------------
 
 

@@ -164,6 +164,36 @@ def test_bf16_is_bitwise_a_bare_loop_with_autocast() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_forward_after_a_backward_of_the_same_batch_is_under_autocast_too(precision: Any, accumulate: int) -> None:
+    """Two losses of one batch, each with a forward of its own."""
+    model, dtypes = TinyModel(), []
+    with Loop(model, sgd, max_duration="1ep", precision=precision, accumulate=accumulate, folder=False) as loop:
+        for x, y in loop.batches(tiny_data()):
+            for _ in range(2):
+                outputs = model(x)
+                dtypes.append(outputs.dtype)
+                loop.backward(small_loss(outputs, y))
+            loop.step()
+    assert dtypes == [DTYPES[precision]] * 8
+
+
+def test_a_region_of_the_users_own_does_not_leave_autocast_on() -> None:
+    """A loss in full precision, and its backward inside that region: the regions must nest."""
+    model = TinyModel()
+    with Loop(model, sgd, max_duration="1ep", precision="bf16", folder=False) as loop:
+        for x, y in loop.batches(tiny_data()):
+            outputs = model(x)
+            assert outputs.dtype is torch.bfloat16
+            with torch.autocast("cpu", enabled=False):
+                loop.backward(cross_entropy(outputs.float(), y))
+                loop.step()
+    left_on = autocast()
+    torch.set_autocast_enabled("cpu", False)  # for the tests that follow
+    assert left_on is None
+
+
 # -- autocast keeps casts of the weights: they must not outlive an update ------------------------
 
 
@@ -411,6 +441,65 @@ def test_an_overflow_of_one_optimizer_leaves_the_gradients_of_the_other_right() 
         assert result.clock.updates == {"first": 1 if overflow else 2, "second": 2}
     for one, other in zip(found[True], found[False], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_step_says_whether_this_optimizer_moved() -> None:
+    moved: list[tuple[bool, bool]] = []
+
+    class Driven(TwoLosses):
+        def train_batch(self, run: hl.Run, batch: Any) -> None:
+            (x, y), (first, second) = batch, run.optimizers.values()
+            self.number += 1
+            run.loop.backward(small_loss(self.first(x), y), first)
+            one = run.loop.step(first)
+            run.loop.backward(small_loss(self.second(x), y) * (float("inf") if self.number == 2 else 1), second)
+            moved.append((one, run.loop.step(second)))
+
+    Trainer(max_duration="3st", precision="fp16", folder=False).fit(Driven(False), tiny_data())
+    assert moved == [(True, True), (True, False), (True, True)]
+
+
+def test_an_optimizer_that_steps_several_times_a_batch_in_fp16() -> None:
+    """The critic of a GAN: torch refuses to unscale twice without an update of the scale."""
+
+    class Critic(TwoLosses):
+        def train_batch(self, run: hl.Run, batch: Any) -> None:
+            (x, y), (first, second) = batch, run.optimizers.values()
+            for _ in range(3):
+                run.loop.backward(small_loss(self.first(x), y), first)
+                run.loop.step(first)
+            run.loop.backward(small_loss(self.second(x), y), second)
+            run.loop.step(second)
+
+    result = Trainer(max_duration="1ep", precision="fp16", folder=False).fit(Critic(False), tiny_data())
+    assert result.clock.updates == {"first": 12, "second": 4}
+
+
+@pytest.mark.parametrize("place", ["backward_end", "gradients_ready", "optimizer_step_start", "zero_grad"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_fit_in_fp16_goes_on_after_an_error_in_a_step(place: str, accumulate: int) -> None:
+    """The scaler must not be left in the middle of a step."""
+    model = TinyModel()
+    fails = hl.on(place, once=True)(lambda run: 1 / 0)
+    trainer = Trainer(max_duration="3ep", precision="fp16", accumulate=accumulate, callbacks=[fails], folder=False)
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(model, tiny_data(), loss=small_loss, optimizer=sgd)
+    result = trainer.fit(model, tiny_data(), loss=small_loss, optimizer=sgd)
+    assert result.clock.epoch == 3
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_one_loss_for_several_optimizers_in_fp16(accumulate: int) -> None:
+    model = TinyModel()
+    pair = [sgd(model.hidden.parameters()), sgd(model.out.parameters())]
+    trainer = Trainer(max_duration="1ep", precision="fp16", accumulate=accumulate, folder=False)
+    result = trainer.fit(model, tiny_data(), loss=small_loss, optimizer=pair)
+    plain = TinyModel()
+    trainer = Trainer(max_duration="1ep", precision="fp16", accumulate=accumulate, folder=False)
+    trainer.fit(plain, tiny_data(), loss=small_loss, optimizer=sgd)
+    assert result.clock.updates == {"SGD": 4 // accumulate, "SGD-2": 4 // accumulate}
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_large_weights_do_not_overflow_a_loss_in_fp16() -> None:

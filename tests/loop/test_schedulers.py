@@ -208,6 +208,26 @@ def test_each_optimizer_has_its_scheduler() -> None:
     assert task.rates["second"] == pytest.approx([0.4, 0.4, 0.04, 0.04])
 
 
+def test_an_optimizer_that_steps_several_times_a_batch_moves_a_scheduler_of_steps_once() -> None:
+    """``every="2st"`` counts steps of the run; three updates inside one step are one step."""
+
+    class Critic(hl.SupervisedTask):
+        def configure_optimizers(self, run: hl.Run) -> Any:
+            optimizer = sgd(self.parameters())
+            return optimizer, hl.Scheduler(ExponentialLR(optimizer, 0.5), every="2st")
+
+        def train_batch(self, run: hl.Run, batch: Any) -> None:
+            for _ in range(3):
+                run.loop.backward(super().train_batch(run, batch))
+                run.loop.step(run.optimizers["SGD"])
+
+    rates = Rates()
+    Trainer(max_duration="1ep", callbacks=[rates], folder=False).fit(
+        Critic(TinyModel(), nn.CrossEntropyLoss()), tiny_data(4)
+    )
+    assert rates.used[::3] == pytest.approx([0.4, 0.4, 0.2, 0.2])
+
+
 def test_schedulers_can_be_added_and_removed_on_run() -> None:
     """``run.schedulers`` alone is stepped, so a callback adds its own there."""
 

@@ -249,6 +249,18 @@ def test_max_duration_can_be_changed_by_a_hook() -> None:
     assert result.stop_reason == "max_duration (2ep) reached"
 
 
+@pytest.mark.parametrize("event", ["train_step_start", "gradients_ready", "train_step_end", "step_settled"])
+def test_max_duration_can_be_changed_in_the_middle_of_an_epoch(event: str) -> None:
+    @hl.on(event)
+    def shorter(run: hl.Run) -> None:
+        if run.clock.step == 3:
+            run.max_duration = "5st"
+
+    trainer = Trainer(max_duration="5ep", callbacks=[shorter], folder=False)
+    result = trainer.fit(TinyModel(), tiny_data(20), loss=CE, optimizer=momentum)
+    assert result.clock.step == 5
+
+
 # -- after an error -----------------------------------------------------------------------------------
 
 

@@ -258,12 +258,11 @@ def test_outputs_that_the_task_returns_are_on_run() -> None:
 
 def test_a_subclass_with_super() -> None:
     class Smooth(hl.SupervisedTask):
-        def compute_loss(self, outputs: Any, targets: Any) -> Any:
-            return super().compute_loss(outputs, targets) + 0.01 * outputs.square().mean()
+        def compute_loss(self, outputs: Any, batch: Any) -> Any:
+            return super().compute_loss(outputs, batch) + 0.01 * outputs.square().mean()
 
-        def split(self, batch: Any) -> Any:
-            inputs, targets = super().split(batch)
-            return (inputs[0] * 2,), targets
+        def call_model(self, run: hl.Run, batch: Any) -> Any:
+            return super().call_model(run, (batch[0] * 2, batch[1]))
 
     task = Smooth(TinyModel(), CE, sgd)
     result = Trainer(max_duration="1ep", folder=False).fit(task, tiny_data(3), tiny_data(1))

@@ -41,7 +41,7 @@ def known_events(members: Iterable[object]) -> dict[str, Event]:
     """The built-in events and those that tasks and callbacks declare."""
     known = dict(BY_NAME)
     for member in members:
-        declared = getattr(member, "events", ())
+        declared = getattr(type(member), "events", ())  # not of the instance, which may use the name for itself
         if isinstance(declared, Event):
             raise RegistrationError(
                 f"{callback_name(member)}.events is one Event; make it a tuple: events = (hl.Event({declared.name!r}),)"

@@ -41,8 +41,6 @@ class Course:
         """The batch under way is known to be the last of its epoch."""
         self.epoch_open = False
         self.training = False
-        self.needs_tokens = False
-        """A duration is given in tokens, so that batches without a number of tokens are an error."""
 
     # -- the whole -----------------------------------------------------------------------------
 
@@ -51,15 +49,13 @@ class Course:
         self._state.stage = "train"
         self._announced = False
         self._drop_moment()
-        self._updates_before = self._weights.updates
+        self._updates_before = self._weights.updates()
         task = self._session.task
         if not (task.model if isinstance(task, SupervisedTask) else self._state.model).training:
             self._session.module.train()  # one that is in train mode keeps its frozen parts as they are
         for optimizer in self._state.optimizers.values():
             optimizer.zero_grad()
         self.agenda.max_duration = self._state.max_duration
-        durations = (self._state.max_duration, self._session.settings.eval_every, self._session.settings.log_every)
-        self.needs_tokens = any(duration is not None and duration.unit == "tok" for duration in durations)
         self._scopes.enter(self._line.hooks.around_train)
         self._line.emit(self._line.hooks.train_start)
         self._look()
@@ -82,11 +78,22 @@ class Course:
             self.end_epoch()
         self.end_training(len(self._scopes))
 
-    def no_tokens(self) -> SetupError:
-        return SetupError(
-            "a duration in tokens needs their number: give the task count(self, batch) -> (samples, tokens); "
-            "the default counts samples only"
-        )
+    def counting(self, count: Callable[[Any], tuple[int, int | None]]) -> Callable[[Any], tuple[int, int | None]]:
+        """How batches are counted; where a duration is in tokens, a batch without their number is an error."""
+        durations = (self._state.max_duration, self._session.settings.eval_every, self._session.settings.log_every)
+        if not any(duration is not None and duration.unit == "tok" for duration in durations):
+            return count
+
+        def with_tokens(batch: Any) -> tuple[int, int | None]:
+            samples, tokens = count(batch)
+            if tokens is None:
+                raise SetupError(
+                    "a duration in tokens needs their number: give the task count(self, batch) -> (samples, tokens); "
+                    "the default counts samples only"
+                )
+            return samples, tokens
+
+        return with_tokens
 
     def losses(self, optimizer: str | None = None) -> Series | None:
         """Where the loss of each batch is kept: for each of several optimizers apart, nowhere without ``log_every``."""
@@ -132,7 +139,7 @@ class Course:
         """The evaluation at the edge is done, too."""
         self.epoch_open = self.at_edge = False
         self._line.emit(self._line.hooks.epoch_end)
-        self._book.end_interval()  # what was logged since the edge belongs to this step
+        self._book.end_interval(of_epoch=False)  # what was logged since the edge belongs to this step
         self._state.messages.end_epoch()
         self._scopes.leave(self._mark)
 
@@ -190,7 +197,7 @@ class Course:
     def eval_due(self) -> bool:
         """An evaluation is due: by ``eval_every``, by request, or one at the end. Never two of the same weights."""
         stop = self._requests.stop
-        trained = self._weights.updates > self._updates_before
+        trained = self._weights.updates() > self._updates_before
         interrupted = stop is not None and stop.interrupt
         final = self._over() and trained and self.agenda.has_evaluations and not interrupted
         return (self._requests.evaluate or final) and self._evaluated != self._weights.version()

@@ -31,7 +31,7 @@ def divide(optimizer: torch.optim.Optimizer, weight: Any) -> None:
 def check_weight(weight: Any, where: str) -> Any:
     """How much a loss counts: a number that is not negative, or a tensor with one."""
     if isinstance(weight, torch.Tensor) and weight.numel() == 1:
-        return weight.detach().reshape(())
+        return weight.detach().reshape(()).clone()
     if isinstance(weight, numbers.Real) and float(weight) >= 0:
         return weight
     raise LossError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
-from operator import mul
 from typing import Any
 
 import torch
@@ -44,10 +43,12 @@ class Series:
         if not self.values:
             return
         values, weights = self.values, self.weights
-        if not all(isinstance(v, float) or (v.device.type == "cpu" and not v.ndim) for v in values):
+        if all(v.__class__ is float or v.is_cpu for v in values) and not self.shape:
+            # On the CPU a number is read faster than an operation starts.
+            numbers = [v if v.__class__ is float else v.item() for v in values]
+            self._fold_numbers(numbers, [float(w) for w in weights])
+        else:
             self._fold_tensors(_stack(values), _stack(weights))
-        else:  # on the CPU a number is read faster than an operation starts
-            self._fold_numbers([float(v) for v in values], [float(w) for w in weights])
         self.values.clear()
         self.weights.clear()
 
@@ -55,7 +56,8 @@ class Series:
         earlier = [] if self.folded_total is None else [self.folded_total]
         match self.reduce:
             case "mean":
-                self.folded_total = sum(map(mul, values, weights), *earlier)
+                # What counts nothing may be NaN: the mean over no tokens.
+                self.folded_total = sum((v * w for v, w in zip(values, weights, strict=True) if w), *earlier)
                 self.folded_weight = sum(weights, self.folded_weight)
             case "sum":
                 self.folded_total = sum(values, *earlier)
@@ -69,7 +71,8 @@ class Series:
         match self.reduce:
             case "mean":
                 shape = (-1,) + (1,) * (values.ndim - 1)
-                total = (values * weights.reshape(shape).to(values.device)).sum(0)
+                counts = weights.reshape(shape).to(values.device)
+                total = torch.where(counts == 0, 0.0, values * counts).sum(0)
                 self.folded_total = total if earlier is None else earlier + total
                 self.folded_weight = self.folded_weight + weights.sum()
             case "sum":
@@ -117,6 +120,10 @@ class MetricBook:
             if not len(value):
                 return
             value, weight = _of_samples(name, value, weight, reduce)
+        elif isinstance(weight, Tensor) and weight.numel() != 1:
+            raise MetricError(
+                f"{name}: {weight.numel()} weights for one value; a vector of weights needs a vector of values"
+            )
         series = self.series(name, reduce)
         shape = tuple(value.shape) if isinstance(value, Tensor) else ()
         if series.shape is None:
@@ -178,15 +185,18 @@ class MetricBook:
             if len(series.values) >= FOLD // 2:
                 series.fold()
 
-    def end_interval(self) -> bool:
-        """Close the interval of training: one transfer, then rows. Whether there was anything."""
+    def end_interval(self, *, of_epoch: bool = True) -> bool:
+        """Close the interval of training: one transfer, then rows. Whether there was anything.
+
+        What is logged after the end of an epoch belongs to no epoch's mean.
+        """
         layer = self._layers[0]
         pending = {name: s for name, s in layer.items() if s.values or s.folded_total is not None}
         if not pending:
             return False
         values = _to_python([series.result() for series in pending.values()])
         for name, series in pending.items():
-            if series.reduce in ("mean", "sum"):
+            if of_epoch and series.reduce in ("mean", "sum"):
                 self._add_to_epoch(name, series)
             series.folded_total, series.folded_weight = None, 0.0
         self._record(dict(zip(pending, values, strict=True)), "step")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from hookline.errors import LossError
 from hookline.loop.gradients import divide
 from hookline.loop.settings import PrecisionName
 
@@ -21,34 +22,24 @@ class Precision:
         self.dtype = DTYPES.get(name)
         self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
-        self._region: torch.autocast | None = None
         self._unit: float | None = None
-        self._unscaled = False
-
-    def enter(self) -> None:
-        """Forward begins: autocast on, until ``leave``."""
-        self.leave()
-        self._region = self.autocast()
-        self._region.__enter__()  # type: ignore[no-untyped-call]
-
-    def leave(self) -> None:
-        """Forward is over, or was never begun."""
-        if self._region is not None:
-            region, self._region = self._region, None
-            region.__exit__(None, None, None)
+        self._unscaled: set[int] = set()
 
     def autocast(self, *, enabled: bool = True) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=self.dtype, enabled=enabled)
 
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
-        """Backward outside autocast, scaled where there is a scaler.
+        """Backward, scaled where there is a scaler.
 
         The loss of one of several optimizers leaves no gradient on the parameters of the others.
         """
-        own = None if optimizer is None else [p for group in optimizer.param_groups for p in group["params"]]
-        with self.autocast(enabled=False):
-            scaled = loss if self.scaler is None else self.scaler.scale(loss)
-            scaled.backward(inputs=own)  # type: ignore[no-untyped-call]
+        own: list[torch.Tensor] | None = None
+        if optimizer is not None:
+            own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            if not own:
+                raise LossError(f"every parameter of {type(optimizer).__name__} is frozen: this loss can move none")
+        scaled = loss if self.scaler is None else self.scaler.scale(loss)
+        scaled.backward(inputs=own)  # type: ignore[no-untyped-call]
 
     def relative(self, weight: Any) -> Any:
         """A weight to multiply a loss with. In fp16 it is taken in units of the window's first: no overflow."""
@@ -64,8 +55,10 @@ class Precision:
         To know it is a sync point, which ``GradScaler.step`` would be as well.
         """
         if self.scaler is not None:
+            if id(optimizer) in self._unscaled:  # it steps several times in one window, as the critic of a GAN
+                self._update_scale()
             self.scaler.unscale_(optimizer)
-            self._unscaled = True
+            self._unscaled.add(id(optimizer))
         if weight is not None:
             divide(optimizer, weight)
         if self.scaler is None:
@@ -73,13 +66,20 @@ class Precision:
         return any(bool(found.item()) for found in self.scaler._found_inf_per_device(optimizer).values())
 
     def step(self, optimizer: Optimizer) -> None:
-        """The update, with gradients that are unscaled already."""
-        if self.scaler is not None:
+        """The update. The weights that autocast holds in its cache are the old ones then."""
+        if self.scaler is None:
+            optimizer.step()
+        else:
             self.scaler.step(optimizer)
+        torch.clear_autocast_cache()
 
     def end_window(self) -> None:
         """One scale for all optimizers of a window; it may change after it."""
         self._unit = None
-        if self._unscaled and self.scaler is not None:
-            self._unscaled = False
+        if self._unscaled:
+            self._update_scale()
+
+    def _update_scale(self) -> None:
+        self._unscaled.clear()
+        if self.scaler is not None:
             self.scaler.update()

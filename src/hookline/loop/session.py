@@ -200,11 +200,14 @@ class Session:
             self.scopes.leave(because=error)
             error = _first(error, line.emit_to_all(line.hooks.exception))
         error = _first(error, line.emit_to_all(line.hooks.teardown))
-        if state.entry_point in ("fit", "train"):
-            self.book.end_interval()  # what was logged in the last hooks, or before an error
+        try:
+            if state.entry_point in ("fit", "train"):
+                self.book.end_interval()  # what was logged in the last hooks, or before an error
+            if self._rows is not None:
+                self._rows.close()
+        except Exception as late:  # a full disk must not hide the user's own error
+            error = _first(error, [late])
         state.clock.pause()
-        if self._rows is not None:
-            self._rows.close()
         self._restore.close()
         return error
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
+
+import torch
 
 from hookline.errors import LossError, ScopeError, SetupError
 from hookline.loop.course import Course
@@ -32,7 +35,7 @@ class Steps:
         self.session, self.settings, self.precision = session, session.settings, session.precision
         self.state, self.line, self.scopes = session.state, session.line, session.scopes
         self.clock, self.requests = session.state.clock, session.state.requests
-        self.weights = Weights(self.state.model)
+        self.weights = Weights(self.state.model, self.clock)
         self.course = Course(session, self.weights)
         self.handles = Handles(self.requests)
         # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
@@ -42,10 +45,11 @@ class Steps:
         self._losses = self.course.losses()
         self._names: tuple[str, ...] = ()  # of all optimizers
         self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
-        self._weighed: dict[str, int] = {}  # the batch of the window whose weight each has counted last
+        self._weighed: dict[str, tuple[int, Any]] = {}  # by optimizer: the last batch that counted, and its weight
         self._window = 0  # batches in it
         self._window_start: tuple[int, int, int] | None = None  # what the clock showed before it
-        self._window_full = self._batch_open = self._moved = self._driven = self._skipped = False
+        self._window_full = self._batch_open = self._moved = self._skipped = False
+        self._driven: dict[str, bool] = {}  # optimizers that the body itself has stepped in this window
         self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
         self._batch_mark: int | None = None
         self.samples = 0
@@ -53,6 +57,9 @@ class Steps:
 
     def backward(self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None) -> None:
         """Backward of the mean loss of this batch, weighted by ``weight`` (the samples, if not given)."""
+        if self._autocast:
+            with self._without_autocast():
+                return self.backward(loss, optimizer, weight=weight, outputs=outputs)
         if not self._batch_open:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         state, line = self.state, self.line
@@ -62,8 +69,6 @@ class Steps:
             state.outputs = outputs
         state.loss = loss
         hooks = line.hooks
-        if self._autocast:
-            self.precision.leave()
         if hooks.loss_ready:
             line.emit(hooks.loss_ready)
             loss = state.loss
@@ -77,9 +82,9 @@ class Steps:
             else:
                 part = weight if self._plain else self.precision.relative(weight)
                 self.precision.backward(loss if self._plain else loss * part, optimizer)
-            losses = self._losses if optimizer is None else self.course.losses(names[0])
+            losses = self._losses if len(self._names) == 1 or optimizer is None else self.course.losses(names[0])
             if losses is not None:
-                losses.values.append(loss.detach().clone())
+                losses.values.append(loss.detach().clone())  # a copy: `total = loss.detach(); total += …` shares memory
                 losses.weights.append(weight)
         except Exception as error:
             problem = explain_loss(loss, self.session.where())
@@ -90,25 +95,24 @@ class Steps:
             line.emit(hooks.backward_end)
         for name in names:
             if self._plain:
-                self._touched[name] = weight
-            elif self._weighed.get(name) != self._window:  # a second loss of one batch adds no weight
-                self._weighed[name] = self._window
-                self._touched[name] = self._touched.get(name, 0) + part
-        if self._autocast and optimizer is not None:
-            self.precision.enter()
+                self._touched[name] = 1
+            else:
+                self._count_weight(name, part)
+        return None
 
     def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
         """After each batch: the update, when the window is full. Whether the weights moved.
 
         With an ``optimizer`` or a ``closure`` the update is made inside the batch, which goes on.
         """
+        if self._autocast:
+            with self._without_autocast():
+                return self.step(optimizer, closure=closure)
         if not self._batch_open:
             raise ScopeError("loop.step(): call it once on each batch that loop.batches() gave")
         if optimizer is not None or closure is not None:
             return self._step_inside_batch(optimizer, closure)
         clock, hooks = self.clock, self.line.hooks
-        if self._autocast:
-            self.precision.leave()
         if hooks.train_batch_end:
             self.line.emit(hooks.train_batch_end)
         if self._batch_mark is not None:
@@ -118,8 +122,6 @@ class Steps:
         clock.sample += self.samples
         if self.tokens is not None:
             clock.token += self.tokens
-        elif self.course.needs_tokens:
-            raise self.course.no_tokens()
         self._batch_open = False
         return self._complete_window() if self._window_full else False
 
@@ -135,6 +137,8 @@ class Steps:
             )
         for name in touched:
             self._update(name)
+        for name in self._driven:
+            self._move_schedulers(name)
         touched.clear()
         if not self._plain:
             self._weighed.clear()
@@ -142,7 +146,9 @@ class Steps:
             self.precision.end_window()
         moved = self._moved
         self._window = 0
-        self._moved = self._driven = requests.can_skip = False
+        self._moved = requests.can_skip = False
+        if self._driven:
+            self._driven = {}
         if requests.skip is None:
             clock.step += 1
             if line.hooks.train_step_end:
@@ -156,14 +162,14 @@ class Steps:
             self.course.wake_up()
         return moved
 
-    def _update(self, name: str, closure: Callable[[], Any] | None = None) -> None:
-        """Gradients, optimizer, schedulers, zero_grad, in this order."""
+    def _update(self, name: str, closure: Callable[[], Any] | None = None) -> bool:
+        """Gradients, optimizer, schedulers, zero_grad, in this order. Whether the weights moved."""
         state, line, weights, requests = self.state, self.line, self.weights, self.requests
         hooks = line.hooks
         optimizer = state.optimizer = state.optimizers[name]
         if weights.raw:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
-        overflow = False
+        overflow = moved = False
         if not self._bare and requests.skip is None:
             overflow = self.precision.finish_gradients(optimizer, None if self._plain else self._touched.get(name))
         if hooks.gradients_ready and closure is None and not overflow and requests.skip is None:
@@ -176,55 +182,82 @@ class Steps:
                 line.emit(hooks.optimizer_step_start)
             if closure is not None:
                 optimizer.step(closure)
-            elif self._scaled:
+            elif self.precision.dtype is not None:
                 self.precision.step(optimizer)
             else:
                 optimizer.step()
-            self._moved = True
-            weights.updates += 1
+            self._moved = moved = True
             self.clock.updates[name] += 1
             if hooks.optimizer_step_end:
                 line.emit(hooks.optimizer_step_end)
-            if state.schedulers:
-                due = of_optimizer(state.schedulers, optimizer, "st")
-                self.course.step_schedulers([s for s in due if s.due(self.clock.step + 1)])
+            if state.schedulers and name not in self._driven:
+                self._move_schedulers(name)
         optimizer.zero_grad()
         if hooks.zero_grad:
             line.emit(hooks.zero_grad)
         state.optimizer = MISSING
+        return moved
+
+    def _move_schedulers(self, name: str) -> None:
+        """Once a step, however often its optimizer has stepped in it."""
+        due = of_optimizer(self.state.schedulers, self.state.optimizers[name], "st")
+        self.course.step_schedulers([s for s in due if s.due(self.clock.step + 1)])
 
     # -- updates that the body drives itself ---------------------------------------------------
 
     def _step_inside_batch(self, optimizer: Any, closure: Callable[[], Any] | None) -> bool:
         """One of several optimizers, or one with a closure (LBFGS), which computes its loss several times."""
         name = name_of(optimizer, self.state.optimizers)
-        self._driven = True
+        moved = False
         if closure is not None:
             if not self._bare:
                 raise SetupError(
                     "an optimizer with a closure computes its loss again: it needs accumulate=1 and no fp16"
                 )
-            self._update(name, partial(self._compute_again, name, closure))
+            self._driven[name] = True
+            moved = self._update(name, partial(self._compute_again, name, closure))
         elif not self._window_full:
+            self._driven[name] = True
             return False
         elif name not in self._touched:
             raise ScopeError(f"loop.step({name}): there was no loop.backward(loss, optimizer) for it in this step")
         else:
-            self._update(name)
+            self._driven[name] = True
+            moved = self._update(name)
         self._touched.pop(name, None)
-        if self._autocast:
-            self.precision.enter()
-        return self._moved
+        return moved
 
     def _compute_again(self, name: str, compute: Callable[[], Any]) -> Any:
         """What an optimizer such as LBFGS calls: zero_grad, forward, backward, gradients_ready."""
         self.state.optimizers[name].zero_grad()
-        if self._autocast:
-            self.precision.enter()
-        found = compute()
+        torch.clear_autocast_cache()
+        with self.precision.autocast(enabled=self.precision.dtype is not None):
+            found = compute()
         self.backward(found["loss"] if isinstance(found, dict) else found)
         self.line.emit(self.line.hooks.gradients_ready)
         return self.state.loss
+
+    @contextmanager
+    def _without_autocast(self) -> Iterator[None]:
+        """Backward and update are not under autocast; the body of the loop is, before and after them."""
+        self._autocast = False
+        try:
+            with self.precision.autocast(enabled=False):
+                yield
+        finally:
+            self._autocast = True
+
+    def _count_weight(self, name: str, weight: Any) -> None:
+        """A batch counts once: a second loss of it must have the same weight, or no division could be right."""
+        batch, counted = self._weighed.get(name, (0, None))
+        if batch != self._window:
+            self._weighed[name] = (self._window, weight)
+            self._touched[name] = self._touched.get(name, 0) + weight
+        elif float(counted) != float(weight):
+            raise LossError(
+                f"two losses of one batch with the weights {float(counted):g} and {float(weight):g}, at "
+                f"{self.session.where()}: give both the same weight, or add the losses up before backward"
+            )
 
     def _drop_window(self) -> None:
         """Leave a half-filled window: no clock, no gradients."""
@@ -236,17 +269,20 @@ class Steps:
                 optimizer.zero_grad()
             if not self._moved:
                 self._turn_back()
-        self.precision.leave()
+        self.precision.end_window()
         self._step_mark = self._batch_mark = self.requests.skip = None
-        self._window_full = self._batch_open = self._moved = self._driven = self.requests.can_skip = False
+        self._window_full = self._batch_open = self._moved = self.requests.can_skip = False
         self._window = 0
+        self._driven = {}
         self._touched.clear()
         self._weighed.clear()
 
     def _turn_back(self) -> None:
         """The clock and the losses forget a window that is dropped, so that another fit trains on its batches."""
         clock = self.clock
-        losses = int(bool(self._touched)) if self._plain else max(self._weighed.values(), default=0)
+        losses = (
+            int(bool(self._touched)) if self._plain else max((batch for batch, _ in self._weighed.values()), default=0)
+        )
         if losses and self._losses is not None:
             del self._losses.values[-losses:], self._losses.weights[-losses:]
         if self._window_start is not None:

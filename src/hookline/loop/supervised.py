@@ -45,45 +45,40 @@ class SupervisedTask(Task[Any]):
         return self.optimizer, self.scheduler
 
     def train_batch(self, run: Run, batch: Any) -> Any:
-        inputs, targets = self.split(batch)
-        return self.compute_loss(self.call_model(run, inputs), targets)
+        return self.compute_loss(self.call_model(run, batch), batch)
 
     def eval_batch(self, run: Run, batch: Any) -> Any:
-        inputs, targets = self.split(batch)
-        outputs = self.call_model(run, inputs)
-        found = self.compute_loss(outputs, targets)
+        outputs = self.call_model(run, batch)
+        found = self.compute_loss(outputs, batch)
         return {**found, "outputs": outputs} if isinstance(found, dict) else {"loss": found, "outputs": outputs}
 
     def predict_batch(self, run: Run, batch: Any) -> Any:
-        return self.call_model(run, self.split(batch)[0])
+        return self.call_model(run, batch)
 
-    def split(self, batch: Any) -> tuple[Any, Any]:
-        """The inputs, as a tuple for ``model(*inputs)`` or a dict for ``model(**inputs)``, and the targets."""
-        if isinstance(batch, tuple | list):
-            if len(batch) == 2:
-                return (batch[0],), batch[1]
-            return (tuple(batch), batch) if len(batch) == 1 else (tuple(batch[:-1]), batch[-1])
-        return (dict(batch), batch) if isinstance(batch, Mapping) else ((batch,), batch)
-
-    def call_model(self, run: Run, inputs: Any) -> Any:
-        """The forward pass, between ``forward_start`` and ``forward_end``."""
+    def call_model(self, run: Run, batch: Any) -> Any:
+        """The forward pass on the inputs of a batch, between ``forward_start`` and ``forward_end``."""
         state = run._state
         line = state.line
         if line.hooks.forward_start:
             line.emit(line.hooks.forward_start)
-        model = self._modules["model"]  # nn.Module.__getattr__ would take 0.4 µs here
-        outputs = model(**inputs) if type(inputs) is dict else model(*inputs)  # type: ignore[misc]
+        model: Any = self._modules["model"]  # nn.Module.__getattr__ would take 0.4 µs here
+        if isinstance(batch, tuple | list):
+            outputs = model(batch[0]) if len(batch) <= 2 else model(*batch[:-1])
+        elif isinstance(batch, Mapping):
+            outputs = model(**batch)
+        else:
+            outputs = model(batch)
         state.outputs = outputs
         if line.hooks.forward_end:
             line.emit(line.hooks.forward_end)
         return outputs
 
-    def compute_loss(self, outputs: Any, targets: Any) -> Any:
-        """The loss, or a dict with its weight."""
+    def compute_loss(self, outputs: Any, batch: Any) -> Any:
+        """The loss of the outputs on the targets of a batch, or a dict with its weight."""
         compute = self._modules.get("loss") or self.loss
         if compute is None:
             return _loss_of(outputs)
-        loss = compute(outputs, targets)
+        loss = compute(outputs, batch[-1] if isinstance(batch, tuple | list) and batch else batch)
         if type(loss) is tuple:
             return {"loss": loss[0], "weight": loss[1]}
         return loss

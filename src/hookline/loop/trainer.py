@@ -147,18 +147,19 @@ class Trainer:
             if any(needs_closure(optimizer) for optimizer in loop.state.optimizers.values()):
                 self._train_with_closures(loop, task, batches)
             else:
+                train_batch, backward, step = task.train_batch, loop.backward, loop.step
                 for batch in batches:
                     try:
-                        found = task.train_batch(run, batch)
+                        found = train_batch(run, batch)
                     except StopTraining as stop:
                         loop.drop_batch(stop.reason, type(task).__name__)
                         continue
                     if found.__class__ is dict:
                         check_returned("train_batch", found)
-                        loop.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
+                        backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
                     elif found is not None:
-                        loop.backward(found)
-                    loop.step()
+                        backward(found)
+                    step()
             if tests and not (loop.requests.stop is not None and loop.requests.stop.interrupt):
                 evaluate_task(loop, loop.eval_batches(test, "test"))
         return loop.result()

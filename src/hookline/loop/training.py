@@ -42,7 +42,7 @@ class Training(Steps):
     def _epoch(self, loader: Any) -> Generator[Any, None, None]:
         state, line, scopes, requests, course = self.state, self.line, self.scopes, self.requests, self.course
         accumulate, autocast, move, clock = self.settings.accumulate, self._autocast, self.move, self.clock
-        fetch, count, length = self.session.fetch, self.count, sure_length(loader) or math.inf
+        fetch, count, length = self.session.fetch, course.counting(self.count), sure_length(loader) or math.inf
         iterator = course.start_epoch(loader)
         position = clock.batch_in_epoch
         while True:
@@ -78,8 +78,10 @@ class Training(Steps):
                 line.emit(hooks.train_batch_start)
             self.samples, self.tokens = count(state.batch)
             if autocast:
-                self.precision.enter()
-            yield state.batch
+                with self.precision.autocast():
+                    yield state.batch
+            else:
+                yield state.batch
             if self._batch_open:  # the body drove its optimizers itself
                 self.step()
             if self._window:

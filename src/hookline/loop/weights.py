@@ -10,21 +10,26 @@ import torch
 from torch import nn
 
 from hookline.errors import SetupError
+from hookline.progress import Clock
 
 
 class Weights:
     """The weights of a model: which they are, and others in their place for a while."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, clock: Clock) -> None:
         self._model = model
         self.raw: list[dict[str, torch.Tensor]] = []
         """The raw tensors of each swap that is open."""
-        self.updates = 0
+        self._clock = clock
+
+    def updates(self) -> int:
+        """How often an optimizer has moved them."""
+        return sum(self._clock.updates.values())
 
     def version(self) -> int:
         """A number that changes with the weights: by an update, a swap, or in place by whoever."""
         tensors = (*self._model.parameters(), *self._model.buffers())
-        return hash((self.updates, *((tensor.data_ptr(), tensor._version) for tensor in tensors)))
+        return hash((self.updates(), *((tensor.data_ptr(), tensor._version) for tensor in tensors)))
 
     @contextmanager
     def swap(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:

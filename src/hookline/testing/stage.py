@@ -290,13 +290,11 @@ class Stage:
         shown, hooks, line.hooks = state.outputs, line.hooks, line.silent
         try:
             try:
-                inputs, targets = task.split(state.batch)
-                outputs = task.call_model(self.run, inputs)
-                loss = task.compute_loss(outputs, targets)
+                outputs = task.call_model(self.run, state.batch)
+                loss = task.compute_loss(outputs, state.batch)
             except Exception:
-                inputs, targets = task.split(self._data[0])
-                outputs = task.call_model(self.run, inputs)
-                loss = task.compute_loss(outputs, targets)
+                outputs = task.call_model(self.run, self._data[0])
+                loss = task.compute_loss(outputs, self._data[0])
         finally:
             line.hooks, state.outputs = hooks, shown
         return outputs, loss["loss"] if isinstance(loss, dict) else loss
