@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from hookline.run import Run
 
 
+PARTS = (tuple, list)  # `tuple | list` would make a new type at every call
+
+
 class SupervisedTask(Task[Any]):
     """What ``Trainer.fit(model, …)`` uses.
 
@@ -62,7 +65,7 @@ class SupervisedTask(Task[Any]):
         if line.hooks.forward_start:
             line.emit(line.hooks.forward_start)
         model: Any = self._modules["model"]  # nn.Module.__getattr__ would take 0.4 µs here
-        if isinstance(batch, tuple | list):
+        if isinstance(batch, PARTS):
             outputs = model(batch[0]) if len(batch) <= 2 else model(*batch[:-1])
         elif isinstance(batch, Mapping):
             outputs = model(**batch)
@@ -78,7 +81,7 @@ class SupervisedTask(Task[Any]):
         compute = self._modules.get("loss") or self.loss
         if compute is None:
             return _loss_of(outputs)
-        loss = compute(outputs, batch[-1] if isinstance(batch, tuple | list) and batch else batch)
+        loss = compute(outputs, batch[-1] if isinstance(batch, PARTS) and batch else batch)
         if type(loss) is tuple:
             return {"loss": loss[0], "weight": loss[1]}
         return loss
