@@ -80,9 +80,7 @@ Order of the callbacks (list position decides only where nothing else does):
   5. Timer() [required]: after Accuracy: declared with after
   6. Stopper(patience=3) [required]: after Accuracy: reads val/acc
   7. Norm() [required]: after Clip: reads gradients
-  8. Saver() [optional]: after Stopper: reads everything; after Norm: reads everything; after Timer: reads everything; \
-after Trace: reads everything; after Averaged: reads everything; after Clip: reads everything; \
-after Accuracy: reads everything
+  8. Saver() [optional]: reads everything: last
 
 around_eval: one evaluation over all of its loaders
   outermost first: Averaged > Timer
@@ -97,9 +95,7 @@ on_eval_end: the evaluation is done, its metrics can be read
   1. Task: the task runs first
   2. Accuracy: after Trace: declared with before by Trace
   3. Stopper: after Accuracy: reads val/acc
-  4. Saver: after Stopper: reads everything; after Norm: reads everything; after Timer: reads everything; \
-after Trace: reads everything; after Averaged: reads everything; after Clip: reads everything; \
-after Accuracy: reads everything
+  4. Saver: reads everything: last
 
 on_verify: a batch is verified
   1. Trace: reads nothing: before those that monitor, in list order"""

@@ -347,7 +347,7 @@ def test_answers_are_kept_until_the_weights_change() -> None:
     task = NetTask()
     recorder = Recorder(train_step_end=ask, step_settled=ask)
     Trainer(callbacks=[recorder], max_duration="1ep", eval_every=None, folder=False).fit(task, tiny_data(2), val)
-    assert counts == [6, 6, 12, 12]  # "val" and the loader itself, three batches each, once for each step
+    assert counts == [3, 3, 6, 6]  # "val" is the loader itself: three batches, once for each step
     assert task.calls["eval"] == 2 + 6  # the sanity check, and one evaluation for each step
 
 

@@ -353,6 +353,16 @@ def test_scopes_that_were_open_in_a_failed_fit_do_not_confuse_the_next() -> None
 # -- a new run ------------------------------------------------------------------------------------------
 
 
+def test_a_loss_that_is_written_anew_is_the_same_loss() -> None:
+    """``loss=nn.CrossEntropyLoss()`` in each call is what people write; a silent new run would lose the first."""
+    model, trainer = TinyModel(), Trainer(max_duration="1ep", folder=False)
+    trainer.fit(model, tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=momentum)
+    result = trainer.fit(model, tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=momentum, extend="1ep")
+    assert (result.clock.epoch, result.clock.step) == (2, 8)
+    with pytest.raises(hl.HooklineError, match="extend"):
+        trainer.fit(model, tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, extend="1ep")
+
+
 @pytest.mark.parametrize("other", ["model", "loss", "optimizer", "scheduler", "task"])
 def test_something_else_starts_a_new_run(other: str) -> None:
     pieces: dict[str, Any] = {"model": TinyModel(), "loss": CE, "optimizer": momentum, "scheduler": decay}
@@ -366,7 +376,7 @@ def test_something_else_starts_a_new_run(other: str) -> None:
     first = fit()
     pieces |= {
         "model": {"model": TinyModel()},
-        "loss": {"loss": nn.CrossEntropyLoss()},
+        "loss": {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
         "optimizer": {"optimizer": torch.optim.SGD},
         "scheduler": {"scheduler": None},
         "task": {"model": hl.SupervisedTask(TinyModel(), CE, momentum)},

@@ -20,10 +20,12 @@ def register(commands: Any) -> None:
 def run(_arguments: argparse.Namespace) -> int:
     console = Console()
     table = Table(title="Events: the hook is on_ + name, and gets run", box=box.SIMPLE_HEAD, title_justify="left")
-    for column in ("event", "when", "scope", "also valid on run", "stage"):
-        table.add_column(column, overflow="fold", no_wrap=column == "event")
+    table.add_column("event", no_wrap=True)
+    table.add_column("scope", no_wrap=True)
+    table.add_column("when", ratio=3)
+    table.add_column("also valid on run", ratio=1, min_width=9)
     for event in EVENTS:
-        table.add_row(event.name, event.when, event.scope, ", ".join(event.valid), ", ".join(event.stages))
+        table.add_row(event.name, event.scope, event.when, ", ".join(event.valid))
     console.print(table)
     scopes = Table(title="Scopes: a generator with one yield", box=box.SIMPLE_HEAD, title_justify="left")
     for column in ("generator", "wraps"):

@@ -13,6 +13,7 @@ from hookline.errors import OrderError, RegistrationError
 from hookline.events.callback import Callback, callback_name, names_of
 
 EVERYTHING = "*"
+EVERYTHING_WORD = "everything"
 PHASES = (
     "reads nothing: before those that monitor, in list order",
     "reads what others write",
@@ -58,7 +59,8 @@ def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order
     def put(first: Callback, second: Callback, why: str) -> None:
         if first is not second:
             edges.setdefault((position[id(first)], position[id(second)]), why)
-            reasons.setdefault(id(second), []).append((id(first), f"after {callback_name(first)}: {why}"))
+            if why != f"reads {EVERYTHING_WORD}":  # said once, of its phase
+                reasons.setdefault(id(second), []).append((id(first), f"after {callback_name(first)}: {why}"))
 
     for callback in callbacks:
         for other in _named(callback, callback.after, callbacks):
@@ -83,7 +85,7 @@ def _shared(writer: Callback, reader: Callback) -> list[str]:
     if writer is reader:
         return []
     if EVERYTHING in reader.reads:
-        return [] if EVERYTHING in writer.reads else ["everything"]
+        return [] if EVERYTHING in writer.reads else [EVERYTHING_WORD]
     return [read for read in reader.reads if any(overlaps(read, written) for written in writer.writes)]
 
 

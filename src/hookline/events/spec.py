@@ -48,8 +48,6 @@ class Scope:
         return f"around_{self.name}"
 
 
-ENTRY_POINTS = ("fit", "train", "evaluate", "test", "predict")
-
 TRAIN = ("train",)
 EVAL = ("val", "test")
 PREDICT = ("predict",)

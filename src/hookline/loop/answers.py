@@ -103,7 +103,7 @@ class LoopAnswers:
 
     def __init__(self, loop: Training) -> None:
         self._loop = loop
-        self._kept: dict[tuple[str, str | int], tuple[int, Any, Any]] = {}
+        self._kept: dict[tuple[object, ...], tuple[int, Any, Any]] = {}
 
     def evaluate(self, what: Any) -> dict[str, Any]:
         loop = self._loop
@@ -115,7 +115,7 @@ class LoopAnswers:
             evaluate_task(loop, generator)
             return generator.value  # type: ignore[no-any-return]
 
-        return dict(self._keep("evaluate", what, compute))
+        return dict(self._keep("evaluate", loaders, compute))
 
     def predict(self, what: Any) -> Any:
         loop = self._loop
@@ -128,17 +128,17 @@ class LoopAnswers:
             }
             return found.get(None, found)
 
-        return self._keep("predict", what, compute)
+        return self._keep("predict", loaders, compute)
 
     def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]:
         return self._loop.weights.swap(weights)
 
-    def _keep(self, verb: str, what: Any, compute: Any) -> Any:
+    def _keep(self, verb: str, loaders: dict[str | None, Any], compute: Any) -> Any:
         version = self._loop.weights.version()
         self._kept = {key: kept for key, kept in self._kept.items() if kept[0] == version}
-        key = (verb, what if isinstance(what, str) else id(what))
+        key = (verb, *map(id, loaders.values()))
         if key not in self._kept:
-            self._kept[key] = (version, what, compute())  # holds `what`, so that its id stays its own
+            self._kept[key] = (version, loaders, compute())  # holds the loaders, so that their ids stay their own
         return self._kept[key][2]
 
     def _need(self, method: str, verb: str) -> None:

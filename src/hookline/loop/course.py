@@ -17,8 +17,6 @@ from hookline.loop.supervised import SupervisedTask
 from hookline.loop.weights import Weights
 from hookline.run import MISSING
 
-AT_THE_END = "the end of max_duration"
-
 
 class Course:
     """Starts and ends epochs and training, decides on stops, knows when an evaluation is due."""
@@ -109,11 +107,13 @@ class Course:
         self._drop_moment()
         self.at_edge, self.epoch_open, self._mark = False, True, len(self._scopes)
         self._epoch_trained = False
-        self._scopes.enter(line.hooks.around_epoch)
-        set_epoch(loader, clock.epoch)
-        if not self._mid_epoch:
+        begins = not self._mid_epoch
+        if begins:
             clock.mark_epoch()
             self._mid_epoch = True
+        self._scopes.enter(line.hooks.around_epoch)
+        set_epoch(loader, clock.epoch)
+        if begins:
             line.emit(line.hooks.train_epoch_start)
             return iter(loader)
         iterator: Iterator[Any] = iter(loader)
@@ -182,7 +182,7 @@ class Course:
         requests = self._requests
         self.agenda.look()
         self._line.hooks = self._line.timed if self.agenda.sampling else self._line.fast
-        if self.agenda.eval_due():
+        if self.agenda.eval_due() and requests.can_evaluate:
             requests.evaluate = True
         requests.attention = requests.attention or requests.evaluate or self.agenda.finished
 
@@ -210,7 +210,9 @@ class Course:
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "eval"])
 
     def evaluate_if_due(self) -> None:
-        if self.evaluate is not None and self.eval_due:
+        if self.evaluate is None:
+            return
+        if self.eval_due:
             self.evaluate()
         if self._requests.evaluate and self._evaluated == self._weights.version():
             self._requests.evaluate = False  # asked for again, of the same weights
@@ -224,7 +226,8 @@ class Course:
     def decided(self) -> bool:
         """Whether training is over; a stop is announced once."""
         requests, stop = self._requests, self._requests.stop
-        requests.attention = requests.evaluate  # asked for too late for this step: it counts in the next one
+        # Asked for too late for this step: it counts in the next one. The own loop asks `eval_due` itself.
+        requests.attention = requests.evaluate and self.evaluate is not None
         if self.agenda.max_duration != self._state.max_duration:  # a hook has changed it
             self.agenda.max_duration = self._state.max_duration
             self.agenda.look()

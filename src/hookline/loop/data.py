@@ -98,7 +98,7 @@ def sure_length(loader: Any) -> int | None:
     """The number of batches where it can be relied on; ``None`` for iterable data, whose length may lie."""
     if not isinstance(loader, DataLoader):
         return len(loader) if isinstance(loader, Sequence) else None
-    if isinstance(loader.dataset, IterableDataset):
+    if isinstance(loader.dataset, IterableDataset) or type(loader).__iter__ is not DataLoader.__iter__:
         return None
     # The length of a sampler of the user's own, such as one that groups by tokens, may be an estimate.
     samplers = (loader.sampler, loader.batch_sampler)

@@ -35,7 +35,7 @@ def evaluation(
     if not silent:
         loop.requests.leave_evaluation = False
     with untouched(loop, stage, list(loaders.values()), silent=silent):
-        book.open_layer()
+        depth = book.open_layer()
         try:
             if not silent:
                 scopes.enter(line.hooks.around_eval)
@@ -66,7 +66,7 @@ def evaluation(
             return metrics
         except BaseException as error:
             scopes.leave(mark, because=error)
-            book.detach_layer()
+            book.drop_layers(depth)
             raise
     if not silent and stage == "val" and state.entry_point in ("fit", "train"):
         loop.course.evaluated(left=left)
@@ -94,7 +94,7 @@ def prediction(loop: Training, loader: Any, *, silent: bool = False) -> Generato
     line, scopes, book = loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     with untouched(loop, "predict", [loader], silent=silent):
-        book.open_layer()
+        depth = book.open_layer()
         try:
             if not silent:
                 scopes.enter(line.hooks.around_predict)
@@ -110,8 +110,8 @@ def prediction(loop: Training, loader: Any, *, silent: bool = False) -> Generato
             if not silent:
                 loop.handles.leave(scopes, mark, finish=lambda: line.emit(line.hooks.predict_end))
         except BaseException as error:
-            book.detach_layer()
             scopes.leave(mark, because=error)
+            book.drop_layers(depth)
             raise
 
 
@@ -192,13 +192,11 @@ def untouched(loop: Training, stage: str, loaders: list[Any], *, silent: bool = 
         loop.clock.begin_eval()
         state.stage = stage
         state.loader_name = state.batch = state.outputs = state.loss = MISSING
-        if silent:
-            line.hooks = line.silent
+        line.hooks = line.silent if silent else line.fast  # the costs of a step are those of training
         try:
             yield
         finally:
             loop.clock.end_eval()
             state.stage, state.loader_name, state.batch, state.outputs, state.loss = moment
             loop.samples, loop.tokens = counted
-            if silent:
-                line.hooks = hooks
+            line.hooks = hooks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,14 +29,14 @@ def divide(optimizer: torch.optim.Optimizer, weight: Any) -> None:
             parameter.grad.div_(weight)
 
 
-def check_weight(weight: Any, where: str) -> Any:
+def check_weight(weight: Any, where: Callable[[], str]) -> Any:
     """How much a loss counts: a number that is not negative, or a tensor with one."""
     if isinstance(weight, torch.Tensor) and weight.numel() == 1:
         return weight.detach().reshape(()).clone()
     if isinstance(weight, numbers.Real) and float(weight) >= 0:
         return weight
     raise LossError(
-        f"the weight of the loss at {where} is {weight!r:.80}; give one number, such as the tokens in the batch"
+        f"the weight of the loss at {where()} is {weight!r:.80}; give one number, such as the tokens in the batch"
     )
 
 

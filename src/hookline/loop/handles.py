@@ -43,11 +43,6 @@ class Handles:
         self._finish.append((evaluation, finish))
         self._requests.attention = True
 
-    @property
-    def waiting(self) -> bool:
-        """Whether ``settle`` has something to do."""
-        return bool(self._finish)
-
     def settle(self) -> None:
         """Raise what went wrong, then send the end hooks that are due."""
         error, self._error = self._error, None

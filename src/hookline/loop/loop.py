@@ -18,7 +18,7 @@ from hookline.loop.result import Result
 from hookline.loop.session import Session
 from hookline.loop.settings import Options, Settings
 from hookline.loop.training import Training
-from hookline.run import Run
+from hookline.run import MISSING, Run
 
 
 def as_list(callbacks: Iterable[object]) -> list[object]:
@@ -54,7 +54,7 @@ class Loop(Training):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(Session(model, task, optimizer, scheduler, as_list(callbacks), Settings.read(options), self))
-        self.answers = self.state.answers = LoopAnswers(self)
+        self.state.answers = LoopAnswers(self)
         self.entry_point = "fit"
         self._open = False
         self._ctrl_c = CtrlC(self._interrupt)
@@ -132,7 +132,7 @@ class Loop(Training):
         """A callback joined a run that is under way."""
         if self._open:
             self.session.move_held_modules(member)
-            setup = [pair for pair in self.line.hooks.setup if pair[1] is member.view]
+            setup = [pair for pair in self.line.fast.setup if pair[1] is member.view]
             for hook, run in setup:
                 hook(run)
 
@@ -180,6 +180,14 @@ class Loop(Training):
         self.state.loaders["predict"] = loader
         return self.handles.track(prediction(self, loader))
 
+    def _stop_reason(self) -> str:
+        if self.requests.stop is not None:
+            return self.requests.stop.reason
+        if self.course.agenda.finished:
+            return f"max_duration ({self.state.max_duration}) reached"
+        error = self.state.exception
+        return "not trained" if error is MISSING else f"{type(error).__name__}: {error}"
+
     def result(self) -> Result:
         """How the run ended, and what it found."""
         state, stop = self.state, self.requests.stop
@@ -188,7 +196,7 @@ class Loop(Training):
             history=state.history,
             metrics=dict(self.run.metrics),
             clock=self.clock,
-            stop_reason=f"max_duration ({state.max_duration}) reached" if stop is None else stop.reason,
+            stop_reason=self._stop_reason(),
             stopped_by=None if stop is None else stop.by,
             interrupted=stop is not None and stop.interrupt,
             folder=state.folder,

@@ -217,8 +217,14 @@ class MetricBook:
             self._record({f"{name}_epoch": value for name, value in zip(self._epoch, values, strict=True)}, "epoch")
             self._epoch = {}
 
-    def open_layer(self) -> None:
+    def open_layer(self) -> int:
+        """Open one; the depth below it, for ``drop_layers``."""
         self._layers.append({})
+        return len(self._layers) - 1
+
+    def drop_layers(self, depth: int) -> None:
+        """After an error: nothing that was logged since counts."""
+        del self._layers[depth:]
 
     def detach_layer(self) -> dict[str, Series]:
         """Take an open layer away, to be attached again when it is known what becomes of it."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from hookline.errors import HooklineWarning, SetupError
-
-OptimizerLike = (
-    Optimizer | Mapping[str, Optimizer] | Sequence[Optimizer] | Callable[[Iterable[nn.Parameter]], Optimizer]
-)
 
 
 def make_optimizers(given: Any, module: nn.Module) -> dict[str, Optimizer]:

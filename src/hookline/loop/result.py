@@ -14,7 +14,7 @@ from hookline.records import Value
 from hookline.run import History
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """The end of a run: the model, the numbers, who stopped it and why, what the callbacks cost."""
 
@@ -33,6 +33,10 @@ class Result:
     costs: tuple[CostRow, ...]
     failures: tuple[Failure, ...]
     """The optional callbacks that failed and were switched off."""
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(f"{name}={_short(value)}" for name, value in sorted(self.metrics.items()))
+        return f"<Result: {self.stop_reason}; {self.clock.step} steps, {self.clock.epoch} epochs; {metrics}>"
 
     def summary(self) -> str:
         """A few lines for people: why it stopped, the last metrics, costs and failures."""

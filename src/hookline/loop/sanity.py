@@ -23,10 +23,8 @@ def sanity_check(loop: Training, loaders: dict[str | None, Any]) -> None:
     line, state = loop.line, loop.state
     again = {name: loader for name, loader in loaders.items() if not is_one_shot(loader)}
     for name in loaders.keys() - again.keys():
-        logger.info(
-            "the sanity check leaves out the evaluation loader %s: it can be iterated over only once",
-            name or "",
-        )
+        named = "" if name is None else f" {name!r}"
+        logger.warning("the sanity check leaves out the evaluation loader%s: it can be iterated over only once", named)
     logged: set[str] = set()
     if again:
         state.stage = "val"

@@ -49,7 +49,7 @@ class Steps:
         self._window = 0  # batches in it
         self._window_start: tuple[int, int, int] | None = None  # what the clock showed before it
         self._window_full = self._batch_open = self._moved = self._skipped = False
-        self._driven: dict[str, bool] = {}  # optimizers that the body itself has stepped in this window
+        self._driven: dict[str, bool] = {}  # optimizers that the body steps itself, and whether they have moved
         self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
         self._batch_mark: int | None = None
         self.samples = 0
@@ -64,7 +64,7 @@ class Steps:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         state, line = self.state, self.line
         names = self._names if optimizer is None else (name_of(optimizer, state.optimizers),)
-        weight = self.samples if weight is None else check_weight(weight, self.session.where())
+        weight = self.samples if weight is None else check_weight(weight, self.session.where)
         if outputs is not None:
             state.outputs = outputs
         state.loss = loss
@@ -129,7 +129,7 @@ class Steps:
         """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
         clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
         if requests.skip is not None:
-            touched.update(dict.fromkeys(self._names, 1))
+            touched.update({name: 1 for name in self._names if name not in self._driven})
         elif not touched and not self._driven:
             raise LossError(
                 f"no backward in the step after {self.session.where()}: return a loss from train_batch or call "
@@ -137,8 +137,9 @@ class Steps:
             )
         for name in touched:
             self._update(name)
-        for name in self._driven:
-            self._move_schedulers(name)
+        for name, moved in self._driven.items():
+            if moved:
+                self._move_schedulers(name)
         touched.clear()
         if not self._plain:
             self._weighed.clear()
@@ -155,6 +156,7 @@ class Steps:
                 line.emit(line.hooks.train_step_end)
         else:
             self._skipped, requests.skip = True, None
+            self.course.agenda.wake = 0  # the step does not advance, but samples and time do
         if self._step_mark is not None:
             self.scopes.leave(self._step_mark)
             self._step_mark = None
@@ -214,17 +216,19 @@ class Steps:
                 raise SetupError(
                     "an optimizer with a closure computes its loss again: it needs accumulate=1 and no fp16"
                 )
-            self._driven[name] = True
+            self._driven[name] = False
             moved = self._update(name, partial(self._compute_again, name, closure))
         elif not self._window_full:
-            self._driven[name] = True
+            self._driven[name] = False
             return False
         elif name not in self._touched:
             raise ScopeError(f"loop.step({name}): there was no loop.backward(loss, optimizer) for it in this step")
         else:
-            self._driven[name] = True
+            self._driven.setdefault(name, False)
             moved = self._update(name)
+        self._driven[name] |= moved
         self._touched.pop(name, None)
+        self._weighed.pop(name, None)
         return moved
 
     def _compute_again(self, name: str, compute: Callable[[], Any]) -> Any:

@@ -129,7 +129,13 @@ class Trainer:
         callbacks: Iterable[object],
         extend: str | Duration | None,
     ) -> Result:
+        before = self._loop
         loop = self._prepare(entry, model, loss, optimizer, scheduler)
+        if extend is not None and before is not None and loop is not before:
+            raise SetupError(
+                "extend= goes on with the last fit, but model, loss, optimizer or scheduler is another one; "
+                "pass the same objects again"
+            )
         _set_end(loop, extend)
         task, run = loop.session.task, loop.run
         self._need(loop, "train_batch", "fit")
@@ -154,7 +160,7 @@ class Trainer:
                     except StopTraining as stop:
                         loop.drop_batch(stop.reason, type(task).__name__)
                         continue
-                    if found.__class__ is dict:
+                    if isinstance(found, dict):
                         check_returned("train_batch", found)
                         backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
                     elif found is not None:
@@ -206,12 +212,25 @@ class Trainer:
     def _goes_on(self, entry: str, given: tuple[Any, ...]) -> bool:
         """Whether a call goes on with the last loop; an evaluation may leave out loss and optimizer."""
         if entry in ("fit", "train"):
-            return all(one is other for one, other in zip(given, self._given, strict=True))
+            return given[0] is self._given[0] and all(map(_same, given[1:], self._given[1:]))
         return given[0] is self._given[0] and given[1] in (None, self._given[1])
 
     def _need(self, loop: Loop, method: str, verb: str) -> None:
         if not hasattr(loop.session.task, method):
             raise SetupError(f"{type(loop.session.task).__name__} has no {method}(run, batch), which {verb} needs")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """The same object; or a loss such as ``nn.CrossEntropyLoss()`` that is written anew and has no state."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or not isinstance(one, nn.Module) or one.state_dict() or other.state_dict():
+        return False
+    return _settings(one) == _settings(other)
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if not name.startswith("_")}
 
 
 def _set_end(loop: Loop, extend: str | Duration | None) -> None:

@@ -428,8 +428,17 @@ def test_the_state_names_all_that_changes_in_a_run() -> None:
     before = dict(vars(stopper))
     fit(stopper, [1, 2, 0])
     changed = {name for name, value in vars(stopper).items() if name not in before or value is not before[name]}
-    assert changed <= set(stopper.state_dict())
+    assert changed - {"_has_decided"} <= set(stopper.state_dict())  # that it was used here is of this object only
     assert (stopper.best, stopper.best_step, stopper.best_at, stopper.waited) == (2, 4, 4, 1)
+
+
+def test_a_second_run_with_another_model_forgets_the_first() -> None:
+    """Else it would stop against the best of the first model, and put its weights into the second."""
+    stopper = EarlyStopping("val/score", patience=2, restore_best=True)
+    fit(stopper, [5, 4])
+    assert stopper.best == 5
+    fit(stopper, [1, 2])
+    assert stopper.best == 2
 
 
 def test_a_state_that_lacks_something_is_refused() -> None:

@@ -102,7 +102,11 @@ class EarlyStopping(Callback):
         self.restore_best = restore_best
         self.reads = (monitor,)
         self.writes = ("weights",) if restore_best else ()
-        self._warned = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """A new run begins: nothing of an earlier one counts."""
+        self._warned = self._has_decided = False
         self.best: float | None = None
         self.best_step = 0
         self.waited = 0
@@ -110,6 +114,10 @@ class EarlyStopping(Callback):
         """What the clock of the patience's unit showed at the best decision."""
         self.best_weights: dict[str, Any] | None = None
         self.decided_epoch = 0
+
+    def on_setup(self, run: Run) -> None:
+        if run.clock.step == 0 and self._has_decided:  # in another run; a state that was loaded stays
+            self._forget()
 
     def on_eval_end(self, run: Run) -> None:
         if run.stage == "val" and run.entry_point == "fit" and not self.monitor.startswith("train/"):
@@ -125,6 +133,7 @@ class EarlyStopping(Callback):
             run.model.load_state_dict(self.best_weights)
 
     def _decide(self, run: Run) -> None:
+        self._has_decided = True
         if run.callbacks.lost(self.monitor):
             self._warn_once()
             return
