@@ -56,19 +56,20 @@ def import_time(rounds: Callable[[str], Iterable[int]]) -> Section:
     return Section(
         "Import time (ms)",
         [_figure(case) for case in cases],
-        f"Fresh processes, with and without in turn, {len(cases[0].wall)} rounds. Measured: the wall time of the "
-        f"import inside the process, median and quartiles. Process: the paired difference from its start to its end, "
-        f"which is noisier where torch, with its seconds, is on both sides.",
+        f"Fresh processes, with and without in turn, {len(cases[0].wall)} rounds; median and quartiles of the wall "
+        f"time. Measured: after nothing, the paired differences of whole processes; after torch, whose seconds vary by "
+        f"more than the import takes, the import inside the process. Beside it: the other of the two.",
     )
 
 
 def _figure(case: Case) -> Figure:
-    value = statistics.median(case.inside)
-    cpu = statistics.median(case.cpu)
+    measured, other = (case.inside, case.wall) if case.base else (case.wall, case.inside)
+    value = statistics.median(measured)
     return Figure(
         case.what,
-        f"{value:+.1f} ms ({_range(case.inside)})",
-        f"process {statistics.median(case.wall):+.0f} ({_range(case.wall)}), its CPU time {cpu:+.0f}",
+        f"{value:+.0f} ms ({_range(measured)})",
+        f"{'process' if case.base else 'inside'} {statistics.median(other):+.0f} ({_range(other)}), "
+        f"CPU time of the process {statistics.median(case.cpu):+.0f}",
         f"< {case.limit} ms",
         verdict(value < case.limit),
     )

@@ -7,7 +7,6 @@ is: who asked for a stop, and whether it may, needs no bookkeeping while hooks r
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from hookline.events.order import Order, sort
 from hookline.events.spec import BY_NAME, SCOPES, STEP_EVENTS, Event
 from hookline.events.validate import check_hooks, check_kind, known_events, overridden, suggestion
 from hookline.events.when import FunctionCallback, Gate
-
-logger = logging.getLogger("hookline")
 
 View = TypeVar("View")
 
@@ -273,7 +270,11 @@ class Line(Generic[View]):
         if member.disabled:  # its scope was still open, or its event still under way
             return
         member.disabled = True
-        logger.warning("%s; it is optional, so it is switched off and the run goes on", failure, exc_info=error)
+        import logging  # 6 ms that an import of the events need not take
+
+        logging.getLogger("hookline").warning(
+            "%s; it is optional, so it is switched off and the run goes on", failure, exc_info=error
+        )
         self._drop(member)
         self.emit(self.hooks.callback_disabled)
 
