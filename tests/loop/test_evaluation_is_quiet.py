@@ -580,7 +580,8 @@ def test_a_callback_that_logs_without_declaring_it_is_no_false_alarm() -> None:
 
 def test_a_metric_that_the_task_logs_with_a_named_loader_is_known() -> None:
     trainer = Trainer(callbacks=[hl.EarlyStopping("val/hard/loss")], max_duration="1ep", folder=False)
-    trainer.fit(NetTask(), tiny_data(1), {"easy": tiny_data(1), "hard": tiny_data(1)})
+    result = trainer.fit(NetTask(), tiny_data(1), {"easy": tiny_data(1), "hard": tiny_data(1)})
+    assert "val/hard/loss" in result.history
 
 
 def test_a_declared_metric_is_known() -> None:

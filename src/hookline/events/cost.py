@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -70,4 +69,5 @@ class Sampler:
 
 
 def _pick(group: int) -> int:
-    return group * SAMPLE + random.Random(group).randrange(SAMPLE)
+    # Multiplied by the golden ratio, in 64 bits: scattered, and without the 3 ms that importing `random` takes.
+    return group * SAMPLE + ((group + 1) * 0x9E3779B97F4A7C15 % 2**64) // (2**64 // SAMPLE)
