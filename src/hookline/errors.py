@@ -47,6 +47,47 @@ class ScopeError(HooklineError, RuntimeError):
     """A scope, or a verb of ``loop``, was used at the wrong moment."""
 
 
+class CheckpointError(HooklineError):
+    """The base of every error about a checkpoint."""
+
+
+class CheckpointNotFoundError(CheckpointError):
+    """There is no checkpoint where one was asked for, or none that is valid."""
+
+
+class CheckpointCorruptError(CheckpointError):
+    """A checkpoint, or one of its files, is damaged, incomplete or not what its manifest says."""
+
+    def __init__(self, path: str, reason: str, hint: str = "") -> None:
+        super().__init__(f"{path}: {reason}" + (f"; {hint}" if hint else ""))
+        self.path = path
+        self.reason = reason
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A valid checkpoint that does not fit this run: other keys, shapes, optimizers or callbacks."""
+
+
+class CheckpointLockedError(CheckpointError):
+    """Another run is using the folder."""
+
+
+class CheckpointWriteError(CheckpointError):
+    """A checkpoint could not be written; the earlier ones are untouched."""
+
+    def __init__(self, path: str, cause: OSError, *, needed: int, free: int | None) -> None:
+        have = "unknown" if free is None else f"{free:,} bytes"
+        super().__init__(
+            f"{path}: {cause.strerror or cause} (errno {cause.errno}); needed {needed:,} bytes, free {have}; "
+            f"the earlier checkpoints are untouched: make room or give another folder"
+        )
+        self.path, self.errno, self.needed, self.free = path, cause.errno, needed, free
+
+
+class StateError(HooklineError, ValueError):
+    """A value in the state of a callback, task or optimizer that cannot be saved without running code."""
+
+
 class StopTraining(Exception):  # noqa: N818 (a request, not an error)
     """Raise it in a hook or a task to end training: the same vote as ``run.stop(reason)``."""
 

@@ -55,9 +55,11 @@ class Sampler:
     group alone: no group is sampled twice, and the global random state stays the user's.
     """
 
-    __slots__ = ("sampled", "seen")
+    __slots__ = ("needed", "sampled", "seen")
 
     def __init__(self) -> None:
+        self.needed = False
+        """Whether anybody hears an event of every step."""
         self.sampled = 0
         self.seen = 0
 

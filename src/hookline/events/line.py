@@ -18,7 +18,7 @@ from hookline.errors import RegistrationError, StopTraining
 from hookline.events.callback import Callback, Ranks, callback_name
 from hookline.events.cost import Cost, CostRow, Sampler, Timed
 from hookline.events.order import Order, sort
-from hookline.events.spec import BY_NAME, SCOPES, STEP_EVENTS, Event
+from hookline.events.spec import BY_NAME, INSIDE_STEPS, SCOPES, STEP_EVENTS, Event
 from hookline.events.validate import check_hooks, check_kind, known_events, overridden, suggestion
 from hookline.events.when import FunctionCallback, Gate
 
@@ -41,7 +41,10 @@ class Table:
     Built-in events are slots, which lie side by side in memory: a step looks at some twenty of them.
     """
 
-    __slots__ = (*BY_NAME, *(scope.hook for scope in SCOPES), "__dict__")
+    __slots__ = (*BY_NAME, *(scope.hook for scope in SCOPES), "__dict__", "plain")
+
+    plain: bool
+    """Nobody hears what happens between the start and the end of a step."""
 
     if TYPE_CHECKING:
 
@@ -171,6 +174,7 @@ class Line(Generic[View]):
         self._fill(self.fast, members, timed=False)
         self._fill(self.timed, members, timed=True)
         self._fill(self.silent, ())
+        self.sampler.needed = any(getattr(self.fast, name) for name in STEP_EVENTS)
 
     def ordered(self, order: Order) -> tuple[Member[View], ...]:
         """The members that run in this process: the task, then the callbacks in their order."""
@@ -200,6 +204,8 @@ class Line(Generic[View]):
             )
             around.event = scope.hook
             setattr(table, scope.hook, around or NOBODY)
+        inside = (*INSIDE_STEPS, "around_step", "around_batch")
+        table.plain = not timed and not any(getattr(table, name) for name in inside)
 
     def _cost(self, member: Member[View], hook: str) -> Cost:
         return self._costs.setdefault((member.name, member.key, hook), Cost())

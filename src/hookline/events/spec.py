@@ -139,6 +139,9 @@ STEP_EVENTS: frozenset[str] = frozenset(
 )
 """The events of every step: their cost is sampled (one step in 64), that of all others is measured."""
 
+INSIDE_STEPS: frozenset[str] = STEP_EVENTS - {"train_step_start", "train_step_end"}
+"""The events between the two ends of a step. Where nobody hears them, steps are plain (``loop/plain.py``)."""
+
 RESOURCES: frozenset[str] = frozenset({"weights", "gradients", "optimizer", "batch", "loss"})
 """What a callback can read or write that is not a metric."""
 

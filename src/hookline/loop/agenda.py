@@ -54,13 +54,14 @@ class Agenda:
     def look(self) -> None:
         """A step or an epoch has ended, or training begins: is it over, and when to look again."""
         clock = self._clock
-        self._sampler.seen += max(0, clock.step - self._looked)
+        if self._sampler.needed:
+            self._sampler.seen += max(0, clock.step - self._looked)
         self._looked = clock.step
         self._sample(clock.step)
         self.finished = self.max_duration is not None and clock.reached(self.max_duration)
         schedules = [schedule for schedule in (self._logs, self._evals) if schedule is not None]
-        sample_edge = self._pick + 1 if self.sampling else self._pick
-        self.wake = min([self._end(), sample_edge, clock.step + FOLD // 2, *(s.next_step(clock) for s in schedules)])
+        sample = (self._pick + self.sampling,) if self._sampler.needed else ()
+        self.wake = min([self._end(), clock.step + FOLD // 2, *sample, *(s.next_step(clock) for s in schedules)])
 
     def _sample(self, step: int) -> None:
         """One step in 64 goes through timed hooks, at a pseudo-random place in each group of 64."""
@@ -69,7 +70,7 @@ class Agenda:
             self.sampling = False
         if step > self._pick:
             self._pick = self._sampler.next_after(step - 1)
-        self.sampling = step == self._pick
+        self.sampling = step == self._pick and self._sampler.needed
 
     def _end(self) -> float:
         if self.max_duration is None or self.max_duration.unit == "ep":

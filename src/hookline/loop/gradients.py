@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -40,7 +40,15 @@ def check_weight(weight: Any, where: Callable[[], str]) -> Any:
     )
 
 
-def explain_loss(loss: Any, where: str) -> LossError | None:
+def raise_explained(loss: Any, where: str, error: Exception) -> NoReturn:
+    """Raise what is wrong with the loss; or the error itself, when the loss is fine and something else failed."""
+    problem = _explain(loss, where)
+    if problem is None:
+        raise error
+    raise problem from error
+
+
+def _explain(loss: Any, where: str) -> LossError | None:
     """What is wrong with a loss, or ``None`` when it is fine and something else failed."""
     if not isinstance(loss, torch.Tensor):
         return LossError(

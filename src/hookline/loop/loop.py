@@ -125,7 +125,7 @@ class Loop(Training):
     def _interrupt(self) -> None:
         """The first Ctrl-C: a vote to stop. Only a wait for data is left at once; and outside of fit, all is."""
         self.session.stop("keyboard interrupt", "the user", interrupt=True)
-        if self.session.waiting or self.entry_point not in ("fit", "train"):
+        if self.requests.waiting or self.entry_point not in ("fit", "train"):
             raise KeyboardInterrupt
 
     def added(self, member: Member[Run]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
+from operator import mul
 from typing import Any
 
 import torch
@@ -43,10 +44,12 @@ class Series:
         if not self.values:
             return
         values, weights = self.values, self.weights
-        if all(v.__class__ is float or v.is_cpu for v in values) and not self.shape:
+        if set(map(type, values)) == {float}:
+            self._fold_numbers(values, list(map(float, weights)))
+        elif all(v.__class__ is float or v.is_cpu for v in values) and not self.shape:
             # On the CPU a number is read faster than an operation starts.
             numbers = [v if v.__class__ is float else v.item() for v in values]
-            self._fold_numbers(numbers, [float(w) for w in weights])
+            self._fold_numbers(numbers, list(map(float, weights)))
         else:
             self._fold_tensors(_stack(values), _stack(weights))
         self.values.clear()
@@ -56,8 +59,9 @@ class Series:
         earlier = [] if self.folded_total is None else [self.folded_total]
         match self.reduce:
             case "mean":
-                # What counts nothing may be NaN: the mean over no tokens.
-                self.folded_total = sum((v * w for v, w in zip(values, weights, strict=True) if w), *earlier)
+                if 0.0 in weights:  # what counts nothing may be NaN: the mean over no tokens
+                    values = [value if weight else 0.0 for value, weight in zip(values, weights, strict=True)]
+                self.folded_total = sum(map(mul, values, weights), *earlier)
                 self.folded_weight = sum(weights, self.folded_weight)
             case "sum":
                 self.folded_total = sum(values, *earlier)

@@ -48,7 +48,6 @@ class Session:
         self._given_optimizer, self._given_scheduler = optimizer, scheduler
         self._restore = ExitStack()
         self._ready = False
-        self.waiting = False  # for data: the only moment that Ctrl-C leaves at once
         here, started = this_process(), datetime.now().astimezone()
         project, name, folder = place(settings, started)
         self.line: Line[Run] = Line(
@@ -110,20 +109,25 @@ class Session:
 
     def fetch(self, iterator: Iterator[Any]) -> Any:
         """The next batch. Only while it waits here does Ctrl-C leave at once."""
-        self.waiting = True
+        self.state.requests.waiting = True
         try:
             return next(iterator, END)
-        except KeyboardInterrupt:
-            stop = self.state.requests.stop
-            if stop is None or not stop.interrupt or self.state.entry_point not in ("fit", "train"):
-                raise
-            self.state.requests.leave_evaluation = self.state.stage != "train"
-            return LEFT
-        except Exception as error:
-            error.add_note(f"while fetching a batch, at {self.where()}")
-            raise
+        except BaseException as error:
+            return self.after_failed_fetch(error)
         finally:
-            self.waiting = False
+            self.state.requests.waiting = False
+
+    def after_failed_fetch(self, error: BaseException) -> Any:
+        """A wait for data that Ctrl-C left is the end of it; any other error is raised, with a note."""
+        self.state.requests.waiting = False
+        if isinstance(error, Exception):
+            error.add_note(f"while fetching a batch, at {self.where()}")
+        stop = self.state.requests.stop
+        left = isinstance(error, KeyboardInterrupt) and stop is not None and stop.interrupt
+        if not left or self.state.entry_point not in ("fit", "train"):
+            raise error
+        self.state.requests.leave_evaluation = self.state.stage != "train"
+        return LEFT
 
     # -- opening -------------------------------------------------------------------------------
 

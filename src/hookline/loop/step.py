@@ -11,7 +11,7 @@ import torch
 
 from hookline.errors import LossError, ScopeError, SetupError
 from hookline.loop.course import Course
-from hookline.loop.gradients import check_weight, explain_loss
+from hookline.loop.gradients import check_weight, raise_explained
 from hookline.loop.handles import Handles
 from hookline.loop.optimizers import name_of
 from hookline.loop.schedulers import of_optimizer
@@ -87,10 +87,7 @@ class Steps:
                 losses.values.append(loss.detach().clone())  # a copy: `total = loss.detach(); total += …` shares memory
                 losses.weights.append(weight)
         except Exception as error:
-            problem = explain_loss(loss, self.session.where())
-            if problem is None:
-                raise
-            raise problem from error
+            raise_explained(loss, self.session.where(), error)
         if hooks.backward_end:
             line.emit(hooks.backward_end)
         for name in names:
@@ -99,6 +96,12 @@ class Steps:
             else:
                 self._count_weight(name, part)
         return None
+
+    def open_batch(self) -> None:
+        """The scopes and the start of a batch that somebody hears."""
+        self._batch_mark = len(self.scopes)
+        self.scopes.enter(self.line.hooks.around_batch)
+        self.line.emit(self.line.hooks.train_batch_start)
 
     def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
         """After each batch: the update, when the window is full. Whether the weights moved.

@@ -42,13 +42,21 @@ class SupervisedTask(Task[Any]):
         self.loss = loss
         self.optimizer = optimizer
         self.scheduler = scheduler
+        own = type(self).call_model, type(self).compute_loss
+        self._is_usual = own == (SupervisedTask.call_model, SupervisedTask.compute_loss) and isinstance(loss, nn.Module)
 
     def configure_optimizers(self, run: Run) -> Any:
         """What was given: an optimizer, or a class or function that is given the parameters; and the scheduler."""
         return self.optimizer, self.scheduler
 
     def train_batch(self, run: Run, batch: Any) -> Any:
-        return self.compute_loss(self.call_model(run, batch), batch)
+        state = run._state
+        if not (self._is_usual and state.line.hooks.plain and type(batch) in PARTS and len(batch) == 2):
+            return self.compute_loss(self.call_model(run, batch), batch)
+        modules: Any = self._modules  # the same without the two calls, for plain steps
+        outputs = state.outputs = modules["model"](batch[0])
+        loss = modules["loss"](outputs, batch[1])
+        return {"loss": loss[0], "weight": loss[1]} if type(loss) is tuple else loss
 
     def eval_batch(self, run: Run, batch: Any) -> Any:
         outputs = self.call_model(run, batch)

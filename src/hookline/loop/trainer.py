@@ -14,6 +14,7 @@ from hookline.loop.answers import Returning, check_returned, evaluate_task, pred
 from hookline.loop.data import named_loaders
 from hookline.loop.loop import Loop, as_list
 from hookline.loop.optimizers import needs_closure
+from hookline.loop.plain import plain_steps
 from hookline.loop.result import Result
 from hookline.loop.sanity import sanity_check
 from hookline.loop.settings import Options, Settings
@@ -166,6 +167,7 @@ class Trainer:
                     elif found is not None:
                         backward(found)
                     step()
+                    plain_steps(loop, train_batch)
             if tests and not (loop.requests.stop is not None and loop.requests.stop.interrupt):
                 evaluate_task(loop, loop.eval_batches(test, "test"))
         return loop.result()

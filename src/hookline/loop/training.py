@@ -7,7 +7,7 @@ windows and the clock happen around them. What happens at the edges of epochs is
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from hookline.loop.data import END, LEFT, sure_length, to_device
@@ -22,7 +22,14 @@ class Training(Steps):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.count = counter(session.task)
+        self.counter = self.count = counter(session.task)
+        self.iterator: Iterator[Any] = iter(())  # of this epoch
+        self.position = 0  # batches that it has given
+        self.length: float = math.inf
+        self.exhausted: Any = None  # END or LEFT, once a plain step has met it
+        self.steps_are_plain = self._bare and not self._autocast
+        # On the CPU a number is the cheapest copy of a loss. On a device nothing is read before an interval ends.
+        self.losses_as_numbers = self.state.device.type == "cpu"
         self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
 
     def _train(self, loader: Any) -> Generator[Any, None, None]:
@@ -42,18 +49,20 @@ class Training(Steps):
     def _epoch(self, loader: Any) -> Generator[Any, None, None]:
         state, line, scopes, requests, course = self.state, self.line, self.scopes, self.requests, self.course
         accumulate, autocast, move, clock = self.settings.accumulate, self._autocast, self.move, self.clock
-        fetch, count, length = self.session.fetch, course.counting(self.count), sure_length(loader) or math.inf
-        iterator = course.start_epoch(loader)
-        position = clock.batch_in_epoch
+        fetch, count, length = self.session.fetch, course.counting(self.counter), sure_length(loader) or math.inf
+        self.count, self.length = count, length
+        self.iterator = iterator = course.start_epoch(loader)
+        self.position = clock.batch_in_epoch
+        self.exhausted = None
         while True:
             hooks = line.hooks
             state.batch = state.outputs = state.loss = MISSING
-            if hooks.batch_fetch_start:
+            if hooks.batch_fetch_start and self.exhausted is None:
                 line.emit(hooks.batch_fetch_start)
-            batch = fetch(iterator)
+            batch = fetch(iterator) if self.exhausted is None else self.exhausted
             if batch is END or batch is LEFT:
                 break
-            position += 1
+            self.position = position = self.position + 1
             state.batch = batch if move is None else move(batch)
             if hooks.batch_fetch_end:
                 line.emit(hooks.batch_fetch_end)
@@ -71,11 +80,8 @@ class Training(Steps):
                 course.at_edge, course.agenda.wake = True, 0
             self._window_full = self._window == accumulate or position == length
             self._batch_open = True
-            if hooks.around_batch:
-                self._batch_mark = len(scopes)
-                scopes.enter(hooks.around_batch)
-            if hooks.train_batch_start:
-                line.emit(hooks.train_batch_start)
+            if hooks.around_batch or hooks.train_batch_start:
+                self.open_batch()
             self.samples, self.tokens = count(state.batch)
             if autocast:
                 with self.precision.autocast():
@@ -94,7 +100,7 @@ class Training(Steps):
             self._settle()
         if course.epoch_open:
             self._drop_window()
-            course.cut_epoch(exhausted=batch is END, position=position, length=length)
+            course.cut_epoch(exhausted=batch is END, position=self.position, length=length)
 
     def _settle(self) -> bool:
         """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""

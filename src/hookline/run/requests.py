@@ -30,6 +30,7 @@ class Requests:
         "save",
         "skip",
         "stop",
+        "waiting",
     )
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class Requests:
         """Nothing is asked for: a run begins."""
         self.attention = self.evaluate = self.save = self.can_skip = False
         self.leave_evaluation = False
+        self.waiting = False  # for data: the only moment that a signal leaves at once
         self.skip: str | None = None
         self.stop: StopRequest | None = None
 

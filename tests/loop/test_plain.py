@@ -1,0 +1,338 @@
+"""Plain steps are a shorter way through the same step: whatever a user can see must not depend on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookline as hl
+from hookline.loop import Trainer
+from hookline.loop.supervised import SupervisedTask
+from hookline.testing import TinyModel, tiny_data
+
+BATCHES = 9
+
+
+class Seen(hl.Callback):
+    """What a callback that hears the two ends of a step sees there."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_train_step_start(self, run: hl.Run) -> None:
+        self.seen.append(("start", run.clock.step, run.clock.batch, self.values_of(run)))
+
+    def on_train_step_end(self, run: hl.Run) -> None:
+        pending = run.metrics.get("train/loss")
+        self.seen.append(("end", run.clock.step, run.loss.item(), run.outputs.shape, pending))
+
+    def on_metrics_ready(self, run: hl.Run) -> None:
+        self.seen.append(("metrics", run.clock.step, dict(run.metrics)))
+
+    def on_epoch_end(self, run: hl.Run) -> None:
+        self.seen.append(("epoch", run.clock.epoch, run.clock.step))
+
+    def on_stop(self, run: hl.Run) -> None:
+        self.seen.append(("stop", run.clock.step, run.stop_reason))
+
+    def on_exception(self, run: hl.Run) -> None:
+        self.seen.append(("exception", run.clock.step, run.clock.batch, type(run.exception).__name__))
+
+    def values_of(self, run: hl.Run) -> list[bool]:
+        return [hasattr(run, name) for name in ("batch", "outputs", "loss", "optimizer")]
+
+
+class Hearing(hl.Callback):
+    """Hears something inside each step, so no step is plain."""
+
+    def on_zero_grad(self, run: hl.Run) -> None:
+        pass
+
+
+class Case:
+    """One run, built anew for each way; the methods are what the cases change."""
+
+    callbacks: tuple[Callable[[], hl.Callback], ...] = ()
+    options: ClassVar[dict[str, Any]] = {}
+
+    def task(self, model: nn.Module) -> nn.Module:
+        return SupervisedTask(model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+
+    def data(self) -> Any:
+        return tiny_data(batches=BATCHES)
+
+    def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+        return trainer.fit(task, data, tiny_data(batches=2))
+
+
+def outcome(case: type[Case], *, plain: bool) -> dict[str, Any]:
+    """Everything that one can see of a run."""
+    torch.manual_seed(3)
+    model, seen, its = TinyModel(), Seen(), case()
+    given: list[object] = [seen, *(make() for make in its.callbacks), *(() if plain else (Hearing(),))]
+    options: ClassVar[dict[str, Any]] = {
+        "max_duration": "2ep",
+        "log_every": "4st",
+        "folder": False,
+        "device": "cpu",
+        **its.options,
+    }
+    trainer = Trainer(callbacks=given, **options)
+    task, error, result = its.task(model), None, None
+    try:
+        result = its.fit(trainer, task, its.data())
+    except Exception as raised:
+        error = raised
+    loop = trainer._loop
+    assert loop is not None
+    clock = loop.clock
+    return {
+        "weights": {name: value.tolist() for name, value in model.state_dict().items()},
+        "gradients": [parameter.grad is None for parameter in model.parameters()],
+        "clock": (clock.epoch, clock.step, clock.batch, clock.sample, clock.token, dict(clock.updates)),
+        "seen": seen.seen,
+        "history": [(row.name, row.step, row.epoch, row.value, row.kind) for row in loop.state.history.rows()],
+        "error": None if error is None else (type(error), str(error), getattr(error, "__notes__", [])),
+        "result": None if result is None else (result.stop_reason, result.stopped_by, result.metrics),
+    }
+
+
+class Usual(Case):
+    pass
+
+
+class WithoutMetrics(Case):
+    options: ClassVar[dict[str, Any]] = {"log_every": None}
+
+
+class BySteps(Case):
+    options: ClassVar[dict[str, Any]] = {"max_duration": "13st", "eval_every": "5st"}
+
+
+class BySamples(Case):
+    options: ClassVar[dict[str, Any]] = {"max_duration": "77sp"}
+
+
+class OneStep(Case):
+    options: ClassVar[dict[str, Any]] = {"max_duration": "1st"}
+
+
+class WithScheduler(Case):
+    def task(self, model: nn.Module) -> nn.Module:
+        task: Any = super().task(model)
+        task.scheduler = torch.optim.lr_scheduler.ExponentialLR(task.optimizer, 0.9)
+        return task  # type: ignore[no-any-return]
+
+
+class UnknownLength(Case):
+    def data(self) -> Any:
+        class Stream:
+            def __iter__(self) -> Iterator[Any]:
+                yield from tiny_data(batches=BATCHES)
+
+        return Stream()
+
+
+def at(step: int, event: str, act: Callable[[hl.Run], None]) -> Callable[[], hl.Callback]:
+    def hook(run: hl.Run) -> None:
+        if run.clock.step == step:
+            act(run)
+
+    return lambda: hl.LambdaCallback(**{event: hook})  # type: ignore[arg-type]
+
+
+class SkipsAtStart(Case):
+    callbacks = (at(4, "on_train_step_start", lambda run: run.skip_step() if run.clock.batch == 4 else None),)
+
+
+class StopsAtEnd(Case):
+    callbacks = (at(5, "on_train_step_end", lambda run: run.stop("enough")),)
+
+
+class AsksForEvaluation(Case):
+    callbacks = (at(5, "on_train_step_end", lambda run: run.request_eval()),)
+
+
+class EvaluatesAtEnd(Case):
+    callbacks = (at(5, "on_train_step_end", lambda run: run.log({"seen": run.evaluate("val")["val/loss"]})),)
+
+
+class AddsOneThatHears(Case):
+    def __init__(self) -> None:
+        heard: list[tuple[str, int]] = []
+
+        class Late(hl.Callback):
+            def on_train_batch_start(self, run: hl.Run) -> None:
+                heard.append(("batch", run.clock.step))
+
+            def on_backward_end(self, run: hl.Run) -> None:
+                heard.append(("backward", run.clock.step))
+
+            def on_train_end(self, run: hl.Run) -> None:
+                run.log({"heard": float(len(heard)), "first": float(heard[0][1])})
+
+        self.callbacks = (at(3, "on_train_step_start", lambda run: run.callbacks.add(Late())),)
+
+
+class HookFails(Case):
+    callbacks = (at(5, "on_train_step_end", lambda run: 1 / 0),)  # type: ignore[arg-type, return-value]
+
+
+class HookFailsAtStart(Case):
+    callbacks = (at(5, "on_train_step_start", lambda run: 1 / 0),)  # type: ignore[arg-type, return-value]
+
+
+class ChangesTheBatch(Case):
+    def __init__(self) -> None:
+        def halve(run: hl.Run) -> None:
+            run.batch = (run.batch[0][:2], run.batch[1][:2])  # type: ignore[misc]
+
+        self.callbacks = (at(5, "on_train_step_start", halve),)
+
+
+class OwnTask(hl.Task[Any]):
+    """A task that does something else at its seventh batch."""
+
+    def __init__(self, model: nn.Module, seventh: Callable[[OwnTask, hl.Run, Tensor], Any]) -> None:
+        super().__init__()
+        self.model, self.seventh, self.batches = model, seventh, 0
+
+    def configure_optimizers(self, run: hl.Run) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_batch(self, run: hl.Run, batch: Any) -> Any:
+        self.batches += 1
+        run.outputs = self.model(batch[0])
+        loss = nn.functional.cross_entropy(run.outputs, batch[1])
+        return self.seventh(self, run, loss) if self.batches == 7 else loss
+
+    def eval_batch(self, run: hl.Run, batch: Any) -> Any:
+        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+
+def task_that(seventh: Callable[[Any, hl.Run, Tensor], Any]) -> type[Case]:
+    class Own(Case):
+        def task(self, model: nn.Module) -> nn.Module:
+            return OwnTask(model, seventh)
+
+    return Own
+
+
+def raises(error: BaseException) -> Callable[[Any, hl.Run, Tensor], Any]:
+    def act(task: Any, run: hl.Run, loss: Tensor) -> Any:
+        raise error
+
+    return act
+
+
+def skips(task: Any, run: hl.Run, loss: Tensor) -> Any:
+    run.skip_step()
+    return loss
+
+
+def drives(task: Any, run: hl.Run, loss: Tensor) -> None:
+    run.loop.backward(loss)
+
+
+def adds_a_loss(task: Any, run: hl.Run, loss: Tensor) -> Any:
+    run.loop.backward(loss, weight=2)
+    return sum(parameter.square().sum() for parameter in task.parameters())
+
+
+class GoesOn(Case):
+    """A fit that fails inside an update, then another."""
+
+    def task(self, model: nn.Module) -> nn.Module:
+        class Fails(torch.optim.SGD):
+            calls = 0
+
+            def step(self, closure: Any = None) -> Any:
+                self.calls += 1
+                if self.calls == 6:
+                    raise ArithmeticError("the sixth")
+                return super().step(closure)
+
+        return SupervisedTask(model, nn.CrossEntropyLoss(), Fails(model.parameters(), lr=0.1))
+
+    def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+        with pytest.raises(ArithmeticError):
+            trainer.fit(task, data, tiny_data(batches=2))
+        return trainer.fit(task, data, tiny_data(batches=2))
+
+
+class DataFails(Case):
+    def data(self) -> Any:
+        class Stream:
+            def __iter__(self) -> Iterator[Any]:
+                yield from tiny_data(batches=6)
+                raise OSError("the disk is gone")
+
+        return Stream()
+
+
+CASES: dict[str, type[Case]] = {
+    case.__name__: case
+    for case in (
+        Usual, WithoutMetrics, BySteps, BySamples, OneStep, WithScheduler, UnknownLength, SkipsAtStart, StopsAtEnd,
+        AsksForEvaluation, EvaluatesAtEnd, AddsOneThatHears, HookFails, HookFailsAtStart, ChangesTheBatch, GoesOn,
+        DataFails,
+    )
+} | {
+    "OwnTask": task_that(lambda task, run, loss: loss),
+    "TaskRaises": task_that(raises(LookupError("seventh"))),
+    "TaskStops": task_that(raises(hl.StopTraining("seen enough"))),
+    "TaskSkips": task_that(skips),
+    "TaskGivesWeights": task_that(lambda task, run, loss: {"loss": loss, "weight": 3.0}),
+    "TaskGivesAVector": task_that(lambda task, run, loss: loss.reshape(1)),
+    "TaskGivesANumber": task_that(lambda task, run, loss: loss.item()),
+    "TaskGivesNoGradient": task_that(lambda task, run, loss: loss.detach()),
+    "TaskGivesNothing": task_that(lambda task, run, loss: None),
+    "TaskDrives": task_that(drives),
+    "TaskAddsALoss": task_that(adds_a_loss),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_is_the_same_on_the_plain_and_on_the_general_way(name: str) -> None:
+    plain, general = (outcome(CASES[name], plain=way) for way in (True, False))
+    for what, value in general.items():
+        assert plain[what] == value, what
+    assert plain["seen"]
+
+
+def test_most_steps_of_a_usual_run_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the test above compares the general way with itself."""
+    general: list[int] = []
+    from hookline.loop.step import Steps
+
+    step = Steps.step
+    monkeypatch.setattr(Steps, "step", lambda self, *a, **k: (general.append(self.clock.step), step(self, *a, **k))[1])
+    outcome(Usual, plain=True)
+    few = len(general)
+    general.clear()
+    outcome(Usual, plain=False)
+    assert few < len(general) / 3, (few, len(general))
+
+
+def test_a_loss_that_the_user_adds_to_in_place_is_logged_as_it_was() -> None:
+    class Adds(OwnTask):
+        total: Any = None
+
+        def train_batch(self, run: hl.Run, batch: Any) -> Any:
+            loss = super().train_batch(run, batch)
+            losses.append(loss.item())
+            if self.total is None:
+                self.total = loss.detach()  # shares its memory
+            else:
+                self.total += loss.detach()
+            return loss
+
+    losses: list[float] = []
+    task = Adds(TinyModel(), lambda task, run, loss: loss)
+    trainer = Trainer(max_duration="1ep", log_every="1st", folder=False, device="cpu")
+    result = trainer.fit(task, tiny_data(batches=BATCHES))
+    assert result.history["train/loss"] == losses
