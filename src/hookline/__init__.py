@@ -9,8 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hookline.callbacks import EarlyStopping, LambdaCallback, ProgressBar
-    from hookline.errors import HooklineError, HooklineWarning, StopTraining
+    from hookline.callbacks import (
+        Checkpointer,
+        EarlyStopping,
+        LambdaCallback,
+        LoadWeights,
+        ProgressBar,
+        StopOnSignal,
+    )
+    from hookline.checkpoint.request import Resume
+    from hookline.errors import HooklineError, HooklineWarning, Preempted, StopTraining
     from hookline.events import Callback, Event, on
     from hookline.loop import Loop, Result, Scheduler, SupervisedTask, Task
     from hookline.presets import Trainer, evaluate, fit, predict, test, train
@@ -21,6 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Callback",
+    "Checkpointer",
     "Clock",
     "Duration",
     "EarlyStopping",
@@ -29,11 +38,15 @@ __all__ = [
     "HooklineError",
     "HooklineWarning",
     "LambdaCallback",
+    "LoadWeights",
     "Loop",
+    "Preempted",
     "ProgressBar",
     "Result",
+    "Resume",
     "Run",
     "Scheduler",
+    "StopOnSignal",
     "StopTraining",
     "SupervisedTask",
     "Task",
@@ -47,8 +60,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "hookline.callbacks": ("EarlyStopping", "LambdaCallback", "ProgressBar"),
-    "hookline.errors": ("HooklineError", "HooklineWarning", "StopTraining"),
+    "hookline.callbacks": (
+        "Checkpointer",
+        "EarlyStopping",
+        "LambdaCallback",
+        "LoadWeights",
+        "ProgressBar",
+        "StopOnSignal",
+    ),
+    "hookline.checkpoint.request": ("Resume",),
+    "hookline.errors": ("HooklineError", "HooklineWarning", "Preempted", "StopTraining"),
     "hookline.events": ("Callback", "Event", "on"),
     "hookline.loop": ("Loop", "Result", "Scheduler", "SupervisedTask", "Task"),
     "hookline.presets": ("Trainer", "evaluate", "fit", "predict", "test", "train"),

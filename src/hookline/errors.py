@@ -96,6 +96,26 @@ class StopTraining(Exception):  # noqa: N818 (a request, not an error)
         self.reason = reason
 
 
+class Preempted(SystemExit):
+    """A signal asked the run to leave: what was done is saved, and the process exits with 128 + the signal.
+
+    ``result`` is what ``fit`` would have returned, ``checkpoint`` the path of what was saved, if anything was.
+    """
+
+    def __init__(self, signal: int, *, checkpoint: object = None) -> None:
+        super().__init__(128 + signal)
+        self.signal = signal
+        self.checkpoint = checkpoint
+        self.result: object = None
+
+    def __str__(self) -> str:
+        return f"signal {self.signal} asked the run to leave (exit code {self.code})"
+
+
+class LeaveWait(BaseException):
+    """A signal handler raises it to leave a wait for data at once."""
+
+
 class HooklineWarning(UserWarning):
     """Something is not as good as it could be, and the run goes on."""
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from hookline import callbacks
 from hookline.events import Callback
-from hookline.testing import Recorder, check_callback
+from hookline.testing import Recorder, TinyModel, check_callback
 
 Make = Callable[[Any], Callback]
 
@@ -23,6 +28,13 @@ WAYS: dict[str, tuple[Make, ...]] = {
         lambda cls: cls("val/acc", patience="3st", restore_best=True),
         lambda cls: cls("train/loss", patience=1, stopping_threshold=0.1, divergence_threshold=100.0),
     ),
+    "Checkpointer": (
+        lambda cls: cls(),
+        lambda cls: cls("2st", monitor="val/loss", keep_last=1, background=True),
+        lambda cls: cls(on_eval=True, weights_only=True, on_exception=True, on_save_error="warn"),
+    ),
+    "LoadWeights": (lambda cls: cls(_weights()),),
+    "StopOnSignal": (lambda cls: cls("SIGUSR1", requeue=lambda run: None),),
     "LambdaCallback": (
         lambda cls: cls(),
         lambda cls: cls(on_train_step_end=lambda run: run.log({"twice": 2.0}), around_eval=_around),
@@ -42,6 +54,15 @@ SKIP: dict[str, tuple[str, ...]] = {}
 
 def _around(run: Any) -> Iterator[None]:
     yield
+
+
+@cache
+def _weights() -> Path:
+    """A file with the weights of the model that the contract trains."""
+    path = Path(tempfile.mkdtemp(prefix="hookline-contract-")) / "tiny.safetensors"
+    with torch.random.fork_rng():  # it is made while the rules watch the global random state
+        save_file(TinyModel(seed=5).state_dict(), path)
+    return path
 
 
 def found() -> dict[str, type[Callback]]:

@@ -452,7 +452,7 @@ def test_a_stop_iteration_inside_a_data_set_does_not_end_the_epoch_quietly() -> 
                 raise StopIteration
             return torch.zeros(4), 0
 
-    with pytest.raises(DataError, match="2 of 4 batches"):
+    with pytest.raises(DataError, match="StopIteration while batch 2 of epoch 0"):
         run_fit(Recorder(), train=torch.utils.data.DataLoader(Broken()))
 
 

@@ -30,7 +30,7 @@ def test_an_evaluation_can_be_asked_for_where_there_is_one() -> None:
 
 def test_a_save_can_be_asked_for_where_something_saves() -> None:
     requests = Requests()
-    with pytest.raises(SetupError, match="nothing in this run saves"):
+    with pytest.raises(SetupError, match="no folder to save in"):
         requests.ask_save()
     assert not requests.attention
     requests.can_save = True

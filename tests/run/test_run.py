@@ -463,7 +463,7 @@ def test_a_request_that_cannot_be_granted_says_so_at_once() -> None:
     )
     assert [(type(error), str(error)) for error in errors] == [
         (SetupError, "run.request_eval(): there is nothing to evaluate on; pass a validation loader to fit"),
-        (SetupError, "run.request_save(): nothing in this run saves checkpoints"),
+        (SetupError, "run.request_save(): this run has no folder to save in; pass folder='runs/mine'"),
         (
             ScopeError,
             "run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready",

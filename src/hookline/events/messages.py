@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from hookline.errors import RegistrationError
@@ -36,6 +37,13 @@ class Messages:
         messages = self._store.get(key, [])
         self._store[key] = [message for message in messages if message[1] != "once"]
         return [value for value, _ in messages]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is still there, for a checkpoint."""
+        return {key: [list(message) for message in messages] for key, messages in self._store.items() if messages}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._store = {key: [(value, keep) for value, keep in messages] for key, messages in state.items()}
 
     def end_epoch(self) -> None:
         """Drop what lived until the end of the epoch; the loop calls it after ``epoch_end``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +50,14 @@ class When:
 class Gate:
     """A hook behind a filter. It remembers what it fired last, so that a resume does not fire again."""
 
-    __slots__ = ("call", "done", "schedule", "when")
+    __slots__ = ("_saved", "call", "done", "schedule", "when")
 
     def __init__(self, when: When, call: Callable[..., Any]) -> None:
         self.when = when
         self.call = call
         self.done = False
         self.schedule: Schedule | None = None
+        self._saved: Mapping[str, Any] | None = None  # until `every` can be resolved
 
     def __call__(self, run: Run, **payload: object) -> None:
         when = self.when
@@ -76,10 +77,15 @@ class Gate:
 
     def _resolve(self, run: Run, every: Duration) -> Schedule:
         self.schedule = Schedule(every.of(run.max_duration))
+        if self._saved is not None:
+            self.schedule.load_state_dict(self._saved)
         return self.schedule
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "schedule": self.schedule.state_dict() if self.schedule else None}
+        return {"done": self.done, "schedule": self.schedule.state_dict() if self.schedule else self._saved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done, self._saved, self.schedule = bool(state["done"]), state["schedule"], None
 
 
 class FunctionCallback(Callback):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from hookline.events.cost import Sampler
 from hookline.loop.metrics import FOLD
+from hookline.loop.verification import AtSteps
 from hookline.progress import Clock, Duration, Schedule
 
 
@@ -22,6 +25,7 @@ class Agenda:
         "finished",
         "max_duration",
         "sampling",
+        "saves",
         "wake",
     )
 
@@ -32,6 +36,8 @@ class Agenda:
         self._looked = clock.step
         self._logs = None if log_every is None else Schedule(log_every)
         self._evals = None if eval_every is None else Schedule(eval_every)
+        self.saves: list[Schedule | AtSteps] = []
+        """When checkpoints are due."""
         self.max_duration: Duration | None = None
         self.wake: float = 0
         self.finished = False
@@ -59,9 +65,22 @@ class Agenda:
         self._looked = clock.step
         self._sample(clock.step)
         self.finished = self.max_duration is not None and clock.reached(self.max_duration)
-        schedules = [schedule for schedule in (self._logs, self._evals) if schedule is not None]
+        schedules = [schedule for schedule in (self._logs, self._evals, *self.saves) if schedule is not None]
         sample = (self._pick + self.sampling,) if self._sampler.needed else ()
         self.wake = min([self._end(), clock.step + FOLD // 2, *sample, *(s.next_step(clock) for s in schedules)])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: s and s.state_dict() for name, s in (("logs", self._logs), ("evals", self._evals))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on at the clock's step, with what each schedule has fired last."""
+        for name, schedule in (("logs", self._logs), ("evals", self._evals)):
+            if schedule is not None and state[name] is not None:
+                schedule.load_state_dict(state[name])
+        for save in self.saves:
+            save.fired(self._clock)
+        self._looked = self._clock.step
+        self._pick = self._sampler.next_after(self._clock.step - 1)
 
     def _sample(self, step: int) -> None:
         """One step in 64 goes through timed hooks, at a pseudo-random place in each group of 64."""

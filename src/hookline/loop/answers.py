@@ -13,7 +13,7 @@ from hookline.loop.data import is_one_shot, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
 
 if TYPE_CHECKING:
-    from hookline.loop.training import Training
+    from hookline.loop.loop import Loop
     from hookline.run import Run, RunState
 
 
@@ -36,7 +36,7 @@ class Batches(Protocol):
     def close(self) -> None: ...
 
 
-def evaluate_task(loop: Training, batches: Batches) -> None:
+def evaluate_task(loop: Loop, batches: Batches) -> None:
     """``eval_batch`` on every batch; a loss that it returns is logged as ``loss``.
 
     The batches are closed on every way out: a traceback would keep the evaluation open.
@@ -47,7 +47,7 @@ def evaluate_task(loop: Training, batches: Batches) -> None:
             _evaluate_batch(loop, task, run, state, batch)
 
 
-def _evaluate_batch(loop: Training, task: Any, run: Run, state: RunState, batch: Any) -> None:
+def _evaluate_batch(loop: Loop, task: Any, run: Run, state: RunState, batch: Any) -> None:
     try:
         found = task.eval_batch(run, batch)
     except StopTraining as stop:
@@ -64,7 +64,7 @@ def _evaluate_batch(loop: Training, task: Any, run: Run, state: RunState, batch:
         run.log({"loss": found}, weight=loop.samples if weight is None else weight)
 
 
-def predict_task(loop: Training, batches: Batches) -> Any:
+def predict_task(loop: Loop, batches: Batches) -> Any:
     """``predict_batch`` on every batch; the predictions in the loader's order."""
     task, run = loop.session.task, loop.session.run
     found = []
@@ -101,7 +101,7 @@ def _detached(value: Any) -> Any:
 class LoopAnswers:
     """``run.evaluate`` and ``run.predict``: at once, silent, kept until the weights change."""
 
-    def __init__(self, loop: Training) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._kept: dict[tuple[object, ...], tuple[int, Any, Any]] = {}
 

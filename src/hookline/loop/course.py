@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hookline.errors import DataError, MetricError, SetupError
 from hookline.loop.agenda import Agenda
-from hookline.loop.data import is_one_shot, set_epoch
+from hookline.loop.feed import Feed
 from hookline.loop.metrics import Series
 from hookline.loop.monitors import check_train_monitors
 from hookline.loop.schedulers import Scheduler
 from hookline.loop.session import Session
 from hookline.loop.supervised import SupervisedTask
 from hookline.loop.weights import Weights
-from hookline.run import MISSING
+from hookline.run import MISSING, StopRequest
 
 
 class Course:
@@ -28,7 +28,7 @@ class Course:
         self._weights = weights
         self._evaluated = -1  # the version of the weights at the last evaluation
         self._updates_before = 0  # this training began
-        self._mid_epoch = False
+        self._mid_epoch = self._resumed = False
         self._announced = self._monitors_checked = self._epoch_trained = False
         self._mark = 0
         settings = session.settings
@@ -39,6 +39,8 @@ class Course:
         """The batch under way is known to be the last of its epoch."""
         self.epoch_open = False
         self.training = False
+        self.edge_pending = False
+        """A checkpoint was loaded that was saved at an edge before its evaluation: this is what comes first."""
 
     # -- the whole -----------------------------------------------------------------------------
 
@@ -47,7 +49,9 @@ class Course:
         self._state.stage = "train"
         self._announced = False
         self._drop_moment()
-        self._updates_before = self._weights.updates()
+        if not self._resumed:
+            self._updates_before = self._weights.updates()
+        self._resumed = False
         task = self._session.task
         if not (task.model if isinstance(task, SupervisedTask) else self._state.model).training:
             self._session.module.train()  # one that is in train mode keeps its frozen parts as they are
@@ -99,9 +103,42 @@ class Course:
             return None
         return self._book.series("train/loss" if optimizer is None else f"train/{optimizer}/loss")
 
+    # -- saving --------------------------------------------------------------------------------
+
+    @property
+    def edge_is_open(self) -> bool:
+        """Before the edge of a step is settled: whether an evaluation or the end of the epoch is still to come."""
+        return self.at_edge or (self.evaluate is not None and self.eval_due)
+
+    def state_dict(self) -> dict[str, Any]:
+        stop = self._requests.stop
+        return {
+            "agenda": self.agenda.state_dict(),
+            "mid_epoch": self._mid_epoch,
+            "edge_pending": self.epoch_open and self.at_edge,
+            "evaluated": self._evaluated == self._weights.version(),
+            "updates_before": self._updates_before,
+            "monitors_checked": self._monitors_checked,
+            "evaluate": self._requests.evaluate,
+            "stop": None if stop is None or stop.interrupt else (stop.reason, stop.by, stop.step),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The clock and the weights are loaded already."""
+        self._resumed = True
+        self.agenda.load_state_dict(state["agenda"])
+        self._mid_epoch, self.edge_pending = state["mid_epoch"], state["edge_pending"]
+        self._evaluated = self._weights.version() if state["evaluated"] else -1
+        self._updates_before = state["updates_before"]
+        self._monitors_checked = state["monitors_checked"]
+        self._requests.evaluate = state["evaluate"] and self._requests.can_evaluate
+        if state["stop"] is not None:
+            self._requests.ask_stop(StopRequest(*state["stop"]))
+        self._requests.attention = self._requests.attention or self._requests.evaluate
+
     # -- an epoch ------------------------------------------------------------------------------
 
-    def start_epoch(self, loader: Any) -> Iterator[Any]:
+    def start_epoch(self, feed: Feed) -> Iterator[Any]:
         """The epoch's iterator; where the last ``fit`` was stopped inside it, at the batch that comes next."""
         line, clock = self._line, self._clock
         self._drop_moment()
@@ -112,15 +149,16 @@ class Course:
             clock.mark_epoch()
             self._mid_epoch = True
         self._scopes.enter(line.hooks.around_epoch)
-        set_epoch(loader, clock.epoch)
         if begins:
             line.emit(line.hooks.train_epoch_start)
-            return iter(loader)
-        iterator: Iterator[Any] = iter(loader)
-        if not is_one_shot(loader):  # an iterator is where it was left
-            for _ in range(clock.batch_in_epoch):
-                next(iterator, None)
-        return iterator
+        return feed.iterate(clock.epoch, clock.batch_in_epoch)
+
+    def finish_pending_edge(self) -> None:
+        """A signal came at an edge, before its evaluation or inside it: the run begins with what was left."""
+        self.edge_pending, self.epoch_open, self.at_edge, self._mark = False, True, True, len(self._scopes)
+        self._scopes.enter(self._line.hooks.around_epoch)
+        self.settle_edge()
+        self._line.emit(self._line.hooks.step_settled)
 
     def end_epoch_training(self, *, completed: bool) -> None:
         """The updates of the epoch are done; ``clock.epoch`` counts it if it was completed."""
@@ -145,9 +183,9 @@ class Course:
 
     def cut_epoch(self, *, exhausted: bool, position: int, length: float) -> None:
         """An epoch that ends at no known edge: in the middle, by a stop; or with data of unknown length."""
-        if self._over():
+        if self.over:
             self.decided()  # a stop is announced before the epoch ends, also when Ctrl-C left a wait for data
-        completed = exhausted and not self._over()
+        completed = exhausted and not self.over
         if completed and position == 0:
             raise DataError(
                 f"the training loader gave no batch in epoch {self._clock.epoch}; a generator is used up after one "
@@ -184,7 +222,9 @@ class Course:
         self._line.hooks = self._line.timed if self.agenda.sampling else self._line.fast
         if self.agenda.eval_due() and requests.can_evaluate:
             requests.evaluate = True
-        requests.attention = requests.attention or requests.evaluate or self.agenda.finished
+        if any(schedule.due(self._clock) for schedule in self.agenda.saves):
+            requests.save = True
+        requests.attention = requests.attention or requests.evaluate or requests.save or self.agenda.finished
 
     def _end_interval(self) -> None:
         if self._book.end_interval():
@@ -199,7 +239,7 @@ class Course:
         stop = self._requests.stop
         trained = self._weights.updates() > self._updates_before
         interrupted = stop is not None and stop.interrupt
-        final = self._over() and trained and self.agenda.has_evaluations and not interrupted
+        final = self.over and trained and self.agenda.has_evaluations and not interrupted
         return (self._requests.evaluate or final) and self._evaluated != self._weights.version()
 
     def evaluated(self, *, left: bool = False) -> None:
@@ -227,7 +267,7 @@ class Course:
         """Whether training is over; a stop is announced once."""
         requests, stop = self._requests, self._requests.stop
         # Asked for too late for this step: it counts in the next one. The own loop asks `eval_due` itself.
-        requests.attention = requests.evaluate and self.evaluate is not None
+        requests.attention = requests.preempt is not None or (requests.evaluate and self.evaluate is not None)
         if self.agenda.max_duration != self._state.max_duration:  # a hook has changed it
             self.agenda.max_duration = self._state.max_duration
             self.agenda.look()
@@ -236,9 +276,11 @@ class Course:
             if stop.interrupt:
                 self._line.emit(self._line.hooks.interrupt)
             self._line.emit(self._line.hooks.stop)
-        return self._over()
+        return self.over
 
-    def _over(self) -> bool:
+    @property
+    def over(self) -> bool:
+        """Whether training has come to its end, by a stop or by ``max_duration``."""
         return self._requests.stop is not None or self.agenda.finished
 
     def step_schedulers(self, schedulers: list[Scheduler]) -> None:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.errors import DataError
+from hookline.errors import DataError, Preempted
+from hookline.loop.capture import callback_states, load_callback_states
 from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
+from hookline.loop.feed_workers import ignoring_workers
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
 from hookline.progress import EvalClock
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
-    from hookline.loop.training import Training
+    from hookline.loop.loop import Loop
 
 
 def evaluation(
-    loop: Training,
+    loop: Loop,
     loaders: dict[str | None, Any],
     stage: str,
     *,
@@ -34,7 +37,8 @@ def evaluation(
     left = False
     if not silent:
         loop.requests.leave_evaluation = False
-    with untouched(loop, stage, list(loaders.values()), silent=silent):
+    states = None if silent or not loop.saving.can_leave_evaluation else deepcopy(callback_states(loop))
+    with saved_if_preempted(loop, stage, states), untouched(loop, stage, list(loaders.values()), silent=silent):
         depth = book.open_layer()
         try:
             if not silent:
@@ -73,7 +77,19 @@ def evaluation(
     return metrics
 
 
-def _finish_left(loop: Training, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
+@contextmanager
+def saved_if_preempted(loop: Loop, stage: str, states: dict[str, Any] | None) -> Iterator[None]:
+    """A signal left the evaluation: callbacks are as they were before it, and it is made up after the resume."""
+    try:
+        yield
+    except Preempted as preempted:
+        if states is not None and preempted.checkpoint is None:
+            load_callback_states(loop, states)
+            raise loop.saving.preempted(pending_eval=stage == "val") from None
+        raise
+
+
+def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
     """The body was left by ``break``: what was measured until then counts."""
     with untouched(loop, stage, []):
         again = loop.clock.eval
@@ -89,7 +105,7 @@ def _finish_left(loop: Training, stage: str, name: Any, layer: Any, clock: EvalC
         loop.course.evaluated()
 
 
-def prediction(loop: Training, loader: Any, *, silent: bool = False) -> Generator[Any, None, None]:
+def prediction(loop: Loop, loader: Any, *, silent: bool = False) -> Generator[Any, None, None]:
     """One prediction."""
     line, scopes, book = loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
@@ -115,7 +131,7 @@ def prediction(loop: Training, loader: Any, *, silent: bool = False) -> Generato
             raise
 
 
-def _batches(loop: Training, loader: Any, event: str, limit: int | None = None) -> Generator[Any, None, None]:
+def _batches(loop: Loop, loader: Any, event: str, limit: int | None = None) -> Generator[Any, None, None]:
     """The batches of one loader, moved and counted, each between its events."""
     state, line, clock = loop.state, loop.line, loop.clock.eval
     seen = 0
@@ -140,7 +156,7 @@ def _batches(loop: Training, loader: Any, event: str, limit: int | None = None) 
         raise DataError(f"the {state.stage} loader gave no batch; is it empty, or an iterator that is used up?")
 
 
-def _is_left(loop: Training) -> bool:
+def _is_left(loop: Loop) -> bool:
     """Whether ``StopTraining`` or Ctrl-C ends the evaluation under way; an answer is always given whole."""
     requests = loop.requests
     if loop.line.hooks is loop.line.silent:
@@ -149,16 +165,19 @@ def _is_left(loop: Training) -> bool:
     return requests.leave_evaluation
 
 
-def _fetched(loop: Training, loader: Any, limit: int | None) -> Iterator[Any]:
+def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     """The batches of a loader between the events of their fetch; the end is not fetched where it is known."""
     line, move = loop.line, loop.move
     length = sure_length(loader)
     last = min(length or math.inf, limit or math.inf)
-    iterator, position = iter(loader), 0
+    with ignoring_workers(loader):
+        iterator, position = iter(loader), 0
     while position < last:
         if line.hooks.batch_fetch_start:
             line.emit(line.hooks.batch_fetch_start)
+        leave_if_preempted(loop)
         batch = loop.session.fetch(iterator)
+        leave_if_preempted(loop)
         if batch is LEFT:
             return
         if batch is END:
@@ -175,8 +194,15 @@ def _fetched(loop: Training, loader: Any, limit: int | None) -> Iterator[Any]:
         yield loop.state.batch
 
 
+def leave_if_preempted(loop: Loop) -> None:
+    """A signal ends an evaluation at its next batch; not an answer, and not one that the body of an own loop makes."""
+    asked = loop.requests.preempt
+    if asked is not None and (loop.saving.can_leave_evaluation or loop.state.entry_point not in ("fit", "train")):
+        raise Preempted(asked)
+
+
 @contextmanager
-def untouched(loop: Training, stage: str, loaders: list[Any], *, silent: bool = False) -> Iterator[None]:
+def untouched(loop: Loop, stage: str, loaders: list[Any], *, silent: bool = False) -> Iterator[None]:
     """Modes, random states, gradients, grad mode, clocks and the moment are put back on every way out."""
     state, line, module = loop.state, loop.line, loop.session.module
     moment = (state.stage, state.loader_name, state.batch, state.outputs, state.loss)

@@ -22,12 +22,15 @@ def place(settings: Settings, started: datetime) -> tuple[str, str, Path | None]
 
 
 def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str, Path | None]:
-    """Make the folder. One that was asked for must not hold a run; another gets a number if it is taken."""
+    """Make the folder. One that was asked for holds no run, or it goes on; another gets a number if it is taken."""
     if folder is None:
         return name, None
     if settings.folder is not None:
-        if (folder / "metrics.jsonl").exists():
-            raise SetupError(f"folder={str(folder)!r} holds a run already (metrics.jsonl); give another, or remove it")
+        if settings.resume is None and (folder / "metrics.jsonl").exists():
+            raise SetupError(
+                f"folder={str(folder)!r} holds a run already (metrics.jsonl); give another, remove it, or go on with "
+                f"it: resume='auto'"
+            )
         _make(folder, exist_ok=True)
         return name, folder
     free, number = folder, 1

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Generator, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from torch import nn
 
-from hookline.errors import ScopeError, SetupError, StopTraining
+from hookline.checkpoint.request import Resume
+from hookline.errors import Preempted, ScopeError, SetupError, StopTraining
 from hookline.events import Member, explain
 from hookline.loop.answers import LoopAnswers
 from hookline.loop.data import check_loader, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
-from hookline.loop.interrupt import CtrlC
+from hookline.loop.feed import Feed, feed_of
 from hookline.loop.result import Result
-from hookline.loop.session import Session
+from hookline.loop.resume import has_checkpoint, load_checkpoint
+from hookline.loop.saving import Saving
+from hookline.loop.session import Session, first_of
 from hookline.loop.settings import Options, Settings
+from hookline.loop.signals import Signals
 from hookline.loop.training import Training
+from hookline.loop.verification import VARIABLE, Verification
+from hookline.progress import Duration
 from hookline.run import MISSING, Run
+
+logger = logging.getLogger("hookline")
 
 
 def as_list(callbacks: Iterable[object]) -> list[object]:
@@ -53,11 +64,24 @@ class Loop(Training):
         task: Any = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(Session(model, task, optimizer, scheduler, as_list(callbacks), Settings.read(options), self))
+        settings, self._verification = Settings.read(options), Verification.asked_for()
+        if self._verification is not None:
+            resume = Resume() if self._verification.resume else None
+            settings = replace(settings, folder=self._verification.folder, resume=resume)
+        super().__init__(Session(model, task, optimizer, scheduler, as_list(callbacks), settings, self))
         self.state.answers = LoopAnswers(self)
+        self.saving = Saving(self)
+        self._resume = self.settings.resume
         self.entry_point = "fit"
         self._open = False
-        self._ctrl_c = CtrlC(self._interrupt)
+        self._fed: Any = None
+        self.extend: Duration | None = None
+        """How much longer than before a fit goes on."""
+        self.ended: str | None = None
+        """Why it has, if it is finished."""
+        self.finished = False
+        """The checkpoint that was loaded is that of a run that has come to its end."""
+        self.signals = Signals(self.requests, self._interrupt)
 
     @property
     def run(self) -> Run:
@@ -74,9 +98,9 @@ class Loop(Training):
         if self._open:
             raise ScopeError("this loop is open already; one `with` at a time")
         self._open = True
-        self._ctrl_c.listen()
+        self.signals.listen(in_fit=self.entry_point in ("fit", "train"))
         try:
-            self.session.open(self.entry_point)
+            self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
                 self.scopes.enter(self.line.hooks.around_fit)
@@ -108,14 +132,24 @@ class Loop(Training):
                     self.line.emit(self.line.hooks.fit_end)
                     self.session.book.end_interval()
                     self.scopes.leave()
+                    if not self.finished and not (self.requests.stop is not None and self.requests.stop.interrupt):
+                        self.saving.finished()
             except BaseException as late:
                 error = late
         self._drop_window()
         self._open = self.course.training = False
         try:
-            return self.session.close(error)
+            error = self.session.close(error, self._save_failed)
+            error = first_of(error, self.saving.close())
+            if error is None and self.requests.preempt is not None:  # it came when all was done
+                error = Preempted(self.requests.preempt, checkpoint=self.saving.latest())
+            if isinstance(error, Preempted):
+                error.result = self.result()
+            return error
         finally:
-            self._ctrl_c.restore()
+            self.signals.restore()
+            if self.feed is not None:
+                self.feed.close()
 
     def _check_open(self, verb: str) -> None:
         if not self._open:
@@ -123,10 +157,33 @@ class Loop(Training):
         self.handles.settle()
 
     def _interrupt(self) -> None:
-        """The first Ctrl-C: a vote to stop. Only a wait for data is left at once; and outside of fit, all is."""
+        """The first Ctrl-C: a vote to stop."""
         self.session.stop("keyboard interrupt", "the user", interrupt=True)
-        if self.requests.waiting or self.entry_point not in ("fit", "train"):
-            raise KeyboardInterrupt
+
+    def _take_folder(self) -> None:
+        self.saving.open()
+        if self._verification is not None:
+            os.environ.pop(VARIABLE, None)  # only the first run of a script is verified
+            self.saving.verify(self._verification)
+
+    def _load(self) -> None:
+        """After ``setup``: what a run goes on from, once; and how long it goes on."""
+        resume, self._resume = self._resume, None
+        self.saving.began_at = self.clock.step
+        if resume is not None:
+            load_checkpoint(self, resume)
+        if self.extend is not None:
+            done = self.clock.elapsed(self.extend.unit)
+            self.state.max_duration = self.extend + Duration(done, self.extend.unit) if done else self.extend
+        self.saving.check_states()
+
+    @property
+    def will_resume(self) -> bool:
+        """Before ``setup``: whether a checkpoint is about to be loaded."""
+        return self._resume is not None and has_checkpoint(self, self._resume)
+
+    def _save_failed(self, error: BaseException) -> None:
+        self.saving.failed(error, exact=self.session.fetch_failed and not self._moved)
 
     def added(self, member: Member[Run]) -> None:
         """A callback joined a run that is under way."""
@@ -150,13 +207,28 @@ class Loop(Training):
         if self.course.training:
             raise ScopeError("loop.batches(): training is under way already; one at a time")
         check_loader(loader, "training")
-        if self.state.max_duration is not None and self.clock.reached(self.state.max_duration):
+        reached = self.state.max_duration is not None and self.clock.reached(self.state.max_duration)
+        if reached and self.clock.step == self.saving.began_at and self.saved_random is None:
             raise SetupError(
                 f"max_duration={str(self.state.max_duration)!r} is reached already ({self.clock!r}); "
                 f"give a larger one, or go on with fit(…, extend='2ep')"
             )
         self.state.loaders["train"] = loader
-        return self.handles.track(self._train(loader))
+        if self.finished:
+            logger.info("this run is finished (%s); to train longer: fit(…, extend='2ep')", self.stop_reason())
+            return self.handles.track(_nothing())
+        return self.handles.track(self._train(self._feed_of(loader)))
+
+    def _feed_of(self, loader: Any) -> Feed:
+        """The feed of a loader, kept while the loader is the same: an iterator is where it was left."""
+        if self.feed is None or self._fed is not loader:
+            self._fed, self.feed = loader, feed_of(loader, seed=self.session.seed, rank=self.state.rank)
+            if self.saved_feed:
+                self.feed.load_state_dict(self.saved_feed)
+            if self.saving.is_used:
+                for note in self.feed.notes:
+                    logger.warning("after a resume: %s", note)
+        return self.feed
 
     @property
     def eval_due(self) -> bool:
@@ -180,7 +252,10 @@ class Loop(Training):
         self.state.loaders["predict"] = loader
         return self.handles.track(prediction(self, loader))
 
-    def _stop_reason(self) -> str:
+    def stop_reason(self) -> str:
+        """Why training ended, in words."""
+        if self.ended is not None:
+            return self.ended
         if self.requests.stop is not None:
             return self.requests.stop.reason
         if self.course.agenda.finished:
@@ -196,11 +271,16 @@ class Loop(Training):
             history=state.history,
             metrics=dict(self.run.metrics),
             clock=self.clock,
-            stop_reason=self._stop_reason(),
+            stop_reason=self.stop_reason(),
             stopped_by=None if stop is None else stop.by,
             interrupted=stop is not None and stop.interrupt,
             folder=state.folder,
-            best_checkpoint=None,
+            best_checkpoint=self.saving.best(),
             costs=self.line.costs(),
             failures=tuple(self.line.failures),
         )
+
+
+def _nothing() -> Generator[Any, None, None]:
+    """The batches of a run that is finished."""
+    yield from ()

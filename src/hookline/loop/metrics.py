@@ -88,6 +88,23 @@ class Series:
                 stacked = values if earlier is None else torch.cat([torch.as_tensor(earlier).to(values)[None], values])
                 self.folded_total = _extreme(self.reduce, stacked)
 
+    def state_dict(self) -> dict[str, Any]:
+        """As it is, not folded: whether a checkpoint was saved must not change how sums are rounded."""
+        values = [v.item() if isinstance(v, Tensor) and v.is_cpu and not v.ndim else v for v in self.values]
+        return {
+            "reduce": self.reduce,
+            "shape": self.shape,
+            "values": values,
+            "weights": [float(w) if isinstance(w, Tensor) else w for w in self.weights],
+            "total": self.folded_total,
+            "weight": self.folded_weight,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.reduce, self.shape = state["reduce"], state["shape"]
+        self.values[:], self.weights[:] = state["values"], state["weights"]
+        self.folded_total, self.folded_weight = state["total"], state["weight"]
+
     def result(self) -> Any:
         """The reduced value: a number, or a tensor that is still on its device."""
         self.fold()
@@ -107,6 +124,7 @@ class MetricBook:
         self._layers: list[dict[str, Series]] = [{}]
         self._epoch: dict[str, Series] = {}
         self._newest: dict[str, Value] = {}
+        self._measured: dict[str, int] = {}  # at which step
         self._full_names: dict[tuple[str, Any, str], str] = {}
 
     # -- writing -------------------------------------------------------------------------------
@@ -181,6 +199,31 @@ class MetricBook:
             seen.update(dict.fromkeys(name for name, s in layer.items() if s.values or s.folded_total is not None))
         return iter(seen)
 
+    def measured_now(self) -> dict[str, float]:
+        """The numbers that were measured at this very step."""
+        step = self._state.clock.step
+        return {
+            name: value
+            for name, value in self._newest.items()
+            if isinstance(value, int | float) and self._measured.get(name) == step
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is pending in training, the open epoch, and the newest values."""
+        return {
+            "pending": {name: s.state_dict() for name, s in self._layers[0].items()},
+            "epoch": {name: s.state_dict() for name, s in self._epoch.items()},
+            "newest": dict(self._newest),
+            "measured": dict(self._measured),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._epoch = {}
+        for series, saved in ((self._layers[0], state["pending"]), (self._epoch, state["epoch"])):
+            for name, its in saved.items():  # in place: the engine holds the series of the loss
+                series.setdefault(name, Series(its["reduce"])).load_state_dict(its)
+        self._newest, self._measured = dict(state["newest"]), dict(state["measured"])
+
     # -- intervals and evaluations ---------------------------------------------------------------
 
     def fold(self) -> None:
@@ -249,6 +292,7 @@ class MetricBook:
         clock = self._state.clock
         rows = [MetricRow(name, clock.step, clock.epoch, value, kind, clock.seconds) for name, value in metrics.items()]
         self._newest.update(metrics)
+        self._measured.update(dict.fromkeys(metrics, clock.step))
         if self._state.entry_point in ("fit", "train"):
             for row in rows:
                 self._state.history.record(row)

@@ -11,14 +11,14 @@ from hookline.loop.evaluating import evaluation
 from hookline.loop.monitors import check_monitors
 
 if TYPE_CHECKING:
-    from hookline.loop.training import Training
+    from hookline.loop.loop import Loop
 
 logger = logging.getLogger("hookline")
 
 BATCHES = 2
 
 
-def sanity_check(loop: Training, loaders: dict[str | None, Any]) -> None:
+def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
     """Two batches of each evaluation loader, on fresh iterators; only ``sanity_check_*`` is sent."""
     line, state = loop.line, loop.state
     again = {name: loader for name, loader in loaders.items() if not is_one_shot(loader)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hookline.distributed import this_process
-from hookline.errors import SetupError, add_secondary
+from hookline.errors import LeaveWait, Preempted, SetupError, add_secondary
 from hookline.events import Line, Member, Messages, Scopes
 from hookline.loop.data import END, LEFT
 from hookline.loop.folder import make_folder, place
@@ -53,7 +53,9 @@ class Session:
         self.line: Line[Run] = Line(
             self._view, where=self.where, stop=self._stop_training, rank=here.rank, local_rank=here.local_rank
         )
-        self._rows: JsonLines | None = None
+        self.rows: JsonLines | None = None
+        self.seed = 0
+        self.fetch_failed = False
         self.state = RunState(
             line=self.line,
             requests=Requests(),
@@ -104,8 +106,12 @@ class Session:
         return Run(self.state, member)
 
     def _write(self, rows: list[MetricRow]) -> None:
-        if self._rows is not None and self.state.entry_point in ("fit", "train") and self.state.rank == 0:
-            self._rows.write(rows)
+        if self.rows is not None and self.state.entry_point in ("fit", "train") and self.state.rank == 0:
+            self.rows.write(rows)
+
+    def rows_written(self) -> int:
+        """The size of ``metrics.jsonl``, for a checkpoint: a resume goes back to it."""
+        return 0 if self.rows is None else self.rows.size
 
     def fetch(self, iterator: Iterator[Any]) -> Any:
         """The next batch. Only while it waits here does Ctrl-C leave at once."""
@@ -120,19 +126,22 @@ class Session:
     def after_failed_fetch(self, error: BaseException) -> Any:
         """A wait for data that Ctrl-C left is the end of it; any other error is raised, with a note."""
         self.state.requests.waiting = False
-        if isinstance(error, Exception):
-            error.add_note(f"while fetching a batch, at {self.where()}")
+        if isinstance(error, LeaveWait):
+            return LEFT
         stop = self.state.requests.stop
         left = isinstance(error, KeyboardInterrupt) and stop is not None and stop.interrupt
-        if not left or self.state.entry_point not in ("fit", "train"):
-            raise error
-        self.state.requests.leave_evaluation = self.state.stage != "train"
-        return LEFT
+        if left and self.state.entry_point in ("fit", "train"):
+            self.state.requests.leave_evaluation = self.state.stage != "train"
+            return LEFT
+        if isinstance(error, Exception):
+            error.add_note(f"while fetching a batch, at {self.where()}")
+            self.fetch_failed = True
+        raise error
 
     # -- opening -------------------------------------------------------------------------------
 
-    def open(self, entry_point: str) -> None:
-        """``setup``, then device, optimizers and compile, then ``model_ready``."""
+    def open(self, entry_point: str, *, take_folder: Callable[[], None], load: Callable[[], None]) -> None:
+        """The folder, ``setup``, then device, optimizers, compile and resume, then ``model_ready``."""
         state = self.state
         state.entry_point = entry_point
         state.stage = {"evaluate": "val", "test": "test", "predict": "predict"}.get(entry_point, "train")
@@ -143,9 +152,13 @@ class Session:
         if self.settings.seed is not None and not self._ready:
             seed_everything(self.settings.seed)
         if not self._ready:
-            state.config.setdefault("seed", torch.initial_seed() if self.settings.seed is None else self.settings.seed)
-        if not self._ready and entry_point in ("fit", "train"):
-            self._make_folder()
+            self.seed = torch.initial_seed() if self.settings.seed is None else self.settings.seed
+            state.config.setdefault("seed", self.seed)
+        self.fetch_failed = False
+        if entry_point in ("fit", "train"):
+            if not self._ready:
+                self._make_folder()
+            take_folder()
         self.line.emit(self.line.hooks.setup)
         self.module.to(state.device)
         for member in self.line.members:
@@ -154,6 +167,8 @@ class Session:
             self._make_optimizers()
         if self.settings.compile and not self._ready:
             self._compile()
+        if entry_point in ("fit", "train"):
+            load()
         self._ready = True
         state.clock.start()
         self.line.emit(self.line.hooks.model_ready)
@@ -161,7 +176,7 @@ class Session:
     def _make_folder(self) -> None:
         state = self.state
         state.name, state.folder = make_folder(self.settings, state.name, state.folder)
-        self._rows = None if state.folder is None else JsonLines(state.folder / "metrics.jsonl")
+        self.rows = None if state.folder is None else JsonLines(state.folder / "metrics.jsonl")
 
     def move_held_modules(self, member: Member[Run]) -> None:
         """Modules and metrics that a callback holds go where the model is."""
@@ -195,28 +210,30 @@ class Session:
 
     # -- closing -------------------------------------------------------------------------------
 
-    def close(self, error: BaseException | None) -> BaseException | None:
+    def close(self, error: BaseException | None, save_failed: Callable[[BaseException], None]) -> BaseException | None:
         """Leave all scopes, send ``exception`` and ``teardown``, put everything back; the error to raise."""
         line, state = self.line, self.state
         line.hooks = line.fast
         if error is not None:
-            state.exception = error
             self.scopes.leave(because=error)
-            error = _first(error, line.emit_to_all(line.hooks.exception))
-        error = _first(error, line.emit_to_all(line.hooks.teardown))
+            if not isinstance(error, Preempted):
+                save_failed(error)
+                state.exception = error
+                error = first_of(error, line.emit_to_all(line.hooks.exception))
+        error = first_of(error, line.emit_to_all(line.hooks.teardown))
         try:
             if state.entry_point in ("fit", "train"):
                 self.book.end_interval()  # what was logged in the last hooks, or before an error
-            if self._rows is not None:
-                self._rows.close()
+            if self.rows is not None:
+                self.rows.close()
         except Exception as late:  # a full disk must not hide the user's own error
-            error = _first(error, [late])
+            error = first_of(error, [late])
         state.clock.pause()
         self._restore.close()
         return error
 
 
-def _first(error: BaseException | None, later: list[BaseException]) -> BaseException | None:
+def first_of(error: BaseException | None, later: list[BaseException]) -> BaseException | None:
     """The first error stays the one that is raised; the later ones become notes on it."""
     for other in later:
         if error is None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypedDict, get_args
 
 import torch
 
+from hookline.checkpoint.request import Resume
 from hookline.errors import SetupError
 from hookline.progress import Duration
 
@@ -50,6 +51,8 @@ class Options(TypedDict, total=False):
     seed: int | None
     folder: str | Path | Literal[False] | None
     """The run's own folder; ``None`` makes a new one under ``runs/``, ``False`` writes nothing."""
+    resume: str | Path | Resume | None
+    """``"auto"`` goes on from the newest checkpoint in ``folder``, if there is one; or the path of a checkpoint."""
     name: str | None
     """``"project/run"`` or ``"run"``."""
     config: Mapping[str, Any] | None
@@ -69,6 +72,7 @@ class Settings:
     compile: bool | Mapping[str, Any] = False
     seed: int | None = None
     folder: Path | Literal[False] | None = None
+    resume: Resume | None = None
     name: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -102,6 +106,7 @@ class Settings:
         given["device"] = default_device(given.get("device"))
         if isinstance(given.get("folder"), str):
             given["folder"] = Path(given["folder"])
+        given["resume"] = Resume.read(given.get("resume"), given.get("folder"))
         given["config"] = dict(given.get("config") or {})
         return cls(**given)
 

@@ -137,7 +137,9 @@ class Trainer:
                 "extend= goes on with the last fit, but model, loss, optimizer or scheduler is another one; "
                 "pass the same objects again"
             )
-        _set_end(loop, extend)
+        loop.extend = None if extend is None else Duration.parse(extend)
+        if loop.state.max_duration is None and extend is None:
+            raise SetupError("how long? pass max_duration, for example Trainer(max_duration='10ep')")
         task, run = loop.session.task, loop.run
         self._need(loop, "train_batch", "fit")
         vals = {} if val is None else named_loaders(val, "val")
@@ -168,7 +170,7 @@ class Trainer:
                         backward(found)
                     step()
                     plain_steps(loop, train_batch)
-            if tests and not (loop.requests.stop is not None and loop.requests.stop.interrupt):
+            if tests and not loop.finished and not (loop.requests.stop is not None and loop.requests.stop.interrupt):
                 evaluate_task(loop, loop.eval_batches(test, "test"))
         return loop.result()
 
@@ -233,15 +235,6 @@ def _same(one: Any, other: Any) -> bool:
 
 def _settings(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if not name.startswith("_")}
-
-
-def _set_end(loop: Loop, extend: str | Duration | None) -> None:
-    if extend is not None:
-        more = Duration.parse(extend)
-        done = loop.clock.elapsed(more.unit)
-        loop.state.max_duration = more + Duration(done, more.unit) if done else more
-    if loop.state.max_duration is None:
-        raise SetupError("how long? pass max_duration, for example Trainer(max_duration='10ep')")
 
 
 @contextmanager

@@ -10,7 +10,10 @@ import math
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from hookline.loop.data import END, LEFT, sure_length, to_device
+from hookline.loop.capture import set_random_states
+from hookline.loop.data import END, LEFT, to_device
+from hookline.loop.feed import Feed
+from hookline.loop.saving import Saving
 from hookline.loop.session import Session
 from hookline.loop.step import Steps
 from hookline.loop.task import counter
@@ -20,6 +23,8 @@ from hookline.run import MISSING
 class Training(Steps):
     """Epochs and batches. ``Loop`` adds what surrounds them."""
 
+    saving: Saving
+
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.counter = self.count = counter(session.task)
@@ -27,17 +32,24 @@ class Training(Steps):
         self.position = 0  # batches that it has given
         self.length: float = math.inf
         self.exhausted: Any = None  # END or LEFT, once a plain step has met it
+        self.feed: Feed | None = None
+        self.saved_feed: dict[str, Any] = {}  # from a checkpoint, until the loader is known
+        self.saved_random: dict[str, Any] | None = None
         self.steps_are_plain = self._bare and not self._autocast
         # On the CPU a number is the cheapest copy of a loss. On a device nothing is read before an interval ends.
         self.losses_as_numbers = self.state.device.type == "cpu"
         self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
 
-    def _train(self, loader: Any) -> Generator[Any, None, None]:
+    def _train(self, feed: Feed) -> Generator[Any, None, None]:
         mark = len(self.scopes)
         try:
             self.course.start_training()
+            self._restore_random()
+            if self.course.edge_pending:
+                self.course.finish_pending_edge()
             while not self.course.decided():
-                yield from self._epoch(loader)
+                yield from self._epoch(feed)
+            self._leave_if_preempted()
             self.course.end_training(mark)
         except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
             self.handles.leave(self.scopes, mark, finish=self.course.end_broken_training)
@@ -46,12 +58,15 @@ class Training(Steps):
             self.scopes.leave(mark, because=error)
             raise
 
-    def _epoch(self, loader: Any) -> Generator[Any, None, None]:
+    def _epoch(self, feed: Feed) -> Generator[Any, None, None]:
         state, line, scopes, requests, course = self.state, self.line, self.scopes, self.requests, self.course
         accumulate, autocast, move, clock = self.settings.accumulate, self._autocast, self.move, self.clock
-        fetch, count, length = self.session.fetch, course.counting(self.counter), sure_length(loader) or math.inf
+        self._leave_if_preempted()
+        fetch, count, length = self.session.fetch, course.counting(self.counter), feed.length or math.inf
         self.count, self.length = count, length
-        self.iterator = iterator = course.start_epoch(loader)
+        self.iterator = iterator = course.start_epoch(feed)
+        self._restore_random()
+        self.saved_random = None
         self.position = clock.batch_in_epoch
         self.exhausted = None
         while True:
@@ -94,6 +109,8 @@ class Training(Steps):
                 continue
             if (requests.attention or line.hooks.step_settled) and self._settle():
                 break
+        if batch is LEFT:
+            self._leave_wait()
         if self._window and batch is END and length is math.inf:  # that was the edge: its window is short
             course.at_edge, course.agenda.wake, self._window_full = True, 0, True
             self._complete_window()
@@ -104,9 +121,35 @@ class Training(Steps):
 
     def _settle(self) -> bool:
         """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""
-        if self.requests.attention:
+        requests, course = self.requests, self.course
+        if requests.attention:
             self.handles.settle()
-            self.course.settle_edge()
+            if requests.preempt is not None and course.edge_is_open:
+                raise self.saving.preempted(pending_eval=True)
+            course.settle_edge()
         if not self._skipped:
             self.line.emit(self.line.hooks.step_settled)
-        return self.requests.attention and (self.course.decided() or not self.course.epoch_open)
+        if not requests.attention:
+            return False
+        over = course.decided() or not course.epoch_open
+        self.saving.settle()
+        self._leave_if_preempted()
+        if requests.stop is not None and requests.stop.interrupt:
+            self.saving.interrupted()
+        return over
+
+    def _leave_wait(self) -> None:
+        """A signal came while the loop waited for data: what is half done is dropped."""
+        self._drop_window()
+        self._leave_if_preempted()
+        self.saving.interrupted()
+
+    def _leave_if_preempted(self) -> None:
+        """At the edge of a step, or before the first: a signal ends the process, after a checkpoint."""
+        if self.requests.preempt is not None:
+            raise self.saving.preempted()
+
+    def _restore_random(self) -> None:
+        """After a resume, once nothing more is drawn that the run before did not draw."""
+        if self.saved_random is not None:
+            set_random_states(self.saved_random)

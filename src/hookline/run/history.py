@@ -50,6 +50,10 @@ class History(Mapping[str, list[Value]]):
                 rows.pop()
         both[0 if row.kind == "step" else 1].append(row)
 
+    def clear(self) -> None:
+        """Forget all rows, because those of a checkpoint follow."""
+        self._rows.clear()
+
     def __getitem__(self, name: str) -> list[Value]:
         return [row.value for row in self._named(name)]
 

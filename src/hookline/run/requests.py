@@ -27,6 +27,8 @@ class Requests:
         "can_skip",
         "evaluate",
         "leave_evaluation",
+        "may_save",
+        "preempt",
         "save",
         "skip",
         "stop",
@@ -36,12 +38,15 @@ class Requests:
     def __init__(self) -> None:
         self.can_evaluate = True
         self.can_save = False
+        self.preempt: int | None = None
+        """The signal that asks the run to leave; not forgotten by ``clear``, because it may come at any moment."""
         self.clear()
 
     def clear(self) -> None:
         """Nothing is asked for: a run begins."""
         self.attention = self.evaluate = self.save = self.can_skip = False
         self.leave_evaluation = False
+        self.may_save = True  # not after a second signal: what it interrupted may be half done
         self.waiting = False  # for data: the only moment that a signal leaves at once
         self.skip: str | None = None
         self.stop: StopRequest | None = None
@@ -58,7 +63,7 @@ class Requests:
 
     def ask_save(self) -> None:
         if not self.can_save:
-            raise SetupError("run.request_save(): nothing in this run saves checkpoints")
+            raise SetupError("run.request_save(): this run has no folder to save in; pass folder='runs/mine'")
         self.save = self.attention = True
 
     def ask_skip(self, by: str) -> None:

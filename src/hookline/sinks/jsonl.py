@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
@@ -24,6 +26,24 @@ class JsonLines:
         lines = "".join([f"{row.to_json()}\n" for row in rows]).encode()
         while lines:  # a disk that is nearly full takes a part, and says why at the next one
             lines = lines[self._file.write(lines) :]
+
+    @property
+    def size(self) -> int:
+        """The bytes that are in the file."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def read(self, size: int) -> Iterator[MetricRow]:
+        """The rows in the first ``size`` bytes."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                for line in file.read(size).splitlines():
+                    yield MetricRow.from_json(line.decode())
+
+    def rewind(self, size: int) -> None:
+        """Forget the rows after the first ``size`` bytes: the run goes on from there."""
+        self.close()
+        if self.path.exists() and self.size > size:
+            os.truncate(self.path, size)
 
     def close(self) -> None:
         if self._file is not None:

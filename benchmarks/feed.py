@@ -1,0 +1,111 @@
+"""What the exact position in the data costs: per batch against a plain loader, and for a late start."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from table import Figure, Section, quartiles, verdict
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from hookline.loop.feed import feed_of
+
+BATCH_SIZE = 32
+BATCHES = 2000
+SAMPLES = 32_000_000
+LATE = SAMPLES // BATCH_SIZE - 10
+"""The batch at which an epoch of 32 million samples is gone on with: the millionth, nearly."""
+LIMIT_US = 30
+LIMIT_LATE = 1.3
+"""A late start is mostly the permutation of the epoch: what is on top of it may take a third of that."""
+
+
+class Own(Dataset[Any]):
+    """A data set of which nothing is known, so that every batch is seeded."""
+
+    def __init__(self, samples: int) -> None:
+        self._rows = torch.zeros(samples, 8)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._rows[index]
+
+
+def feed_cost(bar: Callable[[str], Iterable[int]]) -> Section:
+    torch.set_num_threads(1)
+    own, tensors = Own(BATCH_SIZE * BATCHES), TensorDataset(torch.zeros(BATCH_SIZE * BATCHES, 8))
+    batches = [torch.zeros(BATCH_SIZE, 8)] * BATCHES
+    per_batch = {
+        "an own data set": ([], _loader(own)),
+        "a TensorDataset": ([], _loader(tensors)),
+        "a list of batches": ([], batches),
+    }
+    late: list[float] = []
+    for _ in bar("feed"):
+        for added, loader in per_batch.values():
+            added.append(_added(loader))
+        late.append(_late_start())
+    figures = [_per_batch(f"a batch of {what}, added", added) for what, (added, _) in per_batch.items()]
+    low, high = quartiles(late)
+    ratio = statistics.median(late)
+    figures.append(
+        Figure(
+            "going on at batch 999,990 of 1,000,000",
+            f"{ratio:.2f} x",
+            f"quartiles {low:.2f} to {high:.2f}",
+            f"< {LIMIT_LATE} x",
+            verdict(ratio < LIMIT_LATE),
+        )
+    )
+    return Section(
+        "The data position",
+        figures,
+        f"Shuffled, {BATCH_SIZE} samples a batch, no workers. A batch is fetched from the feed right after one from "
+        f"the plain loader, then one from another plain loader, whose difference is taken off; CPU time, the median of "
+        f"{BATCHES} and of the rounds. Going on: from `iterate` to the first batch, as a multiple of `torch.randperm` "
+        f"of the {SAMPLES:,} indices just before.",
+    )
+
+
+def _loader(dataset: Dataset[Any]) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True)
+
+
+def _added(loader: Any) -> float:
+    """Microseconds that a batch takes more than from the plain loader, less what a second plain one takes more."""
+    plain, ours, again = iter(loader), feed_of(loader, seed=0).iterate(0, 0), iter(loader)
+    ours_added, null = [], []
+    for _ in range(BATCHES - 1):
+        first, second, third = _seconds(plain), _seconds(ours), _seconds(again)
+        ours_added.append(second - first)
+        null.append(third - first)
+    return (statistics.median(ours_added) - statistics.median(null)) / 1e3
+
+
+def _seconds(iterator: Iterator[Any]) -> int:
+    start = time.thread_time_ns()
+    next(iterator)
+    return time.thread_time_ns() - start
+
+
+def _late_start() -> float:
+    loader: DataLoader[Any] = DataLoader(range(SAMPLES), batch_size=BATCH_SIZE, shuffle=True)  # type: ignore[arg-type]
+    feed = feed_of(loader, seed=0)
+    start = time.perf_counter()
+    torch.randperm(SAMPLES)
+    made = time.perf_counter()
+    next(feed.iterate(0, LATE))
+    return (time.perf_counter() - made) / (made - start)
+
+
+def _per_batch(what: str, added: list[float]) -> Figure:
+    value = statistics.median(added)
+    low, high = quartiles(added)
+    return Figure(
+        what, f"{value:.1f} µs", f"quartiles {low:.1f} to {high:.1f}", f"< {LIMIT_US} µs", verdict(value < LIMIT_US)
+    )

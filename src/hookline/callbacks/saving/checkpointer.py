@@ -1,0 +1,118 @@
+"""``Checkpointer``: when a run is saved, and which checkpoints are kept."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookline.checkpoint.plan import FOLDER, SavePlan
+from hookline.checkpoint.retention import Keep
+from hookline.errors import HooklineWarning, RegistrationError
+from hookline.events import Callback
+from hookline.progress import Duration
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+class Checkpointer(Callback):
+    """Saves the run, so that ``resume="auto"`` goes on exactly where it was.
+
+    **When.** ``every`` so much training (``"1ep"``, ``"500st"``, ``"30m"``), after each evaluation (``on_eval``), at
+    the end (``at_end``), after an error (``on_exception``; such a checkpoint is passed over by ``resume="auto"``),
+    and whenever a callback calls ``run.request_save()``. It is saved at the end of the step, after the evaluation.
+
+    **What is kept.** The last ``keep_last``, the best ``keep_best`` by ``monitor``, and one for ``keep_every`` so
+    much training: all of them together. ``keep_last=None`` keeps all. An old one is deleted only when the new one
+    is whole on the disk. A checkpoint counts for ``monitor`` if the metric was measured at its step, so save where
+    you evaluate: ``on_eval=True`` does that, and is the default with a monitor and without ``every``.
+
+    **What is written.** ``<folder>/<dirpath>/step-00000500/`` with the weights in ``model.safetensors``, which every
+    other tool can read, the rest of the state, and a manifest with sizes and hashes. Nothing in it is a pickle.
+    ``weights_only`` leaves the rest out; a run cannot go on from that. ``name`` is a template such as
+    ``"{epoch}-{step:06d}-{val/loss:.3f}"``.
+
+    **How.** With ``background=True`` the state is copied while training waits, and written while it goes on; one save
+    at a time, an error comes at the next step, and the last save is always waited for. ``on_save_error="warn"`` goes
+    on without a checkpoint when the disk is full or gone; ``"raise"`` ends the run.
+
+    >>> import tempfile, torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trainer = Trainer(max_duration="6st", folder=folder, callbacks=[Checkpointer(every="2st", keep_last=2)])
+    ...     result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    ...     print(sorted(path.name for path in result.folder.glob("checkpoints/*")))
+    ['step-00000004', 'step-00000006']
+    """
+
+    reads = ("*",)  # it runs last: what the others have just decided is in the checkpoint
+
+    def __init__(
+        self,
+        every: str | Duration | None = None,
+        *,
+        on_eval: bool | None = None,
+        at_end: bool = True,
+        on_exception: bool = False,
+        keep_last: int | None = 3,
+        keep_best: int | None = None,
+        keep_every: str | Duration | None = None,
+        monitor: str | None = None,
+        mode: Literal["min", "max"] = "min",
+        weights_only: bool = False,
+        background: bool = False,
+        name: str | None = None,
+        dirpath: str = FOLDER,
+        on_save_error: Literal["raise", "warn"] = "raise",
+    ) -> None:
+        if keep_best is None:
+            keep_best = 0 if monitor is None else 1
+        if keep_last is None and (keep_best or keep_every):
+            raise RegistrationError("Checkpointer(keep_last=None) keeps all: leave out keep_best and keep_every")
+        if on_eval is None:
+            on_eval = monitor is not None and every is None
+        if every is None and not on_eval:
+            every = "1ep"
+        if PurePath(dirpath).is_absolute() or ".." in PurePath(dirpath).parts or not dirpath:
+            raise RegistrationError(f"Checkpointer(dirpath={dirpath!r}): give a folder inside the run's own")
+        self.monitor = monitor
+        self.on_eval = on_eval
+        self._said = False
+        self._target: Any = None
+        keep = None
+        if keep_last is not None:
+            keep = Keep(last=keep_last, best=keep_best, monitor=monitor, mode=mode, every=keep_every)
+        self.plan = SavePlan(
+            every=None if every is None else Duration.parse(every),
+            at_end=at_end,
+            on_exception=on_exception,
+            keep=keep,
+            weights_only=weights_only,
+            background=background,
+            name=name,
+            folder=dirpath,
+            on_error=on_save_error,
+        )
+
+    def on_setup(self, run: Run) -> None:
+        if run.entry_point in ("fit", "train"):
+            self._target = run.loop.saving.add(self.plan)
+
+    def on_eval_end(self, run: Run) -> None:
+        if self.on_eval and run.stage == "val" and run.entry_point == "fit":
+            run.loop.saving.ask(self._target)
+
+    def on_checkpoint_save(self, run: Run) -> None:
+        if self.monitor is None or self._said:
+            return
+        value = run.metrics.get(self.monitor)
+        if isinstance(value, float) and math.isnan(value):
+            self._said = True
+            warnings.warn(
+                f"Checkpointer: {self.monitor} is NaN at step {run.clock.step}; such a checkpoint is never the best",
+                HooklineWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,58 @@
+"""``LoadWeights``: begin with weights from a file."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hookline.checkpoint.foreign_weights import read_weights
+from hookline.checkpoint.matching import match
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+
+class LoadWeights(Callback):
+    """Loads weights into the model before a run begins; a run that is resumed has its own already.
+
+    ``path`` is a Hookline checkpoint or a run's folder, a ``.safetensors`` file, a Lightning ``.ckpt`` or another
+    file of ``torch.save``, or a Hugging Face folder. No code from a file is ever run. ``prefix`` is taken off the
+    names first (``prefix="model."`` for most Lightning files). With ``strict=False`` what does not fit is listed in
+    the log and left as it is.
+
+    >>> import tempfile, torch
+    >>> from pathlib import Path
+    >>> from safetensors.torch import save_file
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "start.safetensors")
+    ...     save_file(TinyModel(seed=7).state_dict(), path)
+    ...     model, trainer = TinyModel(), Trainer(folder=False, callbacks=[LoadWeights(path)])
+    ...     _ = trainer.evaluate(model, tiny_data(), loss=torch.nn.CrossEntropyLoss())
+    >>> torch.equal(model.out.weight, TinyModel(seed=7).out.weight)
+    True
+    """
+
+    writes = ("weights",)
+
+    def __init__(self, path: str | Path, *, prefix: str = "", strict: bool = True) -> None:
+        self.path = Path(path)
+        self.prefix = prefix
+        self.strict = strict
+        self._done = False
+
+    def on_setup(self, run: Run) -> None:
+        if self._done or run.clock.step or run.loop.will_resume:
+            return
+        self._done = True
+        weights = read_weights(self.path, prefix=self.prefix)
+        own = run.model.state_dict()
+        found = match(own, weights, strict=self.strict)
+        if not found.complete:
+            logger.warning("%s: %s", self.path, found)
+        run.model.load_state_dict({name: weights[name] for name in found.fitting}, strict=False)

@@ -1,0 +1,78 @@
+"""``StopOnSignal``: which signals ask a run to save and leave, and what is done then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+Requeue = Callable[["Run"], None]
+
+
+class StopOnSignal(Callback):
+    """Listens to more signals than SIGTERM, to which every run listens: SIGUSR1, as Slurm sends it before a time limit.
+
+    When one comes, the step is finished, a checkpoint is saved, ``on_preempt`` and ``on_teardown`` are sent, and
+    ``fit`` raises ``hl.Preempted``, with which a script exits with the code 128 + the signal. A second signal leaves
+    at once. ``requeue`` is called once, after the checkpoint: a function of ``run``, or ``"slurm"``, which runs
+    ``scontrol requeue`` for this job.
+
+    >>> StopOnSignal("SIGUSR1").signals
+    (<Signals.SIGTERM: 15>, <Signals.SIGUSR1: 10>)
+    """
+
+    ranks = "all"
+
+    def __init__(self, *signals: str | int, requeue: Requeue | Literal["slurm"] | None = None) -> None:
+        self.signals = (signal.SIGTERM, *(found for one in signals if (found := _signal(one)) is not signal.SIGTERM))
+        if requeue is not None and requeue != "slurm" and not callable(requeue):
+            raise RegistrationError(f"StopOnSignal(requeue={requeue!r}): give a function of run, or 'slurm'")
+        self.requeue = requeue
+        self._preempted = False
+
+    def on_setup(self, run: Run) -> None:
+        self._preempted = False
+        run.loop.signals.add(self.signals)
+
+    def on_preempt(self, run: Run) -> None:
+        self._preempted = True
+
+    def on_teardown(self, run: Run) -> None:
+        if not self._preempted or self.requeue is None or run.rank != 0:
+            return
+        self._preempted = False
+        if callable(self.requeue):
+            self.requeue(run)
+        else:
+            _requeue_in_slurm()
+
+
+def _signal(given: str | int) -> signal.Signals:
+    try:
+        found = signal.Signals[given] if isinstance(given, str) else signal.Signals(given)
+    except (KeyError, ValueError):
+        raise RegistrationError(
+            f"StopOnSignal({given!r}): no such signal; write for example StopOnSignal('SIGUSR1')"
+        ) from None
+    if found in (signal.SIGKILL, signal.SIGSTOP, signal.SIGINT):
+        why = "Ctrl-C has its own meaning" if found is signal.SIGINT else "no program can catch it"
+        raise RegistrationError(f"StopOnSignal({found.name!r}): {why}")
+    return found
+
+
+def _requeue_in_slurm() -> None:
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not job.isascii() or not job.isdigit():
+        raise RegistrationError(f"StopOnSignal(requeue='slurm'): SLURM_JOB_ID={job!r} is not the number of a job")
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID", ""), os.environ.get("SLURM_ARRAY_TASK_ID", "")
+    if array.isdigit() and task.isdigit():
+        job = f"{array}_{task}"
+    subprocess.run(["scontrol", "requeue", job], check=True, timeout=60)

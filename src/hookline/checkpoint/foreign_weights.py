@@ -1,0 +1,199 @@
+"""Weights from a file or folder of any kind, ours or another tool's. No code from a file is ever run."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from hookline.checkpoint import names, strict_json
+from hookline.checkpoint.hashed_file import HashedReader
+from hookline.checkpoint.inspect import inspect, opened
+from hookline.checkpoint.store import Store
+from hookline.checkpoint.tensor_file import read_tensors
+from hookline.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, CheckpointNotFoundError
+
+HUGGING_FACE: Final = ("model.safetensors", "pytorch_model.bin")
+"""The files of a folder of Hugging Face, the safer one first; in shards each has an index beside it."""
+STATE_DICTS: Final = ("state_dict", "model_state_dict", "model")
+"""Where the weights are in a file that holds more: Lightning's name first, then what people commonly use."""
+_REFUSED: Final = re.compile(r"\bGLOBAL ((?:\w+\.)*\w+)\s")
+"""How the safe reader of torch names what it refuses to import."""
+_ZIP: Final = b"PK\x03\x04"
+
+
+def read_weights(path: str | Path, *, prefix: str = "") -> dict[str, Tensor]:
+    """The weights in a file or folder, on the CPU, by name.
+
+    It reads a checkpoint of Hookline, or the folder of a run (its newest valid checkpoint); a ``.safetensors``
+    file; a checkpoint of Lightning or any file of ``torch.save``, always with ``weights_only=True``; and a folder
+    of Hugging Face. With ``prefix`` only the names that begin with it are taken, without it: ``"model."`` for
+    most checkpoints of Lightning, ``"module."`` after ``DataParallel``, ``"_orig_mod."`` after ``torch.compile``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"state_dict": {"model.weight": torch.ones(2)}}, f"{folder}/lightning.ckpt")
+    ...     read_weights(f"{folder}/lightning.ckpt", prefix="model.")
+    {'weight': tensor([1., 1.])}
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = _read_folder(path)
+    elif path.is_file():
+        found = _read_file(path)
+    else:
+        raise CheckpointNotFoundError(f"{path} is not there: give a checkpoint, a run's folder or a file of weights")
+    if not prefix:
+        return found
+    taken = {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
+    if not taken:
+        raise CheckpointMismatchError(
+            f"{path}: no name begins with the prefix {prefix!r}; they are {_some(sorted(found), 5)}"
+        )
+    return taken
+
+
+# -- folders -----------------------------------------------------------------------------------------
+
+
+def _read_folder(folder: Path) -> dict[str, Tensor]:
+    if (folder / names.MANIFEST).exists():
+        return _read_own(folder)
+    for name in HUGGING_FACE:
+        if (folder / name).is_file():
+            return _read_file(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            return _read_shards(index)
+    store = Store(folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder)
+    newest = store.newest_valid()
+    if newest is None:
+        raise CheckpointNotFoundError(
+            f"{folder} has no weights: it is no checkpoint or run of Hookline, and has neither of "
+            f"{', '.join(HUGGING_FACE)}; give the file itself"
+        )
+    return _read_own(newest.path)
+
+
+def _read_own(path: Path) -> dict[str, Tensor]:
+    """The weights of one of our checkpoints; the hash of their file is checked."""
+    found = inspect(path.absolute())
+    where = str(found.path / names.MODEL)
+    with opened(found.path) as folder, HashedReader(where, names.MODEL, folder, found.manifest.files[names.MODEL]) as f:
+        weights = read_tensors(f)
+        f.finish()
+    return weights
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    """The tensors that an index lists, each from the file that it names, which must be beside it."""
+    with index.open("rb") as file:
+        content = strict_json.parse(file.read(strict_json.MAX_BYTES + 1), str(index))
+    places = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
+        raise CheckpointCorruptError(
+            str(index), "it has no weight_map of names and files", "give the shards one by one"
+        )
+    for shard in sorted(set(places.values())):
+        if problem := names.problem_of(shard):
+            raise CheckpointCorruptError(str(index), f"the shard {shard[:100]!r} is not a bare file name: {problem}")
+    shards = {shard: index.with_name(shard) for shard in places.values()}
+    missing = [shard for shard, path in shards.items() if not path.is_file()]
+    if missing:
+        raise CheckpointNotFoundError(f"{index} names {_some(missing, 5)}, which are not beside it; copy them there")
+    read = {shard: _read_file(path) for shard, path in shards.items()}
+    lost = [f"{name} in {shard}" for name, shard in places.items() if name not in read[shard]]
+    if lost:
+        raise CheckpointCorruptError(str(index), f"it lists what is not there: {_some(lost, 5)}")
+    return {name: read[shard][name] for name, shard in places.items()}
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    read: Callable[[Path], dict[str, Tensor]] = _read_safetensors if path.suffix == ".safetensors" else _read_torch
+    try:
+        return read(path)
+    except CheckpointError:
+        raise
+    except Exception as error:  # a damaged file makes the readers raise nearly anything; all of it means the same
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CheckpointCorruptError(str(path), f"it cannot be read: {reason[:300]}", "is it complete?") from error
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The library checks the header against the size of the file before it makes anything."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            found: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+            notes = file.metadata() or {}
+    except SafetensorError as error:
+        raise CheckpointCorruptError(str(path), f"it is no valid file of safetensors: {error}") from error
+    # save_model() of safetensors writes tied weights once and notes the other names.
+    return found | {alias: found[name] for alias, name in notes.items() if name in found and alias not in found}
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    with path.open("rb") as file:
+        zipped = file.read(4) == _ZIP  # not zipfile.is_zipfile(), which also takes a zip inside of something else
+    if zipped:
+        _check_zip(path)
+    try:
+        # Mapped, so that only what is used is read; files of the time before zip cannot be.
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except Exception as error:
+        refused = _REFUSED.search(str(error))
+        if refused is None:
+            raise
+        raise CheckpointError(
+            f"{path}: it holds more than weights and wants {refused[1]}, which is refused, because a file could run "
+            f"any code with it; if you trust the file, open it once with torch.load(path, weights_only=False), write "
+            f"its weights with safetensors.torch.save_file(), and give that file"
+        ) from error
+    return _state_dict(content, path)
+
+
+def _check_zip(path: Path) -> None:
+    """What is packed could unpack to any size, and torch would map the packed bytes as if they were numbers."""
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
+    if packed:
+        raise CheckpointCorruptError(str(path), f"{packed[0][:100]!r} in it is compressed, which torch.save never does")
+    claimed = sum(entry.file_size for entry in entries)
+    if claimed > size:
+        raise CheckpointCorruptError(str(path), f"its parts claim {claimed:,} bytes, and it has {size:,}")
+
+
+def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
+    """The weights in what a file holds: the whole, or under one of the usual keys."""
+    if isinstance(content, Mapping):
+        for key in STATE_DICTS:
+            if isinstance(content.get(key), Mapping):
+                content = content[key]
+                break
+    if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
+        have = f"a dict with {_some(list(content), 8)}" if isinstance(content, Mapping) else type(content).__name__
+        raise CheckpointError(
+            f"{path}: no weights in it, neither at the top nor under {', '.join(STATE_DICTS)}; it holds {have}"
+        )
+    for name, value in content.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise CheckpointError(
+                f"{path}: {name!r} among its weights is a {type(value).__name__} and not a tensor; "
+                f"write the tensors alone with safetensors.torch.save_file(), and give that file"
+            )
+    return dict(content)
+
+
+def _some(values: list[Any], most: int) -> str:
+    shown = ", ".join(str(value)[:100] for value in values[:most]) or "nothing"
+    return shown + (f" and {len(values) - most:,} more" if len(values) > most else "")

@@ -1,0 +1,143 @@
+"""Files that go through SHA-256 while they are written or read: one pass over the bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from hookline.errors import CheckpointCorruptError
+
+CHUNK = 2**20
+"""What is hashed is written right after, while it is still in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What the manifest says of one file."""
+
+    size: int
+    sha256: str
+
+
+def write_file(name: str, parts: Iterable[bytes | memoryview], folder: int) -> FileRecord:
+    """Write a new file in an open folder and sync it. An ``OSError`` is left to the caller.
+
+    It is the owner's alone, it must not be there yet, and no link is followed to it.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    digest, size = hashlib.sha256(), 0
+    file = os.open(name, flags, 0o600, dir_fd=folder)
+    try:
+        for part in parts:
+            view = memoryview(part)
+            for start in range(0, len(view), CHUNK):
+                chunk = view[start : start + CHUNK]
+                digest.update(chunk)
+                size += len(chunk)
+                while chunk:  # a disk that is nearly full takes a part, and says why at the next write
+                    chunk = chunk[os.write(file, chunk) :]
+        os.fsync(file)
+    finally:
+        os.close(file)
+    return FileRecord(size, digest.hexdigest())
+
+
+class HashedReader:
+    """A file that is read from its beginning to its end; ``finish`` compares what was read with the manifest.
+
+    Anything that keeps it from being read is a ``CheckpointCorruptError`` with the file's path.
+    """
+
+    def __init__(self, path: str, name: str, folder: int, expected: FileRecord | None = None) -> None:
+        self.path = path
+        self._digest = hashlib.sha256()
+        self._expected = expected
+        self._read = 0
+        self._file = open_regular(path, name, folder)
+        self.size = os.fstat(self._file).st_size
+        if expected is not None and self.size != expected.size:
+            os.close(self._file)
+            raise wrong_size(path, self.size, expected.size)
+
+    @property
+    def left(self) -> int:
+        """How many bytes have not been read yet."""
+        return self.size - self._read
+
+    def read(self, count: int) -> bytes:
+        """So many bytes, and neither more nor fewer."""
+        if count > self.left:
+            raise CheckpointCorruptError(self.path, f"it ends {count - self.left:,} bytes too early")
+        data = bytearray(count)
+        self.read_into(memoryview(data))
+        return bytes(data)
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill a piece of memory."""
+        for start in range(0, len(view), CHUNK):
+            chunk = view[start : start + CHUNK]
+            filled = 0
+            while filled < len(chunk):
+                try:
+                    count = os.readv(self._file, [chunk[filled:]])
+                except OSError as error:
+                    raise CheckpointCorruptError(self.path, f"it cannot be read: {error.strerror}") from error
+                if not count:
+                    raise CheckpointCorruptError(self.path, "it ends too early; another process is changing it")
+                filled += count
+            self._digest.update(chunk)
+            self._read += len(chunk)
+
+    def finish(self) -> None:
+        """Read what is left and compare size and hash with the manifest's."""
+        if self.left:
+            buffer = memoryview(bytearray(min(self.left, CHUNK)))
+            while self.left:
+                self.read_into(buffer[: self.left])
+        if self._expected is not None and self._digest.hexdigest() != self._expected.sha256:
+            raise CheckpointCorruptError(
+                self.path,
+                f"its SHA-256 is {self._digest.hexdigest()[:12]}… and not {self._expected.sha256[:12]}…",
+                "its bytes have changed since it was written: use another checkpoint",
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+
+def open_regular(path: str, name: str, folder: int) -> int:
+    """Open a file for reading if it is one: no link, no folder, no pipe or device."""
+    try:
+        # O_NONBLOCK: to open a pipe would wait for someone who writes.
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        raise CheckpointCorruptError(path, "it is missing") from None
+    except OSError as error:
+        reason = "it is a symbolic link" if _is_link(name, folder) else f"it cannot be opened: {error.strerror}"
+        raise CheckpointCorruptError(path, reason) from error
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        kind = "folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "pipe or device"
+        os.close(file)
+        raise CheckpointCorruptError(path, f"it is a {kind} and not a file")
+    return file
+
+
+def wrong_size(path: str, found: int, expected: int) -> CheckpointCorruptError:
+    return CheckpointCorruptError(path, f"it has {found:,} bytes and not {expected:,} as its manifest says")
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

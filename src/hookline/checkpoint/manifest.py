@@ -1,0 +1,136 @@
+"""``manifest.json``: what a checkpoint is, and the size and SHA-256 of each of its files. It is written last.
+
+The first thing in it is the SHA-256 of all that follows, so that a changed bit in the manifest itself is found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from hookline.checkpoint import names, strict_json
+from hookline.checkpoint.decode import decode
+from hookline.checkpoint.encode import encode
+from hookline.checkpoint.hashed_file import FileRecord
+from hookline.checkpoint.snapshot import About
+from hookline.errors import CheckpointCorruptError, StateError
+
+FORMAT: Final = 1
+_LARGEST: Final = 2**63 - 1
+_HEAD: Final = re.compile(rb'\{"sha256": "([0-9a-f]{64})",\n')
+_HEAD_SIZE: Final = len('{"sha256": "",\n') + 64
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_COUNTS: Final = ("step", "epoch", "batch", "sample", "generation")
+_KINDS: Final[Mapping[str, type]] = MappingProxyType(
+    {"int": int, "float": float, "str": str, "bool": bool, "Mapping[str, float]": dict, "Mapping[str, Any]": dict}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one checkpoint says of itself."""
+
+    about: About
+    files: Mapping[str, FileRecord]
+    created: float
+    """Seconds since 1970."""
+    format: int = FORMAT
+
+    def to_bytes(self) -> bytes:
+        """The text of the file. A value that cannot be saved in ``about`` is a ``StateError``."""
+        about, tensors = encode({field.name: getattr(self.about, field.name) for field in dataclasses.fields(About)})
+        if tensors:
+            raise StateError(f"about/{next(iter(tensors))}: a tensor cannot be in a manifest; give its item()")
+        body = {
+            "format": self.format,
+            "created": self.created,
+            "about": about,
+            "files": {name: {"size": file.size, "sha256": file.sha256} for name, file in self.files.items()},
+        }
+        rest = json.dumps(body, indent=1, allow_nan=False)[2:].encode()  # without "{\n", which the hash begins with
+        text = f'{{"sha256": "{hashlib.sha256(rest).hexdigest()}",\n'.encode() + rest
+        if problem := strict_json.too_large(text):
+            raise StateError(f"about: the manifest would be too large ({problem}); keep metrics and environment small")
+        return text
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str) -> Manifest:
+        """Read one strictly; anything odd is a ``CheckpointCorruptError`` that says what."""
+        _check_own_hash(data, path)
+        body = strict_json.parse(data, path)
+        if body.keys() != {"sha256", "format", "created", "about", "files"}:
+            raise CheckpointCorruptError(path, f"it has the keys {', '.join(body)[:200]}; not those of a manifest")
+        if body["format"] != FORMAT or type(body["format"]) is not int:
+            hint = "use the version of Hookline that wrote it, or a later one"
+            raise CheckpointCorruptError(path, f"format {str(body['format'])[:50]} is not known, only {FORMAT}", hint)
+        created = body["created"]
+        if type(created) is not float or not math.isfinite(created):
+            raise CheckpointCorruptError(path, f"created is {str(created)[:50]}, not a time")
+        return cls(_about(body["about"], path), _files(body["files"], path), created)
+
+
+def _check_own_hash(data: bytes, path: str) -> None:
+    if not data:
+        raise CheckpointCorruptError(path, "it is empty")
+    head = _HEAD.match(data[:_HEAD_SIZE])
+    if head is None:
+        raise CheckpointCorruptError(path, "it does not begin as a manifest does, with its own SHA-256")
+    found = hashlib.sha256(data[_HEAD_SIZE:]).hexdigest()
+    if found != head[1].decode():
+        hint = "it has changed since it was written: use another checkpoint"
+        raise CheckpointCorruptError(path, f"its SHA-256 is {found[:12]}… and not {head[1][:12].decode()}…", hint)
+
+
+def _about(tree: Any, path: str) -> About:
+    values: Any = decode(tree, {}, path)
+    fields = {field.name: field for field in dataclasses.fields(About)}
+    if not isinstance(values, dict) or not values.keys() <= fields.keys():
+        raise CheckpointCorruptError(path, "about has keys that are not known")
+    for name, field in fields.items():
+        if name not in values:
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                raise CheckpointCorruptError(path, f"about/{name} is missing")
+            continue
+        value: Any = values[name]
+        kind: Any = _KINDS[str(field.type)]
+        if kind is float and type(value) is int:
+            values[name] = value = float(value) if abs(value) < _LARGEST else math.inf
+        if type(value) is not kind:
+            raise CheckpointCorruptError(path, f"about/{name} is {str(value)[:50]!r}, not of the type {field.type}")
+        if name in _COUNTS and not 0 <= value <= _LARGEST:
+            raise CheckpointCorruptError(path, f"about/{name} is {str(value)[:50]}, not a count")
+        if kind is float and not math.isfinite(value):
+            raise CheckpointCorruptError(path, f"about/{name} is {value}, not a finite number")
+    metrics = values.get("metrics", {})
+    if not all(isinstance(key, str) and type(value) in (int, float) for key, value in metrics.items()):
+        raise CheckpointCorruptError(path, "about/metrics is not made of names and numbers")
+    return About(**values)
+
+
+def _files(tree: Any, path: str) -> Mapping[str, FileRecord]:
+    if not isinstance(tree, dict):
+        raise CheckpointCorruptError(path, "files is no JSON object")
+    found = {}
+    for name, entry in tree.items():
+        if name not in names.FILES - {names.MANIFEST}:
+            raise CheckpointCorruptError(path, f"{name[:100]!r} is no file of a checkpoint")
+        if not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
+            raise CheckpointCorruptError(path, f"files/{name} needs a size and a SHA-256, and nothing else")
+        size, digest = entry["size"], entry["sha256"]
+        if type(size) is not int or not 0 <= size <= _LARGEST:
+            raise CheckpointCorruptError(path, f"files/{name} has the size {str(size)[:50]}")
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise CheckpointCorruptError(path, f"files/{name} has a SHA-256 that is none: {str(digest)[:80]!r}")
+        found[name] = FileRecord(size, digest)
+    if names.MODEL not in found:
+        raise CheckpointCorruptError(path, f"it does not name {names.MODEL}")
+    if (names.STATE in found) != (names.STATE_TENSORS in found):
+        raise CheckpointCorruptError(path, f"{names.STATE} and {names.STATE_TENSORS} come together or not at all")
+    return MappingProxyType(found)

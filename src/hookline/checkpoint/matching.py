@@ -1,0 +1,106 @@
+"""Do these weights fit this model? Which names are missing, left over or of another shape, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch.nn.parameter import is_lazy
+
+from hookline.errors import CheckpointMismatchError
+
+SHOWN: Final = 20
+"""So many names of each kind are listed in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How found weights fit wanted ones."""
+
+    fitting: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Wanted and not found."""
+    unexpected: tuple[str, ...]
+    """Found and not wanted."""
+    misshaped: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    """Name, the shape that is wanted, the shape that was found."""
+    hint: str = ""
+    """What would make them fit, if one prefix is the difference."""
+
+    @property
+    def complete(self) -> bool:
+        return not (self.missing or self.unexpected or self.misshaped)
+
+    def __str__(self) -> str:
+        if self.complete:
+            return f"all {len(self.fitting):,} fit"
+        shapes = [f"{name} (wanted {list(wanted)}, found {list(found)})" for name, wanted, found in self.misshaped]
+        parts = [
+            _listed("missing", self.missing),
+            _listed("unexpected", self.unexpected),
+            _listed("of another shape", shapes),
+        ]
+        fit = f"{len(self.fitting):,} of {len(self.fitting) + len(self.missing) + len(self.misshaped):,} fit"
+        return "; ".join([fit, *filter(None, parts), *filter(None, [self.hint])])
+
+
+def match(wanted: Mapping[str, Any], found: Mapping[str, Any], *, strict: bool) -> Match:
+    """Compare the state dict of a model with weights that were read.
+
+    ``strict``: any difference is a ``CheckpointMismatchError``. Otherwise the differences are only listed, and an
+    error is raised if nothing fits at all, which is never what was meant.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 2)
+    >>> print(match(model.state_dict(), {"bias": torch.ones(2), "weight": torch.ones(2, 4)}, strict=False))
+    1 of 2 fit; of another shape 1: weight (wanted [2, 3], found [2, 4])
+    >>> match(model.state_dict(), model.state_dict(), strict=True).fitting
+    ('weight', 'bias')
+    """
+    both = [name for name in wanted if name in found]
+    shapes = {name: (_shape(wanted[name]), _shape(found[name])) for name in both}
+    wrong = {name for name, (own, other) in shapes.items() if own is not None and own != other}
+    result = Match(
+        fitting=tuple(name for name in both if name not in wrong),
+        missing=tuple(name for name in wanted if name not in found),
+        unexpected=tuple(name for name in found if name not in wanted),
+        misshaped=tuple((name, shapes[name][0] or (), shapes[name][1] or ()) for name in both if name in wrong),
+        hint=_hint(wanted, found),
+    )
+    if (strict and not result.complete) or (wanted and not result.fitting):
+        raise CheckpointMismatchError(f"the weights do not fit the model: {result}")
+    return result
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """``None`` for a lazy parameter, which takes any shape."""
+    return None if is_lazy(value) else tuple(getattr(value, "shape", ()))
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return f"{what} {len(names):,}: {', '.join(names[:SHOWN])}{more}"
+
+
+def _hint(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    if not wanted or not found or any(name in found for name in wanted):
+        return ""
+    if (prefix := _prefix(long=found, short=wanted)) is not None:
+        return f"give prefix={prefix!r}: without it the names fit"
+    if (prefix := _prefix(long=wanted, short=found)) is not None:
+        return f"the model's names begin with {prefix!r} and the others do not: load them into that part of the model"
+    return ""
+
+
+def _prefix(long: Iterable[str], short: Mapping[str, Any]) -> str | None:
+    """What stands before every one of the short names among the long ones; nothing if there is no such thing."""
+    names = set(long)
+    probe = max(short, key=len)  # the longest is the least likely to be the end of another name by chance
+    for name in sorted(names):
+        prefix = name.removesuffix(probe)
+        if prefix and prefix != name and all(prefix + other in names for other in short):
+            return prefix
+    return None

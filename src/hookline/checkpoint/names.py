@@ -1,0 +1,86 @@
+"""The names of checkpoints and of what is under way: one check for all of them, and strict patterns for ours."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Final
+
+from hookline.errors import SetupError
+
+MODEL: Final = "model.safetensors"
+STATE: Final = "state.json"
+STATE_TENSORS: Final = "state.safetensors"
+MANIFEST: Final = "manifest.json"
+FILES: Final = frozenset({MODEL, STATE, STATE_TENSORS, MANIFEST})
+"""Every file that a checkpoint may have."""
+
+MAX_BYTES: Final = 200
+"""With the marks of a temporary around it a name still fits into the 255 bytes of a file system."""
+_ID: Final = "[0-9a-f]{32}"
+_TEMPORARY: Final = re.compile(rf"[^./][^/]*\.tmp-{_ID}", re.DOTALL)
+_TRASH: Final = re.compile(rf"\.trash-[^/]+-{_ID}", re.DOTALL)
+
+
+def check_name(name: str) -> str:
+    """The name itself, if it can be the name of a checkpoint's folder.
+
+    >>> check_name("step-00000500")
+    'step-00000500'
+    >>> check_name("a/b")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hookline.errors.SetupError: 'a/b' cannot be the name of a checkpoint: it has a '/'; use ...
+    """
+    if problem := problem_of(name):
+        raise SetupError(
+            f"{name[:300]!r} cannot be the name of a checkpoint: {problem}; "
+            f"use letters, digits, '-', '_', '=' and '.', such as 'step-00000500'"
+        )
+    return name
+
+
+def problem_of(name: str) -> str:
+    """What is wrong with a name; empty if nothing is."""
+    if not name:
+        return "it is empty"
+    if name.startswith("."):
+        return "it begins with a dot"
+    for mark in ("/", "\\", ".."):
+        if mark in name:
+            return f"it has a {mark!r}"
+    if not name.isprintable():
+        return "it has a character that cannot be printed"
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        return f"it takes {size} bytes, more than {MAX_BYTES}"
+    if is_ours(name):
+        return "it looks like a temporary, which is swept"
+    return ""
+
+
+def default_name(generation: int, step: int) -> str:
+    """By step; a later generation, which may come to the same step again, is named too.
+
+    >>> default_name(0, 500), default_name(2, 500)
+    ('step-00000500', 'step-00000500-g2')
+    """
+    return f"step-{step:08d}" + (f"-g{generation}" if generation else "")
+
+
+def temporary_of(name: str) -> str:
+    """Where a checkpoint is written before it has its name."""
+    return f"{name}.tmp-{uuid.uuid4().hex}"
+
+
+def trash_of(name: str) -> str:
+    """The name under which a checkpoint is deleted."""
+    return f".trash-{name}-{uuid.uuid4().hex}"
+
+
+def is_ours(name: str) -> bool:
+    """Whether a name is that of a temporary or of trash of ours.
+
+    >>> is_ours(temporary_of("step-3")), is_ours(trash_of("step-3")), is_ours("step-3.tmp-1")
+    (True, True, False)
+    """
+    return bool(_TEMPORARY.fullmatch(name) or _TRASH.fullmatch(name))

@@ -1,0 +1,126 @@
+"""Which checkpoints are kept, and so which may go. It only decides; the store deletes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from hookline.checkpoint.inspect import Checkpoint
+from hookline.checkpoint.snapshot import About
+from hookline.errors import SetupError
+from hookline.progress import Duration
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What is kept: the last so many, the best so many, and one for every so much training; all of them together.
+
+    ``every`` counts steps, epochs, samples or seconds. A text is read as a duration.
+
+    >>> Keep(last=3, best=1, monitor="val/loss", every="1000st")
+    Keep(last=3, best=1, monitor='val/loss', mode='min', every=Duration.parse('1000st'))
+    """
+
+    last: int = 1
+    best: int = 0
+    monitor: str | None = None
+    mode: Literal["min", "max"] = "min"
+    every: Duration | str | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("last", self.last, 1, "the newest one is always kept, because a resume needs it")
+        _check_count("best", self.best, 0, "0 keeps none for its metric")
+        if self.mode not in ("min", "max"):
+            raise SetupError(f"mode={self.mode!r}: give 'min' (smaller is better) or 'max'")
+        if self.best and not self.monitor:
+            raise SetupError(f"best={self.best} without monitor=: say by which metric, such as monitor='val/loss'")
+        if self.monitor and not self.best:
+            raise SetupError(f"monitor={self.monitor!r} with best=0: say how many are kept for it, such as best=1")
+        if self.every is not None:
+            object.__setattr__(self, "every", _countable(Duration.parse(self.every)))
+
+
+def to_delete(checkpoints: Iterable[Checkpoint], keep: Keep) -> list[Checkpoint]:
+    """Those that no rule keeps, oldest first.
+
+    - The order is that of the store: by generation, step and time. The newest of all always stays, and so does
+      the newest that a resume can use, which is exact and has more than weights. So the only one always stays.
+    - Only exact ones count for ``last``, ``best`` and ``every``: one that was saved after an error takes the
+      place of none. It stays while it is the newest of all.
+    - ``best``: a checkpoint without the metric, or with NaN, is never the best. Of equal values the earlier
+      one counts as better: a checkpoint that was saved after an evaluation repeats its value until the next
+      one, and the earliest is nearest to the weights that were evaluated.
+    - ``every``: the first at or after each multiple; zero is none. Where two generations passed the same
+      multiple, the one that is nearer to it stays, and the later one if they are equally near.
+
+    Deleting after each save keeps the same ones as deleting once at the end, if the saves come in their order
+    and ``keep`` stays the same. What is gone does not come back when ``keep`` is widened later.
+
+    >>> import tempfile, torch
+    >>> from hookline.checkpoint import Snapshot, Store
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step, loss in enumerate([0.9, 0.3, 0.5, 0.6]):
+    ...         about = About(step, 0, step, step, 0.0, "run", metrics={"val/loss": loss})
+    ...         saved = Store(folder).save(Snapshot(about, {"weight": torch.ones(1)}))
+    ...     gone = to_delete(Store(folder).checkpoints(), Keep(last=1, best=1, monitor="val/loss"))
+    >>> [checkpoint.about.step for checkpoint in gone]
+    [0, 2]
+    """
+    ordered = sorted(checkpoints, key=_age)
+    exact = [checkpoint for checkpoint in ordered if checkpoint.about.exact]
+    kept = [*ordered[-1:], *resumable(ordered)[-1:], *exact[-keep.last :], *_milestones(exact, keep)]
+    if keep.monitor is not None:
+        kept += best(exact, keep.monitor, keep.mode, keep.best)
+    names = {checkpoint.name for checkpoint in kept}
+    return [checkpoint for checkpoint in ordered if checkpoint.name not in names]
+
+
+def _age(checkpoint: Checkpoint) -> tuple[int, int, float, str]:
+    about = checkpoint.about
+    return about.generation, about.step, checkpoint.manifest.created, checkpoint.name
+
+
+def resumable(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Those that a resume can use, in their order: exact, and with more than weights."""
+    return [checkpoint for checkpoint in checkpoints if checkpoint.about.exact and not checkpoint.weights_only]
+
+
+def best(checkpoints: Iterable[Checkpoint], monitor: str, mode: str, count: int) -> list[Checkpoint]:
+    """The so many best exact ones by a metric, the best first; fewer if fewer have a value of it."""
+    sign = 1 if mode == "min" else -1
+    exact = [checkpoint for checkpoint in sorted(checkpoints, key=_age) if checkpoint.about.exact]
+    valued = [(sign * checkpoint.about.metrics.get(monitor, math.nan), checkpoint) for checkpoint in exact]
+    ranked = sorted((pair for pair in valued if not math.isnan(pair[0])), key=lambda pair: pair[0])
+    return [checkpoint for _, checkpoint in ranked[:count]]  # the sort is stable: the earlier one first
+
+
+def _milestones(ordered: list[Checkpoint], keep: Keep) -> list[Checkpoint]:
+    if keep.every is None:
+        return []
+    every = Duration.parse(keep.every)
+    first: dict[int, tuple[float, int, Checkpoint]] = {}
+    for checkpoint in ordered:
+        reached, step = _reached(checkpoint.about, every.unit), checkpoint.about.step
+        multiple = int(reached // every.value)
+        if multiple and (multiple not in first or (reached, step) <= first[multiple][:2]):
+            first[multiple] = (reached, step, checkpoint)
+    return [checkpoint for *_, checkpoint in first.values()]
+
+
+def _reached(about: About, unit: str) -> int | float:
+    return {"st": about.step, "ep": about.epoch, "sp": about.sample, "s": about.seconds}[unit]
+
+
+def _countable(every: Duration) -> Duration:
+    if every.unit == "tok":
+        raise SetupError(f"every='{every}': a checkpoint does not say how many tokens it has seen; count in st or sp")
+    if every.unit == "dur":
+        raise SetupError(f"every='{every}' is a share of max_duration: resolve it first with .of(max_duration)")
+    return every
+
+
+def _check_count(name: str, value: int, least: int, why: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SetupError(f"{name}={value!r}: give a whole number from {least} on; {why}")

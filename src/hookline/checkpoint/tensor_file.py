@@ -1,0 +1,235 @@
+"""Files of tensors in the format of safetensors, written and read in one pass with their hash.
+
+Why not ``safetensors.torch.save_file``: it hides the number of an operating system's error, so that a full disk
+cannot be told from a bug; it writes a temporary file of its own; it refuses shared tensors; and the hash would
+need a second pass over the file. What is written here is the same format: ``safetensors.torch.load_file`` and
+every other tool read it.
+
+- Tensors that are the same memory, seen alike (tied weights), are written once. The metadata maps the other names
+  to the one that was kept, as ``safetensors.torch.save_model`` does. ``read_tensors`` gives all names back, and
+  they share their memory again. Tensors that overlap in part are written one by one: equal, but no longer shared.
+- A dtype that safetensors does not have (complex128, int4, …) is kept as bytes, with one more dimension for the
+  bytes of a value; the metadata has its true name.
+- Values are always in order in the file. Strides that fill the memory in another order (channels last) are in the
+  metadata and come back.
+- What is read is a plain tensor on the CPU without a gradient. Names come back in their order, tied ones last.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from hookline.checkpoint import strict_json, tensor_bytes
+from hookline.checkpoint.hashed_file import HashedReader
+from hookline.errors import CheckpointCorruptError, StateError
+
+MAX_HEADER: Final = 64 * 2**20
+"""The largest header that is read: room for some 250,000 tensors."""
+MAX_DIMENSIONS: Final = 64
+_LARGEST: Final = 2**62
+_METADATA: Final = "__metadata__"
+_OURS: Final = "hookline"
+_FORMAT: Final = "format"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A file of tensors that is ready to be written: nothing has been copied yet."""
+
+    header: bytes
+    tensors: tuple[Tensor, ...]
+    """In the order of the file."""
+    size: int
+    """Of the whole file."""
+
+    def parts(self) -> Iterator[bytes | memoryview]:
+        """The bytes of the file. Only a tensor on another device or out of order is copied, one at a time."""
+        yield self.header
+        for tensor in self.tensors:
+            yield tensor_bytes.memory(tensor_bytes.on_cpu_in_order(tensor))
+
+
+def lay_out(tensors: Mapping[str, Tensor], where: str = "") -> Layout:
+    """Where each tensor goes in a file. One that cannot be saved is a ``StateError`` that names it.
+
+    >>> weight = torch.zeros(2, 3)
+    >>> lay_out({"embed.weight": weight, "head.weight": weight}).size - len(lay_out({}).header) > 24
+    True
+    """
+    kept: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    seen: dict[tuple[object, ...], str] = {}
+    for name, tensor in tensors.items():
+        if problem := _problem(name, tensor):
+            raise StateError(f"{where}{name}: {problem}")
+        key = tensor_bytes.identity(tensor)
+        first = name if key is None else seen.setdefault(key, name)
+        if first == name:
+            kept[name] = tensor
+        else:
+            aliases[name] = first
+    # The widest first: then each begins at a multiple of its own width, which other readers need.
+    order = sorted(kept, key=lambda name: -kept[name].dtype.itemsize)
+    places, end = {}, 0
+    for name in order:
+        places[name] = [end, end + kept[name].nbytes]
+        end += kept[name].nbytes
+    header: dict[str, Any] = {_METADATA: _metadata(kept, aliases)}
+    header |= {name: _entry(tensor, places[name]) for name, tensor in kept.items()}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if problem := strict_json.too_large(text, max_bytes=MAX_HEADER):
+        raise StateError(f"{where}{len(kept):,} tensors are too many for one file ({problem}); join small ones")
+    head = struct.pack("<Q", len(text)) + text
+    return Layout(head, tuple(kept[name] for name in order), len(head) + end)
+
+
+def _problem(name: object, tensor: object) -> str:
+    if not isinstance(tensor, Tensor):
+        return f"a {type(tensor).__name__} is among the weights, where only tensors can be"
+    if not isinstance(name, str) or name == _METADATA:
+        return "weights have texts as names, and this one is kept for the file itself; rename it"
+    return tensor_bytes.refusal(tensor)
+
+
+def _metadata(kept: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, str]:
+    """For other tools: ``format`` and the tied names. For us: the same once more, where no name can collide."""
+    ours: dict[str, Any] = {
+        "aliases": aliases,
+        "dtypes": {n: str(t.dtype).removeprefix("torch.") for n, t in kept.items() if not _is_known(t)},
+        "strides": {n: strides for n, t in kept.items() if (strides := tensor_bytes.own_strides(t)) is not None},
+    }
+    return {**aliases, _FORMAT: "pt", _OURS: json.dumps({key: value for key, value in ours.items() if value})}
+
+
+def _entry(tensor: Tensor, place: list[int]) -> dict[str, Any]:
+    shape = list(tensor.shape)
+    if _is_known(tensor):
+        return {"dtype": tensor_bytes.STORED_AS[tensor.dtype], "shape": shape, "data_offsets": place}
+    return {"dtype": "U8", "shape": [*shape, tensor.dtype.itemsize], "data_offsets": place}
+
+
+def _is_known(tensor: Tensor) -> bool:
+    return tensor.dtype in tensor_bytes.STORED_AS
+
+
+# -- reading -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One tensor in a file that is read."""
+
+    name: str
+    dtype: torch.dtype
+    shape: list[int]
+    strides: list[int] | None
+    begin: int
+    end: int
+
+
+def read_tensors(file: HashedReader) -> dict[str, Tensor]:
+    """All tensors of a file. Its header is checked against its size before anything is allocated.
+
+    The hash is not compared here: call ``file.finish()`` before the tensors are used.
+    """
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > min(MAX_HEADER, file.left):
+        most = f"the file has {file.left:,} after it and the limit is {MAX_HEADER:,}"
+        raise CheckpointCorruptError(file.path, f"its header claims {length:,} bytes; {most}")
+    header = strict_json.parse(file.read(length), file.path, max_bytes=MAX_HEADER)
+    if not isinstance(header, dict):
+        raise CheckpointCorruptError(file.path, "its header is no JSON object")
+    notes = _Notes(header.pop(_METADATA, {}), header, file.path)
+    places = [_read_entry(name, entry, notes, file.path) for name, entry in header.items()]
+    in_file = sorted(places, key=lambda place: (place.begin, place.end))
+    end = 0
+    for place in in_file:
+        if place.begin != end:
+            reason = f"tensor {place.name[:100]!r} begins at byte {place.begin:,} and not at {end:,}"
+            raise CheckpointCorruptError(file.path, reason)
+        end = place.end
+    if end != file.left:
+        raise CheckpointCorruptError(file.path, f"its tensors claim {end:,} bytes and it has {file.left:,} for them")
+    found = {place.name: _read_tensor(place, file) for place in in_file}
+    ordered = {name: found[name] for name in header}
+    return ordered | {alias: found[name] for alias, name in notes.aliases.items()}
+
+
+def _read_tensor(place: _Place, file: HashedReader) -> Tensor:
+    data = torch.empty(place.end - place.begin, dtype=torch.uint8)
+    file.read_into(tensor_bytes.memory(data))
+    try:
+        return tensor_bytes.from_bytes(data, place.dtype, place.shape, place.strides)
+    except (RuntimeError, TypeError, OverflowError, NotImplementedError) as error:
+        raise CheckpointCorruptError(file.path, f"tensor {place.name[:100]!r} cannot be made: {error}") from error
+
+
+def _read_entry(name: str, entry: Any, notes: _Notes, path: str) -> _Place:
+    what = f"tensor {name[:100]!r}"
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointCorruptError(path, f"{what} needs dtype, shape and data_offsets, and nothing else")
+    shape, offsets = _sizes(entry["shape"], f"the shape of {what}", path), entry["data_offsets"]
+    begin, end = _sizes(offsets, f"data_offsets of {what}", path, count=2)
+    stored, dtype = entry["dtype"], notes.dtypes.get(name)
+    known = tensor_bytes.READ_AS.get(stored) if isinstance(stored, str) else None
+    if known is None:
+        raise CheckpointCorruptError(path, f"{what} has the unknown dtype {str(stored)[:50]!r}")
+    if dtype is None:
+        dtype = known
+    elif known is not torch.uint8 or not shape or shape.pop() != dtype.itemsize:
+        raise CheckpointCorruptError(path, f"{what} is said to be {dtype} kept as bytes, and is not")
+    if end - begin != math.prod(shape) * dtype.itemsize:
+        reason = f"{what} has {end - begin:,} bytes, and its shape {shape} of {dtype} needs "
+        raise CheckpointCorruptError(path, f"{reason}{math.prod(shape) * dtype.itemsize:,}")
+    strides = notes.strides.get(name)
+    if strides is not None and not tensor_bytes.fills(shape, strides):
+        raise CheckpointCorruptError(path, f"{what} has the shape {shape} and strides {strides}, which do not fit")
+    return _Place(name, dtype, shape, strides, begin, end)
+
+
+class _Notes:
+    """What the metadata says of tied names, dtypes that are kept as bytes, and strides."""
+
+    def __init__(self, metadata: Any, header: Mapping[str, Any], path: str) -> None:
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise CheckpointCorruptError(path, "its metadata is not made of texts")
+        ours = strict_json.parse(metadata.get(_OURS, "{}").encode("utf-8", "replace"), path, max_bytes=MAX_HEADER)
+        if not isinstance(ours, dict) or not ours.keys() <= {"aliases", "dtypes", "strides"}:
+            raise CheckpointCorruptError(path, "its metadata has more than aliases, dtypes and strides")
+        aliases, dtypes, strides = (ours.get(key, {}) for key in ("aliases", "dtypes", "strides"))
+        if _OURS not in metadata:  # written by another tool: its tied names are all that can be known
+            aliases = {alias: name for alias, name in metadata.items() if name in header and alias not in header}
+        for what in (aliases, dtypes, strides):
+            if not isinstance(what, dict):
+                raise CheckpointCorruptError(path, "its metadata is not made of JSON objects")
+        self.aliases: dict[str, str] = aliases
+        for alias, name in aliases.items():
+            if alias in header or not isinstance(name, str) or name not in header:
+                reason = f"the name {alias[:100]!r} is tied to {str(name)[:100]!r}, which cannot be"
+                raise CheckpointCorruptError(path, reason)
+        self.dtypes: dict[str, torch.dtype] = {}
+        for name, text in dtypes.items():
+            dtype = tensor_bytes.DTYPES.get(text) if isinstance(text, str) else None
+            if name not in header or dtype is None or dtype in tensor_bytes.QUANTIZED:
+                raise CheckpointCorruptError(path, f"tensor {name[:100]!r} has the unknown dtype {str(text)[:50]!r}")
+            self.dtypes[name] = dtype
+        self.strides = {name: _sizes(value, f"the strides of {name[:100]!r}", path) for name, value in strides.items()}
+        if not self.strides.keys() <= header.keys():
+            raise CheckpointCorruptError(path, "its metadata has strides of tensors that are not there")
+
+
+def _sizes(value: Any, what: str, path: str, count: int | None = None) -> list[int]:
+    """A list of whole numbers from zero on, small enough for torch."""
+    fine = isinstance(value, list) and len(value) <= MAX_DIMENSIONS and count in (None, len(value))
+    if not fine or not all(type(item) is int and 0 <= item < _LARGEST for item in value):
+        raise CheckpointCorruptError(path, f"{what} is {str(value)[:100]}, not a list of sizes")
+    return list(value)

@@ -1,0 +1,183 @@
+"""``hookline checkpoints``: list, show, verify and prune what a run has saved."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from hookline.errors import CheckpointCorruptError, CheckpointNotFoundError, HooklineError, SetupError
+
+if TYPE_CHECKING:
+    from hookline.checkpoint import Checkpoint, Store
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser("checkpoints", help="list, show, verify or prune the checkpoints of a run")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    listing = _verb(verbs, "ls", _ls, "all checkpoints, and what is damaged")
+    listing.add_argument("--monitor", metavar="M", help="mark the best by this metric (default: val/loss)")
+    listing.add_argument("--mode", choices=["min", "max"], default="min", help="which is better (default: min)")
+    listing.add_argument("--json", action="store_true", help="for programs")
+    showing = _verb(verbs, "show", _show, "what is in one checkpoint; it is read and its hashes are checked")
+    showing.add_argument("name", metavar="NAME", nargs="?", help="which (default: the latest)")
+    _verb(verbs, "verify", _verify, "compare every file with its hash; exit code 1 if one is damaged")
+    pruning = _verb(verbs, "prune", _prune, "delete all but the last, the best and the milestones")
+    pruning.add_argument("--keep-last", type=int, metavar="N", help="the newest N")
+    pruning.add_argument("--keep-best", type=int, metavar="K", help="the best K by --monitor")
+    pruning.add_argument("--monitor", metavar="M", help="the metric for --keep-best")
+    pruning.add_argument("--mode", choices=["min", "max"], default="min", help="which is better (default: min)")
+    pruning.add_argument("--keep-every", metavar="D", help="one for each D of training, such as 1000st, 5ep or 2h")
+    pruning.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+
+
+def _verb(verbs: Any, name: str, run: Any, about: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+    parser.add_argument("folder", metavar="RUN", type=Path, help="the run's folder, or its checkpoints folder")
+    parser.set_defaults(run=lambda arguments: _guarded(run, arguments))
+    return parser
+
+
+def _guarded(run: Any, arguments: argparse.Namespace) -> int:
+    """An error is one line; the exit code is 2."""
+    try:
+        return int(run(arguments))
+    except HooklineError as error:
+        print(f"hookline checkpoints {arguments.verb}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _store(folder: Path) -> Store:
+    """The checkpoints of a run's folder, or in the folder itself. Nothing there at all is an error."""
+    from hookline.checkpoint import Store
+
+    if not folder.is_dir():
+        raise CheckpointNotFoundError(f"{folder} is not a folder; give that of a run")
+    if (folder / "manifest.json").exists():
+        raise SetupError(f"{folder} is one checkpoint; give the run's folder, and its name after it for 'show'")
+    store = Store(folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder)
+    if not store.checkpoints() and not store.rejected():
+        raise CheckpointNotFoundError(f"{folder} has no checkpoints; give the folder of a run that has saved some")
+    return store
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    from hookline.cli import checkpoint_tables as tables
+
+    store = _store(arguments.folder)
+    checkpoints, rejected = store.checkpoints(), store.rejected()
+    marks = tables.marks(checkpoints, _best(checkpoints, arguments.monitor, arguments.mode))
+    if arguments.json:
+        print(json.dumps(tables.as_json(store.folder, checkpoints, rejected, marks), allow_nan=False, indent=2))
+        return 0
+    console = Console()
+    if checkpoints:
+        first = arguments.monitor or "val/loss"
+        console.print(tables.listing(checkpoints, marks, time.time(), first, wide=console.width >= 110))
+    console.print(tables.total(checkpoints, store.folder))
+    if rejected:
+        console.print(tables.damaged(rejected))
+    return 0
+
+
+def _best(checkpoints: list[Checkpoint], monitor: str | None, mode: str) -> str | None:
+    """The name of the best one. A metric that was asked for must be there; the default need not."""
+    from hookline.checkpoint.retention import best
+
+    found = best(checkpoints, monitor or "val/loss", mode, 1)
+    if monitor and not found:
+        have = sorted({metric for checkpoint in checkpoints for metric in checkpoint.about.metrics})
+        raise SetupError(f"no checkpoint has a value of {monitor!r}; they have {', '.join(have) or 'no metrics'}")
+    return found[0].name if found else None
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from hookline.checkpoint.retention import resumable
+    from hookline.cli import checkpoint_tables as tables
+
+    store = _store(arguments.folder)
+    checkpoints = store.checkpoints()
+    if arguments.name is None:
+        chosen = (resumable(checkpoints) or checkpoints)[-1:]
+    else:
+        chosen = [checkpoint for checkpoint in checkpoints if checkpoint.name == arguments.name]
+    if not chosen:
+        _raise_if_rejected(store, arguments.name)
+        known = ", ".join(checkpoint.name for checkpoint in checkpoints[-5:])
+        raise CheckpointNotFoundError(f"no valid checkpoint {arguments.name or ''} in {store.folder}; newest: {known}")
+    checkpoint = chosen[0]
+    marks = tables.marks(checkpoints, _best(checkpoints, None, "min"))[checkpoint.name]
+    snapshot = store.load(checkpoint)
+    Console().print(tables.details(checkpoint, snapshot, marks, time.time()))
+    return 0
+
+
+def _raise_if_rejected(store: Store, name: str | None) -> None:
+    for rejected in store.rejected():
+        if name in (None, rejected.path.name):
+            raise CheckpointCorruptError(str(rejected.path), rejected.reason)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from hookline.cli.checkpoint_tables import counted, plain, size
+
+    store = _store(arguments.folder)
+    checkpoints, rejected = store.checkpoints(), store.rejected()
+    bad = 0
+    for checkpoint in checkpoints:
+        try:
+            store.verify(checkpoint)
+        except CheckpointCorruptError as error:
+            bad += 1
+            print(f"damaged  {plain(checkpoint.name)}: {Path(error.path).name}: {plain(error.reason)}")
+        else:
+            print(f"ok       {plain(checkpoint.name)}", flush=True)
+    for item in rejected:
+        print(f"damaged  {plain(item.path.name)}: {plain(item.reason)}")
+    bad += len(rejected)
+    read = size(sum(checkpoint.size for checkpoint in checkpoints))
+    all_of_them = counted(len(checkpoints) + len(rejected))
+    print(f"{all_of_them}, {read} read: " + (f"{bad} damaged" if bad else "all right"))
+    return 1 if bad else 0
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    from hookline.checkpoint import FolderLock
+    from hookline.checkpoint.retention import Keep, resumable, to_delete
+
+    if arguments.keep_last is None and arguments.keep_best is None and arguments.keep_every is None:
+        raise SetupError("say what is kept: --keep-last N, --keep-best K --monitor M, --keep-every D, or several")
+    last = 1 if arguments.keep_last is None else arguments.keep_last
+    keep = Keep(last, arguments.keep_best or 0, arguments.monitor, arguments.mode, arguments.keep_every)
+    store = _store(arguments.folder)
+    if arguments.dry_run:
+        _report(to_delete(store.checkpoints(), keep), store, "would delete")
+        return 0
+    run_folder = store.folder.parent if store.folder.name == "checkpoints" else store.folder
+    with FolderLock(run_folder):
+        checkpoints = store.checkpoints()
+        gone = to_delete(checkpoints, keep)
+        if gone:
+            # What a resume will use must be sound before older ones go.
+            store.verify((resumable(checkpoints) or checkpoints)[-1])
+        for checkpoint in gone:
+            store.delete(checkpoint)
+    _report(gone, store, "deleted")
+    return 0
+
+
+def _report(gone: list[Checkpoint], store: Store, done: str) -> None:
+    from hookline.cli.checkpoint_tables import counted, plain, size
+
+    left = len([checkpoint for checkpoint in store.checkpoints() if checkpoint not in gone])
+    for checkpoint in gone:
+        print(f"{done}  {plain(checkpoint.name)}  {size(checkpoint.size)}")
+    freed = sum(checkpoint.size for checkpoint in gone)
+    print(f"{done} {counted(len(gone))}, {size(freed)} ({freed:,} bytes); {left} left")
+    if rejected := store.rejected():
+        print(f"not touched: {len(rejected)} damaged, see 'hookline checkpoints ls'")

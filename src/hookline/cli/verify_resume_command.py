@@ -1,0 +1,77 @@
+"""``hookline verify-resume``: is a script that was killed and resumed bitwise the one that never stopped?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookline.errors import HooklineError
+
+if TYPE_CHECKING:
+    from hookline.checkpoint.compare import Difference
+    from hookline.cli.resume_check import Finding
+
+GROUPS = 8
+"""So many places that differ are listed."""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "verify-resume",
+        help="train a script twice, once killed and resumed, and compare every bit",
+        description="Runs SCRIPT for N steps; again, killed after N/2; and resumed. Then compares all that was saved: "
+        "exit code 0 if it is equal, 1 with the first state that differs, 2 if the script fails.",
+    )
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="how many steps to train (default: 20)")
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="a Python file that trains with Hookline")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="handed to the script")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from hookline.cli.resume_check import ResumeCheck
+
+    if not arguments.script.is_file():
+        return _refuse(f"{arguments.script} is not a file; give the script that trains")
+    if arguments.steps < 4:
+        return _refuse(f"--steps {arguments.steps}: give 4 or more, so that there is something before and after")
+    with tempfile.TemporaryDirectory(prefix="hookline-verify-resume-") as folder:
+        command = [str(arguments.script), *arguments.arguments]
+        check = ResumeCheck(command, arguments.steps, Path(folder), say=lambda text: print(text, flush=True))
+        try:
+            found = check.run()
+        except HooklineError as error:
+            return _refuse(str(error))
+    print(_verdict(found))
+    return 1 if found.differences else 0
+
+
+def _refuse(text: str) -> int:
+    print(f"hookline verify-resume: {text}", file=sys.stderr)
+    return 2
+
+
+def _verdict(found: Finding) -> str:
+    if not found.differences:
+        return f"equal: at step {found.step} the resumed run is the uninterrupted one, in every bit"
+    if found.before_the_kill:
+        head = f"different before the kill: two runs from the start are not the same at step {found.step}"
+        hint = "the script does not repeat itself, resumed or not: seed what is random in it"
+    else:
+        head = f"different at step {found.step}"
+        hint = "the first value is of the uninterrupted run, the second of the resumed one"
+    return "\n".join([head, f"  first: {found.differences[0]}", *_others(found.differences), hint])
+
+
+def _others(differences: tuple[Difference, ...]) -> list[str]:
+    """The other places, each with how many values differ in it."""
+    groups: dict[str, int] = {}
+    for difference in differences:
+        group = "/".join(difference.path.split("/")[:3])
+        groups[group] = groups.get(group, 0) + 1
+    lines = [f"  {group}: {count:,} differ" for group, count in list(groups.items())[:GROUPS]]
+    more = len(groups) - GROUPS
+    return lines + ([f"  and {more:,} other places"] if more > 0 else [])

@@ -1,0 +1,222 @@
+"""The state of a run as one tree, and back: everything that the next step depends on."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hookline.checkpoint.matching import match
+from hookline.checkpoint.snapshot import Snapshot
+from hookline.errors import CheckpointMismatchError
+from hookline.events import Callback, Member
+from hookline.events.when import Gate
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+    from hookline.run import Run
+
+
+# -- the whole -----------------------------------------------------------------------------------
+
+
+def capture_weights(loop: Loop) -> dict[str, Tensor]:
+    """The model's own state dict, raw: what a scope has swapped in is not saved as if it were the weights."""
+    weights = {name: value for name, value in loop.state.model.state_dict().items() if isinstance(value, Tensor)}
+    for raw in reversed(loop.weights.raw):  # the outermost swap holds the raw ones
+        weights.update({name: value for name, value in raw.items() if name in weights})
+    return weights
+
+
+def capture_state(loop: Loop) -> dict[str, Any]:
+    """All but the weights. Tensors are not copied."""
+    state, session = loop.state, loop.session
+    scaler = loop.precision.scaler
+    return {
+        "clock": state.clock.state_dict(),
+        "model": _beside_weights(loop),
+        "optimizers": {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()},
+        "schedulers": [scheduler.scheduler.state_dict() for scheduler in state.schedulers],
+        "scaler": None if scaler is None else scaler.state_dict(),
+        "random": random_states(),
+        "data": {"seed": session.seed, "feed": {} if loop.feed is None else loop.feed.state_dict()},
+        "course": loop.course.state_dict(),
+        "ended": loop.stop_reason() if loop.course.over else None,
+        "metrics": session.book.state_dict(),
+        "history": {"bytes": session.rows_written()},
+        "messages": state.messages.state_dict(),
+        "callbacks": callback_states(loop),
+    }
+
+
+def restore(loop: Loop, snapshot: Snapshot) -> None:
+    """Put everything back but the random states, which come last, when training goes on."""
+    state, session, saved = loop.state, loop.session, snapshot.state
+    if saved is None:
+        raise CheckpointMismatchError(
+            "this checkpoint holds weights only, so a run cannot go on from it; start a new run with "
+            "callbacks=[hl.LoadWeights(path)]"
+        )
+    _load_model(loop, snapshot.weights, saved["model"])
+    _load_named("optimizers", state.optimizers, saved["optimizers"])
+    if len(saved["schedulers"]) != len(state.schedulers):
+        raise CheckpointMismatchError(
+            f"the checkpoint has {len(saved['schedulers'])} schedulers and this run {len(state.schedulers)}; "
+            f"make the same ones as before"
+        )
+    for scheduler, its in zip(state.schedulers, saved["schedulers"], strict=True):
+        scheduler.scheduler.load_state_dict(its)
+    if loop.precision.scaler is not None and saved["scaler"] is not None:
+        loop.precision.scaler.load_state_dict(saved["scaler"])
+    state.clock.load_state_dict(saved["clock"])
+    session.seed = saved["data"]["seed"]
+    loop.saved_feed = saved["data"]["feed"]
+    session.book.load_state_dict(saved["metrics"])
+    state.messages.load_state_dict(saved["messages"])
+    loop.course.load_state_dict(saved["course"])
+    loop.saved_random = saved["random"]
+
+
+# -- the model -----------------------------------------------------------------------------------
+
+
+def _beside_weights(loop: Loop) -> dict[str, Any]:
+    """What belongs to the model and is no weight of it: frozen and evaluating parts, a loss with parameters, extras."""
+    module, model = loop.session.module, loop.state.model
+    state = model.state_dict()
+    return {
+        "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
+        "evaluating": [name for name, part in module.named_modules() if not part.training],
+        "extra": {name: value for name, value in state.items() if not isinstance(value, Tensor)},
+        "task": {} if module is model else _outside(module, model),
+    }
+
+
+def _outside(task: nn.Module, model: nn.Module) -> dict[str, Any]:
+    """The state of a task's other parts, such as a loss with parameters."""
+    own = next((f"{name}." for name, part in task.named_modules() if part is model), "")
+    return {name: value for name, value in task.state_dict().items() if not own or not name.startswith(own)}
+
+
+def _load_model(loop: Loop, weights: Mapping[str, Tensor], beside: Mapping[str, Any]) -> None:
+    module, model = loop.session.module, loop.state.model
+    wanted = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    match(wanted, weights, strict=True)
+    model.load_state_dict({**weights, **beside["extra"]})
+    if module is not model:
+        others = _outside(module, model)
+        match(others, beside["task"], strict=True) if others or beside["task"] else None
+        module.load_state_dict(beside["task"], strict=False)
+    frozen, evaluating = set(beside["frozen"]), set(beside["evaluating"])
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad == (name in frozen):
+            parameter.requires_grad_(name not in frozen)
+    for name, part in module.named_modules():
+        part.training = name not in evaluating
+
+
+def _load_named(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    if here.keys() != saved.keys():
+        raise CheckpointMismatchError(
+            f"the checkpoint has the {what} {', '.join(saved) or 'none'}, this run has {', '.join(here) or 'none'}; "
+            f"make the same ones as before"
+        )
+    for name, value in here.items():
+        try:
+            value.load_state_dict(saved[name])
+        except (ValueError, KeyError) as error:
+            raise CheckpointMismatchError(f"{what}/{name} does not fit the checkpoint: {error}") from error
+
+
+# -- random states -------------------------------------------------------------------------------
+
+
+def random_states() -> dict[str, Any]:
+    """Those of Python, torch on every device, and NumPy if it is loaded."""
+    numpy: Any = sys.modules.get("numpy")
+    return {
+        "python": random.getstate(),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": numpy.random.get_state() if numpy else None,
+    }
+
+
+def set_random_states(saved: Mapping[str, Any]) -> None:
+    random.setstate(saved["python"])
+    torch.set_rng_state(saved["torch"])
+    if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(saved["cuda"])
+    if saved["numpy"] is not None:
+        import numpy as np  # the run that was saved had it
+
+        np.random.set_state(saved["numpy"])
+
+
+# -- callbacks -----------------------------------------------------------------------------------
+
+
+def callback_states(loop: Loop) -> dict[str, Any]:
+    """The state of each callback by its key; an optional one that cannot say it is switched off."""
+    found = {}
+    for member in loop.line.members:
+        if member.is_task or member.disabled:
+            continue
+        try:
+            found[member.key] = _state_of(loop, member)
+        except Exception as error:
+            if not loop.line.tolerates(member.view, "state_dict", error):
+                raise
+    return found
+
+
+def load_callback_states(loop: Loop, saved: Mapping[str, Any]) -> None:
+    """Give each callback its state back."""
+    for member in loop.line.members:
+        if not member.is_task and not member.disabled and member.key in saved:
+            try:
+                _load_state(loop, member, saved[member.key])
+            except Exception as error:
+                if not loop.line.tolerates(member.view, "load_state_dict", error):
+                    raise
+
+
+def _state_of(loop: Loop, member: Member[Run]) -> dict[str, Any]:
+    callback = member.callback
+    held = dict(_held(loop, callback))
+    state = {key: value for key, value in callback.state_dict().items() if key not in held}
+    gates = {event: [gate.state_dict() for gate in found] for event, found in _gates(member)}
+    return {"state": state, "held": {name: part.state_dict() for name, part in held.items()}, "gates": gates}
+
+
+def _load_state(loop: Loop, member: Member[Run], saved: Mapping[str, Any]) -> None:
+    callback, held = member.callback, dict(_held(loop, member.callback))
+    named = {key: held[key] for key in saved["held"] if key in held and key in callback.state}
+    callback.load_state_dict({**saved["state"], **named})
+    for name, state in saved["held"].items():
+        if name in held:
+            held[name].load_state_dict(state)
+    for event, gates in _gates(member):
+        for gate, state in zip(gates, saved["gates"].get(event, ()), strict=False):
+            gate.load_state_dict(state)
+
+
+def _held(loop: Loop, callback: Callback) -> Iterator[tuple[str, Any]]:
+    """Modules, metrics and optimizers that a callback holds, unless it saves its state in its own way."""
+    if type(callback).state_dict is not Callback.state_dict:
+        return
+    ours = {id(loop.session.module), id(loop.state.model), *map(id, loop.state.optimizers.values())}
+    for name, value in vars(callback).items():
+        if isinstance(value, nn.Module | torch.optim.Optimizer) and id(value) not in ours:
+            yield name, value
+
+
+def _gates(member: Member[Run]) -> Iterator[tuple[str, list[Gate]]]:
+    for event, calls in member.calls.items():
+        gates = [call for call in calls if isinstance(call, Gate)]
+        if gates:
+            yield event, gates

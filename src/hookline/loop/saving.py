@@ -1,0 +1,342 @@
+"""Saving: the checkpoints of a run, written at the edges of steps, by the plans that callbacks have made."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import signal
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.checkpoint import About, Checkpoint, FolderLock, Snapshot, Store
+from hookline.checkpoint.background import BackgroundWriter
+from hookline.checkpoint.encode import check
+from hookline.checkpoint.plan import FOLDER, SavePlan
+from hookline.checkpoint.retention import Keep, best, to_delete
+from hookline.errors import CheckpointError, Preempted, SetupError, add_secondary
+from hookline.loop.capture import callback_states, capture_state, capture_weights
+from hookline.loop.verification import AtSteps, Verification
+from hookline.progress import Schedule
+from hookline.run import MISSING, StopRequest
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+logger = logging.getLogger("hookline")
+
+ON_SIGNAL = SavePlan(at_end=False, keep=Keep(last=3))
+"""A run with a folder saves when it is told to leave, also if no callback saves in it."""
+
+
+class Target:
+    """One plan at work: its store, its schedule, its thread."""
+
+    def __init__(self, plan: SavePlan, folder: Path, schedule: Schedule | AtSteps | None, wake: Any) -> None:
+        self.plan = plan
+        self.store = Store(folder / plan.folder)
+        self.schedule = schedule
+        self.asked = False
+        self.saved: tuple[int, int] | None = None
+        """The step and batch of the last one that was saved."""
+        self._wake = wake
+        self.writer = BackgroundWriter(self._write_and_wake) if plan.background else None
+
+    def write(self, snapshot: Snapshot) -> Checkpoint:
+        """Write it, then delete what no rule keeps."""
+        checkpoint = self.store.save(snapshot, self.plan.name_of(snapshot.about))
+        if self.plan.keep is not None:
+            self._prune(checkpoint, self.plan.keep)
+        return checkpoint
+
+    def _write_and_wake(self, snapshot: Snapshot) -> Checkpoint:
+        try:
+            return self.write(snapshot)
+        finally:
+            self._wake()
+
+    def _prune(self, newest: Checkpoint, keep: Keep) -> None:
+        there = self.store.checkpoints()
+        gone = to_delete(there, keep)
+        if gone and len(there) - len(gone) == 1:
+            self.store.verify(newest)  # it is about to be the only one
+        for checkpoint in gone:
+            try:
+                self.store.delete(checkpoint)
+            except CheckpointError as error:  # the new one is safe, so this stops nobody
+                logger.warning("%s", error)
+
+
+class Saving:
+    """Saves when asked: by a schedule, a callback, a signal, at the end, after an error."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._targets: list[Target] = []
+        self._lock: FolderLock | None = None
+        self._verification: Verification | None = None
+        self.run_id = uuid.uuid4().hex
+        self.generation = 0
+        self.began_at = 0
+        """The step at which this fit began."""
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    def open(self) -> None:
+        """The folder of the run is ours alone from here on, and what a killed run left in it is swept away."""
+        folder = self._loop.state.folder
+        self._targets = []
+        self._loop.course.agenda.saves.clear()
+        self._loop.requests.can_save = folder is not None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)  # someone may have removed it since the last fit
+            self._lock = FolderLock(folder).acquire()
+            Store(folder / FOLDER).sweep()
+
+    def verify(self, verification: Verification) -> None:
+        """Save what ``hookline verify-resume`` compares, and nothing else."""
+        folder, schedule = self._loop.state.folder, AtSteps(verification.save_at)
+        if folder is not None:
+            self._verification = verification
+            self._loop.course.agenda.saves.append(schedule)
+            self._targets.append(Target(SavePlan(at_end=False), folder, schedule, self._wake))
+
+    def add(self, plan: SavePlan) -> Target:
+        """A callback's plan, for this fit; called in ``on_setup``."""
+        folder = self._loop.state.folder
+        if folder is None:
+            raise SetupError("this run writes nothing (folder=False), so it cannot save; give it a folder")
+        if any(target.plan.folder == plan.folder for target in self._targets):
+            raise SetupError(
+                f"two callbacks save in {plan.folder!r}, and each would delete what the other keeps; "
+                f"give one of them another dirpath"
+            )
+        agenda, schedule = self._loop.course.agenda, None
+        if self._verification is not None:
+            return Target(plan, folder, None, self._wake)  # one that is never asked
+        if plan.every is not None:
+            schedule = Schedule(plan.every.of(self._loop.state.max_duration))
+            schedule.fired(self._loop.clock)
+            agenda.saves.append(schedule)
+        target = Target(plan, folder, schedule, self._wake)
+        target.store.sweep()
+        self._targets.append(target)
+        return target
+
+    def check_states(self) -> None:
+        """What cannot be saved is said before the first step."""
+        if self._targets:
+            check({"callbacks": callback_states(self._loop)})
+
+    def close(self) -> list[BaseException]:
+        """Wait for the last save and give the folder free; the errors of the saves."""
+        errors: list[BaseException] = []
+        for target in self._targets:
+            if target.writer is not None:
+                try:
+                    target.writer.close()
+                except Exception as error:
+                    try:
+                        self._failed(target, error)
+                    except Exception as raised:
+                        errors.append(raised)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        return errors
+
+    # -- when ----------------------------------------------------------------------------------
+
+    def ask(self, target: Target) -> None:
+        """Save for this plan at the end of this step."""
+        if target in self._targets:
+            target.asked = self._loop.requests.save = self._loop.requests.attention = True
+
+    def settle(self) -> None:
+        """At the edge of a step: what was written behind our back, then what is due or asked for."""
+        requests, clock = self._loop.requests, self._loop.clock
+        for target in self._targets:
+            if target.writer is not None:
+                self._guarded(target, target.writer.poll)
+        if not requests.save:
+            return
+        requests.save = False
+        due = [t for t in self._targets if t.asked or (t.schedule is not None and t.schedule.due(clock))]
+        if not due:  # `run.request_save()` names no plan
+            due = self._targets or [self._for_signals()]
+        over = self._loop.course.over
+        for target in due:
+            if target.schedule is not None:
+                target.schedule.fired(clock)
+            target.asked = False
+            if not (over and target.plan.at_end):  # it is saved in a moment, as finished
+                self._save(target)
+        if self._verification is not None and clock.step >= self._verification.stop_at:
+            leave = Preempted(0)
+            leave.code = 0
+            raise leave
+
+    def interrupted(self) -> None:
+        """Ctrl-C: another process can go on where this one stops."""
+        for target in self._targets:
+            if target.plan.at_end:
+                self._save_once(target)
+
+    def preempted(self, *, pending_eval: bool = False) -> Preempted:
+        """A signal: save what can be gone on from; the error to raise."""
+        loop, found = self._loop, None
+        requests, number = loop.requests, loop.requests.preempt or 0
+        earlier = requests.stop
+        stop = requests.stop = earlier or StopRequest(_name(number), "the system", loop.clock.step)
+        loop.line.emit(loop.line.hooks.preempt)
+        requests.stop = earlier  # the signal stops this process, not the run
+        if loop.state.entry_point in ("fit", "train") and loop.state.folder is not None:
+            full = [target for target in self._targets if not target.plan.weights_only]
+            found = self._save_once((full or [self._for_signals()])[0], pending_eval=pending_eval)
+        requests.stop = stop
+        return Preempted(number, checkpoint=found)
+
+    def finished(self) -> None:
+        """The run has come to its end."""
+        loop = self._loop
+        if loop.clock.step == self.began_at and not loop.course.over:
+            return
+        for target in self._targets:
+            if target.plan.at_end:
+                self._save(target, finished=loop.course.over)
+
+    def failed(self, error: BaseException, *, exact: bool) -> None:
+        """The run ends with an error: save for those who asked for it; what goes wrong here is noted on the error."""
+        for target in self._targets:
+            if target.plan.on_exception:
+                try:
+                    self._save(target, exact=exact)
+                except Exception as late:
+                    add_secondary(error, late)
+
+    @property
+    def can_leave_evaluation(self) -> bool:
+        """Whether a resume can make an evaluation up; one in the body of an own loop it cannot."""
+        loop = self._loop
+        return loop.state.folder is not None and loop.course.evaluate is not None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a callback saves in this run, or it was resumed: then it matters what a resume can do."""
+        return bool(self._targets) or self.began_at > 0
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint of this run."""
+        found = [target.store.latest() for target in self._targets]
+        return next((checkpoint.path for checkpoint in found if checkpoint is not None), None)
+
+    def best(self) -> Path | None:
+        """The best checkpoint by the metric that a callback monitors."""
+        for target in self._targets:
+            keep = target.plan.keep
+            if keep is not None and keep.monitor is not None:
+                found = best(target.store.checkpoints(), keep.monitor, keep.mode, 1)
+                return found[0].path if found else None
+        return None
+
+    # -- how -----------------------------------------------------------------------------------
+
+    def _for_signals(self) -> Target:
+        return self.add(ON_SIGNAL)
+
+    def _save_once(self, target: Target, *, pending_eval: bool = False) -> Path | None:
+        """Not again what was saved at this very step."""
+        if target.writer is not None:
+            self._guarded(target, target.writer.wait)
+        clock = self._loop.clock
+        if target.saved != (clock.step, clock.batch) or pending_eval:
+            self._save(target, pending_eval=pending_eval, at_once=True)
+        latest = target.store.latest()
+        return None if latest is None else latest.path
+
+    def _save(self, target: Target, *, at_once: bool = False, **about: Any) -> None:
+        loop, line, scopes = self._loop, self._loop.line, self._loop.scopes
+        if not loop.requests.may_save:
+            logger.warning("not saved: a second signal came, and what it interrupted may be half done")
+            return
+        mark = len(scopes)
+        scopes.enter(line.hooks.around_save)
+        line.emit(line.hooks.checkpoint_save)
+        snapshot = self._snapshot(target.plan, **about)
+        target.saved = (loop.clock.step, loop.clock.batch)
+        if target.writer is None:
+            self._guarded(target, lambda: self._saved(target.write(snapshot)))
+        elif at_once or about:  # the last of a run: nothing goes on behind it
+            self._guarded(target, target.writer.wait)
+            self._guarded(target, lambda: self._saved(target.write(snapshot)))
+        else:
+            self._guarded(target, lambda: target.writer.submit(snapshot, self._saved))
+        scopes.leave(mark)
+
+    def _snapshot(self, plan: SavePlan, **about: Any) -> Snapshot:
+        loop, clock = self._loop, self._loop.clock
+        facts = About(
+            step=clock.step,
+            epoch=clock.epoch,
+            batch=clock.batch,
+            sample=clock.sample,
+            seconds=clock.seconds,
+            run=self.run_id,
+            generation=self.generation,
+            metrics=loop.session.book.measured_now(),
+            environment=environment(loop),
+            **about,
+        )
+        return Snapshot(facts, capture_weights(loop), None if plan.weights_only else capture_state(loop))
+
+    def _saved(self, checkpoint: Checkpoint) -> None:
+        line, state = self._loop.line, self._loop.state
+        state.checkpoint = checkpoint.path
+        line.emit(line.hooks.checkpoint_saved)
+        state.checkpoint = MISSING
+
+    def _guarded(self, target: Target, act: Any) -> None:
+        try:
+            act()
+        except CheckpointError as error:
+            self._failed(target, error)
+
+    def _failed(self, target: Target, error: Exception) -> None:
+        line, state = self._loop.line, self._loop.state
+        earlier, state.exception = state.exception, error
+        line.emit(line.hooks.checkpoint_failed)
+        state.exception = earlier
+        target.saved = None
+        if target.plan.on_error == "raise" or not isinstance(error, CheckpointError):
+            raise error
+        logger.warning("a checkpoint could not be saved, and the run goes on: %s", error)
+
+    def _wake(self) -> None:
+        """From the thread of a save: it has ended, and the loop has to look."""
+        self._loop.requests.attention = True
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def environment(loop: Loop) -> dict[str, Any]:
+    """What must be the same for a resume to be bitwise the same."""
+    from hookline import __version__
+
+    return {
+        "hookline": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": loop.state.device.type,
+        "threads": torch.get_num_threads(),
+        "world_size": loop.state.world_size,
+        "precision": loop.settings.precision,
+        "accumulate": loop.settings.accumulate,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }

@@ -1,0 +1,91 @@
+"""Signals: handlers that only set a flag, which the loop reads at every step, batch and wait for data."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+from hookline.errors import LeaveWait, Preempted
+from hookline.run import Requests
+
+logger = logging.getLogger("hookline")
+
+PREEMPTING = (signal.SIGTERM,)
+"""What asks a run to leave, besides Ctrl-C; ``StopOnSignal`` adds to it."""
+
+
+class Signals:
+    """Listens while a run is open, in the main thread; earlier handlers are called too, and put back after it.
+
+    The first signal sets a flag, and leaves a wait for data at once. The second raises at once: ``Preempted``
+    after SIGTERM, ``KeyboardInterrupt`` after Ctrl-C. The third ends the process.
+    """
+
+    def __init__(self, requests: Requests, interrupt: Callable[[], None]) -> None:
+        self._requests = requests
+        self._interrupt = interrupt
+        self._earlier: dict[int, Any] = {}
+        self._seen: dict[int, int] = {}
+        self._said = False
+        self.in_fit = False
+        """Whether Ctrl-C is a vote to stop; elsewhere it raises at once."""
+
+    def listen(self, *, in_fit: bool) -> None:
+        self._seen.clear()
+        self._requests.preempt = None
+        self.in_fit = in_fit
+        if threading.current_thread() is not threading.main_thread():
+            if not self._said:
+                self._said = True
+                logger.info("not in the main thread: signals are not listened to, so Ctrl-C and SIGTERM do not save")
+            return
+        # A program that handles Ctrl-C itself, or ignores it, is left alone.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._install(signal.SIGINT, self._on_interrupt)
+        self.add(PREEMPTING)
+
+    def add(self, numbers: Iterable[int]) -> None:
+        """Listen to these, too, until the run is closed."""
+        if threading.current_thread() is threading.main_thread():
+            for number in numbers:
+                if number not in self._earlier and signal.getsignal(number) is not signal.SIG_IGN:
+                    self._install(number, self._on_preempt)
+
+    def restore(self) -> None:
+        for number, handler in self._earlier.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
+        self._earlier.clear()
+
+    def _install(self, number: int, handler: Any) -> None:
+        self._earlier[number] = signal.signal(number, handler)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        count = self._seen[number] = self._seen.get(number, 0) + 1
+        requests = self._requests
+        self._interrupt()
+        if count > 1:
+            requests.may_save = False
+        if count > 1 or requests.waiting or not self.in_fit:
+            raise KeyboardInterrupt
+
+    def _on_preempt(self, number: int, frame: FrameType | None) -> None:
+        count = self._seen[number] = self._seen.get(number, 0) + 1
+        requests = self._requests
+        if requests.preempt is None:
+            requests.preempt = number
+        requests.attention = True
+        earlier = self._earlier.get(number)
+        if count == 1 and callable(earlier) and earlier is not signal.default_int_handler:
+            earlier(number, frame)
+        if count == 2:
+            requests.may_save = False
+            raise Preempted(number)
+        if count > 2:
+            os._exit(128 + number)
+        if requests.waiting:
+            raise LeaveWait
