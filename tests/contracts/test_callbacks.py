@@ -33,7 +33,7 @@ WAYS: dict[str, tuple[Make, ...]] = {
         lambda cls: cls("2st", monitor="val/loss", keep_last=1, background=True),
         lambda cls: cls(on_eval=True, weights_only=True, on_exception=True, on_save_error="warn"),
     ),
-    "LoadWeights": (lambda cls: cls(_weights()),),
+    "LoadWeights": (lambda cls: cls(_weights(), strict=False),),
     "StopOnSignal": (lambda cls: cls("SIGUSR1", requeue=lambda run: None),),
     "LambdaCallback": (
         lambda cls: cls(),
@@ -58,10 +58,11 @@ def _around(run: Any) -> Iterator[None]:
 
 @cache
 def _weights() -> Path:
-    """A file with the weights of the model that the contract trains."""
+    """A file with the weights of the models that the contract trains: a plain one, and one inside a task."""
     path = Path(tempfile.mkdtemp(prefix="hookline-contract-")) / "tiny.safetensors"
     with torch.random.fork_rng():  # it is made while the rules watch the global random state
-        save_file(TinyModel(seed=5).state_dict(), path)
+        weights = TinyModel(seed=5).state_dict()
+    save_file(weights | {f"model.{name}": value.clone() for name, value in weights.items()}, path)
     return path
 
 

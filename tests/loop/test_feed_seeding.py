@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.loop.seeding import Apart, mix, seed_process
+from hookline.loop.feed.seeding import Apart, mix, seed_process
 
 
 def draws() -> tuple[float, float, float]:

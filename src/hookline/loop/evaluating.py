@@ -13,7 +13,7 @@ import torch
 from hookline.errors import DataError, Preempted
 from hookline.loop.capture import callback_states, load_callback_states
 from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
-from hookline.loop.feed_workers import ignoring_workers
+from hookline.loop.feed.workers import ignoring_workers
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
 from hookline.progress import EvalClock
 from hookline.run import MISSING

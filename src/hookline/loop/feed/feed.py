@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
 from hookline.errors import DataError
 from hookline.loop.data import is_one_shot, set_epoch, sure_length
-from hookline.loop.feed_map import MapFeed
-from hookline.loop.feed_notes import sequence_notes
-from hookline.loop.feed_stream import OneShotFeed, StatefulFeed, StreamFeed
+from hookline.loop.feed.map import MapFeed
+from hookline.loop.feed.notes import sequence_notes
+from hookline.loop.feed.stream import OneShotFeed, StatefulFeed, StreamFeed
 from hookline.loop.quiet import same_random_state
 
 

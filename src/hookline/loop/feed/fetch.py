@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
 from hookline.errors import DataError
-from hookline.loop.seeding import Apart, mix, seed_process
+from hookline.loop.feed.seeding import Apart, mix, seed_process
 
 BATCH = 2
 """Keeps the seeds of batches apart from those of orders."""

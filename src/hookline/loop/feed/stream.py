@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader
 
 from hookline.errors import DataError, HooklineWarning
 from hookline.loop.data import END, generators, set_epoch, sure_length
-from hookline.loop.feed_notes import one_shot_notes, stateful_notes, stream_notes
-from hookline.loop.feed_workers import Workers, ignoring_workers
-from hookline.loop.seeding import Apart, mix
+from hookline.loop.feed.notes import one_shot_notes, stateful_notes, stream_notes
+from hookline.loop.feed.seeding import Apart, mix
+from hookline.loop.feed.workers import Workers, ignoring_workers
 
 STREAM = 3
 """Keeps the seeds of these feeds apart from those of orders and batches."""

@@ -9,11 +9,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from hookline.loop.data import set_epoch, sure_length
-from hookline.loop.feed_fetch import Fetching, Ticket, as_it_is
-from hookline.loop.feed_notes import map_notes
-from hookline.loop.feed_order import Order
-from hookline.loop.feed_workers import Workers, WorkerStart, signals_held
-from hookline.loop.seeding import mix
+from hookline.loop.feed.fetch import Fetching, Ticket, as_it_is
+from hookline.loop.feed.notes import map_notes
+from hookline.loop.feed.order import Order
+from hookline.loop.feed.seeding import mix
+from hookline.loop.feed.workers import Workers, WorkerStart, signals_held
 
 
 class Tickets:

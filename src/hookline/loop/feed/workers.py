@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import signal_handling
 
-from hookline.loop.feed_fetch import Fetching
+from hookline.loop.feed.fetch import Fetching
 
 IGNORED = (signal.SIGTERM, signal.SIGINT)
 GRACE = 5.0

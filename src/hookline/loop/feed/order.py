@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from hookline.errors import DataError
-from hookline.loop.seeding import Apart, mix
+from hookline.loop.feed.seeding import Apart, mix
 
 ORDER = 1
 """Keeps the seeds of orders apart from those of batches."""
