@@ -53,12 +53,33 @@ def _memory(sizes: Sizes, rounds: int) -> Section:
     return memory_growth(sizes.epochs)
 
 
+def _feed(sizes: Sizes, rounds: int) -> Section:
+    from feed import feed_cost
+
+    return feed_cost(lambda label: _bar(label, min(sizes.processes, rounds)))
+
+
+def _save(sizes: Sizes, rounds: int) -> Section:
+    from checkpoints import checkpoint_cost
+
+    return checkpoint_cost(lambda label: _bar(label, min(sizes.processes, rounds)))
+
+
+def _background(sizes: Sizes, rounds: int) -> Section:
+    from async_saves import async_saves
+
+    return async_saves(_bar("background saves", min(sizes.processes, rounds)))
+
+
 BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "step": _step,
     "null": _null,
     "event": _event,
     "import": _import,
     "memory": _memory,
+    "feed": _feed,
+    "save": _save,
+    "background": _background,
 }
 
 

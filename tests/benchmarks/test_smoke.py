@@ -16,6 +16,9 @@ ROWS = (
     "nobody hears it",
     "import hookline.events",
     "growth from step 10,000 to 20,000",
+    "the same without a permutation",
+    "save, to write + fsync + hash",
+    "later, against copy_",
     "Machine.",
 )
 

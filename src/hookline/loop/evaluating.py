@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hookline.errors import DataError, Preempted
-from hookline.loop.capture import callback_states, load_callback_states
+from hookline.loop.capture import load_callback_states
 from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
 from hookline.loop.feed.workers import ignoring_workers
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
@@ -37,7 +36,7 @@ def evaluation(
     left = False
     if not silent:
         loop.requests.leave_evaluation = False
-    states = None if silent or not loop.saving.can_leave_evaluation else deepcopy(callback_states(loop))
+    states = None if silent else loop.saving.states_before_evaluation()
     with saved_if_preempted(loop, stage, states), untouched(loop, stage, list(loaders.values()), silent=silent):
         depth = book.open_layer()
         try:
@@ -197,7 +196,9 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
 def leave_if_preempted(loop: Loop) -> None:
     """A signal ends an evaluation at its next batch; not an answer, and not one that the body of an own loop makes."""
     asked = loop.requests.preempt
-    if asked is not None and (loop.saving.can_leave_evaluation or loop.state.entry_point not in ("fit", "train")):
+    if asked is None or loop.line.hooks is loop.line.silent:
+        return
+    if loop.saving.can_leave_evaluation or loop.state.entry_point not in ("fit", "train"):
         raise Preempted(asked)
 
 

@@ -21,7 +21,7 @@ from hookline.loop.feed import Feed, feed_of
 from hookline.loop.result import Result
 from hookline.loop.resume import has_checkpoint, load_checkpoint
 from hookline.loop.saving import Saving
-from hookline.loop.session import Session, first_of
+from hookline.loop.session import Session
 from hookline.loop.settings import Options, Settings
 from hookline.loop.signals import Signals
 from hookline.loop.training import Training
@@ -139,14 +139,14 @@ class Loop(Training):
         self._drop_window()
         self._open = self.course.training = False
         try:
-            error = self.session.close(error, self._save_failed)
-            error = first_of(error, self.saving.close())
+            error = self.session.close(error, self._finish_saves)
             if error is None and self.requests.preempt is not None:  # it came when all was done
                 error = Preempted(self.requests.preempt, checkpoint=self.saving.latest())
             if isinstance(error, Preempted):
                 error.result = self.result()
             return error
         finally:
+            self.saving.close()
             self.signals.restore()
             if self.feed is not None:
                 self.feed.close()
@@ -175,6 +175,7 @@ class Loop(Training):
         if self.extend is not None:
             done = self.clock.elapsed(self.extend.unit)
             self.state.max_duration = self.extend + Duration(done, self.extend.unit) if done else self.extend
+            self.finished, self.ended = False, None
         self.saving.check_states()
 
     @property
@@ -182,8 +183,11 @@ class Loop(Training):
         """Before ``setup``: whether a checkpoint is about to be loaded."""
         return self._resume is not None and has_checkpoint(self, self._resume)
 
-    def _save_failed(self, error: BaseException) -> None:
-        self.saving.failed(error, exact=self.session.fetch_failed and not self._moved)
+    def _finish_saves(self, error: BaseException | None) -> list[BaseException]:
+        """Before ``teardown``: what is saved after an error, and the end of what is being written; its errors."""
+        if error is not None and not isinstance(error, Preempted):
+            self.saving.failed(error, exact=self.session.fetch_failed)
+        return self.saving.wait()
 
     def added(self, member: Member[Run]) -> None:
         """A callback joined a run that is under way."""

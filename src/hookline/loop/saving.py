@@ -6,6 +6,7 @@ import logging
 import platform
 import signal
 import uuid
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookline")
 
-ON_SIGNAL = SavePlan(at_end=False, keep=Keep(last=3))
-"""A run with a folder saves when it is told to leave, also if no callback saves in it."""
+OWN_PLAN = SavePlan(at_end=False)
+"""A run with a folder saves when it is asked or told to leave, also if no callback saves in it."""
 
 
 class Target:
@@ -76,6 +77,8 @@ class Saving:
         self._loop = loop
         self._targets: list[Target] = []
         self._lock: FolderLock | None = None
+        self._own: Target | None = None
+        self._uncopyable = False
         self._verification: Verification | None = None
         self.run_id = uuid.uuid4().hex
         self.generation = 0
@@ -87,7 +90,7 @@ class Saving:
     def open(self) -> None:
         """The folder of the run is ours alone from here on, and what a killed run left in it is swept away."""
         folder = self._loop.state.folder
-        self._targets = []
+        self._targets, self._own = [], None
         self._loop.course.agenda.saves.clear()
         self._loop.requests.can_save = folder is not None
         if folder is not None:
@@ -128,10 +131,10 @@ class Saving:
     def check_states(self) -> None:
         """What cannot be saved is said before the first step."""
         if self._targets:
-            check({"callbacks": callback_states(self._loop)})
+            check(capture_state(self._loop))
 
-    def close(self) -> list[BaseException]:
-        """Wait for the last save and give the folder free; the errors of the saves."""
+    def wait(self) -> list[BaseException]:
+        """Wait for what is being written; the errors of it."""
         errors: list[BaseException] = []
         for target in self._targets:
             if target.writer is not None:
@@ -142,10 +145,13 @@ class Saving:
                         self._failed(target, error)
                     except Exception as raised:
                         errors.append(raised)
+        return errors
+
+    def close(self) -> None:
+        """Give the folder free."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-        return errors
 
     # -- when ----------------------------------------------------------------------------------
 
@@ -165,7 +171,7 @@ class Saving:
         requests.save = False
         due = [t for t in self._targets if t.asked or (t.schedule is not None and t.schedule.due(clock))]
         if not due:  # `run.request_save()` names no plan
-            due = self._targets or [self._for_signals()]
+            due = self._targets or [self._own_target()]
         over = self._loop.course.over
         for target in due:
             if target.schedule is not None:
@@ -194,7 +200,7 @@ class Saving:
         requests.stop = earlier  # the signal stops this process, not the run
         if loop.state.entry_point in ("fit", "train") and loop.state.folder is not None:
             full = [target for target in self._targets if not target.plan.weights_only]
-            found = self._save_once((full or [self._for_signals()])[0], pending_eval=pending_eval)
+            found = self._save_once((full or [self._own_target()])[0], pending_eval=pending_eval)
         requests.stop = stop
         return Preempted(number, checkpoint=found)
 
@@ -220,7 +226,18 @@ class Saving:
     def can_leave_evaluation(self) -> bool:
         """Whether a resume can make an evaluation up; one in the body of an own loop it cannot."""
         loop = self._loop
-        return loop.state.folder is not None and loop.course.evaluate is not None
+        return loop.state.folder is not None and loop.course.evaluate is not None and not self._uncopyable
+
+    def states_before_evaluation(self) -> dict[str, Any] | None:
+        """A copy of what callbacks would save, to go back to if a signal leaves the evaluation."""
+        if not self.can_leave_evaluation:
+            return None
+        try:
+            return deepcopy(callback_states(self._loop))
+        except Exception as error:  # only a state that cannot be saved either: then a signal waits for the evaluation
+            logger.info("a signal will wait for the end of an evaluation: %s", error)
+            self._uncopyable = True
+            return None
 
     @property
     def is_used(self) -> bool:
@@ -243,8 +260,13 @@ class Saving:
 
     # -- how -----------------------------------------------------------------------------------
 
-    def _for_signals(self) -> Target:
-        return self.add(ON_SIGNAL)
+    def _own_target(self) -> Target:
+        """For a run in which no callback saves all of the state, and which has a folder."""
+        folder = self._loop.state.folder
+        if folder is None:
+            raise SetupError("this run writes nothing (folder=False), so it cannot save; give it a folder")
+        self._own = self._own or Target(OWN_PLAN, folder, None, self._wake)
+        return self._own
 
     def _save_once(self, target: Target, *, pending_eval: bool = False) -> Path | None:
         """Not again what was saved at this very step."""

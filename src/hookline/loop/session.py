@@ -115,7 +115,8 @@ class Session:
 
     def fetch(self, iterator: Iterator[Any]) -> Any:
         """The next batch. Only while it waits here does Ctrl-C leave at once."""
-        self.state.requests.waiting = True
+        # An answer is given whole, so a signal does not leave it.
+        self.state.requests.waiting = self.line.hooks is not self.line.silent
         try:
             return next(iterator, END)
         except BaseException as error:
@@ -210,16 +211,18 @@ class Session:
 
     # -- closing -------------------------------------------------------------------------------
 
-    def close(self, error: BaseException | None, save_failed: Callable[[BaseException], None]) -> BaseException | None:
+    def close(
+        self, error: BaseException | None, finish_saves: Callable[[BaseException | None], list[BaseException]]
+    ) -> BaseException | None:
         """Leave all scopes, send ``exception`` and ``teardown``, put everything back; the error to raise."""
         line, state = self.line, self.state
         line.hooks = line.fast
         if error is not None:
             self.scopes.leave(because=error)
-            if not isinstance(error, Preempted):
-                save_failed(error)
-                state.exception = error
-                error = first_of(error, line.emit_to_all(line.hooks.exception))
+        error = first_of(error, finish_saves(error))
+        if error is not None and not isinstance(error, Preempted):
+            state.exception = error
+            error = first_of(error, line.emit_to_all(line.hooks.exception))
         error = first_of(error, line.emit_to_all(line.hooks.teardown))
         try:
             if state.entry_point in ("fit", "train"):
