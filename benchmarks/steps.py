@@ -80,11 +80,12 @@ def own_python(rounds: Rounds) -> Section:
         for name in rows
     ]
     return Section(
-        "The loop's own Python (µs added per step, null model)",
+        "The loop's own Python, on the general way (µs added per step, null model)",
         figures,
         f"As above, but model, loss, backward and optimizer do nothing (a bare step: "
         f"{statistics.median(bare_steps):.1f} µs). So all code is in the cache, which makes it less than a real step "
-        f"pays, and there is little noise. Rare work is the end of an interval and the sampling of costs.",
+        f"pays, and there is little noise. Rare work is the end of an interval and the sampling of costs. What this "
+        f"model gives is no tensor, so no step of it is plain (decision 0012): a real one of `Trainer` is shorter.",
     )
 
 

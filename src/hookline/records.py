@@ -12,6 +12,7 @@ Value = float | list[Any]
 
 Kind = Literal["step", "epoch", "eval"]
 
+_ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps would make one for each row
 SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -40,7 +41,7 @@ class MetricRow:
             "kind": self.kind,
             "seconds": round(self.seconds, 6),
         }
-        return json.dumps(row, allow_nan=False)
+        return _ENCODER.encode(row)
 
     @classmethod
     def from_json(cls, line: str) -> MetricRow:

@@ -17,6 +17,7 @@ class Agenda:
 
     __slots__ = (
         "_clock",
+        "_due",
         "_evals",
         "_logs",
         "_looked",
@@ -39,6 +40,7 @@ class Agenda:
         self.saves: list[Schedule | AtSteps] = []
         """When checkpoints are due."""
         self.max_duration: Duration | None = None
+        self._due: float = 0
         self.wake: float = 0
         self.finished = False
         """Whether ``max_duration`` is reached."""
@@ -66,8 +68,22 @@ class Agenda:
         self._sample(clock.step)
         self.finished = self.max_duration is not None and clock.reached(self.max_duration)
         schedules = [schedule for schedule in (self._logs, self._evals, *self.saves) if schedule is not None]
-        sample = (self._pick + self.sampling,) if self._sampler.needed else ()
-        self.wake = min([self._end(), clock.step + FOLD // 2, *sample, *(s.next_step(clock) for s in schedules)])
+        self._due = min([self._end(), clock.step + FOLD // 2, *(s.next_step(clock) for s in schedules)])
+        self._wake_for_sample()
+
+    def _wake_for_sample(self) -> None:
+        self.wake = min(self._due, self._pick + self.sampling) if self._sampler.needed else self._due
+
+    def only_sampling(self) -> bool:
+        """Whether nothing is due at this step but to begin or to end the timing of hooks; that is done then."""
+        step = self._clock.step
+        if not self.wake or step >= self._due:
+            return False
+        self._sampler.seen += step - self._looked
+        self._looked = step
+        self._sample(step)
+        self._wake_for_sample()
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         return {name: s and s.state_dict() for name, s in (("logs", self._logs), ("evals", self._evals))}

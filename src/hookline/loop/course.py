@@ -206,6 +206,9 @@ class Course:
 
     def wake_up(self) -> None:
         """After a step at which something may be due: an interval, an evaluation, the edge, the end."""
+        if not self.at_edge and self.agenda.only_sampling():
+            self._line.hooks = self._line.timed if self.agenda.sampling else self._line.fast
+            return
         if self.at_edge:
             self.end_epoch_training(completed=True)
         elif self.agenda.interval_due():

@@ -60,7 +60,7 @@ def count(batch: Any) -> tuple[int, int | None]:
     if (kind is tuple or kind is list) and batch:  # the two cases of nearly every loader, kept fast
         first = batch[0]
         if type(first) is Tensor and first.ndim:
-            return len(first), None
+            return first.size(0), None
     tensor = first_tensor(batch)
     return (tensor.shape[0] if tensor is not None and tensor.ndim else 1), None
 

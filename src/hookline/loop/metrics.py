@@ -290,7 +290,8 @@ class MetricBook:
 
     def _record(self, metrics: Mapping[str, Value], kind: Kind) -> None:
         clock = self._state.clock
-        rows = [MetricRow(name, clock.step, clock.epoch, value, kind, clock.seconds) for name, value in metrics.items()]
+        now = clock.seconds
+        rows = [MetricRow(name, clock.step, clock.epoch, value, kind, now) for name, value in metrics.items()]
         self._newest.update(metrics)
         self._measured.update(dict.fromkeys(metrics, clock.step))
         if self._state.entry_point in ("fit", "train"):

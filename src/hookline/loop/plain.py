@@ -16,6 +16,7 @@ from hookline.errors import StopTraining
 from hookline.loop.answers import check_returned
 from hookline.loop.data import END, LEFT
 from hookline.loop.gradients import raise_explained
+from hookline.loop.supervised import PARTS, parts_of
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
     """As many steps as come before something is due, asked for, or heard; none at all if steps are not plain."""
     state, line, clock, requests, session = loop.state, loop.line, loop.clock, loop.requests, loop.session
-    hooks, run, names = line.hooks, session.run, loop._names
+    hooks, run, task, names = line.hooks, session.run, session.task, loop._names
     if not (loop.steps_are_plain and hooks.plain and len(names) == 1):
         return
     name, optimizer, updates = names[0], state.optimizers[names[0]], clock.updates
     iterator, move, count, position, last = loop.iterator, loop.move, loop.count, loop.position, loop.length - 1
     losses, as_numbers, agenda, swapped = loop._losses, loop.losses_as_numbers, loop.course.agenda, loop.weights.raw
-    loop._window_full, loop._skipped = True, False
+    parts, loop._window_full, loop._skipped = parts_of(task), True, False
     while hooks.plain and line.hooks is hooks and not requests.attention and position < last:
         state.batch = state.outputs = state.loss = MISSING
         requests.waiting = True
@@ -45,20 +46,25 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
             break
         loop.position = position = position + 1
         batch = state.batch = batch if move is None else move(batch)
-        requests.can_skip, heard = True, False
+        requests.can_skip = True
         if hooks.train_step_start:
             line.emit(hooks.train_step_start)
-            batch, heard = state.batch, not hooks.plain
+            batch = state.batch
         loop._window, loop._batch_open = 1, True
-        if heard:  # a hook has just added somebody who hears more
+        if not hooks.plain:  # a hook has just added somebody who hears more
             loop.open_batch()
+            parts = None
         samples, tokens = loop.samples, loop.tokens = count(batch)
         try:
-            loss: Any = train_batch(run, batch)
+            if parts is not None and batch.__class__ in PARTS and len(batch) == 2:
+                state.outputs = outputs = parts[0](batch[0])  # what train_batch would do, without its three calls
+                loss: Any = parts[1](outputs, batch[1])
+            else:
+                loss = train_batch(run, batch)
         except StopTraining as stop:
-            loop.drop_batch(stop.reason, type(session.task).__name__)
+            loop.drop_batch(stop.reason, type(task).__name__)
             break
-        odd = loss.__class__ is not Tensor or loss.ndim or heard or swapped
+        odd = loss.__class__ is not Tensor or loss.ndim or swapped or not hooks.plain
         if odd or requests.skip is not None or loop._touched or loop._driven:
             _general(loop, loss)
             break

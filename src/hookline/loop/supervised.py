@@ -42,21 +42,13 @@ class SupervisedTask(Task[Any]):
         self.loss = loss
         self.optimizer = optimizer
         self.scheduler = scheduler
-        own = type(self).call_model, type(self).compute_loss
-        self._is_usual = own == (SupervisedTask.call_model, SupervisedTask.compute_loss) and isinstance(loss, nn.Module)
 
     def configure_optimizers(self, run: Run) -> Any:
         """What was given: an optimizer, or a class or function that is given the parameters; and the scheduler."""
         return self.optimizer, self.scheduler
 
     def train_batch(self, run: Run, batch: Any) -> Any:
-        state = run._state
-        if not (self._is_usual and state.line.hooks.plain and type(batch) in PARTS and len(batch) == 2):
-            return self.compute_loss(self.call_model(run, batch), batch)
-        modules: Any = self._modules  # the same without the two calls, for plain steps
-        outputs = state.outputs = modules["model"](batch[0])
-        loss = modules["loss"](outputs, batch[1])
-        return {"loss": loss[0], "weight": loss[1]} if type(loss) is tuple else loss
+        return self.compute_loss(self.call_model(run, batch), batch)
 
     def eval_batch(self, run: Run, batch: Any) -> Any:
         outputs = self.call_model(run, batch)
@@ -93,6 +85,12 @@ class SupervisedTask(Task[Any]):
         if type(loss) is tuple:
             return {"loss": loss[0], "weight": loss[1]}
         return loss
+
+
+def parts_of(task: Any) -> tuple[Any, Any] | None:
+    """Model and loss, where a plain step may call the two itself: a loss of torch's own, which gives a tensor."""
+    usual = type(task) is SupervisedTask and type(task.loss).__module__.startswith("torch.nn.")
+    return (task.model, task.loss) if usual else None
 
 
 def _loss_of(outputs: Any) -> Any:
