@@ -59,13 +59,14 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
             if parts is not None and batch.__class__ in PARTS and len(batch) == 2:
                 state.outputs = outputs = parts[0](batch[0])  # what train_batch would do, without its three calls
                 loss: Any = parts[1](outputs, batch[1])
+                odd: Any = False
             else:
                 loss = train_batch(run, batch)
+                odd = loss.__class__ is not Tensor or loss.ndim or loop._touched or loop._driven
         except StopTraining as stop:
             loop.drop_batch(stop.reason, type(task).__name__)
             break
-        odd = loss.__class__ is not Tensor or loss.ndim or swapped or not hooks.plain
-        if odd or requests.skip is not None or loop._touched or loop._driven:
+        if odd or swapped or requests.skip is not None or not hooks.plain:
             _general(loop, loss)
             break
         state.loss = loss

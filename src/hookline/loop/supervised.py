@@ -88,9 +88,10 @@ class SupervisedTask(Task[Any]):
 
 
 def parts_of(task: Any) -> tuple[Any, Any] | None:
-    """Model and loss, where a plain step may call the two itself: a loss of torch's own, which gives a tensor."""
-    usual = type(task) is SupervisedTask and type(task.loss).__module__.startswith("torch.nn.")
-    return (task.model, task.loss) if usual else None
+    """Model and loss, where a plain step may call the two itself: a loss of torch's own, which gives a scalar."""
+    if type(task) is not SupervisedTask or not type(task.loss).__module__.startswith("torch.nn."):
+        return None
+    return (task.model, task.loss) if getattr(task.loss, "reduction", "none") != "none" else None
 
 
 def _loss_of(outputs: Any) -> Any:
