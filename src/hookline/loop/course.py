@@ -40,7 +40,9 @@ class Course:
         self.epoch_open = False
         self.training = False
         self.edge_pending = False
-        """A checkpoint was loaded that was saved at an edge before its evaluation: this is what comes first."""
+        """A checkpoint was loaded that was saved at the edge of an epoch, before its evaluation: this comes first."""
+        self.step_pending = False
+        """The same at the edge of a step inside an epoch."""
 
     # -- the whole -----------------------------------------------------------------------------
 
@@ -120,6 +122,7 @@ class Course:
             "updates_before": self._updates_before,
             "monitors_checked": self._monitors_checked,
             "evaluate": self._requests.evaluate,
+            "save": self._requests.save,
             "stop": None if stop is None or stop.interrupt else (stop.reason, stop.by, stop.step),
         }
 
@@ -134,7 +137,8 @@ class Course:
         self._requests.evaluate = state["evaluate"] and self._requests.can_evaluate
         if state["stop"] is not None:
             self._requests.ask_stop(StopRequest(*state["stop"]))
-        self._requests.attention = self._requests.attention or self._requests.evaluate
+        self._requests.save = state["save"]
+        self._requests.attention = self._requests.attention or self._requests.evaluate or self._requests.save
 
     # -- an epoch ------------------------------------------------------------------------------
 

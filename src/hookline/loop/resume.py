@@ -37,6 +37,7 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
         return False
     checkpoint, snapshot = found
     restore(loop, snapshot)
+    loop.course.step_pending = snapshot.about.pending_eval and not loop.course.edge_pending
     _say_callbacks(loop, snapshot)
     load_callback_states(loop, snapshot.state["callbacks"] if snapshot.state else {})
     _say_environment(loop, checkpoint)

@@ -61,15 +61,9 @@ class Training(Steps):
     def _epoch(self, feed: Feed) -> Generator[Any, None, None]:
         state, line, scopes, requests, course = self.state, self.line, self.scopes, self.requests, self.course
         accumulate, autocast, move, clock = self.settings.accumulate, self._autocast, self.move, self.clock
-        self._leave_if_preempted()
-        fetch, count, length = self.session.fetch, course.counting(self.counter), feed.length or math.inf
-        self.count, self.length = count, length
-        self.iterator = iterator = course.start_epoch(feed)
-        self._restore_random()
-        self.saved_random = None
-        self.position = clock.batch_in_epoch
-        self.exhausted = None
-        while True:
+        over, batch = self._begin_epoch(feed), MISSING
+        fetch, count, iterator, length = self.session.fetch, self.count, self.iterator, self.length
+        while not over:
             hooks = line.hooks
             state.batch = state.outputs = state.loss = MISSING
             if hooks.batch_fetch_start and self.exhausted is None:
@@ -118,6 +112,17 @@ class Training(Steps):
         if course.epoch_open:
             self._drop_window()
             course.cut_epoch(exhausted=batch is END, position=self.position, length=length)
+
+    def _begin_epoch(self, feed: Feed) -> bool:
+        """The data of the epoch, from its first batch or from where it was left. Whether it is over at once."""
+        self._leave_if_preempted()
+        self.count, self.length = self.course.counting(self.counter), feed.length or math.inf
+        self.iterator = self.course.start_epoch(feed)
+        self._restore_random()
+        self.saved_random = self.exhausted = None
+        self.position = self.clock.batch_in_epoch
+        pending, self.course.step_pending = self.course.step_pending, False
+        return pending and self._settle()  # a signal came before an evaluation, or inside it
 
     def _settle(self) -> bool:
         """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""
