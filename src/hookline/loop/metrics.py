@@ -88,6 +88,11 @@ class Series:
                 stacked = values if earlier is None else torch.cat([torch.as_tensor(earlier).to(values)[None], values])
                 self.folded_total = _extreme(self.reduce, stacked)
 
+    def keep_own(self) -> None:
+        """The newest value is about to be given to someone who may change it in place."""
+        if self.values and isinstance(self.values[-1], Tensor):
+            self.values[-1] = self.values[-1].clone()
+
     def state_dict(self) -> dict[str, Any]:
         """As it is, not folded: whether a checkpoint was saved must not change how sums are rounded."""
         values = [v.item() if isinstance(v, Tensor) and v.is_cpu and not v.ndim else v for v in self.values]

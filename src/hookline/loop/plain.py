@@ -31,7 +31,7 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
         return
     name, optimizer, updates = names[0], state.optimizers[names[0]], clock.updates
     iterator, move, count, position, last = loop.iterator, loop.move, loop.count, loop.position, loop.length - 1
-    losses, as_numbers, agenda, swapped = loop._losses, loop.losses_as_numbers, loop.course.agenda, loop.weights.raw
+    losses, agenda, swapped = loop._losses, loop.course.agenda, loop.weights.raw
     parts, loop._window_full, loop._skipped = parts_of(task), True, False
     while hooks.plain and line.hooks is hooks and not requests.attention and position < last:
         state.batch = state.outputs = state.loss = MISSING
@@ -59,10 +59,10 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
             if parts is not None and batch.__class__ in PARTS and len(batch) == 2:
                 state.outputs = outputs = parts[0](batch[0])  # what train_batch would do, without its three calls
                 loss: Any = parts[1](outputs, batch[1])
-                odd: Any = False
+                ours, odd = True, False
             else:
                 loss = train_batch(run, batch)
-                odd = loss.__class__ is not Tensor or loss.ndim or loop._touched or loop._driven
+                ours, odd = False, bool(loss.__class__ is not Tensor or loss.ndim or loop._touched or loop._driven)
         except StopTraining as stop:
             loop.drop_batch(stop.reason, type(task).__name__)
             break
@@ -78,8 +78,9 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
         clock.batch, clock.sample, clock.token = clock.batch + 1, clock.sample + samples, clock.token + (tokens or 0)
         updates[name] += 1
         if losses is not None:
-            losses.values.append(loss.item() if as_numbers else loss.detach().clone())
+            losses.values.append(loss.detach() if ours else loss.detach().clone())
             losses.weights.append(samples)
+            state.lent = losses if ours else None
         if state.schedulers:
             loop._move_schedulers(name)
         optimizer.zero_grad()

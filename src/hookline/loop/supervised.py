@@ -88,10 +88,14 @@ class SupervisedTask(Task[Any]):
 
 
 def parts_of(task: Any) -> tuple[Any, Any] | None:
-    """Model and loss, where a plain step may call the two itself: a loss of torch's own, which gives a scalar."""
+    """Model and loss, where a plain step may call the two itself: a loss of torch's own, which nobody looks into.
+
+    It gives a scalar, and a tensor that nobody else holds.
+    """
     if type(task) is not SupervisedTask or not type(task.loss).__module__.startswith("torch.nn."):
         return None
-    return (task.model, task.loss) if getattr(task.loss, "reduction", "none") != "none" else None
+    loss: Any = task.loss
+    return (task.model, loss) if getattr(loss, "reduction", "none") != "none" and not loss._forward_hooks else None
 
 
 def _loss_of(outputs: Any) -> Any:

@@ -36,8 +36,6 @@ class Training(Steps):
         self.saved_feed: dict[str, Any] = {}  # from a checkpoint, until the loader is known
         self.saved_random: dict[str, Any] | None = None
         self.steps_are_plain = self._bare and not self._autocast
-        # On the CPU a number is the cheapest copy of a loss. On a device nothing is read before an interval ends.
-        self.losses_as_numbers = self.state.device.type == "cpu"
         self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
 
     def _train(self, feed: Feed) -> Generator[Any, None, None]:

@@ -41,6 +41,12 @@ class Metrics(Protocol):
     def names(self) -> Iterator[str]: ...
 
 
+class Lent(Protocol):
+    """What holds a loss that it shares with the step."""
+
+    def keep_own(self) -> None: ...
+
+
 class Answers(Protocol):
     """What the answers of ``Run`` need of the loop."""
 
@@ -79,6 +85,8 @@ class RunState:
     batch: Any = MISSING
     outputs: Any = MISSING
     loss: Any = MISSING
+    lent: Lent | None = None
+    """Where the loss of this step is logged without a copy of its own, because nobody has asked for it yet."""
     optimizer: Any = MISSING
     exception: Any = MISSING
     checkpoint: Any = MISSING
