@@ -9,7 +9,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check docs bench clean
+.PHONY: help demo test chaos check docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ demo: $(VENV)/.installed-demo ## train a small model and show what the callbacks
 
 test: $(VENV)/.installed-test ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q $(ARGS)
+
+chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (ten minutes)
+	HOOKLINE_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q --timeout 900 tests/chaos tests/checkpoint $(ARGS)
 
 # The demo extra is there for mypy: the result must not depend on what else is installed.
 check: $(VENV)/.installed-check $(VENV)/.installed-demo ## lint, format, types, layers, generated docs

@@ -19,6 +19,7 @@ LAST_LINES = {
     "04_gan.py": (r"([\d.]+) \+- [\d.]+ after it", 1.6, 2.4),
     "05_lbfgs.py": (r"accuracy on 360 held-out digits: ([\d.]+)", 0.87, 1.0),
     "06_tokens.py": (r"held out: ([\d.]+) bits", 1.0, 4.2),
+    "07_resume.py": (r"val/loss at the end: ([\d.]+)", 0.2, 0.45),
 }
 
 

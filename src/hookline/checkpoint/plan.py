@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from hookline.checkpoint.names import check_name
 from hookline.checkpoint.retention import Keep
@@ -14,6 +15,9 @@ from hookline.progress import Duration
 
 FOLDER = "checkpoints"
 """Where checkpoints lie in a run's folder, unless a plan says otherwise; a resume looks there."""
+
+FIELDS = ("step", "epoch", "batch", "sample", "generation")
+"""What a name may hold, besides metrics, which have a slash in theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,9 @@ class SavePlan:
     on_exception: bool = False
     keep: Keep | None = None
     """``None`` keeps all."""
+    monitor: str | None = None
+    """The metric by which one is the best."""
+    mode: Literal["min", "max"] = "min"
     weights_only: bool = False
     background: bool = False
     name: str | None = None
@@ -37,8 +44,8 @@ class SavePlan:
             raise SetupError(
                 f"on_save_error={self.on_error!r}: give 'raise', or 'warn' to go on without the checkpoint"
             )
-        if self.name is not None and not any(field in ("step", "batch", "sample") for field in _fields(self.name)):
-            raise SetupError(f"name={self.name!r}: each checkpoint needs its own; write '{{step}}' into it")
+        if self.name is not None:
+            self._check_name(self.name)
 
     def name_of(self, about: About) -> str | None:
         """The name of one checkpoint.
@@ -49,24 +56,41 @@ class SavePlan:
         """
         if self.name is None:
             return None
-        known: dict[str, float] = {
-            "step": about.step,
-            "epoch": about.epoch,
-            "batch": about.batch,
-            "sample": about.sample,
-        }
-        known |= {"generation": about.generation, **about.metrics}
+        return check_name(_filled(self.name, {**about.metrics, **{field: getattr(about, field) for field in FIELDS}}))
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether ``resume="auto"`` finds what this plan saves."""
+        return self.folder == FOLDER and not self.weights_only
+
+    def _check_name(self, name: str) -> None:
+        """Said when the callback is made, and not hours later, when the first checkpoint is due."""
         try:
-            return check_name(string.Formatter().vformat(self.name, (), known))
+            fields = [field for _, field, _, _ in string.Formatter().parse(name) if field is not None]
+            check_name(_filled(name, dict.fromkeys(FIELDS, 1)))
         except (KeyError, ValueError, IndexError, AttributeError) as error:
             raise SetupError(
-                f"name={self.name!r} cannot be filled in ({error}); there is {', '.join(known)}, and the metrics "
-                f"that were measured at this step"
+                f"name={name!r} cannot be filled in ({error}); there is {', '.join(FIELDS)}, and metrics such as "
+                f"val/loss: write for example '{{step:06d}}-{{val/loss:.3f}}'"
             ) from error
+        if not any(field in ("step", "batch", "sample") for field in fields):
+            raise SetupError(f"name={name!r}: each checkpoint needs its own; write '{{step}}' into it")
 
 
-def _fields(template: str) -> list[str | None]:
-    try:
-        return [field for _, field, _, _ in string.Formatter().parse(template)]
-    except ValueError as error:
-        raise SetupError(f"name={template!r} is no template: {error}; write for example 'step-{{step:08d}}'") from error
+class _NotMeasured:
+    """A metric that has no value at this step: a save because of a signal, say, comes between two evaluations."""
+
+    def __format__(self, spec: str) -> str:
+        format(1.0, spec)
+        return "none"
+
+
+class _Known(dict[str, Any]):
+    def __missing__(self, field: str) -> _NotMeasured:
+        if "/" in field:
+            return _NotMeasured()
+        raise KeyError(field)
+
+
+def _filled(template: str, known: Mapping[str, Any]) -> str:
+    return string.Formatter().vformat(template, (), _Known(known))

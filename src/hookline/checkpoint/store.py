@@ -161,8 +161,8 @@ class Store:
         return None if found is None else found[0]
 
     def load_newest(self, strict: bool = False, exact: bool = True) -> tuple[Checkpoint, Snapshot] | None:
-        """``newest_valid`` and ``load`` in one pass over the files."""
-        return self._first(self.load, strict, exact)
+        """``newest_valid`` and ``load`` in one pass over the files; those of weights only are not among them."""
+        return self._first(self.load, strict, exact, whole=True)
 
     def delete(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint of this folder: first its name, so that it is never seen half there."""
@@ -237,10 +237,13 @@ class Store:
         path = checkpoint.path if isinstance(checkpoint, Checkpoint) else Path(checkpoint).absolute()
         return inspect(path)
 
-    def _first(self, attempt: Callable[[Checkpoint], _T], strict: bool, exact: bool) -> tuple[Checkpoint, _T] | None:
+    def _first(
+        self, attempt: Callable[[Checkpoint], _T], strict: bool, exact: bool, whole: bool = False
+    ) -> tuple[Checkpoint, _T] | None:
         valid, rejected = self._scan()
         skipped = [f"{item.path.name} ({item.reason})" for item in rejected]
-        for checkpoint in reversed([item for item in valid if item.about.exact or not exact]):
+        usable = [item for item in valid if (item.about.exact or not exact) and not (whole and item.weights_only)]
+        for checkpoint in reversed(usable):
             if strict and skipped:
                 break
             try:

@@ -25,8 +25,17 @@ from hookline.errors import CheckpointNotFoundError, HooklineError
 VARIABLE: Final = "HOOKLINE_VERIFY_RESUME"
 POLL: Final = 0.02
 """Seconds between two looks at the folder of a run that is to be killed."""
-NOT_COMPARED: Final = ("about/seconds", "about/run", "about/generation", "about/environment", "*/seconds")
-"""Wall time, and which process it was: these differ between any two runs."""
+NOT_COMPARED: Final = (
+    "about/seconds",
+    "about/run",
+    "about/generation",
+    "about/environment",
+    "about/metrics",
+    "*/seconds",
+    "state/history/bytes",
+)
+"""Wall time, also as the text in the rows, and which process it was: these differ between any two runs. The metrics
+are compared in the state, after what they are computed from."""
 
 
 @dataclass(frozen=True, slots=True)

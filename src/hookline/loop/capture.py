@@ -45,6 +45,7 @@ def capture_state(loop: Loop) -> dict[str, Any]:
         "random": random_states(),
         "data": {"seed": session.seed, "feed": {} if loop.feed is None else loop.feed.state_dict()},
         "course": loop.course.state_dict(),
+        "save": loop.saving.due,
         "ended": loop.stop_reason() if loop.course.over else None,
         "metrics": session.book.state_dict(),
         "history": {"bytes": session.rows_written()},
@@ -130,6 +131,12 @@ def _load_named(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) ->
             value.load_state_dict(saved[name])
         except (ValueError, KeyError) as error:
             raise CheckpointMismatchError(f"{what}/{name} does not fit the checkpoint: {error}") from error
+        # Torch takes the state of another kind of optimizer without a word, and fails at the first step.
+        if lacking := [key for key in value.defaults if any(key not in group for group in value.param_groups)]:
+            raise CheckpointMismatchError(
+                f"{what}/{name} does not fit the checkpoint: that of the checkpoint has no {', '.join(lacking)}, which "
+                f"{type(value).__name__} needs; make one of the same kind as before"
+            )
 
 
 # -- random states -------------------------------------------------------------------------------
@@ -190,7 +197,7 @@ def _state_of(loop: Loop, member: Member[Run]) -> dict[str, Any]:
     held = dict(_held(loop, callback))
     state = {key: value for key, value in callback.state_dict().items() if key not in held}
     gates = {event: [gate.state_dict() for gate in found] for event, found in _gates(member)}
-    return {"state": state, "held": {name: part.state_dict() for name, part in held.items()}, "gates": gates}
+    return {"state": state, "held": {name: _part_state(part) for name, part in held.items()}, "gates": gates}
 
 
 def _load_state(loop: Loop, member: Member[Run], saved: Mapping[str, Any]) -> None:
@@ -199,20 +206,29 @@ def _load_state(loop: Loop, member: Member[Run], saved: Mapping[str, Any]) -> No
     callback.load_state_dict({**saved["state"], **named})
     for name, state in saved["held"].items():
         if name in held:
-            held[name].load_state_dict(state)
+            _load_part(held[name], state)
     for event, gates in _gates(member):
         for gate, state in zip(gates, saved["gates"].get(event, ()), strict=False):
             gate.load_state_dict(state)
 
 
 def _held(loop: Loop, callback: Callback) -> Iterator[tuple[str, Any]]:
-    """Modules, metrics and optimizers that a callback holds, unless it saves its state in its own way."""
+    """Modules, metrics, optimizers and generators that a callback holds, unless it saves its state in its own way."""
     if type(callback).state_dict is not Callback.state_dict:
         return
-    ours = {id(loop.session.module), id(loop.state.model), *map(id, loop.state.optimizers.values())}
+    ours = {id(loop.session.module), id(loop.state.model), id(torch.default_generator)}
+    ours.update(map(id, loop.state.optimizers.values()))
     for name, value in vars(callback).items():
-        if isinstance(value, nn.Module | torch.optim.Optimizer) and id(value) not in ours:
+        if isinstance(value, nn.Module | torch.optim.Optimizer | torch.Generator) and id(value) not in ours:
             yield name, value
+
+
+def _part_state(part: Any) -> Any:
+    return part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
+
+
+def _load_part(part: Any, state: Any) -> None:
+    part.set_state(state) if isinstance(part, torch.Generator) else part.load_state_dict(state)
 
 
 def _gates(member: Member[Run]) -> Iterator[tuple[str, list[Gate]]]:

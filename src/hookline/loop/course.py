@@ -43,16 +43,19 @@ class Course:
         """A checkpoint was loaded that was saved at the edge of an epoch, before its evaluation: this comes first."""
         self.step_pending = False
         """The same at the edge of a step inside an epoch."""
+        self.cut_pending = False
+        """A checkpoint was loaded that was saved inside an epoch: if the run is over, the epoch is still to end."""
 
     # -- the whole -----------------------------------------------------------------------------
 
     def start_training(self) -> None:
         self.training = True
         self._state.stage = "train"
-        self._announced = False
         self._drop_moment()
         if not self._resumed:
             self._updates_before = self._weights.updates()
+        self._announced = self._announced and self._resumed and self._requests.stop is not None
+        self.cut_pending = self._resumed and self._mid_epoch and not self.edge_pending
         self._resumed = False
         task = self._session.task
         if not (task.model if isinstance(task, SupervisedTask) else self._state.model).training:
@@ -84,7 +87,8 @@ class Course:
 
     def counting(self, count: Callable[[Any], tuple[int, int | None]]) -> Callable[[Any], tuple[int, int | None]]:
         """How batches are counted; where a duration is in tokens, a batch without their number is an error."""
-        durations = (self._state.max_duration, self._session.settings.eval_every, self._session.settings.log_every)
+        settings, saves = self._session.settings, [save.every for save in self.agenda.saves]
+        durations = (self._state.max_duration, settings.eval_every, settings.log_every, *saves)
         if not any(duration is not None and duration.unit == "tok" for duration in durations):
             return count
 
@@ -122,7 +126,7 @@ class Course:
             "updates_before": self._updates_before,
             "monitors_checked": self._monitors_checked,
             "evaluate": self._requests.evaluate,
-            "save": self._requests.save,
+            "announced": self._announced and stop is not None and not stop.interrupt,
             "stop": None if stop is None or stop.interrupt else (stop.reason, stop.by, stop.step),
         }
 
@@ -135,10 +139,10 @@ class Course:
         self._updates_before = state["updates_before"]
         self._monitors_checked = state["monitors_checked"]
         self._requests.evaluate = state["evaluate"] and self._requests.can_evaluate
+        self._announced = state["announced"]
         if state["stop"] is not None:
             self._requests.ask_stop(StopRequest(*state["stop"]))
-        self._requests.save = state["save"]
-        self._requests.attention = self._requests.attention or self._requests.evaluate or self._requests.save
+        self._requests.attention = self._requests.attention or self._requests.evaluate
 
     # -- an epoch ------------------------------------------------------------------------------
 
@@ -146,7 +150,8 @@ class Course:
         """The epoch's iterator; where the last ``fit`` was stopped inside it, at the batch that comes next."""
         line, clock = self._line, self._clock
         self._drop_moment()
-        self.at_edge, self.epoch_open, self._mark = False, True, len(self._scopes)
+        self.at_edge = self.cut_pending = False
+        self.epoch_open, self._mark = True, len(self._scopes)
         self._epoch_trained = False
         begins = not self._mid_epoch
         if begins:
@@ -229,9 +234,8 @@ class Course:
         self._line.hooks = self._line.timed if self.agenda.sampling else self._line.fast
         if self.agenda.eval_due() and requests.can_evaluate:
             requests.evaluate = True
-        if any(schedule.due(self._clock) for schedule in self.agenda.saves):
-            requests.save = True
-        requests.attention = requests.attention or requests.evaluate or requests.save or self.agenda.finished
+        save = any(schedule.due(self._clock) for schedule in self.agenda.saves)
+        requests.attention = requests.attention or requests.evaluate or save or self.agenda.finished
 
     def _end_interval(self) -> None:
         if self._book.end_interval():

@@ -198,7 +198,9 @@ def leave_if_preempted(loop: Loop) -> None:
     asked = loop.requests.preempt
     if asked is None or loop.line.hooks is loop.line.silent:
         return
-    if loop.saving.can_leave_evaluation or loop.state.entry_point not in ("fit", "train"):
+    if loop.state.entry_point not in ("fit", "train"):
+        raise loop.saving.preempted()
+    if loop.saving.can_leave_evaluation:
         raise Preempted(asked)
 
 

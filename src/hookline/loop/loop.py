@@ -144,6 +144,8 @@ class Loop(Training):
                 error = Preempted(self.requests.preempt, checkpoint=self.saving.latest())
             if isinstance(error, Preempted):
                 error.result = self.result()
+                for note in getattr(error, "__notes__", ()):  # Python shows no notes of a SystemExit
+                    logger.error("%s", note)
             return error
         finally:
             self.saving.close()
@@ -186,7 +188,7 @@ class Loop(Training):
     def _finish_saves(self, error: BaseException | None) -> list[BaseException]:
         """Before ``teardown``: what is saved after an error, and the end of what is being written; its errors."""
         if error is not None and not isinstance(error, Preempted):
-            self.saving.failed(error, exact=self.session.fetch_failed)
+            self.saving.failed(error, exact=error is self.session.failed_fetch)
         return self.saving.wait()
 
     def added(self, member: Member[Run]) -> None:

@@ -12,7 +12,7 @@ from hookline.checkpoint import Checkpoint, Snapshot, Store
 from hookline.checkpoint.names import MANIFEST
 from hookline.checkpoint.plan import FOLDER
 from hookline.checkpoint.request import Resume
-from hookline.errors import CheckpointNotFoundError, HooklineWarning
+from hookline.errors import CheckpointMismatchError, CheckpointNotFoundError, HooklineWarning
 from hookline.loop.capture import load_callback_states, restore
 from hookline.loop.saving import environment
 from hookline.run import MISSING
@@ -38,10 +38,13 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
     checkpoint, snapshot = found
     restore(loop, snapshot)
     loop.course.step_pending = snapshot.about.pending_eval and not loop.course.edge_pending
+    if snapshot.about.pending_eval and snapshot.state and snapshot.state["save"]:
+        loop.requests.save = loop.requests.attention = True  # it was due after the evaluation that was left
     _say_callbacks(loop, snapshot)
     load_callback_states(loop, snapshot.state["callbacks"] if snapshot.state else {})
     _say_environment(loop, checkpoint)
-    own = state.folder is not None and checkpoint.path.is_relative_to(state.folder)
+    # The folder may be a link, or the path may lead there on another way.
+    own = state.folder is not None and checkpoint.path.resolve().is_relative_to(state.folder.resolve())
     _rewind(loop, checkpoint, snapshot, own=own)
     if own:
         loop.saving.run_id = checkpoint.about.run
@@ -56,8 +59,8 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
     elif checkpoint.about.finished:
         loop.requests.stop = None  # it had stopped; now it is asked for more
     logger.info("going on from %s: step %d, epoch %d", checkpoint.path, state.clock.step, state.clock.epoch)
-    for rejected in store.rejected():
-        state.checkpoint = rejected.path
+    for path in _passed_over(store, checkpoint, resume):
+        state.checkpoint = path
         loop.line.emit(loop.line.hooks.checkpoint_rejected)
     state.checkpoint = checkpoint.path
     loop.line.emit(loop.line.hooks.checkpoint_loaded)
@@ -68,7 +71,7 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
 def _find(loop: Loop, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot] | None]:
     if resume.path == "auto":
         store = Store(loop.state.folder / FOLDER) if loop.state.folder else Store(FOLDER)
-        return store, store.load_newest(strict=resume.strict)
+        return store, _newest(store, resume)
     path = Path(resume.path).absolute()
     if (path / MANIFEST).exists() or not path.is_dir():
         store = Store(path.parent)
@@ -78,10 +81,29 @@ def _find(loop: Loop, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot
             _warn(f"{path} was saved after an error inside a step: what follows is not what would have followed")
         return store, (checkpoint, snapshot)
     store = Store(path / FOLDER if (path / FOLDER).is_dir() else path)
-    found = store.load_newest(strict=resume.strict)
+    found = _newest(store, resume)
     if found is None:
         raise CheckpointNotFoundError(f"resume={str(resume.path)!r}: there is no checkpoint in {store.folder}")
     return store, found
+
+
+def _newest(store: Store, resume: Resume) -> tuple[Checkpoint, Snapshot] | None:
+    found = store.load_newest(strict=resume.strict)
+    if found is None and any(checkpoint.weights_only for checkpoint in store.checkpoints()):
+        raise CheckpointMismatchError(
+            f"{store.folder} holds weights only, so a run cannot go on from there; start a new run with "
+            f"callbacks=[hl.LoadWeights(path)]"
+        )
+    return found
+
+
+def _passed_over(store: Store, checkpoint: Checkpoint, resume: Resume) -> list[Path]:
+    """The damaged ones that the newest was looked for among; none where a checkpoint was named."""
+    if resume.path != "auto" and (Path(resume.path) / MANIFEST).exists():
+        return []
+    there = [found.path for found in store.checkpoints() if found.about.exact and not found.weights_only]
+    newer = there[there.index(checkpoint.path) + 1 :]  # whole by their sizes, but not by their hashes
+    return [*(rejected.path for rejected in store.rejected()), *newer]
 
 
 def _begin_anew(loop: Loop) -> None:

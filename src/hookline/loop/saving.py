@@ -17,10 +17,10 @@ from hookline.checkpoint.background import BackgroundWriter
 from hookline.checkpoint.encode import check
 from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.retention import Keep, best, to_delete
-from hookline.errors import CheckpointError, Preempted, SetupError, add_secondary
+from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary
 from hookline.loop.capture import callback_states, capture_state, capture_weights
 from hookline.loop.verification import AtSteps, Verification
-from hookline.progress import Schedule
+from hookline.progress import Clock, Schedule
 from hookline.run import MISSING, StopRequest
 
 if TYPE_CHECKING:
@@ -40,10 +40,15 @@ class Target:
         self.store = Store(folder / plan.folder)
         self.schedule = schedule
         self.asked = False
+        self.deferred = False
+        """It was due at the last step, and is saved when the run is closed, as finished."""
         self.saved: tuple[int, int] | None = None
         """The step and batch of the last one that was saved."""
         self._wake = wake
         self.writer = BackgroundWriter(self._write_and_wake) if plan.background else None
+
+    def is_due(self, clock: Clock) -> bool:
+        return self.asked or (self.schedule is not None and self.schedule.due(clock))
 
     def write(self, snapshot: Snapshot) -> Checkpoint:
         """Write it, then delete what no rule keeps."""
@@ -111,27 +116,47 @@ class Saving:
         folder = self._loop.state.folder
         if folder is None:
             raise SetupError("this run writes nothing (folder=False), so it cannot save; give it a folder")
+        if self._verification is not None:
+            return Target(plan, folder, None, self._wake)  # one that is never asked
         if any(target.plan.folder == plan.folder for target in self._targets):
             raise SetupError(
                 f"two callbacks save in {plan.folder!r}, and each would delete what the other keeps; "
                 f"give one of them another dirpath"
             )
+        self._check_found(plan, folder)
         agenda, schedule = self._loop.course.agenda, None
-        if self._verification is not None:
-            return Target(plan, folder, None, self._wake)  # one that is never asked
         if plan.every is not None:
             schedule = Schedule(plan.every.of(self._loop.state.max_duration))
             schedule.fired(self._loop.clock)
             agenda.saves.append(schedule)
+            agenda.wake = 0  # one that joins in the middle of a run may be due before anything else is
         target = Target(plan, folder, schedule, self._wake)
         target.store.sweep()
         self._targets.append(target)
         return target
 
+    def _check_found(self, plan: SavePlan, folder: Path) -> None:
+        """What ``resume="auto"`` does not find must not be begun anew in silence."""
+        resume = self._loop.settings.resume
+        asked = resume is not None and resume.path == "auto" and not self._loop.clock.step
+        if asked and not plan.weights_only and not plan.is_resumed and not Store(folder / FOLDER).latest():
+            found = Store(folder / plan.folder).latest()
+            if found is not None:
+                raise SetupError(
+                    f"resume='auto' looks in {str(folder / FOLDER)!r}, where there is nothing, and this run has saved "
+                    f"in {str(found.path.parent)!r}: give resume={str(found.path.parent)!r}, or leave out dirpath"
+                )
+
     def check_states(self) -> None:
-        """What cannot be saved is said before the first step."""
-        if self._targets:
+        """What cannot be saved is said before the first step, and is an error where a callback saves all of it."""
+        if not self._targets:
+            return
+        try:
             check(capture_state(self._loop))
+        except StateError as error:
+            if any(not target.plan.weights_only for target in self._targets):
+                raise
+            logger.warning("only weights can be saved, also when a signal comes: %s", error)
 
     def wait(self) -> list[BaseException]:
         """Wait for what is being written; the errors of it."""
@@ -158,7 +183,7 @@ class Saving:
     def ask(self, target: Target) -> None:
         """Save for this plan at the end of this step."""
         if target in self._targets:
-            target.asked = self._loop.requests.save = self._loop.requests.attention = True
+            target.asked = self._loop.requests.attention = True
 
     def settle(self) -> None:
         """At the edge of a step: what was written behind our back, then what is due or asked for."""
@@ -166,18 +191,15 @@ class Saving:
         for target in self._targets:
             if target.writer is not None:
                 self._guarded(target, target.writer.poll)
-        if not requests.save:
-            return
-        requests.save = False
-        due = [t for t in self._targets if t.asked or (t.schedule is not None and t.schedule.due(clock))]
-        if not due:  # `run.request_save()` names no plan
-            due = self._targets or [self._own_target()]
+        everywhere, requests.save = requests.save, False  # `run.request_save()` names no plan
         over = self._loop.course.over
-        for target in due:
+        due = [target for target in self._targets if everywhere or target.is_due(clock)]
+        for target in due or ([self._own_target()] if everywhere else []):
             if target.schedule is not None:
                 target.schedule.fired(clock)
             target.asked = False
-            if not (over and target.plan.at_end):  # it is saved in a moment, as finished
+            target.deferred = over and target.plan.at_end
+            if not target.deferred:
                 self._save(target)
         if self._verification is not None and clock.step >= self._verification.stop_at:
             leave = Preempted(0)
@@ -187,7 +209,7 @@ class Saving:
     def interrupted(self) -> None:
         """Ctrl-C: another process can go on where this one stops."""
         for target in self._targets:
-            if target.plan.at_end:
+            if target.plan.is_resumed:
                 self._save_once(target)
 
     def preempted(self, *, pending_eval: bool = False) -> Preempted:
@@ -199,8 +221,11 @@ class Saving:
         loop.line.emit(loop.line.hooks.preempt)
         requests.stop = earlier  # the signal stops this process, not the run
         if loop.state.entry_point in ("fit", "train") and loop.state.folder is not None:
-            full = [target for target in self._targets if not target.plan.weights_only]
-            found = self._save_once((full or [self._own_target()])[0], pending_eval=pending_eval)
+            target = next((found for found in self._targets if found.plan.is_resumed), None) or self._own_target()
+            try:
+                found = self._save_once(target, pending_eval=pending_eval)
+            except StateError as error:  # in a run that has no callback that saves, nobody has looked before
+                logger.error("not saved: %s", error)
         requests.stop = stop
         return Preempted(number, checkpoint=found)
 
@@ -209,16 +234,20 @@ class Saving:
         loop = self._loop
         if loop.clock.step == self.began_at and not loop.course.over:
             return
-        for target in self._targets:
-            if target.plan.at_end:
+        asked, loop.requests.save = loop.requests.save, False  # in one of the last hooks
+        for target in self._targets or ([self._own_target()] if asked else []):
+            if target.plan.at_end or target.asked or asked:
+                target.asked = target.deferred = False
                 self._save(target, finished=loop.course.over)
 
     def failed(self, error: BaseException, *, exact: bool) -> None:
         """The run ends with an error: save for those who asked for it; what goes wrong here is noted on the error."""
+        if self._loop.clock.step == self.began_at:
+            return  # there is nothing new
         for target in self._targets:
-            if target.plan.on_exception:
+            if target.plan.on_exception or target.deferred:
                 try:
-                    self._save(target, exact=exact)
+                    self._save(target, exact=exact or target.deferred)
                 except Exception as late:
                     add_secondary(error, late)
 
@@ -240,6 +269,11 @@ class Saving:
             return None
 
     @property
+    def due(self) -> bool:
+        """Whether a checkpoint is due or asked for at this step."""
+        return self._loop.requests.save or any(target.is_due(self._loop.clock) for target in self._targets)
+
+    @property
     def is_used(self) -> bool:
         """Whether a callback saves in this run, or it was resumed: then it matters what a resume can do."""
         return bool(self._targets) or self.began_at > 0
@@ -252,9 +286,9 @@ class Saving:
     def best(self) -> Path | None:
         """The best checkpoint by the metric that a callback monitors."""
         for target in self._targets:
-            keep = target.plan.keep
-            if keep is not None and keep.monitor is not None:
-                found = best(target.store.checkpoints(), keep.monitor, keep.mode, 1)
+            plan = target.plan
+            if plan.monitor is not None:
+                found = best(target.store.checkpoints(), plan.monitor, plan.mode, 1)
                 return found[0].path if found else None
         return None
 
@@ -283,18 +317,21 @@ class Saving:
         if not loop.requests.may_save:
             logger.warning("not saved: a second signal came, and what it interrupted may be half done")
             return
-        mark = len(scopes)
-        scopes.enter(line.hooks.around_save)
-        line.emit(line.hooks.checkpoint_save)
-        snapshot = self._snapshot(target.plan, **about)
-        target.saved = (loop.clock.step, loop.clock.batch)
-        if target.writer is None:
-            self._guarded(target, lambda: self._saved(target.write(snapshot)))
-        elif at_once or about:  # the last of a run: nothing goes on behind it
-            self._guarded(target, target.writer.wait)
-            self._guarded(target, lambda: self._saved(target.write(snapshot)))
-        else:
-            self._guarded(target, lambda: target.writer.submit(snapshot, self._saved))
+        mark, writer = len(scopes), target.writer
+        if writer is not None:
+            self._guarded(target, writer.wait)  # an error of the one before is not one of this
+        try:
+            scopes.enter(line.hooks.around_save)
+            line.emit(line.hooks.checkpoint_save)
+            snapshot = self._snapshot(target.plan, **about)
+            target.saved = (loop.clock.step, loop.clock.batch)
+            if writer is None or at_once or about:  # the last of a run: nothing goes on behind it
+                self._guarded(target, lambda: self._saved(target.write(snapshot)))
+            else:
+                self._guarded(target, lambda: writer.submit(snapshot, self._saved))
+        except BaseException as error:
+            scopes.leave(mark, because=error)
+            raise
         scopes.leave(mark)
 
     def _snapshot(self, plan: SavePlan, **about: Any) -> Snapshot:
@@ -322,7 +359,7 @@ class Saving:
     def _guarded(self, target: Target, act: Any) -> None:
         try:
             act()
-        except CheckpointError as error:
+        except (CheckpointError, StateError) as error:
             self._failed(target, error)
 
     def _failed(self, target: Target, error: Exception) -> None:
@@ -331,7 +368,7 @@ class Saving:
         line.emit(line.hooks.checkpoint_failed)
         state.exception = earlier
         target.saved = None
-        if target.plan.on_error == "raise" or not isinstance(error, CheckpointError):
+        if target.plan.on_error == "raise" or not isinstance(error, CheckpointError | StateError):
             raise error
         logger.warning("a checkpoint could not be saved, and the run goes on: %s", error)
 

@@ -55,7 +55,8 @@ class Session:
         )
         self.rows: JsonLines | None = None
         self.seed = 0
-        self.fetch_failed = False
+        self.failed_fetch: BaseException | None = None
+        """The error of the training loader: it rose between two steps."""
         self.state = RunState(
             line=self.line,
             requests=Requests(),
@@ -136,7 +137,7 @@ class Session:
             return LEFT
         if isinstance(error, Exception):
             error.add_note(f"while fetching a batch, at {self.where()}")
-            self.fetch_failed = True
+            self.failed_fetch = error if self.state.stage == "train" else None
         raise error
 
     # -- opening -------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ class Session:
         if not self._ready:
             self.seed = torch.initial_seed() if self.settings.seed is None else self.settings.seed
             state.config.setdefault("seed", self.seed)
-        self.fetch_failed = False
+        self.failed_fetch = None
         if entry_point in ("fit", "train"):
             if not self._ready:
                 self._make_folder()

@@ -45,7 +45,7 @@ class Training(Steps):
             self._restore_random()
             if self.course.edge_pending:
                 self.course.finish_pending_edge()
-            while not self.course.decided():
+            while not self.course.decided() or self.course.cut_pending:
                 yield from self._epoch(feed)
             self._leave_if_preempted()
             self.course.end_training(mark)
@@ -110,6 +110,7 @@ class Training(Steps):
         if course.epoch_open:
             self._drop_window()
             course.cut_epoch(exhausted=batch is END, position=self.position, length=length)
+            self.saving.settle()
 
     def _begin_epoch(self, feed: Feed) -> bool:
         """The data of the epoch, from its first batch or from where it was left. Whether it is over at once."""
@@ -120,7 +121,7 @@ class Training(Steps):
         self.saved_random = self.exhausted = None
         self.position = self.clock.batch_in_epoch
         pending, self.course.step_pending = self.course.step_pending, False
-        return pending and self._settle()  # a signal came before an evaluation, or inside it
+        return (pending and self._settle()) or self.course.over  # a signal came before an evaluation, or inside it
 
     def _settle(self) -> bool:
         """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""

@@ -37,6 +37,8 @@ class Verification:
 class AtSteps:
     """Due at each of some steps; has the methods of ``Schedule``."""
 
+    every = None
+
     def __init__(self, steps: Iterable[int]) -> None:
         self._steps = sorted(steps)
 

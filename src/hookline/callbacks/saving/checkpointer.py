@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.retention import Keep
-from hookline.errors import HooklineWarning, RegistrationError
+from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
 
@@ -26,13 +28,14 @@ class Checkpointer(Callback):
 
     **What is kept.** The last ``keep_last``, the best ``keep_best`` by ``monitor``, and one for ``keep_every`` so
     much training: all of them together. ``keep_last=None`` keeps all. An old one is deleted only when the new one
-    is whole on the disk. A checkpoint counts for ``monitor`` if the metric was measured at its step, so save where
-    you evaluate: ``on_eval=True`` does that, and is the default with a monitor and without ``every``.
+    is whole on the disk. A checkpoint counts for ``monitor`` if the metric was measured at its step. So it is saved
+    after each evaluation, too, if there is a monitor, unless ``on_eval=False``.
 
     **What is written.** ``<folder>/<dirpath>/step-00000500/`` with the weights in ``model.safetensors``, which every
     other tool can read, the rest of the state, and a manifest with sizes and hashes. Nothing in it is a pickle.
     ``weights_only`` leaves the rest out; a run cannot go on from that. ``name`` is a template such as
-    ``"{epoch}-{step:06d}-{val/loss:.3f}"``.
+    ``"{epoch}-{step:06d}-{val/loss:.3f}"``; a metric that was not measured at the step is ``none`` there.
+    ``resume="auto"`` looks in the default ``dirpath`` alone: another is for a second ``Checkpointer``.
 
     **How.** With ``background=True`` the state is copied while training waits, and written while it goes on; one save
     at a time, an error comes at the next step, and the last save is always waited for. ``on_save_error="warn"`` goes
@@ -48,7 +51,7 @@ class Checkpointer(Callback):
     ['step-00000004', 'step-00000006']
     """
 
-    reads = ("*",)  # it runs last: what the others have just decided is in the checkpoint
+    reads: tuple[str, ...] = ("*",)  # it runs last: what the others have just decided is in the checkpoint
 
     def __init__(
         self,
@@ -68,38 +71,54 @@ class Checkpointer(Callback):
         dirpath: str = FOLDER,
         on_save_error: Literal["raise", "warn"] = "raise",
     ) -> None:
-        if keep_best is None:
-            keep_best = 0 if monitor is None else 1
         if keep_last is None and (keep_best or keep_every):
             raise RegistrationError("Checkpointer(keep_last=None) keeps all: leave out keep_best and keep_every")
+        if keep_best is None:
+            keep_best = 0 if monitor is None else 1
         if on_eval is None:
-            on_eval = monitor is not None and every is None
+            on_eval = monitor is not None and not monitor.startswith("train/")
         if every is None and not on_eval:
             every = "1ep"
-        if PurePath(dirpath).is_absolute() or ".." in PurePath(dirpath).parts or not dirpath:
+        parts = PurePath(dirpath).parts
+        if PurePath(dirpath).is_absolute() or ".." in parts or not parts:
             raise RegistrationError(f"Checkpointer(dirpath={dirpath!r}): give a folder inside the run's own")
+        if parts[0] == FOLDER and len(parts) > 1:
+            raise RegistrationError(f"Checkpointer(dirpath={dirpath!r}): {FOLDER!r} holds nothing but checkpoints")
+        if monitor is not None:
+            self.reads = ("*", monitor)  # one that nobody logs is found before the first step
         self.monitor = monitor
         self.on_eval = on_eval
         self._said = False
+        given = None if keep_every is None else Duration.parse(keep_every)
+        self._share = given if given is not None and given.unit == "dur" else None  # until max_duration is known
         self._target: Any = None
-        keep = None
-        if keep_last is not None:
-            keep = Keep(last=keep_last, best=keep_best, monitor=monitor, mode=mode, every=keep_every)
+        keep = _keep(
+            last=1 if keep_last is None else keep_last,
+            best=keep_best,
+            monitor=monitor,
+            mode=mode,
+            every=None if self._share else given,
+        )
         self.plan = SavePlan(
             every=None if every is None else Duration.parse(every),
             at_end=at_end,
             on_exception=on_exception,
-            keep=keep,
+            keep=None if keep_last is None else keep,
+            monitor=monitor,
+            mode=mode,
             weights_only=weights_only,
             background=background,
             name=name,
-            folder=dirpath,
+            folder=str(PurePath(dirpath)),
             on_error=on_save_error,
         )
 
     def on_setup(self, run: Run) -> None:
         if run.entry_point in ("fit", "train"):
-            self._target = run.loop.saving.add(self.plan)
+            plan = self.plan
+            if self._share is not None and plan.keep is not None:
+                plan = replace(plan, keep=replace(plan.keep, every=self._share.of(run.max_duration)))
+            self._target = run.loop.saving.add(plan)
 
     def on_eval_end(self, run: Run) -> None:
         if self.on_eval and run.stage == "val" and run.entry_point == "fit":
@@ -116,3 +135,12 @@ class Checkpointer(Callback):
                 HooklineWarning,
                 stacklevel=2,
             )
+
+
+def _keep(**rules: Any) -> Keep:
+    """The rules, in the words of ``Checkpointer`` if they are wrong."""
+    try:
+        return Keep(**rules)
+    except SetupError as error:
+        mine = re.sub(r"\b(last|best|every)=", r"keep_\1=", str(error))
+        raise RegistrationError(f"Checkpointer: {mine}") from None

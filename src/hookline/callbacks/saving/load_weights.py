@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from torch import nn
 
 from hookline.checkpoint.foreign_weights import read_weights
 from hookline.checkpoint.matching import match
@@ -44,12 +47,13 @@ class LoadWeights(Callback):
         self.path = Path(path)
         self.prefix = prefix
         self.strict = strict
-        self._done = False
+        self._model: weakref.ref[nn.Module] | None = None
+        """The model that has them already."""
 
     def on_setup(self, run: Run) -> None:
-        if self._done or run.clock.step or run.loop.will_resume:
+        if run.clock.step or run.loop.will_resume or (self._model is not None and self._model() is run.model):
             return
-        self._done = True
+        self._model = weakref.ref(run.model)
         weights = read_weights(self.path, prefix=self.prefix)
         own = run.model.state_dict()
         found = match(own, weights, strict=self.strict)

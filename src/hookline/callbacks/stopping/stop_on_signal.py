@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from hookline.events import Callback
 if TYPE_CHECKING:
     from hookline.run import Run
 
+logger = logging.getLogger("hookline")
+
 Requeue = Callable[["Run"], None]
 
 
@@ -23,7 +26,7 @@ class StopOnSignal(Callback):
     When one comes, the step is finished, a checkpoint is saved, ``on_preempt`` and ``on_teardown`` are sent, and
     ``fit`` raises ``hl.Preempted``, with which a script exits with the code 128 + the signal. A second signal leaves
     at once. ``requeue`` is called once, after the checkpoint: a function of ``run``, or ``"slurm"``, which runs
-    ``scontrol requeue`` for this job.
+    ``scontrol requeue`` for this job. If it fails, that is said in the log, and the exit code stays the same.
 
     >>> StopOnSignal("SIGUSR1").signals
     (<Signals.SIGTERM: 15>, <Signals.SIGUSR1: 10>)
@@ -49,10 +52,14 @@ class StopOnSignal(Callback):
         if not self._preempted or self.requeue is None or run.rank != 0:
             return
         self._preempted = False
-        if callable(self.requeue):
-            self.requeue(run)
-        else:
-            _requeue_in_slurm()
+        try:
+            if callable(self.requeue):
+                self.requeue(run)
+            else:
+                _requeue_in_slurm()
+        except Exception as error:  # a note on the way out, which is a SystemExit, would be shown to nobody
+            logger.error("the job was not put back into the queue: %s: %s", type(error).__name__, error)
+            raise
 
 
 def _signal(given: str | int) -> signal.Signals:

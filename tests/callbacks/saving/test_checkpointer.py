@@ -1,0 +1,484 @@
+"""``Checkpointer``: when a run is saved, what is kept, under which names, and what each mistake says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import hookline as hl
+from hookline.checkpoint import Store
+from hookline.errors import CheckpointCorruptError, HooklineWarning, MetricError, RegistrationError, SetupError
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, tiny_data
+
+Act = Callable[[Any], object]
+
+
+class At(hl.Callback):
+    """Does something at an event, at one step or at each."""
+
+    def __init__(self, event: str, act: Act, step: int | None = None) -> None:
+        self.event, self.act, self.step = event, act, step
+
+    def on_event(self, event: str, run: Any) -> None:
+        if event == self.event and self.step in (None, run.clock.step):
+            self.act(run)
+
+
+class Values(hl.Callback):
+    """Logs one value after the other, at each evaluation."""
+
+    writes = ("val/score",)
+
+    def __init__(self, *values: float) -> None:
+        self.values = list(values)
+
+    def on_eval_end(self, run: Any) -> None:
+        run.log({"val/score": self.values.pop(0)})
+
+
+class Stream:
+    """Batches without a length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tiny_data(3))
+
+
+def fail(run: Any) -> None:
+    raise ValueError("planted")
+
+
+def fit(folder: Path, *callbacks: object, val: Any = None, test: Any = None, train: Any = None, **options: Any) -> Any:
+    """Epochs of four steps."""
+    options = {"max_duration": "8st", "seed": 0, **options}
+    trainer = Trainer(folder=folder, callbacks=callbacks, **options)
+    data = tiny_data(4) if train is None else train
+    return trainer.fit(TinyModel(), data, val, test, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+def steps(folder: Path, dirpath: str = "checkpoints") -> list[int]:
+    return [checkpoint.about.step for checkpoint in Store(folder / dirpath).checkpoints()]
+
+
+def names(folder: Path, dirpath: str = "checkpoints") -> list[str]:
+    return sorted(os.listdir(folder / dirpath))
+
+
+# -- when ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        ("3st", [3, 6, 8]),
+        ("1ep", [4, 8]),
+        ("2ep", [8]),
+        ("40sp", [5, 8]),  # eight samples a step: 40 at step 5, 80 never
+        ("0.25dur", [2, 4, 6, 8]),
+        ("1000s", [8]),
+        (hl.Duration.parse("4st"), [4, 8]),
+        (None, [4, 8]),
+    ],
+)
+def test_it_saves_when_it_was_told_to(tmp_path: Path, every: Any, expected: list[int]) -> None:
+    fit(tmp_path, hl.Checkpointer(every, keep_last=None))
+    assert steps(tmp_path) == expected
+
+
+def test_seconds_count_the_time_of_training(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer("0.000001s", keep_last=None, at_end=False))
+    assert steps(tmp_path) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_without_at_end_nothing_is_saved_behind_the_last_one_that_was_due(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer("3st", at_end=False, keep_last=None))
+    assert steps(tmp_path) == [3, 6]
+
+
+def test_the_last_step_is_saved_once_and_as_finished(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer("4st", keep_last=None))
+    assert [c.about.finished for c in Store(tmp_path / "checkpoints").checkpoints()] == [False, True]
+    assert names(tmp_path) == ["step-00000004", "step-00000008"]
+
+
+def test_on_eval_saves_after_each_evaluation_and_nowhere_else(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer(on_eval=True, at_end=False, keep_last=None), val=tiny_data(1), eval_every="3st")
+    assert steps(tmp_path) == [3, 6, 8]  # there is an evaluation at the end
+
+
+def test_on_eval_and_every_are_both_heeded(tmp_path: Path) -> None:
+    checkpointer = hl.Checkpointer("5st", on_eval=True, keep_last=None)
+    fit(tmp_path, checkpointer, val=tiny_data(1), eval_every="4st")
+    assert steps(tmp_path) == [4, 5, 8]
+
+
+def test_an_evaluation_that_is_asked_for_outside_of_fit_saves_nothing(tmp_path: Path) -> None:
+    trainer = Trainer(folder=tmp_path / "run", callbacks=[hl.Checkpointer(on_eval=True, monitor="val/loss")])
+    model = TinyModel()
+    trainer.evaluate(model, tiny_data(1), loss=nn.CrossEntropyLoss())
+    trainer.predict(model, tiny_data(1))
+    trainer.test(model, tiny_data(1), loss=nn.CrossEntropyLoss())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_early_stopping_ends_is_saved_as_finished(tmp_path: Path) -> None:
+    stopper = hl.EarlyStopping("val/score", patience=1, mode="min")
+    result = fit(tmp_path, hl.Checkpointer("1ep"), stopper, Values(1, 2, 3, 4, 5), val=tiny_data(1), max_duration="9ep")
+    assert result.stopped_by == "EarlyStopping"
+    newest = Store(tmp_path / "checkpoints").checkpoints()[-1].about
+    assert (newest.step, newest.finished) == (result.clock.step, True)
+    again = fit(tmp_path, hl.Checkpointer("1ep"), hl.EarlyStopping("val/score", patience=1, mode="min"), Values(),
+                val=tiny_data(1), max_duration="9ep", resume="auto")  # fmt: skip
+    assert (again.clock.step, again.stop_reason) == (result.clock.step, result.stop_reason)
+
+
+def test_data_without_a_length_is_saved_at_the_edges_of_its_epochs(tmp_path: Path) -> None:
+    checkpointer = hl.Checkpointer(monitor="val/loss", keep_last=None)
+    fit(tmp_path, checkpointer, train=Stream(), val=tiny_data(1), max_duration="3ep")
+    assert steps(tmp_path) == [3, 6, 9]
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def test_after_an_error_in_a_step_the_checkpoint_is_inexact_and_auto_passes_it_over(tmp_path: Path) -> None:
+    checkpointer = hl.Checkpointer("2st", on_exception=True)
+    with pytest.raises(ValueError, match="planted"):
+        fit(tmp_path, checkpointer, At("backward_end", fail, step=3))
+    found = Store(tmp_path / "checkpoints").checkpoints()
+    assert [(c.about.step, c.about.exact) for c in found] == [(2, True), (3, False)]
+    went_on: list[Path] = []
+    loaded = At("checkpoint_loaded", lambda run: went_on.append(run.checkpoint))
+    fit(tmp_path, hl.Checkpointer("2st"), loaded, resume="auto")
+    assert [path.name for path in went_on] == ["step-00000002"]
+
+
+def test_an_inexact_checkpoint_can_be_named_and_says_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="planted"):
+        fit(tmp_path, hl.Checkpointer("2st", on_exception=True), At("backward_end", fail, step=3))
+    path = Store(tmp_path / "checkpoints").checkpoints()[-1].path
+    with pytest.warns(HooklineWarning, match="saved after an error inside a step"):
+        result = fit(tmp_path / "other", resume=path)
+    assert result.clock.step == 8
+
+
+class Broken:
+    """A loader that fails once at some batch."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.given = at, 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= 4:
+            raise IndexError
+        self.given += 1
+        if self.given == self.at:
+            raise OSError("the network is gone")
+        return tiny_data(4)[index]
+
+
+def test_after_a_loader_that_fails_between_steps_the_checkpoint_is_exact(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="network"):
+        fit(tmp_path / "run", hl.Checkpointer("1ep", on_exception=True), train=Broken(6))
+    about = Store(tmp_path / "run" / "checkpoints").checkpoints()[-1].about
+    assert (about.step, about.exact) == (5, True)
+    went_on = fit(tmp_path / "run", hl.Checkpointer("1ep"), train=Broken(0), resume="auto")
+    whole = fit(tmp_path / "whole", train=Broken(0))
+    assert all(torch.equal(a, b) for a, b in zip(went_on.model.parameters(), whole.model.parameters(), strict=True))
+
+
+def test_without_on_exception_an_error_saves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="planted"):
+        fit(tmp_path, hl.Checkpointer("2st"), At("backward_end", fail, step=3))
+    assert steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("event", ["setup", "fit_start", "backward_end"])
+def test_an_error_before_the_first_step_saves_nothing(tmp_path: Path, event: str) -> None:
+    with pytest.raises(ValueError, match="planted"):
+        fit(tmp_path, hl.Checkpointer(on_exception=True), At(event, fail))
+    assert steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("event", ["eval_start", "train_end"])
+def test_what_was_due_at_the_last_step_is_not_lost_when_something_fails_behind_it(tmp_path: Path, event: str) -> None:
+    with pytest.raises(ValueError, match="planted"):
+        fit(tmp_path / "run", hl.Checkpointer("4st"), At(event, fail, step=8), test=tiny_data(1))
+    assert steps(tmp_path / "run") == [4, 8]
+    went_on = fit(tmp_path / "run", hl.Checkpointer("4st"), test=tiny_data(1), resume="auto")
+    assert "test/loss" in went_on.metrics
+    whole = fit(tmp_path / "whole", test=tiny_data(1))
+    assert all(torch.equal(a, b) for a, b in zip(went_on.model.parameters(), whole.model.parameters(), strict=True))
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        ({"keep_last": 1}, [8]),
+        ({"keep_last": 2}, [7, 8]),
+        ({}, [6, 7, 8]),
+        ({"keep_last": None}, [1, 2, 3, 4, 5, 6, 7, 8]),
+        ({"keep_last": 1, "keep_every": "3st"}, [3, 6, 8]),
+        ({"keep_last": 1, "keep_every": "1ep"}, [4, 8]),
+        ({"keep_last": 1, "keep_every": "16sp"}, [2, 4, 6, 8]),
+        ({"keep_last": 1, "monitor": "val/score"}, [3, 8]),
+        ({"keep_last": 1, "monitor": "val/score", "mode": "max"}, [1, 8]),
+        ({"keep_last": 1, "monitor": "val/score", "keep_best": 2}, [3, 5, 8]),
+        ({"keep_last": 2, "monitor": "val/score", "keep_best": 1, "keep_every": "4st"}, [3, 4, 7, 8]),
+    ],
+)
+def test_what_any_rule_keeps_is_kept(tmp_path: Path, rules: dict[str, Any], kept: list[int]) -> None:
+    scores = Values(9, 5, 1, 4, 2, 3, 6, 7)
+    fit(tmp_path, hl.Checkpointer("1st", **rules), scores, val=tiny_data(1), eval_every="1st")
+    assert steps(tmp_path) == kept
+
+
+def test_the_only_checkpoint_that_can_be_resumed_stays_beside_a_newer_one_that_cannot(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="planted"):
+        fit(tmp_path, hl.Checkpointer("2st", keep_last=1, on_exception=True), At("backward_end", fail, step=3))
+    assert steps(tmp_path) == [2, 3]
+
+
+def test_the_best_checkpoint_is_on_the_result_also_after_a_resume(tmp_path: Path) -> None:
+    checkpointer = hl.Checkpointer(monitor="val/score", keep_last=1)
+    first = fit(tmp_path, checkpointer, Values(5, 1), val=tiny_data(1), max_duration="2ep")
+    assert first.best_checkpoint == tmp_path / "checkpoints" / "step-00000008"
+    trainer = Trainer(folder=tmp_path, max_duration="2ep", resume="auto", seed=0,
+                      callbacks=[hl.Checkpointer(monitor="val/score", keep_last=1), Values(7, 8)])  # fmt: skip
+    second = trainer.fit(TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(),
+                         optimizer=torch.optim.SGD, extend="2ep")  # fmt: skip
+    assert second.clock.epoch == 4
+    assert second.best_checkpoint == tmp_path / "checkpoints" / "step-00000008"
+    assert steps(tmp_path) == [8, 16]
+
+
+def test_a_monitor_counts_also_where_evaluations_and_saves_do_not_fall_together(tmp_path: Path) -> None:
+    result = fit(tmp_path, hl.Checkpointer("3st", monitor="val/score"), Values(1, 2), val=tiny_data(1))
+    assert result.best_checkpoint == tmp_path / "checkpoints" / "step-00000004"
+
+
+def test_without_a_monitor_no_checkpoint_is_the_best(tmp_path: Path) -> None:
+    assert fit(tmp_path, hl.Checkpointer(), val=tiny_data(1)).best_checkpoint is None
+
+
+def test_a_metric_that_is_nan_is_said_once_and_is_never_the_best(tmp_path: Path) -> None:
+    values = Values(float("nan"), 5, float("nan"), 6)
+    with pytest.warns(HooklineWarning, match="val/score is NaN at step 2") as caught:
+        result = fit(tmp_path, hl.Checkpointer(monitor="val/score"), values, val=tiny_data(1), eval_every="2st")
+    assert len(caught) == 1
+    assert result.best_checkpoint == tmp_path / "checkpoints" / "step-00000004"
+
+
+def test_a_monitor_that_nobody_logs_is_found_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(MetricError, match=r"reads 'val/lose', which nobody logs; did you mean 'val/loss'"):
+        fit(tmp_path, hl.Checkpointer(monitor="val/lose"), val=tiny_data(1))
+    assert steps(tmp_path) == []
+
+
+def test_the_last_good_one_is_not_deleted_for_one_that_the_disk_has_spoilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Store.save
+
+    def save(store: Store, snapshot: Any, name: str | None = None) -> Any:
+        saved = real(store, snapshot, name)
+        if snapshot.about.step == 4:
+            weights = saved.path / "model.safetensors"
+            data = bytearray(weights.read_bytes())
+            data[-1] ^= 1  # of the same size, so only its hash shows it
+            weights.write_bytes(data)
+        return saved
+
+    monkeypatch.setattr(Store, "save", save)  # a disk that says it has written, and has written something else
+    with pytest.raises(CheckpointCorruptError, match=r"step-00000004/model\.safetensors"):
+        fit(tmp_path, hl.Checkpointer("2st", keep_last=1))
+    monkeypatch.undo()
+    with pytest.warns(HooklineWarning, match="step-00000002 is used; damaged and passed over: step-00000004"):
+        assert fit(tmp_path, hl.Checkpointer("2st", keep_last=1), resume="auto").clock.step == 8
+
+
+def test_an_old_one_that_cannot_be_deleted_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = os.rename
+
+    def rename(source: Any, target: Any, **options: Any) -> None:
+        if ".trash-" in str(target):
+            raise PermissionError(13, "Permission denied")
+        real(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", rename)  # a folder from which nothing can be moved, but into which one can write
+    result = fit(tmp_path, hl.Checkpointer("2st", keep_last=1))
+    assert result.clock.step == 8
+    assert steps(tmp_path) == [2, 4, 6, 8]
+    assert "could not be deleted" in caplog.text
+
+
+# -- names and places ------------------------------------------------------------------------------
+
+
+def test_names_are_filled_in_from_the_clock_and_the_metrics(tmp_path: Path) -> None:
+    checkpointer = hl.Checkpointer(name="e{epoch}-{step:04d}-{val/score:.1f}", monitor="val/score")
+    fit(tmp_path, checkpointer, Values(0.25, 3), val=tiny_data(1))
+    assert names(tmp_path) == ["e1-0004-0.2", "e2-0008-3.0"]
+
+
+def test_a_metric_in_a_name_does_not_cost_the_checkpoint_of_a_signal(tmp_path: Path) -> None:
+    checkpointer = hl.Checkpointer(name="{step}-{val/loss:.2f}", on_eval=True)
+    leave = At("train_step_end", lambda run: os.kill(os.getpid(), signal.SIGTERM), step=3)
+    with pytest.raises(hl.Preempted):
+        fit(tmp_path, checkpointer, leave, val=tiny_data(1))
+    assert names(tmp_path) == ["3-none"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("final", "each checkpoint needs its own"),
+        ("{epoch}", "each checkpoint needs its own"),
+        ("{step:zz}", "cannot be filled in"),
+        ("{steps}-{step}", r"cannot be filled in \('steps'\)"),
+        ("{step", "cannot be filled in"),
+        ("{}-{step}", "cannot be filled in"),
+        ("{step}-{val/loss:d}", "cannot be filled in"),
+        ("{step}/{epoch}", "it has a '/'"),
+        (".{step}", "begins with a dot"),
+    ],
+)
+def test_a_name_that_cannot_work_is_refused_when_the_callback_is_made(name: str, why: str) -> None:
+    with pytest.raises(SetupError, match=why):
+        hl.Checkpointer(name=name)
+
+
+def test_a_name_that_is_taken_is_never_written_over(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer(name="{step}", at_end=False, every="4st"))
+    fit(tmp_path / "new", resume=tmp_path / "checkpoints" / "4")
+    (tmp_path / "metrics.jsonl").unlink()  # someone tidies up, and begins again in the same folder
+    fit(tmp_path, hl.Checkpointer(name="{step}", at_end=False, every="4st", keep_last=None))
+    assert names(tmp_path) == ["4", "4-2", "8", "8-2"]
+
+
+def test_two_checkpointers_have_places_and_rules_of_their_own(tmp_path: Path) -> None:
+    weights = hl.Checkpointer("1st", weights_only=True, dirpath="weights/all", keep_last=None)
+    fit(tmp_path, hl.Checkpointer("4st", keep_last=1), weights)
+    assert steps(tmp_path) == [8]
+    assert steps(tmp_path, "weights/all") == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("other", ["checkpoints", "checkpoints/", "./checkpoints"])
+def test_two_checkpointers_in_one_place_are_refused(tmp_path: Path, other: str) -> None:
+    with pytest.raises(SetupError, match="two callbacks save in 'checkpoints'"):
+        fit(tmp_path, hl.Checkpointer("4st"), hl.Checkpointer("1st", dirpath=other))
+
+
+def test_a_signal_saves_where_a_resume_looks_whatever_the_order_of_the_callbacks(tmp_path: Path) -> None:
+    leave = At("train_step_end", lambda run: os.kill(os.getpid(), signal.SIGTERM), step=3)
+    with pytest.raises(hl.Preempted) as caught:
+        fit(tmp_path, hl.Checkpointer("5st", dirpath="milestones"), hl.Checkpointer("5st"), leave)
+    assert caught.value.checkpoint == tmp_path / "checkpoints" / "step-00000003"
+
+
+def test_a_resume_that_looks_elsewhere_does_not_begin_anew_in_silence(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer("2st", dirpath="models"), max_duration="4st")
+    rows = (tmp_path / "metrics.jsonl").read_text()
+    with pytest.raises(SetupError, match=r"resume='auto' looks in .*checkpoints'.*give resume='.*models'"):
+        fit(tmp_path, hl.Checkpointer("2st", dirpath="models"), resume="auto")
+    assert (tmp_path / "metrics.jsonl").read_text() == rows
+    fit(tmp_path, hl.Checkpointer("2st", dirpath="models", at_end=False), At("train_step_end", fail, step=99),
+        resume=tmp_path / "models", max_duration="4st")  # fmt: skip
+
+
+# -- weights only ----------------------------------------------------------------------------------
+
+
+def test_weights_only_leaves_out_the_rest_and_a_resume_says_so(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer("2st", weights_only=True), max_duration="4st")
+    assert sorted(os.listdir(tmp_path / "checkpoints" / "step-00000004")) == ["manifest.json", "model.safetensors"]
+    with pytest.raises(hl.HooklineError, match=r"holds weights only.*LoadWeights"):
+        fit(tmp_path, hl.Checkpointer("2st", weights_only=True), resume="auto")
+
+
+def test_a_signal_saves_everything_also_where_only_weights_are_saved_otherwise(tmp_path: Path) -> None:
+    leave = At("train_step_end", lambda run: os.kill(os.getpid(), signal.SIGTERM), step=3)
+    with pytest.raises(hl.Preempted):
+        fit(tmp_path / "run", hl.Checkpointer("2st", weights_only=True), leave)
+    went_on = fit(tmp_path / "run", hl.Checkpointer("2st", weights_only=True), resume="auto")
+    whole = fit(tmp_path / "whole")
+    assert all(torch.equal(a, b) for a, b in zip(went_on.model.parameters(), whole.model.parameters(), strict=True))
+
+
+def test_weights_never_push_out_the_only_checkpoint_that_a_run_can_go_on_from(tmp_path: Path) -> None:
+    leave = At("train_step_end", lambda run: os.kill(os.getpid(), signal.SIGTERM), step=3)
+    with pytest.raises(hl.Preempted):
+        fit(tmp_path, hl.Checkpointer("9st", weights_only=True, keep_last=1), leave)
+    fit(tmp_path, hl.Checkpointer("1st", weights_only=True, keep_last=1), resume="auto")
+    assert steps(tmp_path) == [3, 8]
+
+
+def test_any_tool_can_read_the_weights(tmp_path: Path) -> None:
+    result = fit(tmp_path, hl.Checkpointer())
+    weights = load_file(tmp_path / "checkpoints" / "step-00000008" / "model.safetensors")
+    plain = TinyModel(seed=5)
+    plain.load_state_dict(weights)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), result.model.parameters(), strict=True))
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"keep_last": 0}, "Checkpointer: keep_last=0: give a whole number from 1 on"),
+        ({"keep_best": 1}, "Checkpointer: keep_best=1 without monitor="),
+        ({"keep_best": -1, "monitor": "val/loss"}, "keep_best=-1: give a whole number"),
+        ({"monitor": "val/loss", "keep_best": 0}, "monitor='val/loss' with keep_best=0"),
+        ({"monitor": "val/loss", "mode": "low"}, "mode='low': give 'min'"),
+        ({"keep_every": "100tok"}, "keep_every='100tok'"),
+        ({"keep_last": None, "keep_every": "1ep"}, "keeps all: leave out"),
+        ({"keep_last": None, "monitor": "val/loss", "keep_best": 2}, "keeps all: leave out"),
+        ({"every": "10"}, "10 has no unit"),
+        ({"every": "10ba"}, "st"),
+        ({"on_save_error": "ignore"}, "on_save_error='ignore': give 'raise'"),
+        ({"dirpath": "/tmp"}, "give a folder inside the run's own"),
+        ({"dirpath": "../x"}, "give a folder inside the run's own"),
+        ({"dirpath": ""}, "give a folder inside the run's own"),
+        ({"dirpath": "."}, "give a folder inside the run's own"),
+        ({"dirpath": "checkpoints/best"}, "holds nothing but checkpoints"),
+    ],
+)
+def test_a_mistake_is_said_when_the_callback_is_made(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(hl.HooklineError, match=why):
+        hl.Checkpointer(**arguments)
+
+
+def test_a_monitor_that_keeps_all_has_a_best_one(tmp_path: Path) -> None:
+    checkpointer = hl.Checkpointer(monitor="val/score", keep_last=None)
+    result = fit(tmp_path, checkpointer, Values(1, 2), val=tiny_data(1))
+    assert result.best_checkpoint == tmp_path / "checkpoints" / "step-00000004"
+
+
+def test_a_run_without_a_folder_is_told_that_it_cannot_save() -> None:
+    with pytest.raises(SetupError, match=r"folder=False.*give it a folder"):
+        fit(False, hl.Checkpointer())  # type: ignore[arg-type]
+    trainer = Trainer(folder=False, callbacks=[hl.Checkpointer()])
+    assert trainer.evaluate(TinyModel(), tiny_data(1), loss=nn.CrossEntropyLoss())
+
+
+def test_a_class_in_place_of_an_instance_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RegistrationError, match="Checkpointer"):
+        fit(tmp_path, hl.Checkpointer)

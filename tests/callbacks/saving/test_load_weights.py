@@ -1,0 +1,257 @@
+"""``LoadWeights``: a run begins with weights from a file of any kind, once, and never runs what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import hookline as hl
+from hookline.errors import CheckpointError, CheckpointMismatchError, CheckpointNotFoundError
+from hookline.loop import Loop, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+GIVEN = TinyModel(seed=7)
+
+
+def weights() -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in GIVEN.state_dict().items()}
+
+
+def fit(model: nn.Module, *callbacks: object, folder: Any = False, steps: int = 4, **options: Any) -> Any:
+    trainer = Trainer(folder=folder, callbacks=callbacks, max_duration=f"{steps}st", seed=0, **options)
+    return trainer.fit(model, tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+class First(hl.Callback):
+    """The weights with which training begins."""
+
+    def on_train_start(self, run: Any) -> None:
+        self.weights = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+
+
+def begins_with(model: nn.Module, *callbacks: object, **options: Any) -> dict[str, Tensor]:
+    first = First()
+    fit(model, *callbacks, first, **options)
+    return first.weights
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# -- kinds of files --------------------------------------------------------------------------------
+
+
+def run_folder(folder: Path) -> Path:
+    model = TinyModel(seed=3)
+    model.load_state_dict(weights())
+    trainer = Trainer(folder=folder / "run", callbacks=[hl.Checkpointer()], max_duration="1st")
+    still = torch.optim.SGD(model.parameters(), lr=0.0)
+    trainer.fit(model, tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=still)
+    return folder / "run"
+
+
+def one_checkpoint(folder: Path) -> Path:
+    return run_folder(folder) / "checkpoints" / "step-00000001"
+
+
+def safetensors_file(folder: Path) -> Path:
+    save_file(weights(), folder / "w.safetensors")
+    return folder / "w.safetensors"
+
+
+def torch_file(folder: Path) -> Path:
+    torch.save(weights(), folder / "w.pt")
+    return folder / "w.pt"
+
+
+def training_file(folder: Path) -> Path:
+    torch.save({"model_state_dict": weights(), "epoch": 3}, folder / "w.pth")
+    return folder / "w.pth"
+
+
+def hugging_face(folder: Path) -> Path:
+    save_file(weights(), folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def hugging_face_in_shards(folder: Path) -> Path:
+    names = list(weights())
+    places = {name: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, name in enumerate(names)}
+    for shard in set(places.values()):
+        save_file({name: tensor for name, tensor in weights().items() if places[name] == shard}, folder / shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
+
+
+KINDS = [one_checkpoint, run_folder, safetensors_file, torch_file, training_file, hugging_face, hugging_face_in_shards]
+
+
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+def test_each_kind_of_file_is_what_training_begins_with(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    assert same(begins_with(TinyModel(), hl.LoadWeights(make(tmp_path))), weights())
+
+
+def test_a_lightning_checkpoint_is_read_without_its_prefix(tmp_path: Path) -> None:
+    named = {f"model.{name}": tensor for name, tensor in weights().items()}
+    torch.save({"state_dict": named, "epoch": 1, "pytorch-lightning_version": "2.5"}, tmp_path / "l.ckpt")
+    with pytest.raises(CheckpointMismatchError, match=r"give prefix='model\.'"):
+        fit(TinyModel(), hl.LoadWeights(tmp_path / "l.ckpt"))
+    assert same(begins_with(TinyModel(), hl.LoadWeights(tmp_path / "l.ckpt", prefix="model.")), weights())
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (str(self.path),))
+
+
+def test_a_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
+    torch.save({"state_dict": weights(), "hyper": Payload(tmp_path / "ran")}, tmp_path / "evil.ckpt")
+    with pytest.raises(CheckpointError, match="which is refused, because a file could run any code"):
+        fit(TinyModel(), hl.LoadWeights(tmp_path / "evil.ckpt"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_that_is_not_there_is_said_before_training(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFoundError, match="is not there"):
+        fit(TinyModel(), hl.LoadWeights(tmp_path / "nothing.pt"))
+
+
+# -- what does not fit -----------------------------------------------------------------------------
+
+
+def other_head(folder: Path) -> Path:
+    found = weights()
+    found["out.weight"] = torch.zeros(10, 8)
+    found["extra"] = torch.zeros(1)
+    del found["out.bias"]
+    save_file(found, folder / "head.safetensors")
+    return folder / "head.safetensors"
+
+
+def test_strict_lists_everything_that_does_not_fit_and_changes_nothing(tmp_path: Path) -> None:
+    model = TinyModel()
+    with pytest.raises(CheckpointMismatchError) as caught:
+        fit(model, hl.LoadWeights(other_head(tmp_path)))
+    assert "2 of 4 fit; missing 1: out.bias; unexpected 1: extra; of another shape 1: out.weight" in str(caught.value)
+    assert same(model.state_dict(), TinyModel().state_dict())
+
+
+def test_without_strict_what_fits_is_loaded_and_the_rest_is_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = begins_with(TinyModel(), hl.LoadWeights(other_head(tmp_path), strict=False))
+    fresh = TinyModel().state_dict()
+    assert torch.equal(found["hidden.weight"], weights()["hidden.weight"])
+    assert torch.equal(found["out.weight"], fresh["out.weight"])
+    assert torch.equal(found["out.bias"], fresh["out.bias"])
+    assert "missing 1: out.bias; unexpected 1: extra; of another shape 1: out.weight" in caplog.text
+
+
+def test_weights_that_do_not_fit_at_all_are_an_error_also_without_strict(tmp_path: Path) -> None:
+    save_file({"encoder.layer": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointMismatchError, match="0 of 4 fit"):
+        fit(TinyModel(), hl.LoadWeights(tmp_path / "x.safetensors", strict=False))
+
+
+def test_tied_weights_that_were_written_once_are_loaded(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.b.weight = self.a.weight
+            self.out = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.b(self.a(x)))  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    trained, path = Tied(), tmp_path / "run"
+    fit(trained, hl.Checkpointer(), folder=path)
+    model = Tied()
+    found = begins_with(model, hl.LoadWeights(path))
+    assert same(found, dict(trained.state_dict()))
+    assert model.a.weight is model.b.weight
+
+
+# -- when ------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_keeps_what_it_has_learned(tmp_path: Path) -> None:
+    path = safetensors_file(tmp_path)
+
+    def leave(run: Any) -> None:
+        if run.clock.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(hl.Preempted):
+        fit(TinyModel(), hl.LoadWeights(path), hl.on("train_step_end")(leave), folder=tmp_path / "run", resume="auto")
+    path.unlink()  # it is not needed any more
+    went_on = fit(TinyModel(), hl.LoadWeights(path), folder=tmp_path / "run", resume="auto")
+    whole = fit(TinyModel(), hl.LoadWeights(safetensors_file(tmp_path)))
+    assert same(dict(went_on.model.state_dict()), dict(whole.model.state_dict()))
+
+
+def test_a_second_fit_of_the_same_model_keeps_what_it_has_learned(tmp_path: Path) -> None:
+    trainer = Trainer(folder=False, max_duration="2st", callbacks=[hl.LoadWeights(safetensors_file(tmp_path))])
+    model, loss = TinyModel(), nn.CrossEntropyLoss()
+    trainer.evaluate(model, tiny_data(1), loss=loss)
+    trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD)
+    learned = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    first = First()
+    trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD, extend="2st", callbacks=[first])
+    assert same(first.weights, learned)
+    trainer.predict(model, tiny_data(1))
+    assert not same(dict(model.state_dict()), weights())
+
+
+def test_a_run_that_goes_on_is_not_set_back_by_one_that_joins_late(tmp_path: Path) -> None:
+    trainer, model, loss = Trainer(folder=False, max_duration="2st"), TinyModel(), nn.CrossEntropyLoss()
+    trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD)
+    learned = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    late, first = hl.LoadWeights(safetensors_file(tmp_path)), First()
+    trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD, extend="2st", callbacks=[late, first])
+    assert same(first.weights, learned)
+
+
+def test_each_model_of_a_sweep_begins_with_them(tmp_path: Path) -> None:
+    first = First()
+    trainer = Trainer(folder=False, max_duration="2st", callbacks=[hl.LoadWeights(safetensors_file(tmp_path)), first])
+    for seed in (1, 2):
+        trainer.fit(TinyModel(seed=seed), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        assert same(first.weights, weights())
+
+
+@pytest.mark.parametrize("entry", ["evaluate", "test", "predict"])
+def test_an_evaluation_and_a_prediction_use_them(tmp_path: Path, entry: str) -> None:
+    trainer, model = Trainer(folder=False, callbacks=[hl.LoadWeights(safetensors_file(tmp_path))]), TinyModel()
+    loss = {} if entry == "predict" else {"loss": nn.CrossEntropyLoss()}
+    getattr(trainer, entry)(model, tiny_data(1), **loss)
+    assert same(dict(model.state_dict()), weights())
+
+
+def test_an_own_loop_begins_with_them(tmp_path: Path) -> None:
+    model, first = TinyModel(), First()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    callbacks = [hl.LoadWeights(safetensors_file(tmp_path)), first]
+    with Loop(model, optimizer, callbacks=callbacks, max_duration="2st", folder=False) as loop:
+        for x, y in loop.batches(tiny_data(4)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+    assert same(first.weights, weights())
+    assert not same(dict(model.state_dict()), weights())

@@ -1,0 +1,975 @@
+"""What a run goes on from, what it says about it, and what is there again afterwards."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+import hookline as hl
+from hookline.checkpoint import Store
+from hookline.checkpoint.compare import compare
+from hookline.errors import (
+    CheckpointCorruptError,
+    CheckpointLockedError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    SetupError,
+    StateError,
+)
+from hookline.loop import Loop, Trainer
+from hookline.testing import TinyModel, run_script, start_script, tiny_data
+
+BATCHES = 4
+
+
+class LeftError(Exception):
+    """How a run is left here."""
+
+
+def leave(step: int, event: str = "train_step_start") -> hl.Callback:
+    def hook(run: Any) -> None:
+        if run.clock.step == step:
+            raise LeftError
+
+    return hl.LambdaCallback(name="leave", **{f"on_{event}": hook})
+
+
+def sgd(parameters: Any) -> Any:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+class Ran:
+    """A run that has ended, with what it was made of."""
+
+    def __init__(self, trainer: Trainer, model: nn.Module, result: Any) -> None:
+        self.model, self.result = model, result
+        assert trainer._loop is not None
+        self.loop = trainer._loop
+        self.weights = {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def fit(
+    folder: Path | str | bool | None,
+    *callbacks: Any,
+    resume: Any = None,
+    model: nn.Module | None = None,
+    data: Any = None,
+    val: Any = None,
+    extend: str | None = None,
+    optimizer: Any = sgd,
+    scheduler: Any = None,
+    every: str = "1st",
+    **options: Any,
+) -> Ran:
+    """Ten steps in epochs of four, each saved, unless the test says otherwise."""
+    model = TinyModel(dropout=0.2) if model is None else model
+    saver = hl.Checkpointer(every=every, keep_last=None)
+    options = {"max_duration": "10st", "log_every": "2st", "device": "cpu", "seed": 3, **options}
+    trainer = Trainer(callbacks=[*callbacks, saver], folder=folder, resume=resume, **options)  # type: ignore[arg-type]
+    data = tiny_data(BATCHES) if data is None else data
+    found = trainer.fit(
+        model, data, val, loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=scheduler, extend=extend
+    )
+    return Ran(trainer, model, found)
+
+
+def fit_and_leave(folder: Path, *callbacks: Any, step: int = 6, **options: Any) -> None:
+    with pytest.raises(LeftError):
+        fit(folder, *callbacks, leave(step), **options)
+
+
+def store_of(folder: Path) -> Store:
+    return Store(folder / "checkpoints")
+
+
+def at_step(folder: Path, step: int) -> Path:
+    return next(found.path for found in store_of(folder).checkpoints() if found.about.step == step)
+
+
+def flip(path: Path) -> None:
+    """Damage that only a hash can find."""
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    caplog.set_level(logging.INFO, logger="hookline")
+    return lambda: caplog.text
+
+
+# -- what it goes on from --------------------------------------------------------------------------
+
+
+def test_auto_begins_where_there_is_nothing_and_goes_on_where_there_is(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "whole")
+    fit_and_leave(tmp_path / "run", resume="auto")
+    again = fit(tmp_path / "run", resume="auto")
+    assert same(again.weights, whole.weights)
+    assert again.result.history.steps("train/loss") == whole.result.history.steps("train/loss")
+
+
+@pytest.mark.parametrize("folder", [None, False])
+def test_auto_without_a_folder_is_refused_when_the_trainer_is_made(folder: Any) -> None:
+    with pytest.raises(SetupError, match="resume='auto' looks in the run's own folder: give one"):
+        Trainer(max_duration="1ep", folder=folder, resume="auto")
+
+
+def test_auto_begins_anew_with_its_metrics_after_a_kill_before_the_first_save(
+    tmp_path: Path, said: Callable[[], str]
+) -> None:
+    whole = fit(tmp_path / "whole")
+    fit_and_leave(tmp_path / "run", every="9st")
+    assert (tmp_path / "run" / "metrics.jsonl").stat().st_size
+    again = fit(tmp_path / "run", resume="auto")
+    assert "the run begins anew, and its metrics too" in said()
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+    assert same(again.weights, whole.weights)
+
+
+def rows_of(folder: Path) -> list[Any]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(row["name"], row["step"], row["value"]) for row in rows]
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "checkpoints", "run"])
+def test_a_path_is_that_of_a_checkpoint_or_of_a_folder_of_them_or_of_a_run(tmp_path: Path, what: str) -> None:
+    whole = fit(tmp_path / "whole")
+    fit_and_leave(tmp_path / "left")
+    path = {
+        "checkpoint": at_step(tmp_path / "left", 6),
+        "checkpoints": tmp_path / "left" / "checkpoints",
+        "run": tmp_path / "left",
+    }[what]
+    again = fit(tmp_path / "new", resume=str(path))
+    assert again.result.clock.step == 10
+    assert same(again.weights, whole.weights)
+    assert rows_of(tmp_path / "new") == rows_of(tmp_path / "whole")  # with those from before the checkpoint
+
+
+def test_a_path_that_leads_to_the_own_folder_over_a_link_is_known_as_the_own(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "run")
+    os.symlink(tmp_path / "run", tmp_path / "link")
+    around = tmp_path / "run" / ".." / "run" / "checkpoints" / "step-00000006"
+    for generation, (folder, path) in enumerate(
+        [("link", at_step(tmp_path / "run", 6)), ("run", around), ("run", tmp_path / "link")], start=1
+    ):
+        again = fit(tmp_path / folder, resume=path)
+        assert same(again.weights, whole.weights)
+        assert rows_of(tmp_path / "run") == rows_of(tmp_path / "run")
+        latest = store_of(tmp_path / "run").latest()
+        assert latest is not None
+        assert latest.about.generation == min(generation, 2)  # the last of them was finished, and is the newest
+
+
+def test_a_run_that_writes_nothing_goes_on_from_a_path(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "whole")
+    model = TinyModel(dropout=0.2, seed=8)
+    trainer = Trainer(max_duration="10st", folder=False, resume=at_step(tmp_path / "whole", 6), device="cpu")
+    trainer.fit(model, tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert same(model.state_dict(), whole.weights)
+
+
+def test_a_path_where_there_is_nothing_is_said_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="there is nothing there"):
+        Trainer(max_duration="1ep", folder=tmp_path / "run", resume=tmp_path / "gone")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointNotFoundError, match="there is no checkpoint in"):
+        fit(tmp_path / "run", resume=tmp_path / "empty")
+
+
+@pytest.mark.parametrize("given", ["", 3, True, ["auto"]])
+def test_what_is_no_way_to_resume_is_refused(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(SetupError, match="give None, 'auto', or the path"):
+        Trainer(max_duration="1ep", folder=tmp_path, resume=given)
+
+
+def test_a_checkpoint_of_weights_alone_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    trainer = Trainer(
+        max_duration="4st", folder=tmp_path / "run", device="cpu", callbacks=[hl.Checkpointer(weights_only=True)]
+    )
+    trainer.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    path = at_step(tmp_path / "run", 4)
+    with pytest.raises(CheckpointMismatchError, match=r"holds weights only.*hl\.LoadWeights\(path\)"):
+        fit(tmp_path / "new", resume=path)
+    began = fit(tmp_path / "other", hl.LoadWeights(path), max_duration="1st")
+    assert began.result.clock.step == 1
+
+
+# -- damage ------------------------------------------------------------------------------------------
+
+
+def damage_the_newest(folder: Path, how: str) -> Path:
+    path = at_step(folder, 6)
+    if how == "a bit":
+        flip(path / "model.safetensors")
+    elif how == "a file is gone":
+        (path / "state.json").unlink()
+    else:
+        (path / "manifest.json").write_text("{")
+    return path
+
+
+@pytest.mark.parametrize("how", ["a bit", "a file is gone", "the manifest"])
+def test_a_damaged_newest_one_is_passed_over_with_its_name_and_an_event(tmp_path: Path, how: str) -> None:
+    whole = fit(tmp_path / "whole")
+    fit_and_leave(tmp_path / "run")
+    bad = damage_the_newest(tmp_path / "run", how)
+    seen: list[Any] = []
+    listener = hl.LambdaCallback(
+        on_checkpoint_rejected=lambda run: seen.append(("rejected", run.checkpoint)),
+        on_checkpoint_loaded=lambda run: seen.append(("loaded", run.checkpoint)),
+    )
+    with pytest.warns(hl.HooklineWarning, match=r"step-00000005 is used; damaged and passed over: step-00000006 \("):
+        again = fit(tmp_path / "run", listener, resume="auto")
+    assert seen == [("rejected", bad), ("loaded", at_step(tmp_path / "run", 5))]
+    assert same(again.weights, whole.weights)
+
+
+@pytest.mark.parametrize("how", ["a bit", "a file is gone", "the manifest"])
+def test_strict_refuses_where_a_damaged_one_would_be_passed_over(tmp_path: Path, how: str) -> None:
+    fit_and_leave(tmp_path / "run")
+    damage_the_newest(tmp_path / "run", how)
+    with pytest.raises(CheckpointCorruptError, match=r"strict=True was asked for: step-00000006 \("):
+        fit(tmp_path / "run", resume=hl.Resume("auto", strict=True))
+
+
+def test_a_damaged_one_beside_a_checkpoint_that_was_named_is_no_news(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run")
+    damage_the_newest(tmp_path / "run", "the manifest")
+    seen: list[Any] = []
+    listener = hl.LambdaCallback(on_checkpoint_rejected=lambda run: seen.append(run.checkpoint))
+    fit(tmp_path / "run", listener, resume=at_step(tmp_path / "run", 3))
+    assert seen == []
+
+
+def test_a_damaged_one_that_was_named_is_an_error(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run")
+    path = damage_the_newest(tmp_path / "run", "a bit")
+    with pytest.raises(CheckpointCorruptError, match=r"step-00000006/model\.safetensors"):
+        fit(tmp_path / "run", resume=path)
+
+
+def test_where_all_are_damaged_the_run_does_not_begin_anew_in_silence(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run", every="3st")
+    for checkpoint in store_of(tmp_path / "run").checkpoints():
+        flip(checkpoint.path / "model.safetensors")
+    with pytest.raises(CheckpointCorruptError, match="no valid checkpoint; damaged"):
+        fit(tmp_path / "run", resume="auto")
+
+
+# -- a finished run ----------------------------------------------------------------------------------
+
+FINISHED = """
+import logging, sys
+import torch
+from torch import nn
+import hookline as hl
+from hookline.testing import TinyModel, tiny_data
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+steps = []
+result = hl.fit(
+    TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, max_duration="2ep",
+    folder=sys.argv[1], resume="auto", device="cpu",
+    callbacks=[hl.Checkpointer(), hl.ProgressBar(style=None),
+               hl.LambdaCallback(on_train_step_end=lambda run: steps.append(run.clock.step))],
+)
+print("steps", steps, result.clock.step, result.stop_reason, round(result.metrics["train/loss_epoch"], 12))
+"""
+
+
+def test_a_script_whose_run_is_finished_says_so_and_ends_well_however_often_it_is_started(tmp_path: Path) -> None:
+    done = [run_script(FINISHED, args=[tmp_path / "run"]) for _ in range(3)]
+    assert [each.returncode for each in done] == [0, 0, 0], done[-1].stderr
+    first, *later = [each.stdout.splitlines()[-1] for each in done]
+    assert first.startswith("steps [1, 2, 3, 4, 5, 6, 7, 8] 8 max_duration (2ep) reached ")
+    assert later == [first.replace("[1, 2, 3, 4, 5, 6, 7, 8]", "[]")] * 2
+    for each in done[1:]:
+        assert "this run is finished (max_duration (2ep) reached); to train longer: fit(…, extend='2ep')" in each.stdout
+
+
+def test_a_finished_run_sends_no_training_events_and_saves_nothing_again(tmp_path: Path) -> None:
+    first = fit(tmp_path / "run", val=tiny_data(2), max_duration="2ep")
+    before = sorted((tmp_path / "run" / "checkpoints").rglob("*"))
+    recorder = Recorder()
+    again = fit(tmp_path / "run", recorder, val=tiny_data(2), max_duration="2ep", resume="auto")
+    assert recorder.seen == literal("setup checkpoint_loaded model_ready fit_start fit_end teardown")
+    assert sorted((tmp_path / "run" / "checkpoints").rglob("*")) == before
+    assert again.result.stop_reason == first.result.stop_reason
+    assert again.result.metrics == first.result.metrics
+    assert {name: again.result.history[name] for name in again.result.history} == {
+        name: first.result.history[name] for name in first.result.history
+    }
+    assert same(again.weights, first.weights)
+
+
+@pytest.mark.parametrize("folder", ["run", "new"])
+def test_extend_goes_on_with_a_finished_run_as_if_it_had_been_longer(tmp_path: Path, folder: str) -> None:
+    val = tiny_data(2)
+    longer = fit(tmp_path / "longer", val=val, max_duration="4ep")
+    fit(tmp_path / "run", val=val, max_duration="2ep")
+    resume = "auto" if folder == "run" else tmp_path / "run"
+    again = fit(tmp_path / folder, val=val, max_duration="2ep", resume=resume, extend="2ep")
+    assert again.result.clock.epoch == 4
+    assert same(again.weights, longer.weights)
+    assert rows_of(tmp_path / folder) == rows_of(tmp_path / "longer")
+    ended = fit(tmp_path / folder, val=val, max_duration="2ep", resume="auto")
+    assert (ended.result.clock.epoch, ended.result.stop_reason) == (4, "max_duration (4ep) reached")
+
+
+def test_extend_goes_on_with_a_run_that_was_stopped_early(tmp_path: Path) -> None:
+    stops: list[int] = []
+
+    def stopper() -> hl.Callback:
+        return hl.LambdaCallback(
+            on_train_step_end=lambda run: run.stop("enough") if run.clock.step in (3, 9) else None,
+            on_stop=lambda run: stops.append(run.clock.step),
+        )
+
+    whole = fit(tmp_path / "whole", max_duration="9st")
+    assert fit(tmp_path / "run", stopper()).result.stop_reason == "enough"
+    again = fit(tmp_path / "run", stopper(), resume="auto")
+    assert (again.result.stop_reason, again.result.clock.step) == ("enough", 3)
+    more = fit(tmp_path / "run", stopper(), resume="auto", extend="20st")
+    assert (more.result.stop_reason, more.result.clock.step) == ("enough", 9)
+    assert stops == [3, 9]
+    assert same(more.weights, whole.weights)
+
+
+def test_a_larger_max_duration_alone_does_not_lengthen_a_finished_run(tmp_path: Path, said: Callable[[], str]) -> None:
+    fit(tmp_path / "run", max_duration="4st")
+    again = fit(tmp_path / "run", max_duration="8st", resume="auto")
+    assert again.result.clock.step == 4
+    assert "this run is finished" in said()
+
+
+def test_a_run_that_was_left_may_go_on_to_another_end(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "whole", max_duration="13st")
+    fit_and_leave(tmp_path / "run", max_duration="10st")
+    again = fit(tmp_path / "run", max_duration="13st", resume="auto")
+    assert same(again.weights, whole.weights)
+
+
+# -- what a stop before the checkpoint leaves to do --------------------------------------------------
+
+
+def test_a_run_that_had_reached_its_end_inside_an_epoch_ends_the_epoch_once(tmp_path: Path) -> None:
+    """Saved at its last step by a callback that saves no end: what comes after the save is still to come."""
+
+    def run_it(folder: Path, *callbacks: Any, resume: Any = None) -> list[str]:
+        recorder = Recorder()
+        trainer = Trainer(
+            max_duration="6st",
+            folder=folder,
+            resume=resume,
+            device="cpu",
+            callbacks=[recorder, *callbacks, hl.Checkpointer(every="2st", at_end=False)],
+        )
+        trainer.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+        return recorder.seen
+
+    whole = run_it(tmp_path / "whole")
+    with pytest.raises(LeftError):
+        run_it(tmp_path / "run", leave(6, "train_epoch_end"))
+    again = run_it(tmp_path / "run", resume="auto")
+    end = whole[len(whole) - whole[::-1].index("checkpoint_saved") :]
+    assert end == literal("metrics_ready train_epoch_end epoch_end train_end fit_end teardown")
+    assert again == [*literal("setup checkpoint_loaded model_ready fit_start train_start"), *end]
+
+
+def test_a_stop_that_was_announced_before_the_checkpoint_is_not_announced_again(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def run_it(resume: Any = None, *, kill: bool = False) -> Any:
+        def stop(run: Any) -> None:
+            heard.append(run.stop_reason)
+            if kill:
+                os.kill(os.getpid(), 15)
+
+        callback = hl.LambdaCallback(
+            on_train_step_end=lambda run: run.stop("enough") if run.clock.step == 6 else None, on_stop=stop
+        )
+        return fit(tmp_path / "run", callback, resume=resume)
+
+    with pytest.raises(hl.Preempted):
+        run_it(kill=True)
+    again = run_it("auto")
+    assert (again.result.stop_reason, again.result.stopped_by) == ("enough", "LambdaCallback")
+    assert heard == ["enough"]
+
+
+# -- what does not fit -------------------------------------------------------------------------------
+
+
+class Wider(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(4, 9), nn.Linear(9, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.hidden(x))
+
+
+def test_other_names_and_shapes_of_weights_are_listed(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run")
+    with pytest.raises(CheckpointMismatchError, match=r"hidden\.weight \(wanted \[9, 4\], found \[8, 4\]\)"):
+        fit(tmp_path / "run", model=Wider(), resume="auto")
+    other = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    with pytest.raises(CheckpointMismatchError, match=r"missing 4: 0\.weight.*unexpected 4: hidden\.weight"):
+        fit(tmp_path / "run", model=other, resume="auto")
+
+
+def test_other_optimizers_and_another_number_of_schedulers_are_named(tmp_path: Path) -> None:
+    rule = torch.optim.lr_scheduler.ExponentialLR
+    fit_and_leave(tmp_path / "run", scheduler=lambda optimizer: rule(optimizer, 0.9))
+    with pytest.raises(CheckpointMismatchError, match="has the optimizers SGD, this run has AdamW"):
+        fit(tmp_path / "run", optimizer=torch.optim.AdamW, resume="auto")
+    with pytest.raises(CheckpointMismatchError, match="the checkpoint has 1 schedulers and this run 0"):
+        fit(tmp_path / "run", resume="auto")
+
+    def in_groups(parameters: Any) -> Any:
+        first, *rest = parameters
+        return torch.optim.SGD([{"params": [first]}, {"params": rest}], lr=0.1)
+
+    with pytest.raises(CheckpointMismatchError, match="optimizers/SGD does not fit the checkpoint"):
+        fit(tmp_path / "run", optimizer=in_groups, scheduler=lambda optimizer: rule(optimizer, 0.9), resume="auto")
+
+
+def test_an_optimizer_of_another_kind_under_the_same_name_is_refused_before_a_step_fails(tmp_path: Path) -> None:
+    first, second = TinyModel(), TinyModel()
+    fit_and_leave(tmp_path / "run", model=first, optimizer={"main": torch.optim.AdamW(first.parameters())})
+    with pytest.raises(CheckpointMismatchError, match=r"optimizers/main does not fit.*no momentum.*which SGD needs"):
+        fit(tmp_path / "run", model=second, optimizer={"main": sgd(second.parameters())}, resume="auto")
+
+
+def test_a_refused_resume_leaves_the_folder_free_and_as_it_was(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "whole")
+    fit_and_leave(tmp_path / "run")
+
+    def files() -> dict[Path, bytes]:
+        found = (path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != "run.lock")
+        return {path: path.read_bytes() for path in found}
+
+    before = files()
+    with pytest.raises(CheckpointMismatchError):
+        fit(tmp_path / "run", model=Wider(), resume="auto")
+    assert files() == before
+    assert same(fit(tmp_path / "run", resume="auto").weights, whole.weights)
+
+
+def test_another_number_of_threads_and_another_window_are_said(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        with pytest.warns(hl.HooklineWarning, match=f"not bitwise as it would have: threads {threads} → {threads + 1}"):
+            fit(tmp_path / "a", resume=tmp_path / "run")
+    finally:
+        torch.set_num_threads(threads)
+    with pytest.warns(hl.HooklineWarning, match="not bitwise as it would have: accumulate 1 → 2"):
+        fit(tmp_path / "b", resume=tmp_path / "run", accumulate=2)
+
+
+def test_data_that_has_become_shorter_is_an_error_and_not_another_epoch(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run", data=tiny_data(5), step=4)
+    with pytest.raises(hl.HooklineError, match="the epoch is to go on at batch 4 and the list has only 3"):
+        fit(tmp_path / "run", data=tiny_data(3), resume="auto")
+
+
+# -- callbacks -----------------------------------------------------------------------------------------
+
+
+class Remembering(hl.Callback):
+    state = ("steps",)
+
+    def __init__(self, label: str = "a") -> None:
+        self.steps: list[int] = []
+
+    def on_train_step_end(self, run: Any) -> None:
+        self.steps = [*self.steps, run.clock.step]
+
+
+def test_callbacks_that_are_missing_or_new_are_reported(tmp_path: Path, said: Callable[[], str]) -> None:
+    fit_and_leave(tmp_path / "run", Remembering("a"))
+    other = Remembering("b")
+    with pytest.warns(hl.HooklineWarning, match=r"callbacks that this run lacks: Remembering\(label='a'\)"):
+        fit(tmp_path / "run", other, resume="auto")
+    assert "does not know, and that begin anew: Remembering(label='b')" in said()
+    assert other.steps == [7, 8, 9, 10]
+
+
+class Holding(hl.Callback):
+    """Holds things that have a state of their own, and moves each of them at every step."""
+
+    def __init__(self) -> None:
+        self.critic = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+        with torch.no_grad():
+            self.critic[0].weight.fill_(0.5)
+            self.critic[0].bias.zero_()
+        self.optimizer = torch.optim.Adam(self.critic.parameters(), lr=0.1)
+        self.generator = torch.Generator().manual_seed(4)
+        self.drawn: list[float] = []
+
+    def on_train_step_end(self, run: Any) -> None:
+        noise = torch.randn(8, 4, generator=self.generator)
+        self.drawn.append(noise[0, 0].item())
+        self.critic(noise).square().sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class HoldingAndNaming(Holding):
+    """The same, with what it holds named as its state, too."""
+
+    state = ("critic", "optimizer", "generator", "drawn")
+
+
+@pytest.mark.parametrize("kind", [Holding, HoldingAndNaming])
+def test_modules_optimizers_and_generators_that_a_callback_holds_go_on(tmp_path: Path, kind: type[Holding]) -> None:
+    whole, again = kind(), kind()
+    fit(tmp_path / "whole", whole)
+    fit_and_leave(tmp_path / "run", kind())
+    fit(tmp_path / "run", again, resume="auto")
+    assert again.drawn[-4:] == whole.drawn[-4:]
+    assert len(again.drawn) == (10 if kind is HoldingAndNaming else 4)
+    assert same(again.critic.state_dict(), whole.critic.state_dict())
+    assert again.optimizer.state_dict()["state"][0]["step"] == 10
+
+
+def test_a_hook_that_comes_now_and_then_does_not_come_again_after_a_resume(tmp_path: Path) -> None:
+    def hooks(seen: list[Any]) -> list[Any]:
+        return [
+            hl.on("train_step_end", every="4st")(lambda run: seen.append(("every", run.clock.step))),
+            hl.on("train_step_end", once=True)(lambda run: seen.append(("once", run.clock.step))),
+            hl.on("train_step_end", at="5st")(lambda run: seen.append(("at", run.clock.step))),
+            hl.on("train_step_end", every="0.25dur")(lambda run: seen.append(("dur", run.clock.step))),
+        ]
+
+    whole: list[Any] = []
+    fit(tmp_path / "whole", *hooks(whole))
+    for step in (5, 6):
+        seen: list[Any] = []
+        fit_and_leave(tmp_path / f"{step}", *hooks(seen), step=step)
+        fit(tmp_path / f"{step}", *hooks(seen), resume="auto")
+        assert seen == whole
+
+
+def test_messages_are_there_again_with_what_is_left_of_their_lives(tmp_path: Path) -> None:
+    def send(run: Any) -> None:
+        if run.clock.step == 5:
+            for keep in ("once", "epoch", "forever"):
+                run.messages.send("plots", f"{keep}.png", keep=keep)
+
+    def read(run: Any) -> None:
+        if run.clock.step in (7, 9):
+            seen.append((run.clock.step, run.messages.read("plots")))
+
+    seen: list[Any] = []
+    fit_and_leave(tmp_path / "run", hl.LambdaCallback(on_train_step_end=send))
+    fit(tmp_path / "run", hl.LambdaCallback(on_train_step_end=read), resume="auto")
+    assert seen == [(7, ["once.png", "epoch.png", "forever.png"]), (9, ["forever.png"])]
+
+
+def test_a_state_that_cannot_be_saved_is_refused_before_the_first_step_with_its_path(tmp_path: Path) -> None:
+    class Holder(hl.Callback):
+        state = ("table",)
+
+        def __init__(self) -> None:
+            self.table = {"rows": [1, {"open": object()}]}
+
+        def on_train_step_start(self, run: Any) -> None:
+            raise AssertionError("a step was begun")
+
+    with pytest.raises(StateError, match=r"callbacks/.*Holder\(\)/state/table/rows/1/open: an object cannot be saved"):
+        fit(tmp_path / "run", Holder())
+
+
+def test_a_state_of_a_new_version_of_a_callback_says_what_is_missing(tmp_path: Path) -> None:
+    def kind(*names: str) -> Any:
+        class Changing(hl.Callback):
+            state = names
+            first = second = 0
+
+        return Changing()
+
+    fit_and_leave(tmp_path / "run", kind("first"))
+    with pytest.raises(hl.HooklineError, match=r"Changing.*the saved state lacks second; it has first"):
+        fit(tmp_path / "run", kind("first", "second"), resume="auto")
+
+
+# -- events --------------------------------------------------------------------------------------------
+
+
+class Recorder(hl.Callback):
+    """Notes every event, and when scopes are entered and left."""
+
+    def __init__(self, *, scopes: bool = False) -> None:
+        self.seen: list[str] = []
+        self.scopes = scopes
+
+    def on_event(self, event: str, run: Any) -> None:
+        self.seen.append(event)
+
+    def _around(self, name: str) -> Iterator[None]:
+        self.seen += [f"+{name}"] if self.scopes else []
+        yield
+        self.seen += [f"-{name}"] if self.scopes else []
+
+    def around_fit(self, run: Any) -> Iterator[None]:
+        yield from self._around("fit")
+
+    def around_train(self, run: Any) -> Iterator[None]:
+        yield from self._around("train")
+
+    def around_epoch(self, run: Any) -> Iterator[None]:
+        yield from self._around("epoch")
+
+
+def literal(*texts: str) -> list[str]:
+    return " ".join(texts).split()
+
+
+STEP = """
+    batch_fetch_start batch_fetch_end train_step_start train_batch_start forward_start forward_end loss_ready
+    backward_start backward_end train_batch_end gradients_ready optimizer_step_start optimizer_step_end zero_grad
+    train_step_end
+"""
+SAVE = "checkpoint_save checkpoint_saved"
+
+
+def test_the_events_of_a_run_that_goes_on_inside_an_epoch(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run", max_duration="2ep")
+    recorder = Recorder(scopes=True)
+    fit(tmp_path / "run", recorder, resume="auto", max_duration="2ep")
+    assert recorder.seen == literal(
+        "setup checkpoint_loaded model_ready +fit fit_start +train train_start +epoch",
+        f"{STEP} step_settled {SAVE}",
+        f"{STEP} metrics_ready train_epoch_end epoch_end -epoch step_settled",
+        f"train_end -train fit_end -fit {SAVE} teardown",
+    )
+
+
+def test_the_events_of_a_run_that_goes_on_at_the_edge_of_an_epoch(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run", step=4, max_duration="5st")
+    recorder = Recorder(scopes=True)
+    fit(tmp_path / "run", recorder, resume="auto", max_duration="5st")
+    assert recorder.seen == literal(
+        "setup checkpoint_loaded model_ready +fit fit_start +train train_start +epoch train_epoch_start",
+        f"{STEP} step_settled metrics_ready train_epoch_end epoch_end -epoch",
+        f"train_end -train fit_end -fit {SAVE} teardown",
+    )
+
+
+def test_the_events_of_a_run_that_begins_with_the_evaluation_it_was_left_in(tmp_path: Path) -> None:
+    def signal_once(run: Any) -> None:
+        if run.clock.step == 4:
+            os.kill(os.getpid(), 15)
+
+    data = {"val": tiny_data(2), "max_duration": "5st"}
+    with pytest.raises(hl.Preempted):
+        fit(tmp_path / "run", hl.LambdaCallback(on_eval_batch_start=signal_once), **data)
+    recorder = Recorder(scopes=True)
+    fit(tmp_path / "run", recorder, resume="auto", **data)
+    batch = "batch_fetch_start batch_fetch_end eval_batch_start forward_start forward_end eval_batch_end"
+    evaluation = f"eval_start eval_loader_start {batch} {batch} eval_loader_end eval_end"
+    assert recorder.seen == literal(
+        f"setup checkpoint_loaded model_ready +fit fit_start +train train_start +epoch {evaluation}",
+        "epoch_end -epoch step_settled",
+        f"+epoch train_epoch_start {STEP} {evaluation} step_settled metrics_ready train_epoch_end epoch_end -epoch",
+        f"train_end -train fit_end -fit {SAVE} teardown",
+    )
+
+
+def test_what_a_callback_sees_when_a_checkpoint_is_loaded_is_the_state_of_the_checkpoint(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    fit(tmp_path / "whole", Remembering())
+    path = at_step(tmp_path / "whole", 6)
+    memory = Remembering()
+
+    def look(run: Any) -> None:
+        weights = {name: value.clone() for name, value in run.model.state_dict().items()}
+        seen.append((run.checkpoint, run.clock.step, run.history.steps("train/loss"), memory.steps, weights))
+
+    fit(tmp_path / "run", memory, hl.LambdaCallback(on_checkpoint_loaded=look), resume=path)
+    assert seen[0][:4] == (path, 6, [2, 4, 6], [1, 2, 3, 4, 5, 6])
+    assert same(seen[0][4], dict(store_of(tmp_path / "whole").load(path).weights))
+
+
+# -- what is there again ---------------------------------------------------------------------------------
+
+
+def test_the_seed_is_that_of_the_checkpoint_whatever_the_script_says_now(tmp_path: Path) -> None:
+    def shuffled() -> Any:
+        samples = [(x[index], y[index]) for x, y in tiny_data(5) for index in range(len(y))]
+        return DataLoader(samples, batch_size=8, shuffle=True)
+
+    whole = fit(tmp_path / "whole", data=shuffled(), seed=3)
+    other = fit(tmp_path / "other", data=shuffled(), seed=4)
+    assert not same(whole.weights, other.weights)
+    for name, seed in (("a", 4), ("b", None)):
+        fit_and_leave(tmp_path / name, data=shuffled(), seed=3)
+        torch.manual_seed(77)
+        again = fit(tmp_path / name, data=shuffled(), seed=seed, resume="auto", model=TinyModel(dropout=0.2, seed=6))
+        assert same(again.weights, whole.weights)
+
+
+def test_metrics_of_steps_that_are_done_again_are_written_once(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "whole")
+    fit_and_leave(tmp_path / "run", step=9, every="5st")
+    assert [row[1] for row in rows_of(tmp_path / "run") if row[0] == "train/loss"][-1] == 9
+    again = fit(tmp_path / "run", resume="auto", every="5st")
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+    assert again.result.history["train/loss"] == whole.result.history["train/loss"]
+
+
+def test_a_file_of_metrics_that_is_gone_or_cut_is_said_and_the_run_goes_on(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "whole")
+    for name in ("gone", "cut"):
+        fit_and_leave(tmp_path / name)
+        path = tmp_path / name / "metrics.jsonl"
+        path.unlink() if name == "gone" else os.truncate(path, len(path.read_bytes().splitlines(keepends=True)[0]))
+        with pytest.warns(hl.HooklineWarning, match=r"metrics\.jsonl is shorter .* rows are lost"):
+            again = fit(tmp_path / name, resume="auto")
+        assert same(again.weights, whole.weights)
+
+
+def test_frozen_parameters_and_parts_in_eval_mode_are_so_again(tmp_path: Path) -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.norm, self.out = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+            with torch.no_grad():
+                for parameter in self.parameters():
+                    parameter.fill_(0.1)
+
+        def forward(self, x: Any) -> Any:
+            return self.out(self.norm(self.body(x)))
+
+    def freeze(run: Any) -> None:
+        if run.clock.step == 3:
+            run.model.norm.eval()
+            run.model.body.requires_grad_(False)
+
+    whole = fit(tmp_path / "whole", hl.LambdaCallback(on_train_step_end=freeze), model=Frozen())
+    fit_and_leave(tmp_path / "run", hl.LambdaCallback(on_train_step_end=freeze), model=Frozen())
+    modes: list[Any] = []
+
+    def look(run: Any) -> None:
+        modes.append((run.model.training, run.model.norm.training, run.model.body.weight.requires_grad))
+
+    again = fit(tmp_path / "run", hl.LambdaCallback(on_train_step_start=look), model=Frozen(), resume="auto")
+    assert modes == [(True, False, False)] * 4
+    assert same(again.weights, whole.weights)
+
+
+def test_what_was_thawed_is_not_frozen_again_by_the_script(tmp_path: Path) -> None:
+    def frozen() -> TinyModel:
+        model = TinyModel(dropout=0.2)
+        model.hidden.requires_grad_(False)
+        return model
+
+    def thaw(run: Any) -> None:
+        if run.clock.step == 3:
+            run.model.hidden.requires_grad_(True)
+
+    whole = fit(tmp_path / "whole", hl.LambdaCallback(on_train_step_end=thaw), model=frozen())
+    fit_and_leave(tmp_path / "run", hl.LambdaCallback(on_train_step_end=thaw), model=frozen())
+    again = fit(tmp_path / "run", model=frozen(), resume="auto")
+    assert same(again.weights, whole.weights)
+    assert not torch.equal(whole.weights["hidden.weight"], frozen().hidden.weight)
+
+
+def test_all_of_the_last_checkpoint_is_the_same_after_a_resume(tmp_path: Path) -> None:
+    fit(tmp_path / "whole", Remembering(), val=tiny_data(2))
+    fit_and_leave(tmp_path / "run", Remembering(), val=tiny_data(2))
+    fit(tmp_path / "run", Remembering(), val=tiny_data(2), resume="auto")
+    one, other = (store_of(tmp_path / name).load(at_step(tmp_path / name, 10)) for name in ("whole", "run"))
+    ignored = ("about/seconds", "about/run", "*/seconds", "state/history/bytes", "state/callbacks/LambdaCallback*")
+    assert [str(found) for found in compare(one, other, ignored)] == []
+
+
+def test_an_own_loop_goes_on_where_it_was(tmp_path: Path) -> None:
+    def run_it(folder: str, *, fail: int = -1, resume: Any = None) -> tuple[list[int], dict[str, Any]]:
+        model, steps = TinyModel(dropout=0.2), []
+        options: dict[str, Any] = {"max_duration": "10st", "seed": 3, "device": "cpu", "resume": resume}
+        saver = hl.Checkpointer(every="2st", keep_last=None)
+        with Loop(model, sgd(model.parameters()), folder=tmp_path / folder, callbacks=[saver], **options) as loop:
+            for x, y in loop.batches(tiny_data(BATCHES)):
+                if loop.clock.step == fail:
+                    raise LeftError
+                loop.backward(nn.functional.cross_entropy(model(x), y))
+                loop.step()
+                steps.append(loop.clock.step)
+        return steps, model.state_dict()
+
+    _, whole = run_it("whole")
+    with pytest.raises(LeftError):
+        run_it("run", fail=7)
+    steps, again = run_it("run", resume="auto")
+    assert steps == [7, 8, 9, 10]
+    assert same(again, whole)
+    assert run_it("run", resume="auto")[0] == []  # it is finished
+
+
+# -- data that cannot be exact -----------------------------------------------------------------------------
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        for x, y in tiny_data(BATCHES):
+            yield from zip(x, y, strict=True)
+
+
+class Batches:
+    """A loader of the user's own, which can be read again."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tiny_data(BATCHES))
+
+
+@pytest.mark.parametrize(
+    ("make", "note"),
+    [
+        (lambda: DataLoader(Stream(), batch_size=8), "its data set (Stream) is iterable: a resume reads and drops"),
+        (lambda: Batches(), "the loader (Batches) can only be read from its beginning"),
+    ],
+)
+def test_data_that_must_be_read_again_is_said_before_the_first_step_and_is_exact(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[], Any], note: str
+) -> None:
+    whole = fit(tmp_path / "whole", data=make())
+    caplog.clear()
+    said_at: list[str] = []
+    callback = hl.LambdaCallback(on_train_start=lambda run: said_at.append(caplog.text))
+    fit_and_leave(tmp_path / "run", callback, data=make())
+    assert note in said_at[0]
+    again = fit(tmp_path / "run", data=make(), resume="auto")
+    assert same(again.weights, whole.weights)
+
+
+def test_a_generator_is_said_to_be_used_up_before_the_first_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stream() -> Iterator[Any]:
+        for _ in range(9):
+            yield from tiny_data(BATCHES)
+
+    said_at: list[str] = []
+    callback = hl.LambdaCallback(on_train_start=lambda run: said_at.append(caplog.text))
+    fit(tmp_path / "run", callback, data=stream(), max_duration="6st")
+    assert "after a resume: " in said_at[0]
+
+
+def test_a_run_that_saves_nothing_is_not_told_what_a_resume_could_not_do(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = Trainer(max_duration="4st", folder=False, device="cpu")
+    trainer.fit(TinyModel(), Batches(), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert "after a resume" not in caplog.text
+
+
+# -- in other processes --------------------------------------------------------------------------------------
+
+HOLDER = """
+import sys, time
+import torch
+from torch import nn
+import hookline as hl
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, tiny_data
+
+def wait(run):
+    print("open", flush=True)
+    time.sleep(600)
+
+Trainer(max_duration="2st", folder=sys.argv[1], callbacks=[hl.LambdaCallback(on_train_start=wait)]).fit(
+    TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+)
+"""
+
+
+def test_two_runs_in_one_folder_are_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    with start_script(HOLDER, args=[tmp_path / "run"]) as script:
+        script.wait_for("open")
+        with pytest.raises(CheckpointLockedError, match=f"in use by process {script.process.pid}"):
+            fit(tmp_path / "run", resume="auto")
+        script.send(9)
+        script.finish()
+    assert fit(tmp_path / "run", resume="auto").result.clock.step == 10
+
+
+WITHOUT_PICKLE = """
+import os, pickle, signal, sys
+import torch
+import torch.utils.data
+from torch import nn
+import hookline as hl
+from hookline.testing import TinyModel, tiny_data
+
+def refuse(*args, **kwargs):
+    raise AssertionError("pickle was used")
+
+class Reader(pickle.Unpickler):
+    __init__ = refuse
+
+class Writer(pickle.Pickler):
+    __init__ = refuse
+
+torch.load = torch.serialization.load = pickle.load = pickle.loads = refuse
+torch.save = torch.serialization.save = pickle.dump = pickle.dumps = refuse
+pickle.Unpickler, pickle.Pickler = Reader, Writer  # classes: others are made of them
+
+class Memory(hl.Callback):
+    state = ("table",)
+    def __init__(self): self.table = {"a": torch.ones(2), 3: (1, float("nan"), {4}, b"x")}
+
+def leave(run):
+    if run.clock.step == 5 and sys.argv[2] == "leave":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+model = TinyModel(dropout=0.3)
+optimizer = torch.optim.AdamW(model.parameters())
+result = hl.fit(
+    model, torch.utils.data.DataLoader([(x[0], y[0]) for x, y in tiny_data(8)], 2, shuffle=True), tiny_data(2),
+    loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+    max_duration="3ep", folder=sys.argv[1], resume="auto", device="cpu", seed=1, precision="fp16",
+    callbacks=[Memory(), hl.EarlyStopping(patience=9), hl.Checkpointer(every="2st", background=True),
+               hl.ProgressBar(style=None), hl.LambdaCallback(on_train_step_start=leave)],
+)
+print("step", result.clock.step, [value.double().sum().item() for value in model.state_dict().values()])
+"""
+
+
+def test_no_pickle_is_written_or_read_in_a_run_and_its_resume(tmp_path: Path) -> None:
+    whole = run_script(WITHOUT_PICKLE, args=[tmp_path / "whole", "stay"])
+    assert (whole.returncode, whole.stderr) == (0, "")
+    left = run_script(WITHOUT_PICKLE, args=[tmp_path / "run", "leave"])
+    assert left.returncode == 143, left.stderr
+    again = run_script(WITHOUT_PICKLE, args=[tmp_path / "run", "stay"])
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
+    files = {path.name for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()}
+    assert files == {"manifest.json", "model.safetensors", "state.json", "state.safetensors"}
+
+
+def test_a_checkpoint_that_was_moved_to_another_machine_is_all_that_is_needed(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "whole")
+    shutil.copytree(at_step(tmp_path / "whole", 6), tmp_path / "alone")
+    shutil.rmtree(tmp_path / "whole")
+    with pytest.warns(hl.HooklineWarning, match="rows are lost"):
+        again = fit(tmp_path / "new", resume=tmp_path / "alone")
+    assert same(again.weights, whole.weights)

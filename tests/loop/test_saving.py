@@ -1,0 +1,448 @@
+"""Saving in a run: when it happens among the other events, what is in the file, and that training never notices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookline as hl
+from hookline.checkpoint import Snapshot, Store
+from hookline.errors import SetupError, StateError
+from hookline.loop import Loop, Task, Trainer
+from hookline.testing import Recorder, TinyModel, tiny_data
+
+
+def fit(folder: Any, *callbacks: object, model: Any = None, val: Any = None, **options: Any) -> Any:
+    trainer = Trainer(folder=folder, callbacks=callbacks, **{"max_duration": "6st", "seed": 0, **options})
+    if isinstance(model, Task):
+        return trainer.fit(model, tiny_data(4), val)
+    model = TinyModel(dropout=0.3) if model is None else model
+    return trainer.fit(model, tiny_data(4), val, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.Adam)
+
+
+def saved(folder: Path, dirpath: str = "checkpoints") -> list[int]:
+    return [checkpoint.about.step for checkpoint in Store(folder / dirpath).checkpoints()]
+
+
+def load(folder: Path, index: int = -1) -> Snapshot:
+    store = Store(folder / "checkpoints")
+    return store.load(store.checkpoints()[index])
+
+
+def equal(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+class At(hl.Callback):
+    """Does something at an event, at one step or at each."""
+
+    def __init__(self, event: str, act: Any, step: int | None = None) -> None:
+        self.event, self.act, self.step = event, act, step
+
+    def on_event(self, event: str, run: Any) -> None:
+        if event == self.event and self.step in (None, run.clock.step):
+            self.act(run)
+
+
+def literal(*texts: str) -> list[str]:
+    return " ".join(texts).split()
+
+
+def ask(run: Any) -> None:
+    run.request_save()
+
+
+# -- events --------------------------------------------------------------------------------------
+
+
+def test_a_step_then_an_evaluation_then_a_save_in_the_order_of_the_design(tmp_path: Path) -> None:
+    recorder = Recorder()
+    checkpointer = hl.Checkpointer("1st", at_end=False)
+    fit(tmp_path, checkpointer, recorder, val=tiny_data(1), eval_every="1st", accumulate=2, max_duration="2st")
+    names = recorder.names
+    first = names.index("batch_fetch_start", names.index("train_epoch_start"))
+    expected = literal(
+        "batch_fetch_start batch_fetch_end train_step_start",
+        "train_batch_start forward_start forward_end loss_ready backward_start backward_end train_batch_end",
+        "batch_fetch_start batch_fetch_end",
+        "train_batch_start forward_start forward_end loss_ready backward_start backward_end train_batch_end",
+        "gradients_ready optimizer_step_start optimizer_step_end zero_grad train_step_end",
+        "eval_start eval_loader_start batch_fetch_start batch_fetch_end",
+        "eval_batch_start forward_start forward_end eval_batch_end eval_loader_end eval_end",
+        "step_settled checkpoint_save checkpoint_saved",
+    )
+    assert names[first : first + len(expected)] == expected
+
+
+def test_the_last_save_comes_after_the_end_of_fit_and_before_teardown(tmp_path: Path) -> None:
+    recorder = Recorder()
+    fit(tmp_path, hl.Checkpointer(), recorder)
+    assert recorder.names[-4:] == ["fit_end", "checkpoint_save", "checkpoint_saved", "teardown"]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_what_was_saved_is_there_when_it_is_told(tmp_path: Path, background: bool) -> None:
+    told: list[tuple[str, int]] = []
+
+    def note(run: Any) -> None:
+        Store(run.checkpoint.parent).verify(run.checkpoint)
+        told.append((run.checkpoint.name, Store(run.checkpoint.parent).load(run.checkpoint).about.step))
+
+    fit(tmp_path, hl.Checkpointer("2st", background=background), At("checkpoint_saved", note))
+    assert told == [("step-00000002", 2), ("step-00000004", 4), ("step-00000006", 6)]
+
+
+def test_the_path_is_there_only_while_it_is_told(tmp_path: Path) -> None:
+    fields = Recorder(fields=("checkpoint",))
+    fit(tmp_path, hl.Checkpointer("2st"), fields)
+    assert {row["event"] for row in fields.rows if "checkpoint" in row} == {"checkpoint_saved"}
+
+
+class Around(hl.Callback):
+    """A scope around saves."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def around_save(self, run: Any) -> Iterator[None]:
+        self.seen.append("open")
+        yield
+        self.seen.append("close")
+
+    def on_checkpoint_save(self, run: Any) -> None:
+        self.seen.append("save")
+
+    def on_checkpoint_saved(self, run: Any) -> None:
+        self.seen.append("saved")
+
+    def on_checkpoint_failed(self, run: Any) -> None:
+        self.seen.append(type(run.exception).__name__)
+
+
+def test_the_scope_of_a_save_is_around_it(tmp_path: Path) -> None:
+    around = Around()
+    fit(tmp_path, hl.Checkpointer("3st", at_end=False), around)
+    assert around.seen == ["open", "save", "saved", "close"] * 2
+
+
+@pytest.mark.parametrize("policy", ["raise", "warn"])
+def test_the_scope_of_a_save_that_fails_is_closed(tmp_path: Path, policy: Any) -> None:
+    around, checkpointer = Around(), hl.Checkpointer("3st", at_end=False, on_save_error=policy)
+    block = At("fit_start", lambda run: (run.folder / "checkpoints").write_text("a file in the way"))
+    if policy == "raise":
+        with pytest.raises(hl.HooklineError):
+            fit(tmp_path, checkpointer, around, block)
+        assert around.seen == ["open", "save", "CheckpointWriteError", "close"]
+    else:
+        assert fit(tmp_path, checkpointer, around, block).clock.step == 6
+        assert around.seen == ["open", "save", "CheckpointWriteError", "close"] * 2
+
+
+def test_the_scope_of_a_save_after_an_error_is_closed_too(tmp_path: Path) -> None:
+    around, checkpointer = Around(), hl.Checkpointer("9st", on_exception=True)
+
+    def spoil(run: Any) -> None:
+        (run.folder / "checkpoints").write_text("a file in the way")
+        raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted") as caught:
+        fit(tmp_path, checkpointer, around, At("train_step_end", spoil, step=2))
+    assert around.seen == ["open", "save", "CheckpointWriteError", "close"]
+    assert any("failed too: CheckpointWriteError" in note for note in caught.value.__notes__)
+
+
+# -- on request ------------------------------------------------------------------------------------
+
+
+def test_a_callback_asks_for_a_save_without_any_checkpointer(tmp_path: Path) -> None:
+    fit(tmp_path, At("train_step_end", ask, step=2), At("train_step_end", ask, step=4))
+    assert saved(tmp_path) == [2, 4]
+
+
+def test_what_was_asked_for_is_not_deleted_where_no_rule_says_so(tmp_path: Path) -> None:
+    fit(tmp_path, At("train_step_end", ask))
+    assert saved(tmp_path) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("event", ["train_step_start", "gradients_ready", "train_step_end", "step_settled"])
+def test_a_save_that_is_asked_for_in_a_step_is_made_at_its_end(tmp_path: Path, event: str) -> None:
+    before_the_update = event in ("train_step_start", "gradients_ready")
+    checkpointer = hl.Checkpointer("9st", at_end=False)
+    fit(tmp_path, checkpointer, At(event, ask, step=2 if before_the_update else 3))
+    assert saved(tmp_path) == [3]
+
+
+@pytest.mark.parametrize("event", ["epoch_end", "train_end", "fit_end"])
+def test_a_save_that_is_asked_for_at_the_end_is_made(tmp_path: Path, event: str) -> None:
+    fit(tmp_path, At(event, ask), max_duration="4st")
+    assert saved(tmp_path) == [4]
+
+
+def test_a_save_that_is_asked_for_in_an_evaluation_waits_for_the_end_of_the_step(tmp_path: Path) -> None:
+    recorder = Recorder(only=("eval_batch_end", "eval_end", "step_settled", "checkpoint_save", "train_step_end"))
+    fit(tmp_path, At("eval_batch_start", ask), recorder, val=tiny_data(1), eval_every="3st", max_duration="3st")
+    assert recorder.names[-4:] == ["eval_batch_end", "eval_end", "step_settled", "checkpoint_save"]
+    assert "val/loss" in load(tmp_path).about.metrics
+
+
+def test_a_save_inside_of_a_window_waits_until_the_window_is_full(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def first(run: Any) -> None:
+        if not asked:
+            asked.append(run.clock.batch)
+            run.request_save()
+
+    fit(tmp_path, At("train_batch_end", first), accumulate=2, max_duration="2st")
+    about = load(tmp_path).about
+    assert (asked, about.step, about.batch) == ([0], 1, 2)
+
+
+def test_the_body_of_an_own_loop_asks_for_a_save(tmp_path: Path) -> None:
+    model = TinyModel()
+    with Loop(model, torch.optim.SGD(model.parameters(), lr=0.1), max_duration="4st", folder=tmp_path) as loop:
+        for x, y in loop.batches(tiny_data(4)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+            if loop.run.clock.step == 2:
+                loop.run.request_save()
+    assert saved(tmp_path) == [2]
+
+
+def test_a_run_without_a_folder_refuses_a_request(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"no folder to save in; pass folder='runs/mine'"):
+        fit(False, At("train_step_end", ask))
+
+
+# -- what is in it -----------------------------------------------------------------------------------
+
+
+class Swapped(hl.Callback):
+    """Has other weights in the model while it is saved."""
+
+    def around_save(self, run: Any) -> Iterator[None]:
+        with run.swap_weights({name: torch.zeros_like(p) for name, p in run.model.named_parameters()}):
+            yield
+
+
+def test_a_checkpoint_that_is_taken_while_weights_are_swapped_holds_the_raw_ones(tmp_path: Path) -> None:
+    result = fit(tmp_path, hl.Checkpointer(), Swapped())
+    weights = load(tmp_path).weights
+    assert all(torch.equal(weights[name], tensor) for name, tensor in result.model.state_dict().items())
+    assert weights["out.weight"].abs().sum() > 0
+
+
+class Average(hl.Callback):
+    """An average of the weights, as a module that the callback holds."""
+
+    def on_model_ready(self, run: Any) -> None:
+        if not hasattr(self, "average"):
+            self.average = deepcopy(run.model)
+
+    def on_train_step_end(self, run: Any) -> None:
+        with torch.no_grad():
+            for own, new in zip(self.average.parameters(), run.model.parameters(), strict=True):
+                own.lerp_(new, 0.25)
+
+
+def test_a_background_save_holds_the_state_of_its_step_whatever_training_does_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, waited, real = threading.Event(), [], Store.save
+    at_two: dict[str, Tensor] = {}
+
+    def save(self: Store, *args: Any) -> Any:
+        waited.append(go.wait(60))
+        return real(self, *args)
+
+    monkeypatch.setattr(Store, "save", save)  # a disk that is slow until it is told not to be
+    average = Average()
+
+    def note(run: Any) -> None:
+        at_two.update({name: tensor.clone() for name, tensor in run.model.state_dict().items()})
+        at_two.update({f"average.{name}": t.clone() for name, t in average.average.state_dict().items()})
+
+    checkpointer = hl.Checkpointer("2st", background=True, keep_last=None)
+    fit(tmp_path, checkpointer, average, At("train_step_end", note, step=2),
+        At("train_step_end", lambda run: go.set(), step=3))  # fmt: skip
+    assert all(waited)
+    found = load(tmp_path, 0)
+    assert found.about.step == 2
+    assert found.state is not None
+    held = next(state["held"]["average"] for key, state in found.state["callbacks"].items() if "Average" in key)
+    assert all(torch.equal(found.weights[name], at_two[name]) for name in found.weights)
+    assert all(torch.equal(held[name], at_two[f"average.{name}"]) for name in held)
+    assert found.state["clock"]["step"] == 2
+
+
+class Counting(hl.Callback):
+    """Counts, and saves the count."""
+
+    state = ("count",)
+
+    def __init__(self, what: str = "") -> None:
+        self.what, self.count = what, 0
+
+    def on_train_step_end(self, run: Any) -> None:
+        self.count += 1
+
+
+def test_a_callback_that_joins_during_the_run_is_saved_too(tmp_path: Path) -> None:
+    join = At("train_step_end", lambda run: run.callbacks.add(Counting("late")), step=2)
+    fit(tmp_path, hl.Checkpointer("2st"), join)
+    state = load(tmp_path).state
+    assert state is not None
+    assert state["callbacks"]["Counting(what='late')"]["state"] == {"count": 4}
+
+
+class Locking(hl.Callback):
+    """Its state is a lock, which nobody can save."""
+
+    state = ("lock",)
+
+    def on_setup(self, run: Any) -> None:
+        self.lock: Any = threading.Lock()
+
+
+def test_a_state_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    recorder = Recorder()
+    with pytest.raises(StateError, match=r"callbacks.*Locking\(\).*state.*lock"):
+        fit(tmp_path, hl.Checkpointer(), Locking(), recorder)
+    assert "train_step_start" not in recorder.names
+
+
+class Shy(hl.Callback):
+    """An optional callback that cannot say its state."""
+
+    optional = True
+
+    def __init__(self, ready: int) -> None:
+        self.ready, self.calls, self.steps = ready, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        self.calls += 1
+        if self.calls > self.ready:
+            raise RuntimeError("not now")
+        return {}
+
+    def on_train_step_end(self, run: Any) -> None:
+        self.steps += 1
+
+
+@pytest.mark.parametrize("ready", [0, 1])
+def test_an_optional_callback_that_cannot_say_its_state_is_switched_off_and_the_run_goes_on(
+    tmp_path: Path, ready: int
+) -> None:
+    shy = Shy(ready)
+    result = fit(tmp_path, hl.Checkpointer("2st"), shy)
+    assert saved(tmp_path) == [2, 4, 6]
+    assert shy.steps == 2 * ready
+    assert [(failure.callback, failure.hook) for failure in result.failures] == [("Shy", "state_dict")]
+
+
+class TaskWithExtras(Task[Any]):
+    """A task with a loss that has parameters, extra state, and tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False))
+        self.net[2].weight = self.net[0].weight  # tied
+        self.scale = nn.Parameter(torch.ones(3))
+        self.seen = 0
+
+    def get_extra_state(self) -> Any:
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seen = state["seen"]
+
+    def configure_optimizers(self, run: Any) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.05)
+
+    def train_batch(self, run: Any, batch: Any) -> Any:
+        self.seen += len(batch[1])
+        return nn.functional.cross_entropy(self.net(batch[0])[:, :3] * self.scale, batch[1])
+
+
+def test_a_task_with_extra_state_tied_weights_and_a_loss_with_parameters_goes_on_exactly(tmp_path: Path) -> None:
+    whole = TaskWithExtras()
+    fit(False, model=whole)
+    fit(tmp_path, hl.Checkpointer("3st", at_end=False), model=TaskWithExtras(), max_duration="3st")
+    task = TaskWithExtras()
+    result = fit(tmp_path, hl.Checkpointer("3st"), model=task, resume="auto")
+    assert (result.clock.step, task.seen) == (6, 48)
+    assert all(torch.equal(a, b) for a, b in zip(task.parameters(), whole.parameters(), strict=True))
+    assert task.net[0].weight is task.net[2].weight
+    assert task.scale.std() > 0
+
+
+class LossWithParameters(nn.Module):
+    """A temperature that is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, outputs: Tensor, classes: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs * self.temperature, classes)
+
+
+def test_the_parameters_of_a_loss_are_saved_beside_the_model_and_not_in_it(tmp_path: Path) -> None:
+    def train(folder: Any, steps: int, **options: Any) -> tuple[nn.Module, nn.Module]:
+        model, loss = TinyModel(), LossWithParameters()
+        callbacks = [hl.Checkpointer("3st", at_end=False)] if folder else []
+        trainer = Trainer(folder=folder, max_duration=f"{steps}st", callbacks=callbacks, **options)
+        optimizer = torch.optim.Adam([*model.parameters(), *loss.parameters()], lr=0.05)
+        trainer.fit(model, tiny_data(4), loss=loss, optimizer=optimizer)
+        return model, loss
+
+    train(tmp_path, 3)
+    assert sorted(load(tmp_path).weights) == sorted(TinyModel().state_dict())
+    model, loss = train(tmp_path, 6, resume="auto")
+    whole, whole_loss = train(False, 6)
+    assert equal(model, whole)
+    assert equal(loss, whole_loss)
+    assert loss.temperature != 1
+
+
+# -- training does not notice -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"every": "1st"},
+        {"every": "1st", "background": True},
+        {"every": "1st", "weights_only": True},
+        {"on_eval": True, "monitor": "val/loss"},
+        {"every": "2st", "keep_last": 1, "on_exception": True, "at_end": False},
+    ],
+    ids=lambda arguments: "-".join(arguments),
+)
+def test_weights_and_history_are_the_same_with_and_without_a_checkpointer(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    without = fit(tmp_path / "without", Average(), val=tiny_data(1), eval_every="2st", log_every="1st")
+    options: dict[str, Any] = {"val": tiny_data(1), "eval_every": "2st", "log_every": "1st"}
+    saving = fit(tmp_path / "saving", hl.Checkpointer(**arguments), Average(), **options)
+    assert saved(tmp_path / "saving")
+    assert equal(saving.model, without.model)
+    assert saving.history["train/loss"] == without.history["train/loss"]
+    assert saving.history["val/loss"] == without.history["val/loss"]
+
+
+def test_two_fits_of_one_trainer_save_into_one_folder(tmp_path: Path) -> None:
+    trainer = Trainer(folder=tmp_path, max_duration="4st", seed=0, callbacks=[hl.Checkpointer("2st", keep_last=None)])
+    model, loss = TinyModel(), nn.CrossEntropyLoss()
+    trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD)
+    trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD, extend="4st")
+    assert saved(tmp_path) == [2, 4, 6, 8]
