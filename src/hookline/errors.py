@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class HooklineError(Exception):
     """The base of every error that Hookline itself raises."""
@@ -62,6 +64,10 @@ class CheckpointCorruptError(CheckpointError):
         super().__init__(f"{path}: {reason}" + (f"; {hint}" if hint else ""))
         self.path = path
         self.reason = reason
+        self._hint = hint
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return type(self), (self.path, self.reason, self._hint)
 
 
 class CheckpointMismatchError(CheckpointError):
@@ -82,6 +88,10 @@ class CheckpointWriteError(CheckpointError):
             f"the earlier checkpoints are untouched: make room or give another folder"
         )
         self.path, self.errno, self.needed, self.free = path, cause.errno, needed, free
+        self._cause = cause
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:  # an error is copied, and sent between processes
+        return partial(type(self), needed=self.needed, free=self.free), (self.path, self._cause)
 
 
 class StateError(HooklineError, ValueError):

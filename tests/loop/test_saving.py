@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import signal
 import threading
 from collections.abc import Iterator
 from copy import deepcopy
@@ -14,7 +17,13 @@ from torch import Tensor, nn
 
 import hookline as hl
 from hookline.checkpoint import Snapshot, Store
-from hookline.errors import SetupError, StateError
+from hookline.errors import (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+    CheckpointWriteError,
+    SetupError,
+    StateError,
+)
 from hookline.loop import Loop, Task, Trainer
 from hookline.testing import Recorder, TinyModel, tiny_data
 
@@ -446,3 +455,101 @@ def test_two_fits_of_one_trainer_save_into_one_folder(tmp_path: Path) -> None:
     trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD)
     trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD, extend="4st")
     assert saved(tmp_path) == [2, 4, 6, 8]
+
+
+# -- what is saved on odd ways -------------------------------------------------------------------
+
+
+def test_ctrl_c_in_the_final_test_keeps_the_last_step(tmp_path: Path) -> None:
+    press = At("eval_start", lambda run: os.kill(os.getpid(), signal.SIGINT) if run.stage == "test" else None)
+    trainer = Trainer(folder=tmp_path, callbacks=[hl.Checkpointer("2st"), press], max_duration="6st")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = trainer.fit(
+            TinyModel(), tiny_data(4), test=tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.Adam
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result.interrupted
+    assert saved(tmp_path)[-1] == 6
+
+
+def test_a_resume_goes_back_to_the_whole_state_where_weights_alone_are_newer(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer("2st", at_end=False), max_duration="4st")
+    weights = hl.Checkpointer("1st", weights_only=True, at_end=False, keep_last=None)
+    whole = fit(tmp_path / "other", max_duration="6st")
+    fit(tmp_path, weights, max_duration="5st", resume="auto")
+    assert saved(tmp_path) == [2, 4, 5]
+    assert equal(fit(tmp_path, max_duration="6st", resume="auto").model, whole.model)
+
+
+def test_where_there_are_only_weights_a_resume_says_so(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer("2st", weights_only=True))
+    with pytest.raises(CheckpointMismatchError, match=r"weights only.*LoadWeights"):
+        fit(tmp_path, resume="auto")
+
+
+def test_an_error_inside_a_step_is_never_taken_for_one_between_steps(tmp_path: Path) -> None:
+    """An optional callback's answer failed in its loader before; that says nothing of the error that ends the run."""
+
+    class Answers(hl.Callback):
+        optional = True
+
+        def on_train_step_end(self, run: hl.Run) -> None:
+            run.predict(broken())
+
+    def broken() -> Any:
+        class Broken:
+            def __iter__(self) -> Iterator[Any]:
+                yield tiny_data(1)[0][0]
+                raise OSError("gone")
+
+        return Broken()
+
+    def fail(run: hl.Run) -> None:
+        raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        fit(tmp_path, hl.Checkpointer(on_exception=True), Answers(), At("backward_end", fail, step=3))
+    assert [c.about.exact for c in Store(tmp_path / "checkpoints").checkpoints()] == [False]
+
+
+def test_a_schedule_in_tokens_without_tokens_is_an_error_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="tokens"):
+        fit(tmp_path, hl.Checkpointer("8tok"))
+
+
+def test_a_request_is_for_all_who_save_also_where_one_of_them_is_due(tmp_path: Path) -> None:
+    callbacks = (hl.Checkpointer("2st", at_end=False), hl.Checkpointer("100st", at_end=False, dirpath="rare"))
+    fit(tmp_path, *callbacks, At("train_step_end", ask, step=2), max_duration="3st")
+    assert (saved(tmp_path), saved(tmp_path, "rare")) == ([2], [2])
+
+
+def test_a_state_that_cannot_be_saved_any_more_follows_the_policy(tmp_path: Path) -> None:
+    class Changes(hl.Callback):
+        state = ("value",)
+        value: Any = 1
+
+        def on_train_step_end(self, run: hl.Run) -> None:
+            self.value = print if run.clock.step == 2 else 1
+
+    failed = At("checkpoint_failed", lambda run: errors.append(run.exception))
+    errors: list[BaseException] = []
+    result = fit(tmp_path, hl.Checkpointer("1st", on_save_error="warn"), Changes(), failed, max_duration="4st")
+    assert result.clock.step == 4
+    assert [type(error) for error in errors] == [StateError]
+    assert saved(tmp_path) == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CheckpointWriteError("/a", OSError(28, "No space left on device"), needed=10, free=3),
+        CheckpointCorruptError("/a", "it is empty", "remove it"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_can_be_copied_and_sent_between_processes(error: Exception) -> None:
+    for again in (deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert str(again) == str(error)
+        assert vars(again).keys() == vars(error).keys()

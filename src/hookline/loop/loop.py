@@ -132,7 +132,9 @@ class Loop(Training):
                     self.line.emit(self.line.hooks.fit_end)
                     self.session.book.end_interval()
                     self.scopes.leave()
-                    if not self.finished and not (self.requests.stop is not None and self.requests.stop.interrupt):
+                    if self.requests.stop is not None and self.requests.stop.interrupt:
+                        self.saving.interrupted()
+                    elif not self.finished:
                         self.saving.finished()
             except BaseException as late:
                 error = late
