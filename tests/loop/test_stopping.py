@@ -912,3 +912,14 @@ def test_a_run_that_was_never_opened_registers_nothing() -> None:
         trainer.fit(TinyTask(), tiny_data(1), callbacks=[recorder, Recorder])
     trainer.fit(TinyTask(), tiny_data(1))
     assert recorder.seen == []
+
+
+def test_a_stop_at_the_start_of_an_epoch_is_settled_at_the_end_of_its_first_step() -> None:
+    class Stops(hl.Callback):
+        def on_train_epoch_start(self, run: hl.Run) -> None:
+            if run.clock.epoch == 1:
+                run.stop("enough")
+
+    trainer = Trainer(max_duration="3ep", callbacks=[Stops()], folder=False)
+    result = trainer.fit(TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert (result.clock.step, result.stop_reason) == (5, "enough")

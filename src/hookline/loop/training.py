@@ -115,13 +115,14 @@ class Training(Steps):
     def _begin_epoch(self, feed: Feed) -> bool:
         """The data of the epoch, from its first batch or from where it was left. Whether it is over at once."""
         self._leave_if_preempted()
+        ended = self.course.cut_pending and self.course.over  # in the process before; a stop now is for a step's end
         self.count, self.length = self.course.counting(self.counter), feed.length or math.inf
         self.iterator = self.course.start_epoch(feed)
         self._restore_random()
         self.saved_random = self.exhausted = None
         self.position = self.clock.batch_in_epoch
         pending, self.course.step_pending = self.course.step_pending, False
-        return (pending and self._settle()) or self.course.over  # a signal came before an evaluation, or inside it
+        return (pending and self._settle()) or ended  # pending: a signal came before an evaluation, or inside it
 
     def _settle(self) -> bool:
         """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""
