@@ -14,6 +14,7 @@ from hookline import loop
 from hookline.callbacks import ProgressBar
 from hookline.loop import Result
 from hookline.loop.settings import Options
+from hookline.progress import Duration
 from hookline.records import Value
 
 
@@ -42,11 +43,12 @@ def fit(
     optimizer: Any = None,
     scheduler: Any = None,
     callbacks: Iterable[object] = (),
+    extend: str | Duration | None = None,
     **options: Unpack[Options],
 ) -> Result:
     """``Trainer(callbacks=…, **options).fit(…)``: train, evaluate on ``val`` as it goes, on ``test`` at the end."""
     trainer = Trainer(callbacks=callbacks, **options)
-    return trainer._fit("fit", model, train, val, test, loss, optimizer, scheduler, (), None)
+    return trainer._fit("fit", model, train, val, test, loss, optimizer, scheduler, (), extend)
 
 
 def train(
@@ -57,11 +59,12 @@ def train(
     optimizer: Any = None,
     scheduler: Any = None,
     callbacks: Iterable[object] = (),
+    extend: str | Duration | None = None,
     **options: Unpack[Options],
 ) -> Result:
     """``fit`` without any evaluation."""
     trainer = Trainer(callbacks=callbacks, **options)
-    return trainer._fit("train", model, train, None, None, loss, optimizer, scheduler, (), None)
+    return trainer._fit("train", model, train, None, None, loss, optimizer, scheduler, (), extend)
 
 
 def evaluate(

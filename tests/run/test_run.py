@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -163,6 +164,7 @@ class Setup(hl.Callback):
 
 
 HINTS = {
+    "optimizer": "all of them are in run.optimizers, by name; ",
     "outputs": "a task that returns {'loss': …, 'outputs': …} provides them; ",
     "stop_reason": "nobody has asked to stop; ",
 }
@@ -175,6 +177,22 @@ def test_a_field_without_a_value_says_when_it_has_one(fit: Fit, field: str) -> N
     assert isinstance(setup.error, NotAvailableError)
     when = ", ".join(f"on_{event}" for event in moments(field))
     assert str(setup.error) == (f"run.{field} has no value at this moment; {HINTS.get(field, '')}it has one in {when}")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("epoch", "run.clock.epoch"),
+        ("save_checkpoint", r"run.request_save\(\)"),
+        ("metric", "run.metrics"),
+        ("request_evaluation", "run.request_eval"),
+    ],
+)
+def test_a_field_that_does_not_exist_says_what_was_probably_meant(fit: Fit, name: str, meant: str) -> None:
+    setup = Setup(lambda run: getattr(run, name))
+    fit(setup)
+    assert isinstance(setup.error, AttributeError)
+    assert re.fullmatch(rf"run has no '{name}'; did you mean {meant}\?", str(setup.error))
 
 
 def test_hasattr_and_getattr_with_a_default_work_as_in_python(fit: Fit) -> None:

@@ -88,7 +88,9 @@ def _listed(what: str, names: Sequence[str]) -> str:
 def _hint(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     if not wanted or not found or any(name in found for name in wanted):
         return ""
-    if (prefix := _prefix(long=found, short=wanted)) is not None:
+    if (prefix := _prefix(long=found, short=wanted)) is not None and all(
+        _shape(value) in (None, _shape(found[prefix + name])) for name, value in wanted.items()
+    ):
         return f"give prefix={prefix!r}: without it the names fit"
     if (prefix := _prefix(long=wanted, short=found)) is not None:
         return f"the model's names begin with {prefix!r} and the others do not: load them into that part of the model"

@@ -61,6 +61,9 @@ def _store(folder: Path) -> Store:
     if (folder / "manifest.json").exists():
         raise SetupError(f"{folder} is one checkpoint; give the run's folder, and its name after it for 'show'")
     store = Store(folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder)
+    runs = [found.path.name for found in store.rejected() if (found.path / "metrics.jsonl").is_file()]
+    if runs and not store.checkpoints():
+        raise SetupError(f"{folder} holds runs and is none: give one of them, such as {folder / runs[-1]}")
     if not store.checkpoints() and not store.rejected():
         raise CheckpointNotFoundError(f"{folder} has no checkpoints; give the folder of a run that has saved some")
     return store

@@ -12,7 +12,7 @@ import torch
 from hookline.errors import DataError, Preempted
 from hookline.loop.capture import load_callback_states
 from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
-from hookline.loop.feed.workers import ignoring_workers
+from hookline.loop.feed.workers import Workers, ignoring_workers
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
 from hookline.progress import EvalClock
 from hookline.run import MISSING
@@ -33,7 +33,7 @@ def evaluation(
     state, line, scopes, book = loop.state, loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     metrics: dict[str, Any] = {}
-    left = False
+    left, interrupted = False, _interrupted(loop)
     if not silent:
         loop.requests.leave_evaluation = False
     states = None if silent else loop.saving.states_before_evaluation()
@@ -71,6 +71,9 @@ def evaluation(
             scopes.leave(mark, because=error)
             book.drop_layers(depth)
             raise
+    if left and _interrupted(loop) and not interrupted and states is not None:
+        load_callback_states(loop, states)  # as after another signal: a resume makes it up
+        loop.saving.interrupted(pending_eval=stage == "val")
     if not silent and stage == "val" and state.entry_point in ("fit", "train"):
         loop.course.evaluated(left=left)
     return metrics
@@ -85,6 +88,8 @@ def saved_if_preempted(loop: Loop, stage: str, states: dict[str, Any] | None) ->
         if states is not None and preempted.checkpoint is None:
             load_callback_states(loop, states)
             raise loop.saving.preempted(pending_eval=stage == "val") from None
+        if loop.signals.in_fit and not loop.course.training and not loop.clock.step:
+            raise loop.saving.preempted() from None  # the sanity check: nothing is done yet
         raise
 
 
@@ -158,10 +163,28 @@ def _batches(loop: Loop, loader: Any, event: str, limit: int | None = None) -> G
 def _is_left(loop: Loop) -> bool:
     """Whether ``StopTraining`` or Ctrl-C ends the evaluation under way; an answer is always given whole."""
     requests = loop.requests
-    if loop.line.hooks is loop.line.silent:
+    if is_answer(loop):
         return False
-    requests.leave_evaluation |= requests.stop is not None and requests.stop.interrupt
+    requests.leave_evaluation |= _interrupted(loop)
     return requests.leave_evaluation
+
+
+def _interrupted(loop: Loop) -> bool:
+    stop = loop.requests.stop
+    return stop is not None and stop.interrupt
+
+
+def is_answer(loop: Loop) -> bool:
+    """An answer to a hook, which is given whole; the sanity check is silent, too, and can be left."""
+    return loop.line.hooks is loop.line.silent and (loop.course.training or not loop.signals.in_fit)
+
+
+def can_be_left(loop: Loop) -> bool:
+    """Whether a signal may end it: not an answer, and in a fit only what a resume makes up or begins with."""
+    if is_answer(loop):
+        return False
+    in_training = loop.signals.in_fit and loop.course.training
+    return loop.saving.can_leave_evaluation or not in_training
 
 
 def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
@@ -171,37 +194,42 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     last = min(length or math.inf, limit or math.inf)
     with ignoring_workers(loader):
         iterator, position = iter(loader), 0
-    while position < last:
-        if line.hooks.batch_fetch_start:
-            line.emit(line.hooks.batch_fetch_start)
-        leave_if_preempted(loop)
-        batch = loop.session.fetch(iterator)
-        leave_if_preempted(loop)
-        if batch is LEFT:
-            return
-        if batch is END:
-            if length is not None:
-                raise DataError(
-                    f"the {loop.state.stage} loader ended after {position} of {length} batches; "
-                    f"a StopIteration that is raised inside a data set ends it like this"
-                )
-            return
-        position += 1
-        loop.state.batch = batch if move is None else move(batch)
-        if line.hooks.batch_fetch_end:
-            line.emit(line.hooks.batch_fetch_end)
-        yield loop.state.batch
+    workers = Workers()
+    if not getattr(loader, "persistent_workers", False):
+        workers.watch(iterator)  # one that never returns ignores torch's SIGTERM, and torch waits for it for ever
+    try:
+        while position < last:
+            if line.hooks.batch_fetch_start:
+                line.emit(line.hooks.batch_fetch_start)
+            leave_if_preempted(loop)
+            batch = loop.session.fetch(iterator, leave=not is_answer(loop), whole=not can_be_left(loop))
+            leave_if_preempted(loop)
+            if batch is LEFT:
+                return
+            if batch is END:
+                if length is not None:
+                    raise DataError(
+                        f"the {loop.state.stage} loader ended after {position} of {length} batches; "
+                        f"a StopIteration that is raised inside a data set ends it like this"
+                    )
+                return
+            position += 1
+            loop.state.batch = batch if move is None else move(batch)
+            if line.hooks.batch_fetch_end:
+                line.emit(line.hooks.batch_fetch_end)
+            yield loop.state.batch
+    finally:
+        workers.end()
 
 
 def leave_if_preempted(loop: Loop) -> None:
     """A signal ends an evaluation at its next batch; not an answer, and not one that the body of an own loop makes."""
     asked = loop.requests.preempt
-    if asked is None or loop.line.hooks is loop.line.silent:
+    if asked is None or not can_be_left(loop):
         return
     if loop.state.entry_point not in ("fit", "train"):
         raise loop.saving.preempted()
-    if loop.saving.can_leave_evaluation:
-        raise Preempted(asked)
+    raise Preempted(asked)
 
 
 @contextmanager

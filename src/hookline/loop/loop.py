@@ -223,7 +223,7 @@ class Loop(Training):
             )
         self.state.loaders["train"] = loader
         if self.finished:
-            logger.info("this run is finished (%s); to train longer: fit(…, extend='2ep')", self.stop_reason())
+            logger.warning("this run is finished (%s); to train longer: fit(…, extend='2ep')", self.stop_reason())
             return self.handles.track(_nothing())
         return self.handles.track(self._train(self._feed_of(loader)))
 

@@ -14,7 +14,7 @@ from hookline.checkpoint.plan import FOLDER
 from hookline.checkpoint.request import Resume
 from hookline.errors import CheckpointMismatchError, CheckpointNotFoundError, HooklineWarning
 from hookline.loop.capture import load_callback_states, restore
-from hookline.loop.saving import environment
+from hookline.loop.environment import environment
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
         loop.ended = snapshot.state["ended"] if snapshot.state else None
     elif checkpoint.about.finished:
         loop.requests.stop = None  # it had stopped; now it is asked for more
-    logger.info("going on from %s: step %d, epoch %d", checkpoint.path, state.clock.step, state.clock.epoch)
+    logger.warning("going on from %s: step %d, epoch %d", checkpoint.path, state.clock.step, state.clock.epoch)
     for path in _passed_over(store, checkpoint, resume):
         state.checkpoint = path
         loop.line.emit(loop.line.hooks.checkpoint_rejected)

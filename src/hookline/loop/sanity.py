@@ -34,4 +34,6 @@ def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
         logged.update(batches.value)
         line.emit(line.hooks.sanity_check_end)
         state.stage = "train"
+    if loop.requests.stop is not None and loop.requests.stop.interrupt:
+        return  # it was left
     check_monitors(loop.line, logged, loop.state.schedulers, seen=len(again), all_loaders=len(loaders))

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-import platform
 import signal
 import uuid
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from hookline.checkpoint import About, Checkpoint, FolderLock, Snapshot, Store
-from hookline.checkpoint.background import BackgroundWriter
 from hookline.checkpoint.encode import check
 from hookline.checkpoint.plan import FOLDER, SavePlan
-from hookline.checkpoint.retention import Keep, best, to_delete
+from hookline.checkpoint.retention import best
 from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary
 from hookline.loop.capture import callback_states, capture_state, capture_weights
+from hookline.loop.environment import environment
+from hookline.loop.target import Target
 from hookline.loop.verification import AtSteps, Verification
-from hookline.progress import Clock, Schedule
+from hookline.progress import Schedule
 from hookline.run import MISSING, StopRequest
 
 if TYPE_CHECKING:
@@ -30,49 +28,6 @@ logger = logging.getLogger("hookline")
 
 OWN_PLAN = SavePlan(at_end=False)
 """A run with a folder saves when it is asked or told to leave, also if no callback saves in it."""
-
-
-class Target:
-    """One plan at work: its store, its schedule, its thread."""
-
-    def __init__(self, plan: SavePlan, folder: Path, schedule: Schedule | AtSteps | None, wake: Any) -> None:
-        self.plan = plan
-        self.store = Store(folder / plan.folder)
-        self.schedule = schedule
-        self.asked = False
-        self.deferred = False
-        """It was due at the last step, and is saved when the run is closed, as finished."""
-        self.saved: tuple[int, int] | None = None
-        """The step and batch of the last one that was saved."""
-        self._wake = wake
-        self.writer = BackgroundWriter(self._write_and_wake) if plan.background else None
-
-    def is_due(self, clock: Clock) -> bool:
-        return self.asked or (self.schedule is not None and self.schedule.due(clock))
-
-    def write(self, snapshot: Snapshot) -> Checkpoint:
-        """Write it, then delete what no rule keeps."""
-        checkpoint = self.store.save(snapshot, self.plan.name_of(snapshot.about))
-        if self.plan.keep is not None:
-            self._prune(checkpoint, self.plan.keep)
-        return checkpoint
-
-    def _write_and_wake(self, snapshot: Snapshot) -> Checkpoint:
-        try:
-            return self.write(snapshot)
-        finally:
-            self._wake()
-
-    def _prune(self, newest: Checkpoint, keep: Keep) -> None:
-        there = self.store.checkpoints()
-        gone = to_delete(there, keep)
-        if gone and len(there) - len(gone) == 1:
-            self.store.verify(newest)  # it is about to be the only one
-        for checkpoint in gone:
-            try:
-                self.store.delete(checkpoint)
-            except CheckpointError as error:  # the new one is safe, so this stops nobody
-                logger.warning("%s", error)
 
 
 class Saving:
@@ -206,11 +161,11 @@ class Saving:
             leave.code = 0
             raise leave
 
-    def interrupted(self) -> None:
+    def interrupted(self, *, pending_eval: bool = False) -> None:
         """Ctrl-C: another process can go on where this one stops."""
         for target in self._targets:
             if target.plan.is_resumed:
-                self._save_once(target)
+                self._save_once(target, pending_eval=pending_eval)
 
     def preempted(self, *, pending_eval: bool = False) -> Preempted:
         """A signal: save what can be gone on from; the error to raise."""
@@ -234,7 +189,8 @@ class Saving:
         loop = self._loop
         if loop.clock.step == self.began_at and not loop.course.over:
             return
-        asked, loop.requests.save = loop.requests.save, False  # in one of the last hooks
+        # In one of the last hooks; or a signal came there: what is done is saved, Checkpointer or not.
+        asked, loop.requests.save = loop.requests.save or loop.requests.preempt is not None, False
         for target in self._targets or ([self._own_target()] if asked else []):
             if target.plan.at_end or target.asked or asked:
                 target.asked = target.deferred = False
@@ -382,20 +338,3 @@ def _name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
-
-
-def environment(loop: Loop) -> dict[str, Any]:
-    """What must be the same for a resume to be bitwise the same."""
-    from hookline import __version__
-
-    return {
-        "hookline": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": loop.state.device.type,
-        "threads": torch.get_num_threads(),
-        "world_size": loop.state.world_size,
-        "precision": loop.settings.precision,
-        "accumulate": loop.settings.accumulate,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }

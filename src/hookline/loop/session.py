@@ -114,10 +114,9 @@ class Session:
         """The size of ``metrics.jsonl``, for a checkpoint: a resume goes back to it."""
         return 0 if self.rows is None else self.rows.size
 
-    def fetch(self, iterator: Iterator[Any]) -> Any:
+    def fetch(self, iterator: Iterator[Any], *, leave: bool = True, whole: bool = False) -> Any:
         """The next batch. Only while it waits here does Ctrl-C leave at once."""
-        # An answer is given whole, so a signal does not leave it.
-        self.state.requests.waiting = self.line.hooks is not self.line.silent
+        self.state.requests.waiting, self.state.requests.whole = leave, whole
         try:
             return next(iterator, END)
         except BaseException as error:

@@ -87,5 +87,5 @@ class Signals:
             raise Preempted(number)
         if count > 2:
             os._exit(128 + number)
-        if requests.waiting:
+        if requests.waiting and not requests.whole:
             raise LeaveWait

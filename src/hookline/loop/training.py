@@ -114,7 +114,8 @@ class Training(Steps):
 
     def _begin_epoch(self, feed: Feed) -> bool:
         """The data of the epoch, from its first batch or from where it was left. Whether it is over at once."""
-        self._leave_if_preempted()
+        if self.requests.preempt is not None:
+            raise self.saving.preempted(pending_eval=self.course.step_pending)
         ended = self.course.cut_pending and self.course.over  # in the process before; a stop now is for a step's end
         self.count, self.length = self.course.counting(self.counter), feed.length or math.inf
         self.iterator = self.course.start_epoch(feed)
@@ -129,8 +130,11 @@ class Training(Steps):
         requests, course = self.requests, self.course
         if requests.attention:
             self.handles.settle()
-            if requests.preempt is not None and course.edge_is_open:
-                raise self.saving.preempted(pending_eval=True)
+            if course.edge_is_open:
+                if requests.preempt is not None:
+                    raise self.saving.preempted(pending_eval=True)
+                if requests.stop is not None and requests.stop.interrupt:
+                    self.saving.interrupted(pending_eval=True)  # the evaluation that follows is left at once
             course.settle_edge()
         if not self._skipped:
             self.line.emit(self.line.hooks.step_settled)

@@ -33,6 +33,7 @@ class Requests:
         "skip",
         "stop",
         "waiting",
+        "whole",
     )
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class Requests:
         self.leave_evaluation = False
         self.may_save = True  # not after a second signal: what it interrupted may be half done
         self.waiting = False  # for data: the only moment that a signal leaves at once
+        self.whole = False  # what is waited for belongs to an evaluation that only Ctrl-C may cut short
         self.skip: str | None = None
         self.stop: StopRequest | None = None
 

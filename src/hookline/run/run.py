@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
     import torch
 
 Stage = Literal["train", "val", "test", "predict"]
+
+MEANT = {
+    **{name: f"run.clock.{name}" for name in ("epoch", "step", "sample", "token", "seconds")},
+    **dict.fromkeys(("save", "save_checkpoint", "checkpoint_now"), "run.request_save()"),
+    **dict.fromkeys(("should_stop", "stop_training"), "run.stop('why')"),
+    **dict.fromkeys(("lr", "learning_rate"), "run.optimizers"),
+    "val_loader": "run.loaders['val']",
+    "train_loader": "run.loaders['train']",
+}
+"""What people write, and what it is here."""
 
 
 class Run:
@@ -55,7 +66,7 @@ class Run:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer that is being stepped."""
-        return self._get("optimizer")  # type: ignore[no-any-return]
+        return self._get("optimizer", "all of them are in run.optimizers, by name")  # type: ignore[no-any-return]
 
     @property
     def schedulers(self) -> list[Any]:
@@ -257,6 +268,16 @@ class Run:
         self._state.line.emit_custom(event, payload)
 
     # ------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        """A field that is not there: its own error if it has no value now, else what was probably meant."""
+        field = getattr(type(self), name, None)
+        if isinstance(field, property) and field.fget is not None:
+            return field.fget(self)  # Python comes here when a property raises an AttributeError: raise it again
+        known = [known for known in dir(type(self)) if not known.startswith("_")]
+        close = get_close_matches(name, known, n=1)
+        hint = MEANT.get(name) or (f"run.{close[0]}" if close else "")
+        raise AttributeError(f"run has no {name!r}" + (f"; did you mean {hint}?" if hint else ""))
 
     def _get(self, field: str, hint: str = "") -> Any:
         value = getattr(self._state, field)

@@ -1,0 +1,28 @@
+"""What must be the same for a resume to be bitwise the same."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+
+def environment(loop: Loop) -> dict[str, Any]:
+    """What must be the same for a resume to be bitwise the same."""
+    from hookline import __version__
+
+    return {
+        "hookline": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": loop.state.device.type,
+        "threads": torch.get_num_threads(),
+        "world_size": loop.state.world_size,
+        "precision": loop.settings.precision,
+        "accumulate": loop.settings.accumulate,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
