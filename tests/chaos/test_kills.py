@@ -100,4 +100,5 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(
         count.finished += 1
     print(count)
     assert count.kills == KILLS
-    assert count.inside_a_save >= count.kills / 4, count
+    if KILLS >= 20:  # of a few kills all may miss, on a busy machine
+        assert count.inside_a_save >= count.kills / 4, count

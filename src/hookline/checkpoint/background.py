@@ -39,7 +39,8 @@ class _Outcome(Generic[T]):
 class BackgroundWriter(Generic[T]):
     """Writes snapshots in a thread, at most one at a time, and never loses an error.
 
-    ``write`` is called in the thread, with a copy that nobody changes. ``done`` and every error come back in
+    ``write`` is called in the thread, with a copy that nobody changes, and ``ended`` when that has ended.
+    ``done`` and every error come back in
     the thread that calls ``submit``, ``poll``, ``wait`` or ``close``. The thread is not a daemon: a program that
     ends waits for the last save, also if nobody closes the writer. ``close`` it in a ``finally``.
 
@@ -58,8 +59,9 @@ class BackgroundWriter(Generic[T]):
     [[1.0, 1.0]]
     """
 
-    def __init__(self, write: Callable[[Snapshot], T]) -> None:
+    def __init__(self, write: Callable[[Snapshot], T], ended: Callable[[], None] = lambda: None) -> None:
         self._write = write
+        self._ended = ended
         self._copies = Copies()
         self._flight: _Flight[T] | None = None
         self._outcome: _Outcome[T] | None = None
@@ -97,6 +99,18 @@ class BackgroundWriter(Generic[T]):
         self._flight.ended.wait()
         self._settle()
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether a save is being written, in this process."""
+        flight = self._flight
+        return flight is not None and flight.pid == os.getpid() and not flight.ended.is_set()
+
+    def when_ended(self, act: Callable[[], None]) -> None:
+        """Call a function when the save in flight has ended, in its thread; at once if it has."""
+        self._ended = act
+        if not self.in_flight:
+            act()
+
     def close(self) -> None:
         """Wait for the save in flight and give the buffers back, also if the save has failed."""
         try:
@@ -112,6 +126,7 @@ class BackgroundWriter(Generic[T]):
             self._outcome = _Outcome(error=error)
         finally:
             flight.ended.set()
+            self._ended()  # after the outcome is there: whoever looks now finds it
 
     def _settle(self) -> None:
         outcome, flight = self._outcome, self._flight

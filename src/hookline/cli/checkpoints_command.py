@@ -69,6 +69,12 @@ def _store(folder: Path) -> Store:
     return store
 
 
+def _run_folder(folder: Path) -> Path:
+    """The folder of the run that checkpoints belong to: the nearest above them that looks like one."""
+    above = (part for part in folder.parents if (part / "run.lock").exists() or (part / "metrics.jsonl").exists())
+    return next(above, folder.parent if folder.name == "checkpoints" else folder)
+
+
 def _ls(arguments: argparse.Namespace) -> int:
     from hookline.cli import checkpoint_tables as tables
 
@@ -161,8 +167,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _report(to_delete(store.checkpoints(), keep), store, "would delete")
         return 0
-    run_folder = store.folder.parent if store.folder.name == "checkpoints" else store.folder
-    with FolderLock(run_folder):
+    with FolderLock(_run_folder(store.folder)):
         checkpoints = store.checkpoints()
         gone = to_delete(checkpoints, keep)
         if gone:

@@ -15,7 +15,7 @@ from hookline.loop.schedulers import Scheduler
 from hookline.loop.session import Session
 from hookline.loop.supervised import SupervisedTask
 from hookline.loop.weights import Weights
-from hookline.run import MISSING, StopRequest
+from hookline.run import BREAK, MISSING, StopRequest
 
 
 class Course:
@@ -77,7 +77,7 @@ class Course:
 
     def end_broken_training(self) -> None:
         """The body of the own loop was left by ``break`` or ``return``: its scopes are closed already."""
-        self._session.stop("break", "the body of the loop")
+        self._session.stop(BREAK, "the body of the loop")
         self.decided()
         if self.epoch_open:
             if not self._epoch_trained:
@@ -126,8 +126,8 @@ class Course:
             "updates_before": self._updates_before,
             "monitors_checked": self._monitors_checked,
             "evaluate": self._requests.evaluate,
-            "announced": self._announced and stop is not None and not stop.interrupt,
-            "stop": None if stop is None or stop.interrupt else (stop.reason, stop.by, stop.step),
+            "announced": self._announced and stop is not None and not stop.goes_on,
+            "stop": None if stop is None or stop.goes_on else (stop.reason, stop.by, stop.step),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+from hookline.checkpoint import Store
+from hookline.checkpoint.plan import FOLDER
 from hookline.errors import SetupError
 from hookline.loop.settings import Settings
 
@@ -26,11 +28,7 @@ def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str
     if folder is None:
         return name, None
     if settings.folder is not None:
-        if settings.resume is None and (folder / "metrics.jsonl").exists():
-            raise SetupError(
-                f"folder={str(folder)!r} holds a run already (metrics.jsonl); give another, remove it, or go on with "
-                f"it: resume='auto'"
-            )
+        _refuse_another_run(settings, folder)
         _make(folder, exist_ok=True)
         return name, folder
     free, number = folder, 1
@@ -38,6 +36,22 @@ def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str
         number += 1
         free = folder.with_name(f"{name}-{number}")
     return free.name, free
+
+
+def _refuse_another_run(settings: Settings, folder: Path) -> None:
+    """A folder that was given holds no run, unless it is the one that goes on."""
+    rows = (folder / "metrics.jsonl").exists()
+    if not rows and not Store(folder / FOLDER).checkpoints():
+        return
+    resume = settings.resume
+    if resume is None or (resume.path != "auto" and folder.resolve() not in Path(resume.path).resolve().parents):
+        holds = "metrics.jsonl" if rows else FOLDER
+        if resume is not None and Path(resume.path).resolve() == folder.resolve():
+            return
+        raise SetupError(
+            f"folder={str(folder)!r} holds a run already ({holds}); give another, remove it, or go on with it: "
+            f"resume='auto'"
+        )
 
 
 def _make(folder: Path, *, exist_ok: bool = False) -> bool:

@@ -98,6 +98,7 @@ class Loop(Training):
         if self._open:
             raise ScopeError("this loop is open already; one `with` at a time")
         self._open = True
+        self.requests.clear()
         self.signals.listen(in_fit=self.entry_point in ("fit", "train"))
         try:
             self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
@@ -172,10 +173,10 @@ class Loop(Training):
 
     def _load(self) -> None:
         """After ``setup``: what a run goes on from, once; and how long it goes on."""
-        resume, self._resume = self._resume, None
         self.saving.began_at = self.clock.step
-        if resume is not None:
-            load_checkpoint(self, resume)
+        if self._resume is not None:
+            load_checkpoint(self, self._resume)
+            self._resume = None  # not before: a fit after one that could not go on must not begin anew
         if self.extend is not None:
             done = self.clock.elapsed(self.extend.unit)
             self.state.max_duration = self.extend + Duration(done, self.extend.unit) if done else self.extend
@@ -189,6 +190,8 @@ class Loop(Training):
 
     def _finish_saves(self, error: BaseException | None) -> list[BaseException]:
         """Before ``teardown``: what is saved after an error, and the end of what is being written; its errors."""
+        if self.entry_point not in ("fit", "train"):
+            return []
         if error is not None and not isinstance(error, Preempted):
             self.saving.failed(error, exact=error is self.session.failed_fetch)
         return self.saving.wait()

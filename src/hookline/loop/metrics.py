@@ -95,7 +95,7 @@ class Series:
 
     def state_dict(self) -> dict[str, Any]:
         """As it is, not folded: whether a checkpoint was saved must not change how sums are rounded."""
-        values = [v.item() if isinstance(v, Tensor) and v.is_cpu and not v.ndim else v for v in self.values]
+        values = [float(v) if isinstance(v, Tensor) and v.is_cpu and not v.ndim else v for v in self.values]
         return {
             "reduce": self.reduce,
             "shape": self.shape,

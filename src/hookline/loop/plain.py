@@ -32,7 +32,8 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
     name, optimizer, updates = names[0], state.optimizers[names[0]], clock.updates
     iterator, move, count, position, last = loop.iterator, loop.move, loop.count, loop.position, loop.length - 1
     losses, agenda, swapped = loop._losses, loop.course.agenda, loop.weights.raw
-    parts, loop._window_full, loop._skipped = parts_of(task), True, False
+    parts, modules = parts_of(task), task._modules
+    loop._window_full, loop._skipped = True, False
     while hooks.plain and line.hooks is hooks and not requests.attention and position < last:
         state.batch = state.outputs = state.loss = MISSING
         requests.waiting = True
@@ -56,8 +57,8 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
             parts = None
         samples, tokens = loop.samples, loop.tokens = count(batch)
         try:
-            if parts is not None and batch.__class__ in PARTS and len(batch) == 2:
-                state.outputs = outputs = parts[0](batch[0])  # what train_batch would do, without its three calls
+            if parts is not None and modules["loss"] is parts[1] and batch.__class__ in PARTS and len(batch) == 2:
+                state.outputs = outputs = modules["model"](batch[0])  # what train_batch would do, without its calls
                 loss: Any = parts[1](outputs, batch[1])
                 ours, odd = True, False
             else:

@@ -128,10 +128,15 @@ class Saving:
         return errors
 
     def close(self) -> None:
-        """Give the folder free."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Give the folder free; where an interrupt has left a save that is being written, when that has ended."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        writing = [target.writer for target in self._targets if target.writer is not None and target.writer.in_flight]
+        for writer in writing:
+            writer.when_ended(lock.close)
+        if not writing:
+            lock.close()
 
     # -- when ----------------------------------------------------------------------------------
 
@@ -189,12 +194,13 @@ class Saving:
         loop = self._loop
         if loop.clock.step == self.began_at and not loop.course.over:
             return
+        finished = loop.course.over and not (loop.requests.stop is not None and loop.requests.stop.goes_on)
         # In one of the last hooks; or a signal came there: what is done is saved, Checkpointer or not.
         asked, loop.requests.save = loop.requests.save or loop.requests.preempt is not None, False
         for target in self._targets or ([self._own_target()] if asked else []):
             if target.plan.at_end or target.asked or asked:
                 target.asked = target.deferred = False
-                self._save(target, finished=loop.course.over)
+                self._save(target, finished=finished)
 
     def failed(self, error: BaseException, *, exact: bool) -> None:
         """The run ends with an error: save for those who asked for it; what goes wrong here is noted on the error."""

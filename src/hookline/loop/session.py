@@ -122,7 +122,7 @@ class Session:
         except BaseException as error:
             return self.after_failed_fetch(error)
         finally:
-            self.state.requests.waiting = False
+            self.state.requests.waiting = self.state.requests.whole = False
 
     def after_failed_fetch(self, error: BaseException) -> Any:
         """A wait for data that Ctrl-C left is the end of it; any other error is raised, with a note."""
@@ -146,7 +146,6 @@ class Session:
         state = self.state
         state.entry_point = entry_point
         state.stage = {"evaluate": "val", "test": "test", "predict": "predict"}.get(entry_point, "train")
-        state.requests.clear()
         state.exception = MISSING
         self._restore.enter_context(same_modes(self.module))
         self._restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
@@ -219,7 +218,11 @@ class Session:
         line.hooks = line.fast
         if error is not None:
             self.scopes.leave(because=error)
-        error = first_of(error, finish_saves(error))
+        try:
+            late = finish_saves(error)
+        except BaseException as raised:  # a second signal: the hooks, and what is to be put back, come all the same
+            late = [raised]
+        error = first_of(error, late)
         if error is not None and not isinstance(error, Preempted):
             state.exception = error
             error = first_of(error, line.emit_to_all(line.hooks.exception))

@@ -29,8 +29,7 @@ class Target:
         """It was due at the last step, and is saved when the run is closed, as finished."""
         self.saved: tuple[int, int] | None = None
         """The step and batch of the last one that was saved."""
-        self._wake = wake
-        self.writer = BackgroundWriter(self._write_and_wake) if plan.background else None
+        self.writer = BackgroundWriter(self.write, ended=wake) if plan.background else None
 
     def is_due(self, clock: Clock) -> bool:
         return self.asked or (self.schedule is not None and self.schedule.due(clock))
@@ -42,15 +41,9 @@ class Target:
             self._prune(checkpoint, self.plan.keep)
         return checkpoint
 
-    def _write_and_wake(self, snapshot: Snapshot) -> Checkpoint:
-        try:
-            return self.write(snapshot)
-        finally:
-            self._wake()
-
     def _prune(self, newest: Checkpoint, keep: Keep) -> None:
         there = self.store.checkpoints()
-        gone = to_delete(there, keep)
+        gone = [checkpoint for checkpoint in to_delete(there, keep) if checkpoint.path != newest.path]
         if gone and len(there) - len(gone) == 1:
             self.store.verify(newest)  # it is about to be the only one
         for checkpoint in gone:

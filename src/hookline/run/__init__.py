@@ -2,8 +2,8 @@
 
 from hookline.run.callbacks import Callbacks
 from hookline.run.history import History
-from hookline.run.requests import Requests, StopRequest
+from hookline.run.requests import BREAK, Requests, StopRequest
 from hookline.run.run import Run, Stage
 from hookline.run.state import MISSING, RunState
 
-__all__ = ["MISSING", "Callbacks", "History", "Requests", "Run", "RunState", "Stage", "StopRequest"]
+__all__ = ["BREAK", "MISSING", "Callbacks", "History", "Requests", "Run", "RunState", "Stage", "StopRequest"]

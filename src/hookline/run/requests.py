@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from hookline.errors import ScopeError, SetupError
 
+BREAK = "break"
+"""The reason of a run whose own loop was left by ``break`` or ``return``."""
+
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
@@ -15,6 +18,11 @@ class StopRequest:
     by: str
     step: int
     interrupt: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it ends this process's part only: a resume goes on, as after Ctrl-C or a ``break``."""
+        return self.interrupt or self.reason == BREAK
 
 
 class Requests:

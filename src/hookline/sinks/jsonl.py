@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
+from hookline.errors import HooklineWarning
 from hookline.records import MetricRow
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, HooklineWarning, stacklevel=3)
 
 
 class JsonLines:
@@ -37,13 +43,19 @@ class JsonLines:
         if self.path.exists():
             with self.path.open("rb") as file:
                 for line in file.read(size).splitlines():
-                    yield MetricRow.from_json(line.decode())
+                    try:
+                        yield MetricRow.from_json(line.decode())
+                    except (ValueError, KeyError, TypeError) as error:
+                        _warn(f"{self.path}: a row cannot be read and is left out: {line[:80]!r} ({error})")
 
     def rewind(self, size: int) -> None:
         """Forget the rows after the first ``size`` bytes: the run goes on from there."""
         self.close()
-        if self.path.exists() and self.size > size:
-            os.truncate(self.path, size)
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                whole = file.read(size).rfind(b"\n") + 1  # after a power cut the last line may be torn
+            if self.size > whole:
+                os.truncate(self.path, whole)
 
     def close(self) -> None:
         if self._file is not None:

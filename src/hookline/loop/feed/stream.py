@@ -74,7 +74,7 @@ class StatefulFeed:
         self._loader, self._seed, self._rank = loader, seed, rank
         self._generators = generators(loader)
         self._workers = Workers()
-        self._loaded = False
+        self._saved: Mapping[str, Any] | None = None  # from a checkpoint, until it is known where to go on
         self._reading: NumberedReading | None = None
         self.length = sure_length(loader)
         self.notes = stateful_notes(loader)
@@ -82,18 +82,19 @@ class StatefulFeed:
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
         """The batches of an epoch, from a batch on: by the loader's state, where that is the one of the start."""
         tell_epoch(self._loader, epoch)
-        there = self._loaded
+        there = self._load(epoch, start)
         if not there and start and self._reading is not None and self._reading.position == (epoch, start):
             self._loader.load_state_dict(self._loader.state_dict())  # left early, and gone on with in this process
             there = True
-        self._loaded = False
         seed = mix(self._seed, epoch, STREAM, self._rank)
         iterator = Apart(self._generators).at(seed).run(fresh_iterator, self._loader, self._workers)
         self._reading = NumberedReading(iterator, seed, epoch, start if there else 0, start)
         return self._reading
 
     def state_dict(self) -> dict[str, Any]:
-        return {"loader": self._loader.state_dict()}
+        """The loader's own state, and which batch comes next by it; that is not known while one is being read."""
+        at = None if self._reading is None else self._reading.position
+        return {"loader": self._loader.state_dict(), "at": None if at is None else list(at)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "loader" not in state:
@@ -101,8 +102,24 @@ class StatefulFeed:
                 f"the saved position holds {', '.join(state) or 'nothing'} and not the state of a loader: the run was "
                 f"saved with a loader of another kind than {type(self._loader).__name__}; pass that one again"
             )
-        self._loader.load_state_dict(state["loader"])
-        self._loaded = True
+        self._saved = state
+
+    def _load(self, epoch: int, start: int) -> bool:
+        """Give the loader its state, if it is that of this place; whether it is there now."""
+        saved, self._saved = self._saved, None
+        if saved is None:
+            return False
+        at = None if saved.get("at") is None else (int(saved["at"][0]), int(saved["at"][1]))
+        if at == (epoch, start) or (at is not None and not start and at[0] < epoch):
+            self._loader.load_state_dict(saved["loader"])
+            return bool(start)
+        warnings.warn(
+            f"a signal left {type(self._loader).__name__} in the middle of a step, so its own state is not used: it is "
+            f"read from the start of epoch {epoch} up to batch {start}",
+            HooklineWarning,
+            stacklevel=2,
+        )
+        return False
 
     def close(self) -> None:
         """End the worker processes."""
@@ -167,11 +184,12 @@ class NumberedReading(Iterator[Any]):
     def __init__(self, iterator: Iterator[Any], seed: int, epoch: int, number: int, start: int) -> None:
         self._iterator, self._seed, self._epoch, self._number, self._start = iterator, seed, epoch, number, start
         self._apart = Apart()
+        self._between = True
 
     @property
-    def position(self) -> tuple[int, int]:
-        """The epoch, and the number of the batch that comes next."""
-        return self._epoch, self._number
+    def position(self) -> tuple[int, int] | None:
+        """The epoch, and the number of the batch that comes next; nothing if a read was left in the middle."""
+        return (self._epoch, self._number) if self._between else None
 
     def __next__(self) -> Any:
         while self._number < self._start:
@@ -183,9 +201,11 @@ class NumberedReading(Iterator[Any]):
         return batch
 
     def _read(self, end: Any) -> Any:
+        self._between = False
         batch = self._apart.at(mix(self._seed, self._number)).run(next, self._iterator, end)
         if batch is not end:
             self._number += 1
+        self._between = True
         return batch
 
 
