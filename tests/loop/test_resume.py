@@ -973,3 +973,24 @@ def test_a_checkpoint_that_was_moved_to_another_machine_is_all_that_is_needed(tm
     with pytest.warns(hl.HooklineWarning, match="rows are lost"):
         again = fit(tmp_path / "new", resume=tmp_path / "alone")
     assert same(again.weights, whole.weights)
+
+
+def test_a_metric_of_whole_numbers_that_was_pending_is_gone_on_with(tmp_path: Path) -> None:
+    class Counts(hl.Callback):
+        def on_train_step_end(self, run: hl.Run) -> None:
+            run.log({"right": (run.outputs.argmax(-1) == run.batch[1]).sum()})
+
+    whole = fit(tmp_path / "whole", Counts())
+    fit_and_leave(tmp_path / "run", Counts())
+    again = fit(tmp_path / "run", Counts(), resume="auto")
+    assert again.result.history["train/right"] == whole.result.history["train/right"]
+
+
+def test_a_row_that_was_torn_by_a_power_cut_is_said_and_left_out(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run")
+    rows = tmp_path / "run" / "metrics.jsonl"
+    rows.write_bytes(rows.read_bytes()[:-20])
+    with pytest.warns(hl.HooklineWarning, match="shorter"):
+        again = fit(tmp_path / "run", resume="auto")
+    lines = rows.read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines][-1] == again.result.clock.step

@@ -41,7 +41,7 @@ def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str
 def _refuse_another_run(settings: Settings, folder: Path) -> None:
     """A folder that was given holds no run, unless it is the one that goes on."""
     rows = (folder / "metrics.jsonl").exists()
-    if not rows and not Store(folder / FOLDER).checkpoints():
+    if not rows and not ((folder / FOLDER).is_dir() and Store(folder / FOLDER).checkpoints()):
         return
     resume = settings.resume
     if resume is None or (resume.path != "auto" and folder.resolve() not in Path(resume.path).resolve().parents):

@@ -58,7 +58,7 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
         loop.ended = snapshot.state["ended"] if snapshot.state else None
     elif checkpoint.about.finished:
         loop.requests.stop = None  # it had stopped; now it is asked for more
-    logger.warning("going on from %s: step %d, epoch %d", checkpoint.path, state.clock.step, state.clock.epoch)
+    logger.info("going on from %s: step %d, epoch %d", checkpoint.path, state.clock.step, state.clock.epoch)
     for path in _passed_over(store, checkpoint, resume):
         state.checkpoint = path
         loop.line.emit(loop.line.hooks.checkpoint_rejected)

@@ -364,12 +364,16 @@ def test_a_name_that_cannot_work_is_refused_when_the_callback_is_made(name: str,
         hl.Checkpointer(name=name)
 
 
-def test_a_name_that_is_taken_is_never_written_over(tmp_path: Path) -> None:
-    fit(tmp_path, hl.Checkpointer(name="{step}", at_end=False, every="4st"))
-    fit(tmp_path / "new", resume=tmp_path / "checkpoints" / "4")
-    (tmp_path / "metrics.jsonl").unlink()  # someone tidies up, and begins again in the same folder
-    fit(tmp_path, hl.Checkpointer(name="{step}", at_end=False, every="4st", keep_last=None))
-    assert names(tmp_path) == ["4", "4-2", "8", "8-2"]
+def test_a_folder_with_checkpoints_is_not_begun_in_anew(tmp_path: Path) -> None:
+    """The new ones would be older than those that are there, by their steps, and would be deleted first."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    fit(run, hl.Checkpointer(name="{step}", at_end=False, every="4st"))
+    fit(other, hl.Checkpointer("4st"), resume=run / "checkpoints" / "4")
+    (run / "metrics.jsonl").unlink()  # someone tidies up, or the run was killed before its first row
+    for resume in (None, other):
+        with pytest.raises(SetupError, match=r"holds a run already \(checkpoints\).*resume='auto'"):
+            fit(run, hl.Checkpointer(name="{step}", every="4st"), resume=resume)
+    assert names(run) == ["4", "8"]
 
 
 def test_two_checkpointers_have_places_and_rules_of_their_own(tmp_path: Path) -> None:

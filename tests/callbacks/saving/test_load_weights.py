@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,8 @@ def test_a_resumed_run_keeps_what_it_has_learned(tmp_path: Path) -> None:
     def leave(run: Any) -> None:
         if run.clock.step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
+            while run.loop.requests.preempt is None:  # another thread may have got it first
+                time.sleep(0.001)
 
     with pytest.raises(hl.Preempted):
         fit(TinyModel(), hl.LoadWeights(path), hl.on("train_step_end")(leave), folder=tmp_path / "run", resume="auto")
