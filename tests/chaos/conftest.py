@@ -121,11 +121,8 @@ class Lab:
         for pipe in (self._server.stdin, self._server.stdout):
             assert pipe is not None
             pipe.close()
-        try:
-            self._server.wait(LIMIT)
-        finally:
-            self._server.kill()
-            self._server.wait()
+        self._server.kill()  # a run that was forked from it may hold the other end of its pipe: it need not notice
+        self._server.wait()
 
     # -- runs ----------------------------------------------------------------------------------
 

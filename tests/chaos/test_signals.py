@@ -86,7 +86,7 @@ def test_a_script_exits_with_the_code_of_the_signal(tmp_path: Path) -> None:
         import os, signal, sys, torch
         import hookline as hl
         from hookline.testing import TinyModel, tiny_data
-        late = hl.LambdaCallback(on_backward_end=lambda run: os.kill(os.getpid(), signal.SIGTERM))
+        late = hl.LambdaCallback(on_backward_end=lambda run: signal.raise_signal(signal.SIGTERM))
         hl.fit(
             TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, max_duration="9ep",
             folder=sys.argv[1], callbacks=[late],

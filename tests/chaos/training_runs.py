@@ -62,7 +62,7 @@ class Sender:
                 os.killpg(os.getpgrp(), self.number)
                 time.sleep(LINGER)  # a worker that dies of it is noticed here
             else:
-                os.kill(os.getpid(), self.number)
+                signal.raise_signal(self.number)
 
 
 def write(path: Path, text: str) -> None:
@@ -301,7 +301,7 @@ def with_earlier_handler(plan: Plan) -> None:
         train(plan)
     finally:
         there = signal.getsignal(signal.SIGTERM) is earlier
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         write(folder / "after.json", json.dumps({"there again": there}))
 
 

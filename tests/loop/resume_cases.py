@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -443,7 +442,7 @@ class Leave(hl.Callback):
         self.done = True
         if self.how == "raise":
             raise LeftError
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
 
 def leave_of(case: Case, how: str) -> Leave:

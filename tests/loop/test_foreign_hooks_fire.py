@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Any
 
@@ -60,7 +59,7 @@ def quit_training(run: Any) -> None:
 
 
 def press(run: Any) -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 def in_the_way(run: Any) -> None:
@@ -69,7 +68,7 @@ def in_the_way(run: Any) -> None:
 
 
 def end(run: Any) -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import hookline as hl
 from hookline.errors import MetricError
 from hookline.loop import Loop, Trainer
 from hookline.loop.metrics import FOLD, LARGEST_ARRAY
-from hookline.records import MetricRow
+from hookline.records import MetricRow, from_json, to_json
 from hookline.run import History
 from hookline.testing import TinyModel, tiny_data
 
@@ -591,7 +591,7 @@ def test_an_unknown_metric_is_named_with_a_hint() -> None:
 
 
 def rows_of(folder: Path) -> list[MetricRow]:
-    return [MetricRow.from_json(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [from_json(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def plain(rows: list[MetricRow]) -> list[Any]:
@@ -714,7 +714,7 @@ def test_the_bound_holds_for_a_metric_logged_in_training_and_in_evaluation() -> 
 @given(value=st.one_of(st.floats(), st.lists(st.lists(st.floats(), max_size=3), max_size=3)))
 def test_a_row_is_read_back_as_it_was_written(value: Any) -> None:
     written = MetricRow("a/b", 3, 1, value, "eval", 1.5)
-    assert repr(MetricRow.from_json(written.to_json())) == repr(written)
+    assert repr(from_json(to_json(written))) == repr(written)
 
 
 # -- what is read, and when ----------------------------------------------------------------------------

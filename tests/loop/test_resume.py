@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -400,7 +401,7 @@ def test_a_stop_that_was_announced_before_the_checkpoint_is_not_announced_again(
         def stop(run: Any) -> None:
             heard.append(run.stop_reason)
             if kill:
-                os.kill(os.getpid(), 15)
+                signal.raise_signal(signal.SIGTERM)
 
         callback = hl.LambdaCallback(
             on_train_step_end=lambda run: run.stop("enough") if run.clock.step == 6 else None, on_stop=stop
@@ -679,7 +680,7 @@ def test_the_events_of_a_run_that_goes_on_at_the_edge_of_an_epoch(tmp_path: Path
 def test_the_events_of_a_run_that_begins_with_the_evaluation_it_was_left_in(tmp_path: Path) -> None:
     def signal_once(run: Any) -> None:
         if run.clock.step == 4:
-            os.kill(os.getpid(), 15)
+            signal.raise_signal(signal.SIGTERM)
 
     data = {"val": tiny_data(2), "max_duration": "5st"}
     with pytest.raises(hl.Preempted):
@@ -939,7 +940,7 @@ class Memory(hl.Callback):
 
 def leave(run):
     if run.clock.step == 5 and sys.argv[2] == "leave":
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
 model = TinyModel(dropout=0.3)
 optimizer = torch.optim.AdamW(model.parameters())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import threading
@@ -461,7 +460,7 @@ def test_two_fits_of_one_trainer_save_into_one_folder(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_in_the_final_test_keeps_the_last_step(tmp_path: Path) -> None:
-    press = At("eval_start", lambda run: os.kill(os.getpid(), signal.SIGINT) if run.stage == "test" else None)
+    press = At("eval_start", lambda run: signal.raise_signal(signal.SIGINT) if run.stage == "test" else None)
     trainer = Trainer(folder=tmp_path, callbacks=[hl.Checkpointer("2st"), press], max_duration="6st")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

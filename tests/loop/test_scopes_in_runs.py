@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -151,7 +150,7 @@ def at_step(step: int, action: Action) -> Action:
 
 
 def press(run: Any = None) -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 def press_twice(run: Any) -> None:

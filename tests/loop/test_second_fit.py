@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import hookline as hl
 from hookline.loop import Loop, Trainer
-from hookline.records import MetricRow
+from hookline.records import from_json
 from hookline.testing import TinyModel, tiny_data
 
 CE = nn.CrossEntropyLoss()
@@ -169,7 +169,7 @@ def test_the_history_goes_on(tmp_path: Path) -> None:
     second = trainer.fit(model, tiny_data(5), tiny_data(1), loss=CE, optimizer=momentum, extend="2ep")
     assert second.history.steps("val/loss") == [5, 10, 15]
     assert second.history.steps("train/loss_epoch") == [5, 10, 15]
-    rows = [MetricRow.from_json(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [from_json(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row.step for row in rows if row.name == "val/loss"] == [5, 10, 15]
     assert second.folder == first.folder
 

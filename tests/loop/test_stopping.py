@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -97,7 +96,7 @@ def stop(run: Any) -> None:
 
 def press() -> None:
     """What the terminal does when Ctrl-C is pressed."""
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 def ctrl_c() -> Action:

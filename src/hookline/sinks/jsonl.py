@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 
 from hookline.errors import HooklineWarning
-from hookline.records import MetricRow
+from hookline.records import Record, from_json, to_json
 
 
 def _warn(text: str) -> None:
@@ -23,13 +23,13 @@ class JsonLines:
         self.path = path
         self._file: FileIO | None = None
 
-    def write(self, rows: list[MetricRow]) -> None:
+    def write(self, rows: Sequence[Record]) -> None:
         if not rows:
             return
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab", buffering=0)
-        lines = "".join([f"{row.to_json()}\n" for row in rows]).encode()
+        lines = "".join([f"{to_json(row)}\n" for row in rows]).encode()
         while lines:  # a disk that is nearly full takes a part, and says why at the next one
             lines = lines[self._file.write(lines) :]
 
@@ -38,13 +38,13 @@ class JsonLines:
         """The bytes that are in the file."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def read(self, size: int) -> Iterator[MetricRow]:
+    def read(self, size: int) -> Iterator[Record]:
         """The rows in the first ``size`` bytes."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 for line in file.read(size).splitlines():
                     try:
-                        yield MetricRow.from_json(line.decode())
+                        yield from_json(line.decode())
                     except (ValueError, KeyError, TypeError) as error:
                         _warn(f"{self.path}: a row cannot be read and is left out: {line[:80]!r} ({error})")
 

@@ -339,7 +339,7 @@ def test_names_are_filled_in_from_the_clock_and_the_metrics(tmp_path: Path) -> N
 
 def test_a_metric_in_a_name_does_not_cost_the_checkpoint_of_a_signal(tmp_path: Path) -> None:
     checkpointer = hl.Checkpointer(name="{step}-{val/loss:.2f}", on_eval=True)
-    leave = At("train_step_end", lambda run: os.kill(os.getpid(), signal.SIGTERM), step=3)
+    leave = At("train_step_end", lambda run: signal.raise_signal(signal.SIGTERM), step=3)
     with pytest.raises(hl.Preempted):
         fit(tmp_path, checkpointer, leave, val=tiny_data(1))
     assert names(tmp_path) == ["3-none"]
@@ -390,7 +390,7 @@ def test_two_checkpointers_in_one_place_are_refused(tmp_path: Path, other: str) 
 
 
 def test_a_signal_saves_where_a_resume_looks_whatever_the_order_of_the_callbacks(tmp_path: Path) -> None:
-    leave = At("train_step_end", lambda run: os.kill(os.getpid(), signal.SIGTERM), step=3)
+    leave = At("train_step_end", lambda run: signal.raise_signal(signal.SIGTERM), step=3)
     with pytest.raises(hl.Preempted) as caught:
         fit(tmp_path, hl.Checkpointer("5st", dirpath="milestones"), hl.Checkpointer("5st"), leave)
     assert caught.value.checkpoint == tmp_path / "checkpoints" / "step-00000003"
@@ -417,7 +417,7 @@ def test_weights_only_leaves_out_the_rest_and_a_resume_says_so(tmp_path: Path) -
 
 
 def test_a_signal_saves_everything_also_where_only_weights_are_saved_otherwise(tmp_path: Path) -> None:
-    leave = At("train_step_end", lambda run: os.kill(os.getpid(), signal.SIGTERM), step=3)
+    leave = At("train_step_end", lambda run: signal.raise_signal(signal.SIGTERM), step=3)
     with pytest.raises(hl.Preempted):
         fit(tmp_path / "run", hl.Checkpointer("2st", weights_only=True), leave)
     went_on = fit(tmp_path / "run", hl.Checkpointer("2st", weights_only=True), resume="auto")
@@ -426,7 +426,7 @@ def test_a_signal_saves_everything_also_where_only_weights_are_saved_otherwise(t
 
 
 def test_weights_never_push_out_the_only_checkpoint_that_a_run_can_go_on_from(tmp_path: Path) -> None:
-    leave = At("train_step_end", lambda run: os.kill(os.getpid(), signal.SIGTERM), step=3)
+    leave = At("train_step_end", lambda run: signal.raise_signal(signal.SIGTERM), step=3)
     with pytest.raises(hl.Preempted):
         fit(tmp_path, hl.Checkpointer("9st", weights_only=True, keep_last=1), leave)
     fit(tmp_path, hl.Checkpointer("1st", weights_only=True, keep_last=1), resume="auto")

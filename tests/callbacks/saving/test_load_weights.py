@@ -198,7 +198,7 @@ def test_a_resumed_run_keeps_what_it_has_learned(tmp_path: Path) -> None:
 
     def leave(run: Any) -> None:
         if run.clock.step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
             while run.loop.requests.preempt is None:  # another thread may have got it first
                 time.sleep(0.001)
 

@@ -39,7 +39,7 @@ def press(*numbers: int) -> Act:
 
     def act(run: Any) -> None:
         for number in numbers:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
 
     return act
 

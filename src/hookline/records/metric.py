@@ -1,0 +1,42 @@
+"""``MetricRow``: one value of one metric."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Value = float | list[Any]
+"""A number, or a small array as nested lists."""
+
+Kind = Literal["step", "epoch", "eval"]
+
+SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One value of one metric: of an interval of steps, of an epoch, or of an evaluation."""
+
+    name: str
+    step: int
+    epoch: int
+    value: Value
+    kind: Kind
+    seconds: float
+
+
+def encode(value: Any) -> Any:
+    """NaN and infinities as texts, because JSON has no such numbers."""
+    if isinstance(value, list | tuple):
+        return [encode(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def decode(value: Any) -> Any:
+    """The numbers again."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    return SPECIAL[value] if isinstance(value, str) else value

@@ -1,0 +1,68 @@
+"""All kinds of rows as one stream, and their JSON form: one line each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+from hookline.records.event import EventRow
+from hookline.records.media import FileRow, HistogramRow, ImageRow, TableRow, TextRow
+from hookline.records.metric import MetricRow, decode, encode
+
+Record = MetricRow | ImageRow | TextRow | TableRow | HistogramRow | FileRow | EventRow
+"""One row. Each has ``name``, ``step``, ``epoch`` and ``seconds``."""
+
+_ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps would make one for each row
+_KINDS: dict[str, type[Any]] = {
+    "image": ImageRow,
+    "text": TextRow,
+    "table": TableRow,
+    "histogram": HistogramRow,
+    "file": FileRow,
+    "event": EventRow,
+}
+_NAMES = {row: kind for kind, row in _KINDS.items()}
+_LEFT_OUT = ("png",)
+"""What is in a file of its own."""
+
+
+def to_json(row: Record) -> str:
+    """One line.
+
+    >>> to_json(TextRow("val/sample", 10, 1, 2.5, "to be or not"))
+    '{"kind": "text", "name": "val/sample", "step": 10, "epoch": 1, "seconds": 2.5, "text": "to be or not"}'
+    """
+    if isinstance(row, MetricRow):
+        return _ENCODER.encode(
+            {
+                "name": row.name,
+                "step": row.step,
+                "epoch": row.epoch,
+                "value": encode(row.value),
+                "kind": row.kind,
+                "seconds": round(row.seconds, 6),
+            }
+        )
+    values = {field.name: encode(getattr(row, field.name)) for field in fields(row) if field.name not in _LEFT_OUT}
+    return _ENCODER.encode({"kind": _NAMES[type(row)], **values, "seconds": round(row.seconds, 6)})
+
+
+def from_json(line: str) -> Record:
+    """The row that a line says; ``ValueError``, ``KeyError`` or ``TypeError`` if it says none.
+
+    >>> from_json('{"name": "val/loss", "step": 10, "epoch": 1, "value": "nan", "kind": "eval", "seconds": 2.5}').value
+    nan
+    """
+    found = json.loads(line)
+    kind = found["kind"]
+    if kind not in _KINDS:
+        return MetricRow(**{**found, "value": decode(found["value"])})
+    del found["kind"]
+    match kind:
+        case "histogram":
+            found["edges"], found["counts"] = tuple(found["edges"]), tuple(found["counts"])
+        case "table":
+            found["columns"], found["rows"] = tuple(found["columns"]), tuple(map(tuple, found["rows"]))
+    row: Record = _KINDS[kind](**found)
+    return row
