@@ -9,13 +9,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hookline import sinks
     from hookline.callbacks import (
         Checkpointer,
+        DerivedMetric,
+        DeviceMonitor,
         EarlyStopping,
         LambdaCallback,
         LoadWeights,
+        LogFile,
+        LRMonitor,
+        MemoryMonitor,
+        Metrics,
+        ModelSummary,
+        PrintMetrics,
         ProgressBar,
+        ProgressDisplay,
+        RenameMetric,
+        SpeedMonitor,
         StopOnSignal,
+        TimeRemaining,
     )
     from hookline.checkpoint.request import Resume
     from hookline.errors import HooklineError, HooklineWarning, Preempted, StopTraining
@@ -31,30 +44,43 @@ __all__ = [
     "Callback",
     "Checkpointer",
     "Clock",
+    "DerivedMetric",
+    "DeviceMonitor",
     "Duration",
     "EarlyStopping",
     "Event",
     "History",
     "HooklineError",
     "HooklineWarning",
+    "LRMonitor",
     "LambdaCallback",
     "LoadWeights",
+    "LogFile",
     "Loop",
+    "MemoryMonitor",
+    "Metrics",
+    "ModelSummary",
     "Preempted",
+    "PrintMetrics",
     "ProgressBar",
+    "ProgressDisplay",
+    "RenameMetric",
     "Result",
     "Resume",
     "Run",
     "Scheduler",
+    "SpeedMonitor",
     "StopOnSignal",
     "StopTraining",
     "SupervisedTask",
     "Task",
+    "TimeRemaining",
     "Trainer",
     "evaluate",
     "fit",
     "on",
     "predict",
+    "sinks",
     "test",
     "train",
 ]
@@ -62,11 +88,23 @@ __all__ = [
 _HOMES = {
     "hookline.callbacks": (
         "Checkpointer",
+        "DerivedMetric",
+        "DeviceMonitor",
         "EarlyStopping",
+        "LRMonitor",
         "LambdaCallback",
         "LoadWeights",
+        "LogFile",
+        "MemoryMonitor",
+        "Metrics",
+        "ModelSummary",
+        "PrintMetrics",
         "ProgressBar",
+        "ProgressDisplay",
+        "RenameMetric",
+        "SpeedMonitor",
         "StopOnSignal",
+        "TimeRemaining",
     ),
     "hookline.checkpoint.request": ("Resume",),
     "hookline.errors": ("HooklineError", "HooklineWarning", "Preempted", "StopTraining"),
@@ -79,6 +117,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sinks":
+        return import_module("hookline.sinks")
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(home), name)

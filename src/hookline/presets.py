@@ -6,20 +6,24 @@ The only module that knows loop, callbacks and sinks together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Unpack
 
 from torch import nn
 
 from hookline import loop
-from hookline.callbacks import ProgressBar
+from hookline.callbacks import LogFile, ModelSummary, ProgressBar
 from hookline.loop import Result
 from hookline.loop.settings import Options
 from hookline.progress import Duration
 from hookline.records import Value
+from hookline.report.page import write_report
 
 
 class Trainer(loop.Trainer):
-    """``hookline.loop.Trainer`` with a progress bar; pass your own ``ProgressBar`` to change it.
+    """``hookline.loop.Trainer`` with a progress bar, a summary of the model, ``log.txt`` and ``report.html``.
+
+    Pass a ``ProgressBar``, ``ModelSummary`` or ``LogFile`` of your own to change it.
 
     >>> import torch
     >>> from hookline.testing import TinyModel, tiny_data
@@ -30,7 +34,11 @@ class Trainer(loop.Trainer):
     """
 
     def default_callbacks(self, given: list[object]) -> list[object]:
-        return [] if any(isinstance(callback, ProgressBar) for callback in given) else [ProgressBar()]
+        defaults = (ProgressBar(), ModelSummary(depth=1, flops=False, print=False), LogFile())
+        return [default for default in defaults if not any(isinstance(callback, type(default)) for callback in given)]
+
+    def when_written(self, folder: Path) -> None:
+        write_report(folder)
 
 
 def fit(

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 import hookline as hl
 from hookline.errors import MetricError
 from hookline.loop import Loop, Trainer
-from hookline.loop.metrics import FOLD, LARGEST_ARRAY
+from hookline.loop.series import FOLD, LARGEST_ARRAY
 from hookline.records import MetricRow, from_json, to_json
 from hookline.run import History
 from hookline.testing import TinyModel, tiny_data
@@ -415,7 +415,7 @@ def test_evaluation_is_averaged_right_over_uneven_batches() -> None:
     fold=st.integers(1, 8),
 )
 def test_a_mean_is_right_however_it_is_folded(rows: list[tuple[float, float]], tensors: bool, fold: int) -> None:
-    from hookline.loop.metrics import Series
+    from hookline.loop.series import Series
 
     series = Series("mean")
     for number, (value, weight) in enumerate(rows):
@@ -829,7 +829,7 @@ def test_a_long_interval_is_folded_with_the_same_result(reduce: Any, kind: str) 
             nonlocal largest
             for value, weight in zip(values, weights, strict=True):
                 run.log({"x": make(value)}, reduce=reduce, weight=weight)
-                largest = max(largest, len(run.loop.session.book._layers[0]["train/x"].values))
+                largest = max(largest, len(run.loop.session.book._layers[0].series["train/x"].values))
             return super().train_batch(run, batch)
 
     result = Trainer(max_duration="1st", folder=False).fit(Many(TinyModel(), CE, sgd), tiny_data(1))
@@ -850,7 +850,7 @@ def test_the_losses_of_a_long_interval_are_folded() -> None:
 
     class Counts(hl.SupervisedTask):
         def train_batch(self, run: hl.Run, batch: Any) -> Any:
-            held.append(len(run.loop.session.book._layers[0]["train/loss"].values))
+            held.append(len(run.loop.session.book._layers[0].series["train/loss"].values))
             return super().train_batch(run, batch) * 0 + run.clock.step
 
     trainer = Trainer(max_duration=f"{number}st", log_every="1000000st", folder=False)

@@ -71,6 +71,7 @@ def _summary(result: Any) -> Group:
     for failure in result.failures:
         table.add_row("switched off", str(failure))
     table.add_row("the run's folder", str(result.folder))
+    table.add_row("the report", f"{result.folder}/report.html")
     return Group(table, _costs(result))
 
 

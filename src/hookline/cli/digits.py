@@ -1,4 +1,4 @@
-"""The demo's data, network and callbacks."""
+"""The demo's data, network, callbacks and sinks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from hookline.callbacks import EarlyStopping
+from hookline.callbacks import (
+    DerivedMetric,
+    EarlyStopping,
+    HistoryPlot,
+    ImageSamples,
+    LRMonitor,
+    MemoryMonitor,
+    ModelSummary,
+    SpeedMonitor,
+)
 from hookline.events import on
 from hookline.loop import Task
 from hookline.presets import Trainer
+from hookline.sinks import CSV
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -42,19 +52,26 @@ class DigitsNet(Task[tuple[Tensor, Tensor]]):
         )  # fmt: skip
 
     def configure_optimizers(self, run: Run) -> Any:
-        return torch.optim.AdamW(self.parameters(), lr=2e-3)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=4e-3)
+        warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=40)
+        decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.997)
+        return optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, [warm_up, decay], [40])
 
-    def train_batch(self, run: Run, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def train_batch(self, run: Run, batch: tuple[Tensor, Tensor]) -> Any:
         return self._loss(run, batch)
 
-    def eval_batch(self, run: Run, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def eval_batch(self, run: Run, batch: tuple[Tensor, Tensor]) -> Any:
         return self._loss(run, batch)
 
-    def _loss(self, run: Run, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def _loss(self, run: Run, batch: tuple[Tensor, Tensor]) -> Any:
         images, classes = batch
         scores = self.net(images)
-        run.log({"acc": (scores.argmax(1) == classes).float()})
-        return nn.functional.cross_entropy(scores, classes)
+        found = scores.argmax(1)
+        run.log({"acc": (found == classes).float()})
+        if run.stage != "train":
+            pairs = torch.bincount(classes * 10 + found, minlength=100).view(10, 10)
+            run.log({"confusion": pairs}, reduce="sum")
+        return {"loss": nn.functional.cross_entropy(scores, classes), "outputs": scores}
 
 
 @on("epoch_end", every="5ep")
@@ -63,11 +80,28 @@ def every_fifth_epoch(run: Run) -> None:
     print(f"epoch {run.clock.epoch}: validation accuracy {run.metrics['val/acc']:.3f}")
 
 
+def _gap(metrics: Any) -> float:
+    """How much better the network does on what it has seen."""
+    return float(metrics["val/loss"] - metrics["train/loss_epoch"])
+
+
 def trainer(epochs: int, seed: int, folder: Path | None) -> Trainer:
-    """Early stopping that puts the best weights back, a printed line now and then, and the default bar."""
+    """Early stopping that puts the best weights back, monitors, pictures, a table of numbers, and the default bar."""
     return Trainer(
         max_duration=f"{epochs}ep",
-        callbacks=[EarlyStopping("val/loss", patience=4, restore_best=True), every_fifth_epoch],
+        callbacks=[
+            EarlyStopping("val/loss", patience=4, restore_best=True),
+            DerivedMetric("gap/loss", _gap, reads=("train/loss_epoch", "val/loss")),
+            every_fifth_epoch,
+            ImageSamples(every="5ep", count=16),
+            LRMonitor(),
+            SpeedMonitor(),
+            MemoryMonitor(),
+            ModelSummary(),
+            HistoryPlot(("loss", "acc")),
+        ],
+        sinks=[CSV()],
+        config={"lr": 4e-3, "batch_size": 32, "dropout": 0.25},
         name="demo/" + (folder.name if folder else ""),
         folder=folder,
         seed=seed,

@@ -5,14 +5,32 @@ from __future__ import annotations
 import argparse
 import sys
 
-from hookline.cli import checkpoints_command, demo_command, events_command, verify_resume_command
+from hookline.cli import (
+    checkpoints_command,
+    compare_command,
+    demo_command,
+    events_command,
+    report_command,
+    verify_resume_command,
+    watch_command,
+)
+
+COMMANDS = (
+    demo_command,
+    report_command,
+    compare_command,
+    watch_command,
+    events_command,
+    checkpoints_command,
+    verify_resume_command,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Read the command line and run one command; the exit code."""
     parser = argparse.ArgumentParser(prog="hookline", description="PyTorch training whose heart is its callbacks.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (demo_command, events_command, checkpoints_command, verify_resume_command):
+    for command in COMMANDS:
         command.register(commands)
     found = parser.parse_args(arguments)
     run = found.run

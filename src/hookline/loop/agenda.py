@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookline.events.cost import Sampler
-from hookline.loop.metrics import FOLD
+from hookline.loop.series import FOLD
 from hookline.loop.verification import AtSteps
 from hookline.progress import Clock, Duration, Schedule
 

@@ -9,9 +9,9 @@ from typing import Any
 from hookline.errors import DataError, MetricError, SetupError
 from hookline.loop.agenda import Agenda
 from hookline.loop.feed import Feed
-from hookline.loop.metrics import Series
 from hookline.loop.monitors import check_train_monitors
 from hookline.loop.schedulers import Scheduler
+from hookline.loop.series import Series
 from hookline.loop.session import Session
 from hookline.loop.supervised import SupervisedTask
 from hookline.loop.weights import Weights
@@ -107,7 +107,9 @@ class Course:
         """Where the loss of each batch is kept: for each of several optimizers apart, nowhere without ``log_every``."""
         if self._session.settings.log_every is None:
             return None
-        return self._book.series("train/loss" if optimizer is None else f"train/{optimizer}/loss")
+        series = self._book.series("train/loss" if optimizer is None else f"train/{optimizer}/loss")
+        series.is_direct = True
+        return series
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -243,6 +245,7 @@ class Course:
                 self._monitors_checked = True
                 check_train_monitors(self._line, set(self._book.names()))
             self._line.emit(self._line.hooks.metrics_ready)
+            self._book.end_interval(of_epoch=False)  # what monitors have just logged is of this step, too
 
     @property
     def eval_due(self) -> bool:
@@ -284,6 +287,7 @@ class Course:
             self.agenda.look()
         if stop is not None and not self._announced:
             self._announced = True
+            self._session.note("interrupt" if stop.interrupt else "stop", f"{stop.reason} (by {stop.by})")
             if stop.interrupt:
                 self._line.emit(self._line.hooks.interrupt)
             self._line.emit(self._line.hooks.stop)

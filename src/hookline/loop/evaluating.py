@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,7 @@ def evaluation(
     state, line, scopes, book = loop.state, loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     metrics: dict[str, Any] = {}
+    began = perf_counter()
     left, interrupted = False, _interrupted(loop)
     if not silent:
         loop.requests.leave_evaluation = False
@@ -57,6 +59,7 @@ def evaluation(
                 line.emit(line.hooks.eval_end)
             if not silent:
                 scopes.leave(mark)
+                _note(loop, stage, began, left)
             found = book.close_layer(keep=not silent and not left)
             metrics = {} if left else found
         except GeneratorExit:
@@ -77,6 +80,10 @@ def evaluation(
     if not silent and stage == "val" and state.entry_point in ("fit", "train"):
         loop.course.evaluated(left=left)
     return metrics
+
+
+def _note(loop: Loop, stage: str, began: float, left: bool) -> None:
+    loop.session.note("eval", f"{stage}, left before its end" if left else stage, took=perf_counter() - began)
 
 
 @contextmanager
@@ -105,6 +112,7 @@ def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock
         loop.state.loader_name = MISSING
         loop.line.emit(loop.line.hooks.eval_end)
         loop.session.book.close_layer(keep=True)
+    loop.session.note("eval", f"{stage}, left by break", took=clock.seconds)
     if stage == "val":
         loop.course.evaluated()
 

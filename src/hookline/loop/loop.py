@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -20,9 +20,10 @@ from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.feed import Feed, feed_of
 from hookline.loop.result import Result
 from hookline.loop.resume import has_checkpoint, load_checkpoint
+from hookline.loop.run_record import RunRecord
 from hookline.loop.saving import Saving
 from hookline.loop.session import Session
-from hookline.loop.settings import Options, Settings
+from hookline.loop.settings import Options, Settings, as_list
 from hookline.loop.signals import Signals
 from hookline.loop.training import Training
 from hookline.loop.verification import VARIABLE, Verification
@@ -30,13 +31,6 @@ from hookline.progress import Duration
 from hookline.run import MISSING, Run
 
 logger = logging.getLogger("hookline")
-
-
-def as_list(callbacks: Iterable[object]) -> list[object]:
-    """The callbacks of a run; one alone is a likely mistake."""
-    if isinstance(callbacks, Iterable) and not isinstance(callbacks, str | bytes | Mapping | type):
-        return list(callbacks)
-    raise SetupError(f"callbacks={callbacks!r:.80}: pass a list, such as callbacks=[hl.EarlyStopping()]")
 
 
 class Loop(Training):
@@ -68,7 +62,8 @@ class Loop(Training):
         if self._verification is not None:
             resume = Resume() if self._verification.resume else None
             settings = replace(settings, folder=self._verification.folder, resume=resume)
-        super().__init__(Session(model, task, optimizer, scheduler, as_list(callbacks), settings, self))
+        callbacks = [*as_list(callbacks), *(c for sink in settings.sinks for c in getattr(sink, "callbacks", ()))]
+        super().__init__(Session(model, task, optimizer, scheduler, callbacks, settings, self))
         self.state.answers = LoopAnswers(self)
         self.saving = Saving(self)
         self._resume = self.settings.resume
@@ -82,6 +77,7 @@ class Loop(Training):
         self.finished = False
         """The checkpoint that was loaded is that of a run that has come to its end."""
         self.signals = Signals(self.requests, self._interrupt)
+        self.record = RunRecord()
 
     @property
     def run(self) -> Run:
@@ -151,6 +147,7 @@ class Loop(Training):
                     logger.error("%s", note)
             return error
         finally:
+            self.record.end(self, error)
             self.saving.close()
             self.signals.restore()
             if self.feed is not None:
@@ -182,6 +179,8 @@ class Loop(Training):
             self.state.max_duration = self.extend + Duration(done, self.extend.unit) if done else self.extend
             self.finished, self.ended = False, None
         self.saving.check_states()
+        self.record.begin(self)
+        self.session.start_stream(self.saving.run_id)
 
     @property
     def will_resume(self) -> bool:
@@ -289,6 +288,7 @@ class Loop(Training):
             best_checkpoint=self.saving.best(),
             costs=self.line.costs(),
             failures=tuple(self.line.failures),
+            sinks=self.session.stream.reports,
         )
 
 

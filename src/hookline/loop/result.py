@@ -12,6 +12,7 @@ from hookline.events import CostRow, Failure
 from hookline.progress import Clock
 from hookline.records import Value
 from hookline.run import History
+from hookline.sinks.pump import SinkReport
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -33,6 +34,8 @@ class Result:
     costs: tuple[CostRow, ...]
     failures: tuple[Failure, ...]
     """The optional callbacks that failed and were switched off."""
+    sinks: tuple[SinkReport, ...] = ()
+    """How each sink fared."""
 
     def __repr__(self) -> str:
         metrics = ", ".join(f"{name}={_short(value)}" for name, value in sorted(self.metrics.items()))
@@ -57,6 +60,7 @@ class Result:
             counts[failure.callback] = counts.get(failure.callback, 0) + 1
         firsts = {failure.callback: failure for failure in reversed(self.failures)}
         lines += [f"switched off after {count} failure(s): {firsts[name]}" for name, count in counts.items()]
+        lines += [f"sink {report}" for report in self.sinks if not report.is_well]
         if self.folder is not None:
             lines.append(f"folder: {self.folder}")
         return "\n".join(lines)

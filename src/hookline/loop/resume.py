@@ -15,6 +15,8 @@ from hookline.checkpoint.request import Resume
 from hookline.errors import CheckpointMismatchError, CheckpointNotFoundError, HooklineWarning
 from hookline.loop.capture import load_callback_states, restore
 from hookline.loop.environment import environment
+from hookline.loop.media import forget_pictures
+from hookline.records import ImageRow, MetricRow
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ def _passed_over(store: Store, checkpoint: Checkpoint, resume: Resume) -> list[P
 
 def _begin_anew(loop: Loop) -> None:
     """An earlier process was killed before it had saved anything."""
-    rows = loop.session.rows
+    rows = loop.session.stream.rows
     if rows is not None and rows.size:
         logger.info("there is no checkpoint in %s: the run begins anew, and its metrics too", loop.state.folder)
         rows.rewind(0)
@@ -116,7 +118,7 @@ def _begin_anew(loop: Loop) -> None:
 
 def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool) -> None:
     """``metrics.jsonl`` as it was when the checkpoint was saved, and the history in memory with it."""
-    rows, history = loop.session.rows, loop.state.history
+    rows, history = loop.session.stream.rows, loop.state.history
     size = snapshot.state["history"]["bytes"] if snapshot.state else 0
     if rows is None:
         return
@@ -129,8 +131,14 @@ def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool
         _warn(f"{rows.path} is shorter ({rows.size} bytes) than when the checkpoint was saved ({size}): rows are lost")
     rows.rewind(size)
     history.clear()
+    pictures = set()
     for row in rows.read(size):
-        history.record(row)
+        if isinstance(row, MetricRow):
+            history.record(row)
+        elif isinstance(row, ImageRow):
+            pictures.add(row.file)
+    if own:
+        forget_pictures(rows.path.parent, keep=pictures)
 
 
 def _say_callbacks(loop: Loop, snapshot: Snapshot) -> None:

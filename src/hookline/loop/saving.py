@@ -315,6 +315,7 @@ class Saving:
     def _saved(self, checkpoint: Checkpoint) -> None:
         line, state = self._loop.line, self._loop.state
         state.checkpoint = checkpoint.path
+        self._loop.session.note("checkpoint", checkpoint.path.name)
         line.emit(line.hooks.checkpoint_saved)
         state.checkpoint = MISSING
 
@@ -327,6 +328,7 @@ class Saving:
     def _failed(self, target: Target, error: Exception) -> None:
         line, state = self._loop.line, self._loop.state
         earlier, state.exception = state.exception, error
+        self._loop.session.note("checkpoint_failed", f"{type(error).__name__}: {error}")
         line.emit(line.hooks.checkpoint_failed)
         state.exception = earlier
         target.saved = None

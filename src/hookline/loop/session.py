@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
@@ -15,16 +16,22 @@ from hookline.errors import LeaveWait, Preempted, SetupError, add_secondary
 from hookline.events import Line, Member, Messages, Scopes
 from hookline.loop.data import END, LEFT
 from hookline.loop.folder import make_folder, place
+from hookline.loop.media import LoopMedia
 from hookline.loop.metrics import MetricBook
 from hookline.loop.optimizers import make_optimizers
 from hookline.loop.precision import Precision
 from hookline.loop.quiet import same_modes, seed_everything
 from hookline.loop.schedulers import make_schedulers
 from hookline.loop.settings import Settings
+from hookline.loop.stream import Stream
 from hookline.progress import Clock
-from hookline.records import MetricRow
+from hookline.records import EventRow, Record
+from hookline.records.plain import public
+from hookline.records.redact import redact_text
 from hookline.run import MISSING, History, Requests, Run, RunState, StopRequest
-from hookline.sinks import JsonLines
+from hookline.sinks.sink import RunInfo
+
+logger = logging.getLogger("hookline")
 
 
 class Session:
@@ -53,7 +60,8 @@ class Session:
         self.line: Line[Run] = Line(
             self._view, where=self.where, stop=self._stop_training, rank=here.rank, local_rank=here.local_rank
         )
-        self.rows: JsonLines | None = None
+        self.stream = Stream(settings.sinks)
+        self._failures_noted = 0
         self.seed = 0
         self.failed_fetch: BaseException | None = None
         """The error of the training loader: it rose between two steps."""
@@ -62,6 +70,7 @@ class Session:
             requests=Requests(),
             metrics=MISSING,  # type: ignore[arg-type]  # the book needs the state
             answers=MISSING,  # type: ignore[arg-type]  # the loop gives them
+            media=LoopMedia(self),
             loop=loop,
             model=model,
             device=settings.device,
@@ -106,13 +115,59 @@ class Session:
     def _view(self, member: Member[Run]) -> Run:
         return Run(self.state, member)
 
-    def _write(self, rows: list[MetricRow]) -> None:
-        if self.rows is not None and self.state.entry_point in ("fit", "train") and self.state.rank == 0:
-            self.rows.write(rows)
+    # -- records -------------------------------------------------------------------------------
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether what is logged now becomes a record: in a fit, and not in what leaves no trace."""
+        state = self.state
+        return state.entry_point in ("fit", "train") and state.rank == 0 and self.line.hooks is not self.line.silent
+
+    def _write(self, rows: Sequence[Record]) -> None:
+        if self.state.entry_point in ("fit", "train") and self.state.rank == 0:
+            self.stream.write(rows)
+            self._note_trouble()
+
+    def note(self, name: str, text: str = "", *, took: float = 0.0) -> None:
+        """Something happened, for the timeline; ``took``: it began so many seconds ago."""
+        clock = self.state.clock
+        if self.state.entry_point in ("fit", "train") and self.state.rank == 0:
+            began = max(0.0, clock.seconds - took)
+            self.stream.note(EventRow(name, clock.step, clock.epoch, began, redact_text(text), took))
+
+    def _note_trouble(self) -> None:
+        """What has happened behind the loop's back: optional callbacks and sinks that failed."""
+        failures = self.line.failures[self._failures_noted :]
+        self._failures_noted += len(failures)
+        for failure in failures:
+            self.note("callback_disabled", str(failure))
+        for trouble in self.stream.trouble():
+            logger.warning("the sink %s; training goes on", trouble)
+            self.note("sink", trouble)
+
+    def start_stream(self, run_id: str) -> None:
+        """After a checkpoint is loaded, if there is one: from here on sinks get what is written."""
+        state, rows = self.state, self.stream.rows
+        if state.rank:
+            return
+        size = 0 if rows is None else rows.size
+        self.stream.start(
+            RunInfo(
+                project=state.project,
+                name=state.name,
+                run_id=run_id,
+                folder=state.folder,
+                config=public(state.config),
+                started=state.started,
+                step=state.clock.step,
+                earlier=lambda: iter(()) if rows is None else rows.read(size),
+            )
+        )
+        self.note("resume" if state.clock.step else "start")
 
     def rows_written(self) -> int:
         """The size of ``metrics.jsonl``, for a checkpoint: a resume goes back to it."""
-        return 0 if self.rows is None else self.rows.size
+        return 0 if self.stream.rows is None else self.stream.rows.size
 
     def fetch(self, iterator: Iterator[Any], *, leave: bool = True, whole: bool = False) -> Any:
         """The next batch. Only while it waits here does Ctrl-C leave at once."""
@@ -176,7 +231,7 @@ class Session:
     def _make_folder(self) -> None:
         state = self.state
         state.name, state.folder = make_folder(self.settings, state.name, state.folder)
-        self.rows = None if state.folder is None else JsonLines(state.folder / "metrics.jsonl")
+        self.stream.open(state.folder)
 
     def move_held_modules(self, member: Member[Run]) -> None:
         """Modules and metrics that a callback holds go where the model is."""
@@ -230,13 +285,21 @@ class Session:
         try:
             if state.entry_point in ("fit", "train"):
                 self.book.end_interval()  # what was logged in the last hooks, or before an error
-            if self.rows is not None:
-                self.rows.close()
+                self._note_end(error)
         except Exception as late:  # a full disk must not hide the user's own error
             error = first_of(error, [late])
+        self.stream.close()
         state.clock.pause()
         self._restore.close()
         return error
+
+    def _note_end(self, error: BaseException | None) -> None:
+        self._note_trouble()
+        if error is None:
+            self.note("end")
+        else:
+            words = str(error) if isinstance(error, Preempted) else f"{type(error).__name__}: {error}"
+            self.note("preempt" if isinstance(error, Preempted) else "exception", words)
 
 
 def first_of(error: BaseException | None, later: list[BaseException]) -> BaseException | None:

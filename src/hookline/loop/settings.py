@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,12 +13,14 @@ import torch
 from hookline.checkpoint.request import Resume
 from hookline.errors import SetupError
 from hookline.progress import Duration
+from hookline.sinks.log_object import as_sink
+from hookline.sinks.sink import Sink
 
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 
 HINTS = {
-    "logger": "metrics are in result.history and in metrics.jsonl in the run's folder",
-    "loggers": "metrics are in result.history and in metrics.jsonl in the run's folder",
+    "logger": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
+    "loggers": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
     "max_epochs": "write max_duration='10ep'",
     "num_epochs": "write max_duration='10ep'",
     "epochs": "write max_duration='10ep'",
@@ -57,6 +59,8 @@ class Options(TypedDict, total=False):
     """``"project/run"`` or ``"run"``."""
     config: Mapping[str, Any] | None
     """Hyper-parameters to keep with the run."""
+    sinks: Iterable[Any]
+    """Where records go, too: ``[hl.sinks.TensorBoard()]``, or any object with ``log(dict, step)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class Settings:
     resume: Resume | None = None
     name: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    sinks: tuple[Sink, ...] = ()
 
     @classmethod
     def read(cls, options: Options) -> Self:
@@ -108,7 +113,25 @@ class Settings:
             given["folder"] = Path(given["folder"])
         given["resume"] = Resume.read(given.get("resume"), given.get("folder"))
         given["config"] = dict(given.get("config") or {})
+        given["sinks"] = as_sinks(given.get("sinks", ()))
         return cls(**given)
+
+
+def as_list(callbacks: Iterable[object]) -> list[object]:
+    """The callbacks of a run; one alone is a likely mistake."""
+    if isinstance(callbacks, Iterable) and not isinstance(callbacks, str | bytes | Mapping | type):
+        return list(callbacks)
+    raise SetupError(f"callbacks={callbacks!r:.80}: pass a list, such as callbacks=[hl.EarlyStopping()]")
+
+
+def as_sinks(sinks: Any) -> tuple[Sink, ...]:
+    """A list of sinks; one alone is a likely mistake."""
+    if isinstance(sinks, Iterable) and not isinstance(sinks, str | bytes | Mapping | type):
+        found = tuple(map(as_sink, sinks))
+        if len(set(map(id, found))) < len(found):
+            raise SetupError("sinks=[…]: one sink is there twice; make another one, with another place to write to")
+        return found
+    raise SetupError(f"sinks={sinks!r:.80}: pass a list, such as sinks=[hl.sinks.TensorBoard()]")
 
 
 def default_device(device: str | torch.device | None) -> torch.device:

@@ -169,8 +169,7 @@ class Steps:
 
     def _update(self, name: str, closure: Callable[[], Any] | None = None) -> bool:
         """Gradients, optimizer, schedulers, zero_grad, in this order. Whether the weights moved."""
-        state, line, weights, requests = self.state, self.line, self.weights, self.requests
-        hooks = line.hooks
+        state, line, weights, requests, hooks = self.state, self.line, self.weights, self.requests, self.line.hooks
         optimizer = state.optimizer = state.optimizers[name]
         if weights.raw:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
@@ -180,6 +179,7 @@ class Steps:
         if hooks.gradients_ready and closure is None and not overflow and requests.skip is None:
             line.emit(hooks.gradients_ready)
         if overflow or requests.skip is not None:
+            self.session.note("step_skipped", f"by {requests.skip}" if requests.skip else "overflow")
             line.emit(hooks.step_skipped)
         else:
             requests.can_skip = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Unpack
 
 from torch import nn
@@ -12,12 +13,12 @@ from torch import nn
 from hookline.errors import SetupError, StopTraining
 from hookline.loop.answers import Returning, check_returned, evaluate_task, predict_task
 from hookline.loop.data import named_loaders
-from hookline.loop.loop import Loop, as_list
+from hookline.loop.loop import Loop
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.plain import plain_steps
 from hookline.loop.result import Result
 from hookline.loop.sanity import sanity_check
-from hookline.loop.settings import Options, Settings
+from hookline.loop.settings import Options, Settings, as_list
 from hookline.loop.supervised import SupervisedTask
 from hookline.loop.task import Task
 from hookline.progress import Duration
@@ -45,6 +46,9 @@ class Trainer:
     def default_callbacks(self, given: list[object]) -> list[object]:
         """What is added to the user's callbacks; nothing in the bare engine."""
         return []
+
+    def when_written(self, folder: Path) -> None:
+        """All that a fit writes into its folder is there; nothing follows in the bare engine."""
 
     # -- entry points --------------------------------------------------------------------------
 
@@ -208,6 +212,7 @@ class Trainer:
                 task=model if is_task else SupervisedTask(model, loss, optimizer, scheduler),
                 **self._options,
             )
+            loop.record.when_written = self.when_written
             if self._loop is None or entry in ("fit", "train"):  # an evaluation of another model ends no fit
                 self._given, self._loop = given, loop
         loop.entry_point = entry

@@ -36,7 +36,11 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The numbers again."""
+    """The numbers again; ``KeyError`` or ``TypeError`` if there are none."""
     if isinstance(value, list):
         return [decode(item) for item in value]
-    return SPECIAL[value] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return SPECIAL[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return value

@@ -3,57 +3,66 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any
 
 HIDDEN = "[redacted]"
+ROUNDS = 5
+"""What stands behind a secret, without a gap, shows only when that is hidden."""
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
-_SECRET_WORDS = frozenset(
-    [
-        "apikey",
-        "auth",
-        "authorization",
-        "bearer",
-        "cookie",
-        "credential",
-        "credentials",
-        "passphrase",
-        "passwd",
-        "password",
-        "pwd",
-        "secret",
-        "secrets",
-        "token",
-    ]
+_PASSWORD = re.compile(r"passphrase|passwd|passwords?|pwd|secrets?")
+"""These may be numbers."""
+_SECRET = re.compile(
+    r"(access|api|auth|private|secret)(keys?|tokens?)|auth|authorization|bearer|cookies?|credentials?|token|webhook"
 )
-_SECRET_PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("account", "key"), ("sas", "key")})
-_OF_A_VOCABULARY = frozenset(["bos", "cls", "eos", "mask", "pad", "sep", "special", "unk", "end", "start", "stop"])
-"""``pad_token="<pad>"`` is no secret."""
+_SECRET_PAIR = re.compile(
+    r"(access|account|anthropic|api|comet|deploy|encryption|hf|license|openai|private|sas|signing|ssh|storage|"
+    r"subscription|wandb) keys?|(access|api|auth|bearer|hf|refresh) tokens"
+)
+"""``api_key`` is a secret; ``sort_key`` and ``max_tokens`` are none."""
+_OF_A_VOCABULARY = re.compile(
+    r"(audio|bos|cls|end|eos|first|image|last|mask|next|pad|per|prefix|sep|special|start|stop|suffix|unk|video) token|"
+    r"token (acc|accuracy|count|dim|dropout|embedding|embeddings|ids?|index|len|length|level|limit|loss|mask|merging|"
+    r"mixing|pooling|prob|reduction|size|types?)"
+)
+"""``pad_token="<pad>"`` and ``token_type="word"`` are no secrets."""
+_SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-amz-credential", "x-amz-security-token"})
 
 _PREFIXES = (
-    r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic
+    r"sk-(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic
+    r"sk_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
+    r"gsk_[A-Za-z0-9]{16,}",  # Groq
     r"gh[oprsu]_[A-Za-z0-9]{16,}",  # GitHub
     r"github_pat_[A-Za-z0-9_]{16,}",
     r"glpat-[A-Za-z0-9_-]{16,}",  # GitLab
     r"hf_[A-Za-z0-9]{16,}",  # Hugging Face
+    r"wandb_v[0-9]_[A-Za-z0-9_]{16,}",  # Weights & Biases
     r"xox[abeoprs]-[A-Za-z0-9-]{10,}",  # Slack
     r"(?:AKIA|ASIA)[A-Z0-9]{16}",  # AWS
     r"AIza[A-Za-z0-9_-]{30,}",  # Google
     r"ya29\.[A-Za-z0-9_-]{16,}",
     r"npm_[A-Za-z0-9]{30,}",
-    r"pypi-[A-Za-z0-9_-]{16,}",
+    r"pypi-AgE[A-Za-z0-9_-]{16,}",
     r"dapi[a-f0-9]{32}",  # Databricks
-    r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",  # SendGrid
-    r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web tokens
+    r"SG\.[A-Za-z0-9_-]{16,100}\.[A-Za-z0-9_-]{16,}",  # SendGrid
+    r"eyJ[A-Za-z0-9_-]{8,2000}\.eyJ[A-Za-z0-9_-]{8,2000}\.[A-Za-z0-9_-]*",  # JSON web tokens
 )
 _KNOWN = re.compile(r"(?<![A-Za-z0-9])(?:" + "|".join(_PREFIXES) + ")")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-_IN_ADDRESS = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)(?P<who>[^\s/?#@]+)@")
-_NAMED = re.compile(r"""(?P<name>[A-Za-z][\w.-]*)(?P<sign>["']?\s*[=:]\s*["']?)(?P<value>(?!//)[^\s"'&,;}\])]+)""")
-_HEADER = re.compile(r"\b(?P<kind>Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
-_SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-amz-credential", "x-amz-security-token"})
+_HOOK = re.compile(r"(?P<place>/services/T\w+/B\w+/|/api/webhooks/\d+/|/bot\d+:)[\w-]{16,}")  # Slack, Discord, Telegram
+# Each pattern below begins where a word begins: without that, a long text would take time by its square.
+_IN_ADDRESS = re.compile(r"""(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]+://)[^\s/?#<>"']+@""")
+_VALUE = r"""(?:[bru]{0,2}"(?:[^"\\\n]|\\.)*"?|[bru]{0,2}'(?:[^'\\\n]|\\.)*'?|(?!//)[^\s"'&,;}\])]+)"""
+_NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)(?P<sign>["']?\s{0,3}[=:]\s{0,3})(?P<value>""" + _VALUE + ")")
+_OPTION = re.compile(r"(?<![\w.-])(?P<name>--[\w.-]+)(?P<sign>\s+)(?P<value>(?!-)" + _VALUE + ")")
+_HEADER = re.compile(
+    r"""(?P<name>\b(?:proxy-)?authorization|(?:^[<> ]*|(?<=["']))(?:set-)?cookie)"""
+    r"""(?P<sign>["']?\s{0,3}[:=]\s{0,3}["']?)[^\s"'][^\r\n"']*""",
+    re.IGNORECASE | re.MULTILINE,
+)
+_BEARER = re.compile(r"\b(?P<kind>Bearer)\s+(?=[A-Za-z._~+/=-]{0,40}[0-9])[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
@@ -62,13 +71,19 @@ def is_secret(name: str) -> bool:
     >>> [is_secret(name) for name in ("api_key", "wandbApiKey", "HF_TOKEN", "max_tokens", "tokenizer", "pad_token")]
     [True, True, True, False, False, False]
     """
-    if name.lower() in _SIGNATURES:
-        return True
+    return bool(_secret_words(name))
+
+
+def _secret_words(name: str) -> set[str]:
+    """What in a name says that it is of a secret."""
+    if name.lower().strip("-") in _SIGNATURES:
+        return {name}
     words = [word.lower() for word in _WORDS.findall(name)]
-    if any(pair in _SECRET_PAIRS for pair in pairwise(words)):
-        return True
-    found = _SECRET_WORDS.intersection(words)
-    return bool(found) and not (found == {"token"} and _OF_A_VOCABULARY.intersection(words))
+    pairs = [f"{one} {two}" for one, two in pairwise(words)]
+    found = {word for word in words if _SECRET.fullmatch(word) or _PASSWORD.fullmatch(word)}
+    found |= {pair for pair in pairs if _SECRET_PAIR.fullmatch(pair)}
+    is_vocabulary = found == {"token"} and any(map(_OF_A_VOCABULARY.fullmatch, pairs))
+    return set() if is_vocabulary else found
 
 
 def redact_text(text: str) -> str:
@@ -77,38 +92,66 @@ def redact_text(text: str) -> str:
     >>> redact_text("push to https://me:hunter2@example.org/?token=abc&page=2 with AKIAABCDEFGHIJKLMNOP")
     'push to https://[redacted]@example.org/?token=[redacted]&page=2 with [redacted]'
     """
+    for _ in range(ROUNDS):
+        before, text = text, _hide(text)
+        if text == before:
+            break
+    return text
+
+
+def _hide(text: str) -> str:
     text = _PRIVATE_KEY.sub(HIDDEN, text)
-    text = _HEADER.sub(rf"\g<kind> {HIDDEN}", text)
+    text = _HEADER.sub(rf"\g<name>\g<sign>{HIDDEN}", text)
+    text = _BEARER.sub(rf"\g<kind> {HIDDEN}", text)
     text = _KNOWN.sub(HIDDEN, text)
+    text = _HOOK.sub(rf"\g<place>{HIDDEN}", text)
     text = _IN_ADDRESS.sub(rf"\g<scheme>{HIDDEN}@", text)
-    return _NAMED.sub(_hide_named, text)
+    return _OPTION.sub(_hide_named, _NAMED.sub(_hide_named, text))
 
 
 def _hide_named(found: re.Match[str]) -> str:
-    if not is_secret(found["name"]) or found["value"] in (HIDDEN, "Bearer", "Basic", HIDDEN.rstrip("]")):
+    value = found["value"]
+    if not is_secret(found["name"]) or value in (HIDDEN, HIDDEN[:-1]):
         return found[0]
-    return f"{found['name']}{found['sign']}{HIDDEN}"
+    if found["name"].lower() == "token" and found["sign"] == ": " and value.isalpha():
+        return found[0]  # "the next token: apple" is a sentence
+    quote = next((char for char in value[:3] if char in "\"'"), "")
+    return f"{found['name']}{found['sign']}{quote}{HIDDEN}{quote}"
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """A tree of plain values without secrets; numbers and ``None`` are none.
+    """A tree of plain values without secrets; ``None`` and ``True`` are none, and a number only as a password.
 
     >>> redact({"lr": 0.1, "api_key": "abc", "data": {"password": ["x"]}, "token": None})
     {'lr': 0.1, 'api_key': '[redacted]', 'data': {'password': ['[redacted]']}, 'token': None}
     """
     if isinstance(value, Mapping):
-        return {key: redact(its, f"{name}.{key}" if is_secret(name) else str(key)) for key, its in value.items()}
-    if isinstance(value, str | bytes):
-        if value and is_secret(name):
+        below = name if is_secret(name) else None  # what is in a secret is secret
+        return {_redact_key(key): redact(its, below or str(key)) for key, its in value.items()}
+    if isinstance(value, str | bytes | bytearray):
+        if value and is_secret(name) and not _is_special_token(name, value):
             return HIDDEN
         return redact_text(value) if isinstance(value, str) else value
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence | Set):
         return [redact(its, name) for its in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return HIDDEN if any(map(_PASSWORD.fullmatch, _secret_words(name))) else value
     return value
 
 
+def _redact_key(key: Any) -> Any:
+    return redact_text(key) if isinstance(key, str) else key
+
+
+def _is_special_token(name: str, value: str | bytes | bytearray) -> bool:
+    """``boi_token="<image>"`` is no secret."""
+    if not isinstance(value, str) or _secret_words(name) != {"token"}:
+        return False
+    return len(value) < 32 and (value[0], value[-1]) in (("<", ">"), ("[", "]"))
+
+
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line without secrets: ``--token abc`` and ``--token=abc``.
+    """A command line without secrets: ``--token abc``, ``--token=abc`` and ``token=abc``.
 
     >>> redact_arguments(["train.py", "--token", "abc", "--lr", "0.1", "--api-key=xyz"])
     ['train.py', '--token', '[redacted]', '--lr', '0.1', '--api-key=[redacted]']
@@ -121,7 +164,7 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
             hide = False
             continue
         name, sign, _ = argument.partition("=")
-        secret = argument.startswith("-") and is_secret(name.lstrip("-"))
+        secret = re.fullmatch(r"[-+]*[\w./-]+", name) is not None and is_secret(name)
         found.append(f"{name}={HIDDEN}" if secret and sign else redact_text(argument))
-        hide = secret and not sign
+        hide = secret and not sign and argument.startswith("-")
     return found

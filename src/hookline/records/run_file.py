@@ -111,7 +111,11 @@ class RunFile:
             found["arguments"] = tuple(found.get("arguments", ()))
             found["callbacks"] = tuple(_read(CallbackEntry, entry) for entry in found.get("callbacks", ()))
             found["sessions"] = tuple(_read_session(entry) for entry in found.get("sessions", ()))
-            return _read(cls, found)
+            for key in ("config", "settings", "model", "versions", "platform"):
+                if not isinstance(found.get(key, {}), dict):
+                    raise ValueError(f"its {key} is {found[key]!r:.40} and not a table of values")
+            run: Self = _read(cls, found)
+            return run
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a run: {error}") from error
 
@@ -123,8 +127,13 @@ class RunFile:
     def write(self, folder: Path) -> None:
         """In one piece: whoever reads meanwhile sees the old one or the new one."""
         fresh = folder / f".{FILE}.{os.getpid()}"
-        fresh.write_text(self.to_json(), encoding="utf-8")
-        fresh.replace(folder / FILE)
+        try:
+            # A command line may hold half of a surrogate pair, which has no UTF-8; like this it is an escape of JSON.
+            fresh.write_bytes(self.to_json().encode(errors="backslashreplace"))
+            fresh.replace(folder / FILE)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
 
 
 def _read(kind: type[Any], found: Mapping[str, Any]) -> Any:

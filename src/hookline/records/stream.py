@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 from hookline.records.event import EventRow
-from hookline.records.media import FileRow, HistogramRow, ImageRow, TableRow, TextRow
-from hookline.records.metric import MetricRow, decode, encode
+from hookline.records.media import Cell, FileRow, HistogramRow, ImageRow, TableRow, TextRow
+from hookline.records.metric import SPECIAL, Kind, MetricRow, decode, encode
 
 Record = MetricRow | ImageRow | TextRow | TableRow | HistogramRow | FileRow | EventRow
 """One row. Each has ``name``, ``step``, ``epoch`` and ``seconds``."""
@@ -22,6 +22,7 @@ _KINDS: dict[str, type[Any]] = {
     "file": FileRow,
     "event": EventRow,
 }
+_METRICS = frozenset(get_args(Kind))
 _NAMES = {row: kind for kind, row in _KINDS.items()}
 _LEFT_OUT = ("png",)
 """What is in a file of its own."""
@@ -45,6 +46,8 @@ def to_json(row: Record) -> str:
             }
         )
     values = {field.name: encode(getattr(row, field.name)) for field in fields(row) if field.name not in _LEFT_OUT}
+    if isinstance(row, TableRow):
+        values["rows"] = [[_encode_cell(cell) for cell in cells] for cells in row.rows]
     return _ENCODER.encode({"kind": _NAMES[type(row)], **values, "seconds": round(row.seconds, 6)})
 
 
@@ -56,13 +59,31 @@ def from_json(line: str) -> Record:
     """
     found = json.loads(line)
     kind = found["kind"]
+    if not isinstance(found["name"], str) or type(found["step"]) is not int or type(found["epoch"]) is not int:
+        raise TypeError("name must be a text, step and epoch whole numbers")
+    if kind in _METRICS:
+        found["value"] = decode(found["value"])
+        return MetricRow(**found)
     if kind not in _KINDS:
-        return MetricRow(**{**found, "value": decode(found["value"])})
+        raise ValueError(f"{kind!r} is no kind of row")
     del found["kind"]
     match kind:
         case "histogram":
-            found["edges"], found["counts"] = tuple(found["edges"]), tuple(found["counts"])
+            found["edges"], found["counts"] = tuple(decode(found["edges"])), tuple(decode(found["counts"]))
         case "table":
-            found["columns"], found["rows"] = tuple(found["columns"]), tuple(map(tuple, found["rows"]))
+            found["columns"] = tuple(found["columns"])
+            found["rows"] = tuple(tuple(_decode_cell(cell) for cell in cells) for cells in found["rows"])
+        case "event":
+            found["took"] = decode(found.get("took", 0.0))
     row: Record = _KINDS[kind](**found)
     return row
+
+
+def _encode_cell(cell: Cell) -> Any:
+    """A cell may be the text "nan", so the number NaN is written in another way than in a metric."""
+    encoded = encode(cell)
+    return encoded if encoded is cell else {"number": encoded}
+
+
+def _decode_cell(cell: Any) -> Cell:
+    return SPECIAL[cell["number"]] if isinstance(cell, dict) else cell

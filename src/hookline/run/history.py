@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from heapq import merge
+from importlib import import_module
+from typing import Any
 
-from hookline.errors import MetricError
+from hookline.errors import MetricError, SetupError
 from hookline.records import MetricRow, Value
 
 STEP_ROWS = 10_000
@@ -69,6 +71,28 @@ class History(Mapping[str, list[Value]]):
     def rows(self) -> list[MetricRow]:
         """All rows in memory, by step."""
         return sorted((row for name in self._rows for row in self._named(name)), key=_step)
+
+    def to_pandas(self) -> Any:
+        """A frame of pandas: a row for each step, a column for each metric, NaN where a metric has no value.
+
+        >>> history = History()
+        >>> history.record(MetricRow("val/loss", 10, 1, 0.5, "eval", 1.0))
+        >>> history.to_pandas()  # doctest: +NORMALIZE_WHITESPACE
+              val/loss
+        step
+        10         0.5
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError as error:
+            raise SetupError("history.to_pandas() needs pandas: pip install 'hookline[pandas]'") from error
+        columns = {
+            name: pandas.Series([row.value for row in rows], index=[row.step for row in rows])
+            for name, rows in ((name, self._named(name)) for name in self._rows)
+        }
+        frame = pandas.DataFrame(columns).sort_index()
+        frame.index.name = "step"
+        return frame
 
     def _named(self, name: str) -> list[MetricRow]:
         if name not in self._rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from difflib import get_close_matches
@@ -222,13 +222,43 @@ class Run:
         *,
         weight: float | torch.Tensor | None = None,
         reduce: Literal["mean", "sum", "last", "max", "min"] = "mean",
+        step: int | None = None,
     ) -> None:
         """Log numbers or small arrays. A name without a slash gets the stage's prefix.
 
         Values are copied and stay on their device until the interval ends. A vector counts as one
-        value per sample: its mean is taken, with its length as the weight.
+        value per sample: its mean is taken, with its length as the weight. ``step`` is that of the row, if it
+        is not the clock's: the steps of one metric only grow.
         """
-        self._state.metrics.log(values, weight, reduce)
+        self._state.metrics.log(values, weight, reduce, step)
+
+    def log_image(self, name: str, image: Any, *, caption: str = "", step: int | None = None) -> None:
+        """A picture, now: (height, width), (channels, height, width), (height, width, channels), or a batch as a grid.
+
+        Bytes from 0 to 255, or numbers from 0 to 1 (others are scaled, and the caption says so); a tensor, an
+        array, or a picture of Pillow.
+        """
+        self._state.media.image(name, image, caption, step)
+
+    def log_figure(self, name: str, figure: Any, *, step: int | None = None) -> None:
+        """A figure of matplotlib, as a picture."""
+        self._state.media.figure(name, figure, step)
+
+    def log_text(self, name: str, text: str, *, step: int | None = None) -> None:
+        """A text: a sample of what the model writes, a note."""
+        self._state.media.text(name, text, step)
+
+    def log_table(self, name: str, rows: Any, columns: Sequence[str] | None = None, *, step: int | None = None) -> None:
+        """A table: a list of dicts, a list of lists with ``columns``, or a frame of pandas."""
+        self._state.media.table(name, rows, columns, step)
+
+    def log_histogram(self, name: str, values: Any, *, bins: int = 64, step: int | None = None) -> None:
+        """How the values of a tensor are spread."""
+        self._state.media.histogram(name, values, bins, step)
+
+    def log_file(self, name: str, path: str | Path, *, step: int | None = None) -> None:
+        """A file that belongs to the run; a copy of it goes to the run's folder."""
+        self._state.media.file(name, path, step)
 
     def stop(self, reason: str) -> None:
         """Vote to stop: settled at the end of this step, after the evaluation that is due."""

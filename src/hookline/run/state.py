@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +36,20 @@ MISSING = Missing()
 class Metrics(Protocol):
     """What ``run.log`` and ``run.metrics`` need of the engine's metric book."""
 
-    def log(self, values: Mapping[str, Any], weight: Any, reduce: str) -> None: ...
+    def log(self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None) -> None: ...
     def value(self, name: str) -> Any: ...
     def names(self) -> Iterator[str]: ...
+
+
+class Media(Protocol):
+    """What ``run.log_image`` and its siblings need of the engine."""
+
+    def image(self, name: str, image: Any, caption: str, step: int | None) -> None: ...
+    def figure(self, name: str, figure: Any, step: int | None) -> None: ...
+    def text(self, name: str, text: str, step: int | None) -> None: ...
+    def table(self, name: str, rows: Any, columns: Sequence[str] | None, step: int | None) -> None: ...
+    def histogram(self, name: str, values: Any, bins: int, step: int | None) -> None: ...
+    def file(self, name: str, path: str | Path, step: int | None) -> None: ...
 
 
 class Lent(Protocol):
@@ -63,6 +74,7 @@ class RunState:
     requests: Requests
     metrics: Metrics
     answers: Answers
+    media: Media
     loop: Any
     model: torch.nn.Module
     device: torch.device

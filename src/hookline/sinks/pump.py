@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
+from typing import Any
 
-from hookline.records import ImageRow, Record
+from hookline.records import ImageRow, MetricRow, Record, TableRow, TextRow
+from hookline.records.redact import redact_text
 from hookline.sinks.sink import RunInfo, Sink
 
 MOST = 10_000
-"""So many rows wait for a sink; then the oldest are dropped. A picture counts as one row per 4 KB."""
+"""So many rows wait for a sink; then the oldest are dropped. What is large counts as one row per 4 KB."""
 BATCH = 1_000
 """So many rows are written at once."""
 PAUSES = (0.5, 2.0, 8.0)
@@ -58,10 +60,11 @@ class Pump:
     def __init__(self, name: str, sink: Sink, *, most: int = MOST, pauses: Sequence[float] = PAUSES) -> None:
         self._name, self._sink = name, sink
         self._most, self._pauses = most, tuple(pauses)
-        self._queue: deque[Record] = deque()
+        self._queue: deque[tuple[Record, int]] = deque()  # each with its weight
         self._size = 0  # what is in the queue, by weight
+        self._in_hand = 0  # rows that the sink has been given and is not done with
         self._changed = threading.Condition()
-        self._closing = False
+        self._closing, self._ended = False, 0.0
         self._written = self._dropped = self._failures = 0
         self._error = ""
         self._told = 0
@@ -75,11 +78,12 @@ class Pump:
 
     def put(self, records: Sequence[Record]) -> None:
         """Take rows. Never waits for the sink."""
+        weighed = [(record, _weight(record)) for record in records]
         with self._changed:
-            self._queue.extend(records)
-            self._size += sum(map(_weight, records))
+            self._queue.extend(weighed)
+            self._size += sum(weight for _, weight in weighed)
             while self._size > self._most and len(self._queue) > 1:
-                self._size -= _weight(self._queue.popleft())
+                self._size -= self._queue.popleft()[1]
                 self._dropped += 1
             self._changed.notify()
 
@@ -90,19 +94,26 @@ class Pump:
         self._told = 1
         return str(self.report())
 
-    def close(self, wait: float = WAIT) -> SinkReport:
-        """Let the sink come to its end, or leave it after ``wait`` seconds; how it fared."""
+    def end(self) -> None:
+        """Nothing more follows: the sink writes what is left, and closes."""
         with self._changed:
-            self._closing = True
+            if not self._closing:
+                self._closing, self._ended = True, monotonic()
             self._changed.notify()
+
+    def close(self, wait: float = WAIT) -> SinkReport:
+        """Let the sink come to its end, or leave it ``wait`` seconds after it was told to; how it fared."""
+        self.end()
         if self._thread is not None:
-            self._thread.join(wait)
+            self._thread.join(max(0.0, self._ended + wait - monotonic()))
         return self.report()
 
     def report(self) -> SinkReport:
-        hung = self._closing and self._thread is not None and self._thread.is_alive()
-        waiting = len(self._queue) if hung else 0
-        return SinkReport(self._name, self._written, self._dropped + waiting, self._failures, self._error, hung)
+        """At the end, what is neither written nor dropped counts as dropped: nobody waits for it any more."""
+        with self._changed:
+            hung = self._closing and self._thread is not None and self._thread.is_alive()
+            dropped = self._dropped + (len(self._queue) + self._in_hand if self._closing else 0)
+            return SinkReport(self._name, self._written, dropped, self._failures, self._error, hung)
 
     # -- in the thread -------------------------------------------------------------------------
 
@@ -112,10 +123,13 @@ class Pump:
         while batch := self._next():
             if not started:
                 started = self._try(start)
-            if started and self._try(partial(self._sink.write, batch)):
-                self._written += len(batch)
-            else:
-                self._dropped += len(batch)
+            done = started and self._try(partial(self._sink.write, batch))
+            with self._changed:  # put() counts too, in another thread
+                self._in_hand = 0
+                if done:
+                    self._written += len(batch)
+                else:
+                    self._dropped += len(batch)
             if started and not self._queue:
                 self._once(self._sink.flush)
         if started:
@@ -126,10 +140,10 @@ class Pump:
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
-            count = min(BATCH, len(self._queue))
-            batch = [self._queue.popleft() for _ in range(count)]
-            self._size -= sum(map(_weight, batch))
-            return batch
+            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            self._size -= sum(weight for _, weight in batch)
+            self._in_hand = len(batch)
+            return [record for record, _ in batch]
 
     def _try(self, act: Callable[[], None]) -> bool:
         """Do it, again after a pause if it raises; whether it was done."""
@@ -143,9 +157,9 @@ class Pump:
     def _once(self, act: Callable[[], None]) -> bool:
         try:
             act()
-        except Exception as error:
+        except BaseException as error:  # also SystemExit: in a thread it would end the sink without a word
             self._failures += 1
-            self._error = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            self._error = _words(error)
             return False
         return True
 
@@ -158,5 +172,31 @@ class Pump:
             return self._closing
 
 
+def _words(error: BaseException) -> str:
+    """One short line without secrets: an address may hold a key."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # it cannot even say what it is
+        text = type(error).__name__
+    return redact_text(text[:1_000]).splitlines()[0][:200]
+
+
 def _weight(record: Record) -> int:
-    return 1 + len(record.png) // 4096 if isinstance(record, ImageRow) else 1
+    """How many rows it counts as: what is large must not fill the memory."""
+    match record:
+        case MetricRow():
+            size = 0 if isinstance(record.value, float) else 32 * _count(record.value)
+        case ImageRow():
+            size = len(record.png)
+        case TextRow():
+            size = len(record.text)
+        case TableRow():
+            size = sum(32 + len(cell) if isinstance(cell, str) else 32 for row in record.rows for cell in row)
+        case _:
+            size = 0
+    return 1 + size // 4096
+
+
+def _count(value: Any) -> int:
+    """The numbers in nested lists."""
+    return sum(map(_count, value)) if isinstance(value, list) else 1

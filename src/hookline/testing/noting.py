@@ -60,13 +60,14 @@ class NotedBook(MetricBook):
 
     note: Note
 
-    def log(self, values: Mapping[str, Any], weight: Any, reduce: str) -> None:
-        super().log(values, weight, reduce)
+    def log(self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None) -> None:
+        super().log(values, weight, reduce, step)
         for name, value in values.items():
-            self.note(self._full_name(name), value.detach().tolist() if isinstance(value, torch.Tensor) else value)
+            self.note(self.full_name(name), value.detach().tolist() if isinstance(value, torch.Tensor) else value)
 
     def put(self, values: Mapping[str, Any]) -> None:
         """Give metrics their values, whatever was logged before."""
+        self._groups.clear()
         for name in values:
-            self._layers[-1].pop(self._full_name(name), None)
+            self._layers[-1].series.pop(self.full_name(name), None)
         super().log(values, None, "mean")

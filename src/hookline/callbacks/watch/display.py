@@ -57,6 +57,8 @@ class Progress:
     """What is counted without a bar of its own: ``"epoch 3"`` when ``max_duration`` is in steps."""
     note: str = ""
     """Why the run stopped, once it did."""
+    over: bool = False
+    """Whether this is the last of the call: nothing moves any more."""
 
     @property
     def where(self) -> str:

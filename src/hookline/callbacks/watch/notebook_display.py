@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hookline.callbacks.watch.display import Bar, Progress
 from hookline.callbacks.watch.plain_display import how_fast, what_is_new
@@ -12,6 +12,15 @@ from hookline.callbacks.watch.wording import beside_bar, number
 
 if TYPE_CHECKING:
     from hookline.run import Run
+
+FONT: Final = "font-variant-numeric:tabular-nums"
+"""A number that changes does not move what stands beside it."""
+TABLE: Final = "border-collapse:collapse;margin:0;font-size:inherit;color:inherit"
+ROW: Final = '<tr style="background:none">'
+LEFT: Final = "text-align:left;padding:1px 1em 1px 0"
+RIGHT: Final = "text-align:right;padding:1px 1em 1px 0"
+DIM: Final = f"{LEFT};opacity:0.7"
+GAP: Final = " &nbsp;&nbsp; "
 
 
 class NotebookDisplay:
@@ -47,18 +56,17 @@ class Frame:
 
     def _repr_html_(self) -> str:
         progress = self._progress
-        over = bool(progress.note)
-        rows = "".join(
-            _row(bar, beside_bar(bar, progress.seconds if index == 0 else None, over))
-            for index, bar in enumerate(progress.bars)
-        )
+        rows = "".join(_row(bar, progress, whole=index == 0) for index, bar in enumerate(progress.bars))
         words = [escape(progress.beside)] if progress.beside else []
         words += [f"{escape(name)} <b>{escape(number(value))}</b>" for name, value in progress.metrics.items()]
         words += [f"<i>{escape(progress.note)}</i>"] if progress.note else []
-        return f"<table>{rows}</table><div>{' &nbsp; '.join(words)}</div>"
+        return f'<div style="{FONT}"><table style="{TABLE}">{rows}</table><div>{GAP.join(words)}</div></div>'
 
 
-def _row(bar: Bar, words: str) -> str:
-    value = "" if bar.share is None else f' value="{bar.share:.4f}"'
-    cells = (escape(bar.name), escape(bar.count), f'<progress max="1"{value}></progress>', escape(words))
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+def _row(bar: Bar, progress: Progress, *, whole: bool) -> str:
+    share = 1.0 if progress.over and bar.share is None else bar.share  # else it would move for ever
+    value = "" if share is None else f' value="{share:.4f}"'
+    line = f'<progress max="1"{value} style="width:20em;vertical-align:middle"></progress>'
+    words = beside_bar(bar, progress.seconds if whole else None, progress.over or bool(progress.note))
+    cells = ((LEFT, escape(bar.name)), (RIGHT, escape(bar.count)), (LEFT, line), (DIM, escape(words)))
+    return ROW + "".join(f'<td style="{style}">{text}</td>' for style, text in cells) + "</tr>"

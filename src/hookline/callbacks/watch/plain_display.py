@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hookline.callbacks.watch.display import Progress
+from hookline.callbacks.watch.redirect import beneath_tees
 from hookline.callbacks.watch.wording import number, span
 
 if TYPE_CHECKING:
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
 class PlainDisplay:
     """``21:03:07 epoch 2/5 step 46/115 train/loss 0.312 12.3 it/s, 394 samples/s, 1:02 left``.
 
-    Every line is flushed. A line that would say the same as the one before is left out. When standard output
-    is closed or full, the display falls silent: there is nobody to tell.
+    A line that would say the same as the one before is left out. ``write`` is given each line, without the time of
+    day. Unless it is given, lines go to standard output, each is flushed, and when that is closed or full the display
+    falls silent: there is nobody to tell.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+        self._write = self._print if write is None else write
         self._last = ""
         self._closed = False
 
@@ -31,17 +35,18 @@ class PlainDisplay:
         news = what_is_new(progress)
         if news != self._last and not self._closed:
             self._last = news
-            self._write(" ".join(part for part in (time.strftime("%H:%M:%S"), news, how_fast(progress)) if part))
+            self._write(" ".join(part for part in (news, how_fast(progress)) if part))
 
     def close(self) -> None:
         self._closed = True
 
-    def _write(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         try:
             # Looked up each time: a test, a notebook or the user may have put another one in its place.
-            encoding = sys.stdout.encoding or "utf-8"
-            sys.stdout.write(line.encode(encoding, "replace").decode(encoding) + "\n")
-            sys.stdout.flush()
+            stream = beneath_tees(sys.stdout)
+            encoding = stream.encoding or "utf-8"
+            stream.write(f"{time.strftime('%H:%M:%S')} {line}\n".encode(encoding, "replace").decode(encoding))
+            stream.flush()
         except (OSError, ValueError, AttributeError):  # a full disk, a broken pipe; closed; None
             self._closed = True
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.progress_bar import ProgressBar as BarLine
 from rich.table import Table
 from rich.text import Text
 
 from hookline.callbacks.watch.display import Progress
-from hookline.callbacks.watch.redirect import above, is_terminal
-from hookline.callbacks.watch.region import NOBODY_THERE, Region
-from hookline.callbacks.watch.wording import beside_bar, number
+from hookline.callbacks.watch.screen import Screen, safe
+from hookline.callbacks.watch.wording import beside_bar, fitting, number
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -26,59 +24,48 @@ WORDS = 45
 
 
 class RichDisplay:
-    """One row a bar, then the metrics. What the program prints meanwhile appears above them.
-
-    It redraws only when it is told to, and starts no thread. Where the cursor cannot move (a file, a dumb
-    terminal) it shows the last frame only, at the end.
-    """
+    """One row a bar, then the metrics. What the program prints meanwhile appears above them."""
 
     def __init__(self) -> None:
-        self._console = console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-        self._region = Region(sys.stdout, lambda: console.size)
-        self._moves = is_terminal(sys.stdout) and not console.is_dumb_terminal
-        self._redirected = ExitStack()
-        self._last: Progress | None = None
+        self._screen = Screen()
+        self._widths = (0, 0)
 
     def start(self, run: Run) -> None:
-        if self._moves:
-            self._redirected.enter_context(above(self._region.print_above))
+        self._screen.open()
 
     def update(self, progress: Progress) -> None:
-        self._last = progress
-        if self._moves:
-            self._draw(progress)
+        console = self._screen.console
+        self._widths = columns(progress, console, self._widths)
+        self._screen.show(draw(progress, console, self._widths))
 
     def close(self) -> None:
-        try:
-            if self._last is not None and not self._moves:
-                self._draw(self._last)
-            self._region.end()
-        finally:
-            self._redirected.close()
-
-    def _draw(self, progress: Progress) -> None:
-        frame = draw(progress, self._console)
-        with suppress(*NOBODY_THERE):  # a capture flushes the terminal
-            with self._console.capture() as captured:
-                self._console.print(frame)
-            self._region.draw(captured.get().rstrip("\n"))
+        self._screen.close()
 
 
-def draw(progress: Progress, console: Console) -> Group:
+def columns(progress: Progress, console: Console, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """The widths of names and counts. They only grow: bars that step aside for each evaluation are no calm sight."""
+    names = [cell_len(safe(bar.name, console)) for bar in progress.bars]
+    return max(before[0], *names, 0), max(before[1], *(_final_width(bar.count) for bar in progress.bars), 0)
+
+
+def draw(progress: Progress, console: Console, widths: tuple[int, int]) -> Group:
     """The bars as a table, the metrics below it. Where it is narrow the words go first, then the bars."""
-    names = [_safe(bar.name, console) for bar in progress.bars]
-    counts = [_safe(bar.count, console) for bar in progress.bars]
-    count_width = max(map(_final_width, counts), default=0)
-    room = console.width - 4 - max(map(len, names), default=0) - count_width
+    name_width, count_width = widths
+    room = console.width - 4 - name_width - count_width
     width = max(0, min(WIDEST, room, max(SHORTEST, room - WORDS)))
     table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(4):
+    table.add_column(no_wrap=True, overflow="crop", min_width=min(name_width, console.width))
+    for _ in range(3):
         table.add_column(no_wrap=True, overflow="crop")
     for index, bar in enumerate(progress.bars):
-        line = BarLine(total=bar.total, completed=bar.done, width=width) if width > 2 else ""
-        words = beside_bar(bar, progress.seconds if index == 0 else None, bool(progress.note))
+        total = bar.done or 1 if progress.over and bar.total is None else bar.total  # else it would pulse for ever
+        line = BarLine(total=total, completed=bar.done, width=width) if width > 2 else ""
+        words = beside_bar(bar, progress.seconds if index == 0 else None, progress.over or bool(progress.note))
         table.add_row(
-            names[index], counts[index].rjust(count_width), line, Text(words[: max(0, room - width - 2)], style="dim")
+            safe(bar.name, console),
+            safe(bar.count, console).rjust(count_width),
+            line,
+            Text(fitting(words, room - width - 2), style="dim"),
         )
     return Group(table, *_lines(_parts(progress, console), console.width))
 
@@ -93,9 +80,9 @@ def _parts(progress: Progress, console: Console) -> Iterator[Text]:
     if progress.beside:
         yield Text(progress.beside)
     for name, value in progress.metrics.items():
-        yield Text.assemble((_safe(name, console), "dim"), " ", _safe(number(value), console))
+        yield Text.assemble((safe(name, console), "dim"), " ", safe(number(value), console))
     if progress.note:
-        yield Text(_safe(progress.note, console), style="yellow")
+        yield Text(safe(progress.note, console), style="yellow")
 
 
 def _lines(parts: Iterable[Text], width: int) -> list[Text]:
@@ -107,8 +94,3 @@ def _lines(parts: Iterable[Text], width: int) -> list[Text]:
         else:
             lines.append(part)
     return lines
-
-
-def _safe(text: str, console: Console) -> str:
-    """What this terminal can show: a metric may be called anything, and not every terminal is UTF-8."""
-    return text.encode(console.encoding, "replace").decode(console.encoding)

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Final
 
 from hookline.callbacks.watch.display import ProgressDisplay
 from hookline.callbacks.watch.plain_display import PlainDisplay
-from hookline.callbacks.watch.redirect import Above, is_terminal
-from hookline.errors import RegistrationError
+from hookline.callbacks.watch.redirect import has_bars, is_terminal
+from hookline.errors import RegistrationError, SetupError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +30,37 @@ class Style:
     """Whether updates become rarer in a long run."""
 
 
-def plain() -> Style:
-    return Style(PlainDisplay, 10.0, burst=60, thin=True)
+def plain(write: Callable[[str], None] | None = None) -> Style:
+    return Style(lambda: PlainDisplay(write), 10.0, burst=60, thin=True)
+
+
+def notebook() -> Style:
+    """An output of the cell; lines where there is no IPython to show one."""
+    if shell() is None:
+        return plain()
+    from hookline.callbacks.watch.notebook_display import NotebookDisplay
+
+    return Style(NotebookDisplay, 0.5)  # a page that is redrawn more often stops answering
 
 
 def rich() -> Style:
     """Bars that move in place, in a terminal or in a notebook. Inside another run, whose bars are there, lines."""
-    if isinstance(sys.stdout, Above):
+    if has_bars(sys.stdout):
         return plain()
     if in_notebook():
-        from hookline.callbacks.watch.notebook_display import NotebookDisplay
-
-        return Style(NotebookDisplay, 0.5)  # a page that is redrawn more often stops answering
+        return notebook()
     from hookline.callbacks.watch.rich_display import RichDisplay  # here, because rich takes long to import
 
     return Style(RichDisplay, 0.1)
+
+
+def tqdm() -> Style:
+    """The same places as ``auto``, with the bars of tqdm in a terminal."""
+    if in_notebook() or has_bars(sys.stdout) or not can_move(sys.stdout, os.environ):
+        return auto()
+    from hookline.callbacks.watch.tqdm_display import TqdmDisplay
+
+    return Style(TqdmDisplay, 0.1)
 
 
 def auto() -> Style:
@@ -51,12 +68,18 @@ def auto() -> Style:
     return rich() if in_notebook() or can_move(sys.stdout, os.environ) else plain()
 
 
-STYLES: Final[Mapping[str, Callable[[], Style]]] = MappingProxyType({"auto": auto, "rich": rich, "plain": plain})
+STYLES: Final[Mapping[str, Callable[[], Style]]] = MappingProxyType(
+    {"auto": auto, "rich": rich, "plain": plain, "notebook": notebook, "tqdm": tqdm}
+)
 
 
 def check(style: object) -> None:
     """A style is one of the names, ``None``, or a display of the user's own."""
     if style is None or (isinstance(style, str) and style in STYLES):
+        if style == "tqdm" and find_spec("tqdm") is None:
+            raise SetupError(
+                "ProgressBar(style='tqdm') needs tqdm, which is not installed: pip install 'hookline[tqdm]'"
+            )
         return
     if isinstance(style, type):
         raise RegistrationError(f"ProgressBar(style={style.__name__}): that is a class; write {style.__name__}(…)")
@@ -85,5 +108,10 @@ def can_move(stream: Any, environ: Mapping[str, str]) -> bool:
 
 def in_notebook() -> bool:
     """Whether this is the kernel of a notebook: Jupyter, Colab, VS Code; not IPython in a terminal."""
+    return hasattr(shell(), "kernel")
+
+
+def shell() -> Any:
+    """The IPython that runs this program, if one does."""
     ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+    return None if ipython is None else ipython.get_ipython()

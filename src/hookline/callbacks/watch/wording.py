@@ -73,3 +73,14 @@ def beside_bar(bar: Bar, seconds: float | None, over: bool) -> str:
     parts = [] if seconds is None else [span(seconds)]
     parts += [f"{span(bar.seconds_left)} left"] if bar.seconds_left and not over else []
     return ", ".join([*parts, *([bar.speed] if bar.speed else [])])
+
+
+def fitting(words: str, room: int) -> str:
+    """As many of the parts between commas as there is room for: half a number would be a wrong one.
+
+    >>> fitting("0:12, 0:31 left, 1,210 it/s", 20)
+    '0:12, 0:31 left'
+    """
+    while words and len(words) > room:
+        words = words.rpartition(", ")[0]
+    return words

@@ -1,0 +1,115 @@
+"""``DerivedMetric``: a metric that is computed from others."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from hookline.errors import MetricError, RegistrationError
+from hookline.events import Callback
+from hookline.records import Value
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+EVALUATIONS = ("val/", "test/")
+
+
+class DerivedMetric(Callback):
+    """Logs ``function(metrics)`` as ``name``, at the step at which the metrics that it ``reads`` are new.
+
+    ``metrics`` is a dict of the ``reads``, by their full names; with a pattern (``"val/*/acc"``) all that match. It is
+    computed after each evaluation that measures one of them; where none is of an evaluation, after each log
+    interval; where one is of an epoch (``train/loss_epoch``), at the end of each epoch. As long as one of them is
+    missing, it waits; where the function gives ``None``, nothing is logged. A ``name`` without a slash gets the
+    prefix of its ``reads``.
+
+    A number that does not exist, because the function divides by zero, overflows or takes the logarithm of zero, is
+    logged as NaN and said once. Any other error of the function ends the run; set ``optional = True`` on it if the
+    run shall go on without it.
+
+    >>> import math, torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> perplexity = DerivedMetric("perplexity", lambda m: math.exp(m["val/loss"]), reads=("val/loss",))
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[perplexity], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> result.metrics["val/perplexity"] == math.exp(result.metrics["val/loss"])
+    True
+    """
+
+    def __init__(self, name: str, function: Callable[[dict[str, Any]], Any], reads: Iterable[str]) -> None:
+        self.reads = (reads,) if isinstance(reads, str) else tuple(reads)
+        if not self.reads or not all(isinstance(read, str) and "/" in read for read in self.reads):
+            raise RegistrationError(f"DerivedMetric({name!r}, reads={reads!r}): give full names, such as 'val/loss'")
+        if not callable(function):
+            raise RegistrationError(f"DerivedMetric({name!r}, {function!r}): give a function of a dict of metrics")
+        self.metric = _full_name(name, self.reads)
+        self.function = function
+        self.writes = (self.metric,)
+        self._warned = False
+
+    def on_setup(self, run: Run) -> None:
+        self._warned = False
+
+    def on_eval_end(self, run: Run) -> None:
+        if any(read.startswith(f"{run.stage}/") for read in self.reads):
+            self._derive(run)
+
+    def on_metrics_ready(self, run: Run) -> None:
+        if not any(read.startswith(EVALUATIONS) or read.endswith("_epoch") for read in self.reads):
+            self._derive(run)
+
+    def on_train_epoch_end(self, run: Run) -> None:
+        of_epoch = any(read.endswith("_epoch") for read in self.reads)
+        if of_epoch and not any(read.startswith(EVALUATIONS) for read in self.reads):
+            self._derive(run)
+
+    def _derive(self, run: Run) -> None:
+        metrics = self._inputs(run)
+        if metrics is None:
+            return
+        try:
+            value = self.function(metrics)
+        except (ArithmeticError, ValueError) as error:
+            value = math.nan
+            if not self._warned:
+                self._warned = True
+                text = "%s is no number at step %d: %s: %s"
+                logger.warning(text, self.metric, run.clock.step, type(error).__name__, error)
+        except KeyError as error:
+            raise MetricError(
+                f"DerivedMetric({self.metric!r}) uses {error.args[0]!r}, and reads={self.reads!r}; name it there, so "
+                f"that it is measured before"
+            ) from error
+        if value is not None:
+            run.log({self.metric: value}, reduce="last")
+
+    def _inputs(self, run: Run) -> dict[str, Value] | None:
+        """The newest values of what it reads, or nothing if one is missing or no longer measured."""
+        found: dict[str, Value] = {}
+        for read in self.reads:
+            known = [read]
+            if "*" in read:
+                known = [name for name in run.metrics if fnmatchcase(name, read) and name != self.metric]
+            if run.callbacks.lost(read) or not known or any(name not in run.metrics for name in known):
+                return None
+            found.update({name: run.metrics[name] for name in known})
+        return found
+
+
+def _full_name(name: object, reads: tuple[str, ...]) -> str:
+    if not isinstance(name, str) or not name:
+        raise RegistrationError(f"DerivedMetric({name!r}): a metric's name is a text, such as 'val/perplexity'")
+    prefixes = {read.partition("/")[0] for read in reads}
+    if "/" not in name and len(prefixes) > 1:
+        raise RegistrationError(
+            f"DerivedMetric({name!r}) reads {', '.join(reads)}; say where it belongs, such as 'val/{name}'"
+        )
+    return name if "/" in name else f"{prefixes.pop()}/{name}"

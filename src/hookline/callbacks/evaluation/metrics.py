@@ -1,0 +1,194 @@
+"""``Metrics``: measure what you like, with torchmetrics objects or functions of outputs and targets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hookline.errors import MetricError, NotAvailableError, RegistrationError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+STAGES = ("train", "val", "test")
+TARGETS = ("target", "targets", "labels", "label", "y")
+"""Under one of these a batch that is a dict holds its targets."""
+
+
+class Metrics(Callback):
+    """Measures each batch of the ``stages`` and logs ``val/acc``, with several loaders ``val/<loader>/acc``.
+
+    ``metrics`` are by name: torchmetrics objects, of which each stage and loader gets a copy of its own, on the
+    device; or functions ``f(outputs, targets)`` that give a number (the mean is taken, weighted by the samples) or a
+    tensor with one value per sample. A ``MetricCollection`` in place of the dict is logged by its own keys; as one
+    of the values, or where ``compute`` gives a dict, the rows are ``val/<name>/<key>``.
+
+    ``outputs`` is ``run.outputs``; the targets are the last part of a batch that is a tuple, or ``"target"``,
+    ``"labels"`` or ``"y"`` of one that is a dict. For anything else give functions of ``run``.
+
+    An evaluation is computed at its end. With ``stages=("train", …)`` each batch of training is measured, too:
+    ``train/acc`` is of a log interval and ``train/acc_epoch`` of the epoch. It fires after each batch of its stages.
+    A checkpoint holds what training has measured so far. An error in a metric ends the run.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> def accuracy(outputs, classes):
+    ...     return (outputs.argmax(1) == classes).float()
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[Metrics({"acc": accuracy})], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> result.metrics["val/acc"]
+    0.46875
+    """
+
+    def __init__(
+        self,
+        metrics: Mapping[str, Any],
+        *,
+        stages: tuple[str, ...] = ("val", "test"),
+        outputs: Callable[[Run], Any] | None = None,
+        targets: Callable[[Run], Any] | None = None,
+    ) -> None:
+        self.stages = (stages,) if isinstance(stages, str) else tuple(stages)
+        if not self.stages or not set(self.stages) <= set(STAGES):
+            raise RegistrationError(f"Metrics(stages={stages!r}): use some of {', '.join(STAGES)}")
+        for what, function in (("outputs", outputs), ("targets", targets)):
+            if function is not None and not callable(function):
+                raise RegistrationError(f"Metrics({what}={function!r}): give a function of run")
+        self._outputs, self._targets = outputs, targets
+        self._given = {name: metric.clone() if _is_object(metric) else metric for name, metric in _checked(metrics)}
+        self._copies: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self.writes = tuple(name for stage in self.stages for name in _rows(stage, self._given))
+        if "train" in self.stages:
+            self._of_training = {name: m.clone() if _is_object(m) else m for name, m in self._given.items()}
+            # A module that a callback holds is moved to the device, and saved with what is measured so far.
+            self._held = nn.ModuleList(metric for metric in self._of_training.values() if _is_object(metric))
+            # Of this instance alone: where nobody hears the batches of training, steps are faster.
+            vars(self)["on_train_batch_end"] = self._measure_training
+
+    @property
+    def state_key(self) -> str:
+        """The names of its metrics, and its stages."""
+        names = [name or type(metric).__name__ for name, metric in self._given.items()]
+        return f"Metrics[{self.name or ', '.join(names)}]({', '.join(self.stages)})"
+
+    def on_setup(self, run: Run) -> None:
+        self._copies = {}
+        if "train" in self.stages and run.clock.step == 0:  # nothing of an earlier run counts
+            for metric in filter(_is_object, self._of_training.values()):
+                metric.reset()
+
+    def on_eval_batch_end(self, run: Run) -> None:
+        if run.stage in self.stages:
+            key = (run.stage, run.loader_name)
+            if key not in self._copies:
+                self._copies[key] = {
+                    name: metric.clone().to(run.device) if _is_object(metric) else metric
+                    for name, metric in self._given.items()
+                }
+            self._measure(run, self._copies[key])
+
+    def _measure_training(self, run: Run) -> None:
+        self._measure(run, self._of_training)
+
+    def _measure(self, run: Run, metrics: Mapping[str, Any]) -> None:
+        outputs, targets = self._outputs_of(run), self._targets_of(run)
+        with torch.no_grad():
+            for name, metric in metrics.items():
+                try:
+                    if not _is_object(metric):
+                        run.log({name: metric(outputs, targets)}, weight=run.loop.count(run.batch)[0])
+                        continue
+                    metric.update(outputs, targets)
+                except Exception as error:
+                    shown = name or type(metric).__name__
+                    error.add_note(f"in {shown!r} of Metrics, with {_kind(outputs)} and {_kind(targets)}")
+                    raise
+                run.log({name: metric} if name else metric)
+
+    def _outputs_of(self, run: Run) -> Any:
+        if self._outputs is not None:
+            return _detached(self._outputs(run))
+        try:
+            return _detached(run.outputs)
+        except NotAvailableError as error:
+            method = "train_batch" if run.stage == "train" else "eval_batch"
+            raise MetricError(
+                f"Metrics needs the outputs of the model: let {method} return {{'loss': …, 'outputs': …}} (in a loop "
+                f"of your own: loop.run.outputs = …), or give Metrics(…, outputs=function of run)"
+            ) from error
+
+    def _targets_of(self, run: Run) -> Any:
+        batch = run.batch
+        if self._targets is not None:
+            return self._targets(run)
+        if isinstance(batch, tuple | list) and len(batch) > 1:
+            return batch[-1]
+        found = next((key for key in TARGETS if key in batch), None) if isinstance(batch, Mapping) else None
+        if found is None:
+            keys = f" with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
+            raise MetricError(
+                f"Metrics finds no targets in a batch that is a {type(batch).__name__}{keys}; give "
+                f"Metrics(…, targets=lambda run: run.batch[…])"
+            )
+        return batch[found]
+
+
+def _checked(metrics: Any) -> Iterator[tuple[str, Any]]:
+    """By name; a collection as a whole has none."""
+    if _is_object(metrics) and hasattr(metrics, "keys"):
+        metrics = {"": metrics}
+    elif not isinstance(metrics, Mapping) or not metrics or not all(isinstance(name, str) for name in metrics):
+        raise RegistrationError(f"Metrics({metrics!r:.80}): give metrics by name, {{'acc': metric_or_function}}")
+    for name, metric in metrics.items():
+        if "/" in name:
+            raise RegistrationError(f"Metrics({{{name!r}: …}}): leave out the stage, it is put before the name")
+        if inspect.isclass(metric) or not (_is_object(metric) or callable(metric)):
+            hint = f"write {metric.__name__}(…)" if inspect.isclass(metric) else "give a torchmetrics object"
+            raise RegistrationError(
+                f"Metrics({{{name!r}: {metric!r:.80}}}): {hint}, or a function of (outputs, targets)"
+            )
+        yield name, metric
+
+
+def _is_object(metric: object) -> bool:
+    return isinstance(metric, nn.Module) and all(hasattr(metric, name) for name in ("update", "compute", "clone"))
+
+
+def _rows(stage: str, metrics: Mapping[str, Any]) -> Iterator[str]:
+    """The names that it writes; those of the loaders are not known yet."""
+    for name, metric in metrics.items():
+        keys = [str(key) for key in metric.keys()] if hasattr(metric, "keys") else [""]  # noqa: SIM118 (a collection)
+        for key in ["*"] if _gives_dict(metric) else keys:
+            row = "/".join(part for part in (name, key) if part)
+            yield f"{stage}/{row}"
+            yield f"{stage}/{row}_epoch" if stage == "train" else f"{stage}/*/{row}"
+
+
+def _gives_dict(metric: Any) -> bool:
+    """Whether it says that ``compute`` gives a dict, with keys that are known only then."""
+    if hasattr(metric, "keys"):
+        return any(_gives_dict(part) for part in metric.values())
+    return _is_object(metric) and "dict" in str(inspect.signature(metric.compute).return_annotation).lower()
+
+
+def _detached(value: Any) -> Any:
+    """Without its graph, which a metric that keeps all outputs would hold for an epoch."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, dict):
+        return {key: _detached(item) for key, item in value.items()}
+    return type(value)(map(_detached, value)) if type(value) in (tuple, list) else value
+
+
+def _kind(value: Any) -> str:
+    """What was given to a metric, in a few words."""
+    if isinstance(value, Tensor):
+        return f"a tensor of {tuple(value.shape)} ({str(value.dtype).removeprefix('torch.')})"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,157 @@
+"""``PrintMetrics``: one readable line for each epoch and each evaluation."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TextIO
+
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+from hookline.progress import Duration, Schedule
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+EVALUATIONS = ("val/", "test/")
+USUAL = ("train/*", "val/*", "test/*")
+
+
+class PrintMetrics(Callback):
+    """Prints the metrics that have just been measured, never old ones: one line an epoch.
+
+    The line of an epoch comes at its very end and has the evaluation at its edge in it; an evaluation elsewhere,
+    and those of ``evaluate`` and ``test``, get a line of their own. ``metrics`` are names or patterns
+    (``"val/*"``, ``"lr/*"``); none means all of ``train/…``, ``val/…`` and ``test/…``, of training the means over the
+    epoch where there are such. Arrays are left out. ``every`` is how often there is a line of training: epochs
+    (``"5ep"``) or, at the ends of log intervals, anything else (``"100st"``, ``"30s"``); what the last step has
+    measured is always printed. ``stream`` is where to, by default standard output; ``format`` is that of a number.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> trainer = Trainer(max_duration="2ep", callbacks=[PrintMetrics(format=".2f")], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    epoch 1, step 4: train/loss_epoch 0.97, val/loss 0.97
+    epoch 2, step 8: train/loss_epoch 0.97, val/loss 0.96
+    """
+
+    optional = True
+    ranks = "zero"
+    reads = ("*",)
+    """It runs last, and so prints what the others have logged."""
+
+    def __init__(
+        self,
+        metrics: Iterable[str] = (),
+        *,
+        every: str | Duration = "1ep",
+        stream: TextIO | None = None,
+        format: str = ".4g",
+    ) -> None:
+        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        if not all(isinstance(name, str) for name in self.metrics):
+            raise RegistrationError(f"PrintMetrics({self.metrics!r}): the names of metrics are texts, ('val/loss',)")
+        if stream is not None and not hasattr(stream, "write"):
+            raise RegistrationError(f"PrintMetrics(stream={stream!r}): give a file that is open for writing")
+        try:
+            _shown(0.5, format)
+        except (TypeError, ValueError) as error:
+            raise RegistrationError(f"PrintMetrics(format={format!r}): {error}; use one such as '.4g'") from error
+        self.every = Duration.parse(every)
+        self.stream = stream
+        self.format = format
+        self._forget()
+
+    def _forget(self) -> None:
+        self._schedule: Schedule | None = None
+        self._at_edge = False
+        self._printed_step = -1
+        self._matched: set[str] = set()
+
+    def on_setup(self, run: Run) -> None:
+        self._forget()
+
+    def on_train_start(self, run: Run) -> None:
+        every = self.every
+        if every.unit == "dur":
+            every = Duration.parse("1ep") if run.max_duration is None else every.of(run.max_duration)
+        self._schedule = Schedule(every)
+        self._schedule.fired(run.clock)
+        self._printed_step = run.clock.step
+
+    def on_metrics_ready(self, run: Run) -> None:
+        if self._in_epochs is False and self._is_due(run):
+            new = _measured(run, pending=True)
+            self._print(run, {name: value for name, value in new.items() if not name.startswith(EVALUATIONS)})
+
+    def on_train_epoch_end(self, run: Run) -> None:
+        self._at_edge = True
+
+    def on_eval_end(self, run: Run) -> None:
+        if not (self._at_edge and self._in_epochs):  # else the line of the epoch says it
+            new = _measured(run)
+            self._print(run, {name: value for name, value in new.items() if name.startswith(f"{run.stage}/")})
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._at_edge = False
+        if self._in_epochs and self._is_due(run):
+            self._print(run, _measured(run, pending=True))
+
+    def on_train_end(self, run: Run) -> None:
+        if self._printed_step < run.clock.step:
+            self._print(run, _measured(run, pending=True))
+
+    def on_fit_end(self, run: Run) -> None:
+        unknown = [name for name in self.metrics if name not in self._matched]
+        if unknown:
+            known = ", ".join(sorted(run.metrics)) or "none"
+            logger.warning("PrintMetrics has found no metric for %s; there is %s", ", ".join(unknown), known)
+
+    @property
+    def _in_epochs(self) -> bool | None:
+        """Whether lines are counted in epochs; ``None`` where there is no training."""
+        return None if self._schedule is None else self._schedule.every.unit == "ep"
+
+    def _is_due(self, run: Run) -> bool:
+        if self._schedule is None or not self._schedule.due(run.clock):
+            return False
+        self._schedule.fired(run.clock)
+        return True
+
+    def _print(self, run: Run, measured: Mapping[str, float]) -> None:
+        chosen = self._chosen(measured)
+        if not chosen:
+            return
+        self._printed_step = run.clock.step
+        when = f"epoch {run.clock.epoch}, step {run.clock.step}: " if run.clock.step else ""
+        values = ", ".join(f"{name} {_shown(value, self.format)}" for name, value in chosen.items())
+        stream = sys.stdout if self.stream is None else self.stream
+        stream.write(f"{when}{values}\n")
+        stream.flush()
+
+    def _chosen(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """What is printed, in the order of the patterns."""
+        found = {}
+        for pattern in self.metrics or USUAL:
+            for name in measured:
+                mean = not self.metrics and f"{name}_epoch" in measured
+                if fnmatchcase(name, pattern) and not mean:
+                    self._matched.add(pattern)
+                    found[name] = measured[name]
+        return found
+
+
+def _measured(run: Run, *, pending: bool = False) -> dict[str, float]:
+    """The numbers that are of this very moment; at the end of an interval also what other hooks have just logged."""
+    found: dict[str, float] = run.loop.session.book.measured_now(pending=pending)
+    return found
+
+
+def _shown(value: Any, spec: str) -> str:
+    return format(value, spec)

@@ -1,0 +1,67 @@
+"""``RenameMetric``: a metric under another name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+class RenameMetric(Callback):
+    """Calls metrics by other names: rows, history, sinks, ``run.metrics`` and callbacks know only the new ones.
+
+    ``names`` are full names, ``{"val/acc": "val/accuracy"}``; the mean over an epoch follows (``train/loss_epoch``).
+    With ``keep`` both names have the values. It takes effect when the run is set up, and costs nothing later. A
+    callback that reads a name which would vanish is an error then.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[RenameMetric({"val/loss": "val/nll"})], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> sorted(result.history)
+    ['train/loss', 'train/loss_epoch', 'val/nll']
+    """
+
+    def __init__(self, names: Mapping[str, str], keep: bool = False) -> None:
+        if not isinstance(names, Mapping) or not names:
+            raise RegistrationError(f"RenameMetric({names!r}): give {{'val/acc': 'val/accuracy'}}")
+        for name in (*names, *names.values()):
+            if not isinstance(name, str) or not name.strip("/") or "/" not in name or "*" in name:
+                raise RegistrationError(f"RenameMetric: {name!r} is no full name; give one such as 'val/accuracy'")
+        new = list(names.values())
+        if len(set(new)) < len(new) or set(new) & set(names):
+            raise RegistrationError(f"RenameMetric({dict(names)!r}): each name can be there once")
+        self.names = dict(names)
+        self.keep = keep
+        self.reads, self.writes = tuple(names), tuple(new)
+
+    @property
+    def state_key(self) -> str:
+        """The old names and the new ones."""
+        named = f"[{self.name}]" if self.name else ""
+        return f"RenameMetric{named}({', '.join(f'{old}: {new}' for old, new in self.names.items())})"
+
+    def on_setup(self, run: Run) -> None:
+        if not self.keep:
+            self._check_readers(run)
+        for old, new in self.names.items():
+            run.loop.session.book.rename(old, new, keep=self.keep)
+
+    def _check_readers(self, run: Run) -> None:
+        for callback in run.callbacks:
+            read = {*callback.reads, getattr(callback, "monitor", None)}
+            vanished = (
+                None if isinstance(callback, RenameMetric) else next((old for old in self.names if old in read), None)
+            )
+            if vanished is not None:
+                raise RegistrationError(
+                    f"{callback!r} reads {vanished!r}, which RenameMetric calls {self.names[vanished]!r}: give it the "
+                    f"new name, or keep both with RenameMetric(…, keep=True)"
+                )

@@ -1,0 +1,212 @@
+"""``DeviceMonitor``: how busy the machine is: CPU, GPU, disk, network."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.callbacks.watch.interval import Interval
+from hookline.errors import SetupError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the machine has counted since it was started; ``None`` for what it does not count."""
+
+    seconds: float
+    cpu_busy: float = 0.0
+    cpu_total: float = 0.0
+    disk: tuple[float, float] | None = None
+    """Read and written, in MB."""
+    network: tuple[float, float] | None = None
+    """Received and sent, in MB."""
+
+
+class DeviceMonitor(Callback):
+    """Logs how busy the machine is, at each interval (``log_every``) and at the end of each epoch.
+
+    ``cpu``: ``device/cpu`` (of all cores together), ``device/memory`` and ``device/swap``, in per cent. ``disk``:
+    ``device/disk_read`` and ``device/disk_write`` in MB a second, and ``device/disk_used``, the per cent that is full
+    of the disk with the run's folder. ``network``: ``device/network_received`` and ``device/network_sent`` in MB a
+    second. All are of the whole machine, whoever uses it; what is a rate or a share of time is over the interval.
+
+    ``gpu``: of the GPU that trains, ``device/cuda0/utilization`` and ``device/cuda0/memory`` in per cent,
+    ``device/cuda0/temperature`` in °C and ``device/cuda0/power`` in watts, as far as its driver tells (for all but the
+    memory, torch needs ``nvidia-ml-py``); on XLA ``device/xla0/memory``. What is not there has no row.
+
+    For all but the GPU it needs psutil: ``pip install 'hookline[monitor]'``.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[DeviceMonitor(network=False)], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> 0 <= result.metrics["device/memory"] <= 100
+    True
+    """
+
+    optional = True
+    ranks = "local_zero"
+    writes = ("device/*",)
+
+    def __init__(self, cpu: bool = True, gpu: bool = True, disk: bool = True, network: bool = True) -> None:
+        self.cpu = cpu
+        self.gpu = gpu
+        self.disk = disk
+        self.network = network
+        self._interval = Interval()
+        self._before = Counters(0.0)
+        self._silent: set[str] = set()
+        """What the GPU's driver does not tell."""
+
+    def on_setup(self, run: Run) -> None:
+        self._silent = set()
+        self._begin(run)
+
+    def on_train_start(self, run: Run) -> None:
+        self._begin(run)
+
+    def _begin(self, run: Run) -> None:
+        self._interval.begin(run)
+        self._before = self._count()
+
+    def on_metrics_ready(self, run: Run) -> None:
+        self._report(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._report(run)
+
+    def _report(self, run: Run) -> None:
+        if not self._interval.is_over(run):
+            return
+        before, now = self._before, self._count()
+        self._before = now
+        values = rates(before, now)
+        if self.cpu:
+            psutil = _psutil()
+            values["device/memory"] = psutil.virtual_memory().percent
+            values["device/swap"] = psutil.swap_memory().percent
+        if self.disk:
+            values["device/disk_used"] = _psutil().disk_usage(str(run.folder or ".")).percent
+        if self.gpu:
+            values |= self._gpu(run.device)
+        if values:
+            run.log(values, reduce="last")
+
+    def _count(self) -> Counters:
+        if not (self.cpu or self.disk or self.network):
+            return Counters(perf_counter())
+        psutil = _psutil()
+        busy, total = cpu_seconds(psutil.cpu_times()) if self.cpu else (0.0, 0.0)
+        disk = psutil.disk_io_counters() if self.disk else None  # None in some containers
+        network = psutil.net_io_counters() if self.network else None
+        return Counters(
+            perf_counter(),
+            busy,
+            total,
+            None if disk is None else (disk.read_bytes / MB, disk.write_bytes / MB),
+            None if network is None else (network.bytes_recv / MB, network.bytes_sent / MB),
+        )
+
+    # -- GPU -----------------------------------------------------------------------------------
+
+    def _gpu(self, device: torch.device) -> dict[str, float]:
+        if device.type == "cuda":
+            return self._told(f"device/cuda{_index(device)}", cuda_readings(device, torch.cuda))
+        if device.type == "xla":
+            return self._told(f"device/xla{_index(device)}", {"memory": lambda: xla_memory(device)})
+        return {}
+
+    def _told(self, name: str, readings: dict[str, Callable[[], float]]) -> dict[str, float]:
+        """What the driver tells. What it does not is said once, and not asked for again."""
+        values = {}
+        for what, read in readings.items():
+            if what in self._silent:
+                continue
+            try:
+                values[f"{name}/{what}"] = float(read())
+            except Exception as error:  # the driver's own errors are of many kinds
+                self._silent.add(what)
+                logger.warning("DeviceMonitor logs no %s/%s: %s: %s", name, what, type(error).__name__, error)
+        return values
+
+
+def rates(before: Counters, now: Counters) -> dict[str, float]:
+    """What was used between two moments.
+
+    >>> rates(Counters(0.0, 10.0, 40.0, (100.0, 0.0)), Counters(2.0, 11.0, 44.0, (103.0, 1.0)))
+    {'device/cpu': 25.0, 'device/disk_read': 1.5, 'device/disk_write': 0.5}
+    """
+    values = {}
+    if now.cpu_total > before.cpu_total:
+        share = (now.cpu_busy - before.cpu_busy) / (now.cpu_total - before.cpu_total)
+        values["device/cpu"] = 100 * min(1.0, max(0.0, share))
+    seconds = now.seconds - before.seconds
+    pairs = (
+        ("device/disk_read", "device/disk_write", before.disk, now.disk),
+        ("device/network_received", "device/network_sent", before.network, now.network),
+    )
+    for one, other, earlier, later in pairs:
+        if earlier is not None and later is not None and seconds > 0:
+            values[one] = max(0.0, later[0] - earlier[0]) / seconds
+            values[other] = max(0.0, later[1] - earlier[1]) / seconds
+    return values
+
+
+def cpu_seconds(times: Any) -> tuple[float, float]:
+    """Busy and all seconds of all cores. Linux counts a guest's time in the user's, and waiting for a disk as idle."""
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return total - times.idle - getattr(times, "iowait", 0.0), total
+
+
+def cuda_readings(device: torch.device, cuda: Any) -> dict[str, Callable[[], float]]:
+    """What can be asked of a CUDA device; ``cuda`` is ``torch.cuda``."""
+    return {
+        "utilization": lambda: cuda.utilization(device),
+        "memory": lambda: _used(*cuda.mem_get_info(device)),
+        "temperature": lambda: cuda.temperature(device),
+        "power": lambda: cuda.power_draw(device) / 1000,  # it is in milliwatts
+    }
+
+
+def xla_memory(device: torch.device) -> float:
+    """The per cent of an XLA device's memory that is used. Older versions count in KB, and what is free."""
+    info = import_module("torch_xla.core.xla_model").get_memory_info(device)
+    if "bytes_limit" in info:
+        return 100 * float(info["bytes_used"]) / float(info["bytes_limit"])
+    return _used(info["kb_free"], info["kb_total"])
+
+
+def _used(free: float, total: float) -> float:
+    return 100 * (total - free) / total
+
+
+def _index(device: torch.device) -> int:
+    if device.index is not None:
+        return device.index
+    return torch.cuda.current_device() if device.type == "cuda" else 0
+
+
+def _psutil() -> Any:
+    try:
+        return import_module("psutil")
+    except ImportError:
+        raise SetupError(
+            "DeviceMonitor needs psutil for CPU, disk and network: pip install 'hookline[monitor]', "
+            "or DeviceMonitor(cpu=False, disk=False, network=False)"
+        ) from None

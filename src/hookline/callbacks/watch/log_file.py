@@ -1,0 +1,185 @@
+"""``LogFile``: what the console showed, in ``log.txt``."""
+
+from __future__ import annotations
+
+import logging
+import math
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from hookline.callbacks.watch import styles
+from hookline.callbacks.watch.following import Following, closing
+from hookline.callbacks.watch.log_text import LogText
+from hookline.callbacks.watch.progress_bar import ProgressBar
+from hookline.callbacks.watch.redirect import Tee, kept
+from hookline.callbacks.watch.wording import number
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+class LogFile(Following, Callback):
+    """Writes ``log.txt`` into the run's folder: what a person who watched the console would have seen.
+
+    A line now and then of how far the run is, as ``ProgressBar(style="plain")`` would print it; what the program
+    prints to standard output and standard error, warnings included; what Hookline logs; and at the end why the run
+    stopped and its last metrics, or the traceback of what failed. A run that goes on appends to the file, below a
+    line with the step.
+
+    Every line has date and time. Secrets are redacted, colours removed. From 50 MB on what the program prints is left
+    out. When the file cannot be written, the console is as it was, and the run goes on without the file. What is
+    written past Python, by C code or by a process that was started, is not seen.
+
+    >>> import tempfile, torch
+    >>> from pathlib import Path
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[LogFile()], folder=folder, name="digits/first")
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    >>> lines = (folder / "log.txt").read_text().splitlines()
+    >>> lines[0][20:], lines[1][20:]
+    ('==== digits/first begins ====', 'epoch 1/1 step 0/4')
+    """
+
+    optional = True
+    ranks = "zero"
+    reads = ("*",)
+    """It runs last, and so sees what the others print, too."""
+
+    def __init__(self) -> None:
+        self._log: LogText | None = None
+        self._watched: ExitStack | None = None
+        self._failed = False
+        super().__init__()
+
+    @closing
+    def on_setup(self, run: Run) -> None:
+        self.metrics = next((bar.metrics for bar in run.callbacks if isinstance(bar, ProgressBar)), ())
+        super().on_setup(run)
+        self._failed = False
+        if run.folder is None or run.entry_point not in ("fit", "train"):
+            self._due = math.inf
+            return
+        self._log = log = LogText(run.folder / "log.txt")
+        self._watched = ExitStack()
+        self._watched.enter_context(kept(log.keep))
+        self._watched.enter_context(_records_kept(log))
+
+    @closing
+    def on_model_ready(self, run: Run) -> None:
+        self._begin(run)
+
+    @closing
+    def on_exception(self, run: Run) -> None:
+        self._failed = True
+        super().on_exception(run)
+        if self._log is not None:
+            self._begin(run)
+            self._say("".join(traceback.format_exception(run.exception)).rstrip())
+
+    @closing
+    def on_teardown(self, run: Run) -> None:
+        self._show_end(run)
+        if self._log is not None:
+            self._begin(run)
+            self._unwatch()  # so that a last line without an end stands above the end
+            self._say("\n".join(_summary(run, failed=self._failed)))
+        self._close()
+
+    def _style(self, run: Run) -> styles.Style | None:
+        if self._log is None:
+            return None
+        self._begin(run)  # it may have joined a run under way
+        return styles.plain(self._say)
+
+    def _begin(self, run: Run) -> None:
+        if self._log is not None:
+            name = f"{run.project}/{run.name}"
+            goes_on = self._log.goes_on or run.clock.step > 0
+            self._log.begin(f"{name} goes on at step {run.clock.step}" if goes_on else f"{name} begins")
+
+    def _say(self, text: str) -> None:
+        """Write; what failed since the last time, also in a print of the program, is raised here."""
+        if self._log is not None:
+            self._log.say(text)
+            if self._log.error is not None:
+                raise self._log.error
+
+    def _close(self) -> None:
+        super()._close()
+        self._unwatch()
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+            if log.error is not None:
+                raise log.error
+
+    def _unwatch(self) -> None:
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            watched.close()
+
+
+def _summary(run: Run, *, failed: bool) -> Iterator[str]:
+    reason = getattr(run.loop, "stop_reason", None)
+    if callable(reason):
+        yield f"stopped: {reason()}"
+    clock = run.clock
+    yield f"ran: {clock.step} steps, {clock.epoch} epochs, {clock.sample} samples, {clock.seconds:.1f} s"
+    if not failed:  # after an error of the device, to read a metric would be another one
+        for name, value in sorted(run.metrics.items()):
+            yield f"{name}: {number(value)}"
+    for failure in run.callbacks.disabled:
+        yield f"switched off: {failure}"
+
+
+# ------------------------------------------------------------------------------------ records
+
+
+@contextmanager
+def _records_kept(log: LogText) -> Iterator[None]:
+    """What Hookline logs is kept, also where no handler shows it.
+
+    With a filter, since a logger that has a handler of any kind no longer shows its warnings by itself.
+    """
+    logger, keep = logging.getLogger("hookline"), _Records(log)
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
+class _Records(logging.Filter):
+    """Lets every record pass. One that goes to the console comes through the tee, and is not kept twice."""
+
+    def __init__(self, log: LogText) -> None:
+        super().__init__()
+        self._log = log
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with suppress(Exception):  # a record may hold anything
+            if not _is_shown(record):
+                self._log.keep(f"{record.levelname} {logging.Formatter().format(copy(record))}")
+        return True
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Whether some handler writes it to standard output or standard error."""
+    handlers = []
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None:
+        handlers += logger.handlers
+        logger = logger.parent if logger.propagate else None
+    last: list[Any] = [] if logging.lastResort is None else [logging.lastResort]
+    return any(record.levelno >= handler.level and isinstance(_stream(handler), Tee) for handler in handlers or last)
+
+
+def _stream(handler: Any) -> Any:
+    """Where a handler writes: those of logging have a stream, rich's a console."""
+    return getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)

@@ -1,0 +1,142 @@
+"""``MemoryMonitor``: how much memory a run uses, on the host and on its devices."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.callbacks.watch.interval import Interval
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+MB = 1e6
+
+
+class MemoryMonitor(Callback):
+    """Logs memory in MB (10⁶ bytes) at each interval (``log_every``) and at the end of each epoch.
+
+    Of this process: ``memory/process`` (what of it is in memory now) and ``memory/process_peak`` (the most it ever
+    was). With ``children``, ``memory/children``: the same of its child processes, such as the workers of a loader;
+    what they share with this process counts in each of them.
+
+    Of each GPU or other accelerator that this process uses, by name and number: ``memory/cuda0/allocated``,
+    ``memory/cuda0/reserved``, both with ``_peak`` (since the process began, or since you reset it),
+    ``memory/cuda0/retries`` (how often memory was short and the cache was emptied) and ``memory/cuda0/ooms``.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[MemoryMonitor()], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> 10 < result.metrics["memory/process"] <= result.metrics["memory/process_peak"]
+    True
+    """
+
+    optional = True
+    ranks = "zero"
+    writes = ("memory/*",)
+
+    def __init__(self, *, children: bool = False) -> None:
+        self.children = children
+        self._interval = Interval()
+
+    def on_setup(self, run: Run) -> None:
+        self._interval.begin(run)
+
+    def on_train_start(self, run: Run) -> None:
+        self._interval.begin(run)
+
+    def on_metrics_ready(self, run: Run) -> None:
+        self._report(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._report(run)
+
+    def _report(self, run: Run) -> None:
+        if not self._interval.is_over(run):
+            return
+        values = process_memory()
+        if self.children:
+            values["memory/children"] = children_memory()
+        if run.device.type != "cpu":
+            values |= device_memory(run.device, torch.accelerator)
+        if values:
+            run.log(values, reduce="last")
+
+
+# -- this process and its children -----------------------------------------------------------------
+
+
+def process_memory() -> dict[str, float]:
+    """What this process uses, and the most that it did."""
+    found = status("self")
+    if "VmRSS" in found:  # of which Linux keeps the most a little later
+        return {"memory/process": found["VmRSS"] / MB, "memory/process_peak": max(found["VmHWM"], found["VmRSS"]) / MB}
+    values = {}
+    with suppress(ImportError):  # no Linux: what there is
+        values["memory/process"] = import_module("psutil").Process().memory_info().rss / MB
+    with suppress(ImportError):
+        resource = import_module("resource")
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        values["memory/process_peak"] = most * (1 if sys.platform == "darwin" else 1024) / MB
+    return values
+
+
+def children_memory() -> float:
+    """The resident memory of all child processes, and of theirs."""
+    return sum(status(pid).get("VmRSS", 0) for pid in children("self")) / MB
+
+
+def children(pid: str) -> Iterator[str]:
+    """The process ids below one, as Linux knows them."""
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it has ended meanwhile
+            for child in listed.read_text().split():
+                yield child
+                yield from children(child)
+
+
+def status(pid: str) -> dict[str, int]:
+    """What Linux knows of a process, in bytes; nothing elsewhere, or when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    sizes = [line.split() for line in lines if line.endswith(" kB")]
+    return {name.rstrip(":"): int(size) * 1024 for name, size, _ in sizes}
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+def device_memory(device: torch.device, accelerator: Any) -> dict[str, float]:
+    """What torch's allocator has on each device that this process uses; nothing where it keeps no account."""
+    values: dict[str, float] = {}
+    try:
+        for index in range(accelerator.device_count()):
+            stats = accelerator.memory_stats(index)
+            if stats.get("reserved_bytes.all.peak", 0):
+                values |= _of_device(f"memory/{device.type}{index}", stats)
+    except (RuntimeError, NotImplementedError):  # such as on MPS
+        return {}
+    return values
+
+
+def _of_device(name: str, stats: dict[str, int]) -> dict[str, float]:
+    return {
+        f"{name}/allocated": stats["allocated_bytes.all.current"] / MB,
+        f"{name}/allocated_peak": stats["allocated_bytes.all.peak"] / MB,
+        f"{name}/reserved": stats["reserved_bytes.all.current"] / MB,
+        f"{name}/reserved_peak": stats["reserved_bytes.all.peak"] / MB,
+        f"{name}/retries": stats.get("num_alloc_retries", 0),
+        f"{name}/ooms": stats.get("num_ooms", 0),
+    }

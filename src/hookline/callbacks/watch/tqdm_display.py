@@ -1,0 +1,83 @@
+"""``TqdmDisplay``: the bars that tqdm draws, for those who are used to them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from hookline.callbacks.watch.display import Bar, Progress
+from hookline.callbacks.watch.screen import Screen, safe
+from hookline.callbacks.watch.wording import number
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+SHORTEST = 10
+"""Rather than make a bar shorter, the metrics go below it."""
+
+
+class TqdmDisplay:
+    """``epoch:  28%|███   | 2/5 [00:12<00:31, train/loss=0.312]``, and so on for the steps and the evaluation.
+
+    tqdm draws the lines, and the ``Screen`` shows them: there is no thread and no lock, which the workers of a loader
+    would inherit.
+    """
+
+    def __init__(self) -> None:
+        self._screen = Screen()
+        self._tqdm: Any = import_module("tqdm").tqdm
+
+    def start(self, run: Run) -> None:
+        self._screen.open()
+
+    def update(self, progress: Progress) -> None:
+        console = self._screen.console
+        lines = self._lines(progress, console.width)
+        self._screen.show(Text("\n".join(safe(line, console) for line in lines), no_wrap=True, overflow="crop"))
+
+    def close(self) -> None:
+        self._screen.close()
+
+    def _lines(self, progress: Progress, width: int) -> list[str]:
+        names = [bar.name for bar in progress.bars]
+        longest = max(map(len, names), default=0)
+        metrics = [f"{name}={number(value)}" for name, value in progress.metrics.items()]
+        beside = [progress.beside] if progress.beside else []
+        words = [self._words(bar, progress, whole=index == 0) for index, bar in enumerate(progress.bars)]
+        room = width - longest - len("x: 100%||  []") - SHORTEST
+        fits = bool(words) and len(", ".join([words[0], *beside, *metrics])) <= room
+        if fits:
+            words[0] = ", ".join(part for part in (words[0], *beside, *metrics) if part)
+        lines = [
+            self._line(bar, f"{bar.name}: ".ljust(longest + 2), words[index], width)
+            for index, bar in enumerate(progress.bars)
+        ]
+        lines += [] if fits else _wrapped(beside + metrics, width)
+        return [*lines, *([progress.note] if progress.note else [])]
+
+    def _words(self, bar: Bar, progress: Progress, *, whole: bool) -> str:
+        """Times and speed; the time that has passed is that of the whole."""
+        passed = self._tqdm.format_interval(progress.seconds) if whole else ""
+        over = progress.over or progress.note
+        left = "" if not bar.seconds_left or over else f"<{self._tqdm.format_interval(bar.seconds_left)}"
+        return ", ".join(part for part in (passed + left, bar.speed) if part)
+
+    def _line(self, bar: Bar, name: str, words: str, width: int) -> str:
+        shape = "{desc}{percentage:3.0f}%|{bar}| {words}" if bar.total else "{desc}{words}"
+        text = f"{bar.count} [{words}]" if words else bar.count
+        done, total = (0, None) if bar.share is None else (bar.share, 1)
+        line: str = self._tqdm.format_meter(done, total, 0, ncols=width, prefix=name, bar_format=shape, words=text)
+        return line
+
+
+def _wrapped(parts: list[str], width: int) -> list[str]:
+    """As many parts on a line as fit, so that no name is parted from its value."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(part)
+    return lines

@@ -1,0 +1,102 @@
+"""``hookline compare``: what differs between runs, in the terminal and as a page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hookline.cli.report_command import save
+from hookline.errors import HooklineError, SetupError
+
+if TYPE_CHECKING:
+    from hookline.report import RunData
+    from hookline.report.compare import Differences
+
+PAGE = "compare.html"
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="what differs between runs: settings, final metrics, curves",
+        description="Print the settings and final metrics that differ, and draw the curves over one another in a page.",
+    )
+    parser.add_argument("folders", metavar="RUN", type=Path, nargs="+", help="folders of two or more runs")
+    parser.add_argument("--output", metavar="FILE", type=Path, help=f"the page (default: {PAGE} in this folder)")
+    parser.add_argument("--table", action="store_true", help="only print, write no page")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        runs = _read(arguments.folders)
+        if arguments.table and arguments.output is not None:
+            raise SetupError("--table writes no page: leave it or --output out")
+        _print(runs)
+        if not arguments.table:
+            from hookline.report import render_compare
+
+            print(save(render_compare(runs), arguments.output or Path(PAGE)))
+    except HooklineError as error:
+        print(f"hookline compare: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _read(folders: Sequence[Path]) -> list[RunData]:
+    from hookline.report import read_run
+
+    if len(folders) < 2:
+        raise SetupError(f"one run alone, {folders[0]}, differs from nothing: give two or more")
+    seen: dict[Path, Path] = {}
+    for folder in folders:
+        if (same := seen.setdefault(folder.resolve(), folder)) is not folder:
+            raise SetupError(f"{folder} and {same} are the same run: give each once")
+    runs = [read_run(folder) for folder in folders]
+    for found in runs:
+        if not found.series and not found.arrays:
+            raise SetupError(f"{found.folder} has no metrics: there is nothing to compare")
+    return runs
+
+
+def _print(runs: Sequence[RunData]) -> None:
+    from hookline.report import differing_metrics, differing_settings
+    from hookline.report.page import titles
+
+    console = Console()
+    for what, found in (("setting", differing_settings(runs)), ("final metric", differing_metrics(runs))):
+        console.print(_table(what, found, titles(runs)))
+        console.print(Text(_same(what, found.same), style="dim"))
+        console.print()
+
+
+def _same(what: str, count: int) -> str:
+    return f"{count:,} {what} is the same" if count == 1 else f"{count:,} {what}s are the same"
+
+
+def _table(what: str, found: Differences, titles: Sequence[str]) -> Table | Text:
+    """Names and values are anybody's: they are printed as they are, never as markup or control codes."""
+    if not found.rows:
+        return Text(f"No {what} differs.", style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"{what.capitalize()}s that differ", title_justify="left", title_style="bold"
+    )
+    table.add_column(what, overflow="fold")
+    for title in titles:
+        table.add_column(Text(_plain(title)), overflow="fold", justify="right" if what == "final metric" else "left")
+    for row in found.rows:
+        name = row.name if what == "final metric" else f"{row.group}: {row.name}"
+        table.add_row(Text(_plain(name)), *(Text(_plain(text)) for text in row.texts))
+    return table
+
+
+def _plain(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

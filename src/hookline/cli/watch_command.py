@@ -1,0 +1,46 @@
+"""``hookline watch``: the pages of all runs under a folder, live, for a browser on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from hookline.errors import HooklineError, SetupError
+
+
+def register(commands: Any) -> None:
+    about = "serve the reports of all runs under a folder, live, on the loopback address"
+    parser = commands.add_parser("watch", help=about, description=f"{about[0].upper()}{about[1:]}. Ctrl-C ends it.")
+    parser.add_argument("folder", metavar="RUNS", type=Path, help="the folder that holds the runs, or one run's own")
+    parser.add_argument("--port", type=int, default=0, help="the port on 127.0.0.1 (default: one that is free)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        return _watch(arguments.folder, arguments.port)
+    except HooklineError as error:
+        print(f"hookline watch: {error}", file=sys.stderr)
+        return 2
+
+
+def _watch(folder: Path, port: int) -> int:
+    from hookline.report.serve import Server
+    from hookline.report.serve_site import WatchedSite
+
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise SetupError(f"{folder} {what}; give the folder that holds your runs, such as runs")
+    site = WatchedSite(folder)
+    try:
+        with Server(site, port) as server:
+            count = len(site.runs.find())
+            print(f"watching {folder} ({count} {'run' if count == 1 else 'runs'} now)")
+            print(f"open {server.url}")
+            print("Ctrl-C ends it; it changes nothing, and only this machine can reach it", flush=True)
+            server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        print()
+    return 0

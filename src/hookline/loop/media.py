@@ -1,0 +1,186 @@
+"""What ``run.log_image`` and its siblings do: a row each, and a file where there is something to keep."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hookline.errors import MetricError
+from hookline.loop.pictures import pixels_of
+from hookline.loop.png import encode_png, png_size
+from hookline.records import Cell, FileRow, HistogramRow, ImageRow, Record, TableRow, TextRow
+from hookline.records.redact import redact_text
+
+if TYPE_CHECKING:
+    from hookline.loop.session import Session
+
+FOLDER = "media"
+MOST_ROWS = 10_000
+MOST_BINS = 1_000
+
+
+class LoopMedia:
+    """Pictures, texts, tables, histograms and files of a run. They are written at once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def image(self, name: str, image: Any, caption: str, step: int | None) -> None:
+        name = self._claim(name, "an image")
+        pixels, done = pixels_of(name, image)
+        self._picture(name, encode_png(pixels), ", ".join(part for part in (caption, done) if part), step)
+
+    def figure(self, name: str, figure: Any, step: int | None) -> None:
+        name = self._claim(name, "a figure")
+        if not hasattr(figure, "savefig"):
+            raise MetricError(f"{name}: a {type(figure).__name__} is no figure; give a matplotlib Figure")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png")
+        self._picture(name, buffer.getvalue(), "", step)
+
+    def text(self, name: str, text: str, step: int | None) -> None:
+        name = self._claim(name, "a text")
+        if not isinstance(text, str):
+            raise MetricError(f"{name}: a {type(text).__name__} is no text; give str(…)")
+        self._write(TextRow(name, *self._when(step), text=redact_text(text)))
+
+    def table(self, name: str, rows: Any, columns: Sequence[str] | None, step: int | None) -> None:
+        name = self._claim(name, "a table")
+        names, found = _table(name, rows, columns)
+        self._write(TableRow(name, *self._when(step), columns=names, rows=found))
+
+    def histogram(self, name: str, values: Any, bins: int, step: int | None) -> None:
+        name = self._claim(name, "a histogram")
+        if not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
+            raise MetricError(f"{name}: bins={bins!r}; give a whole number from 1 to {MOST_BINS}")
+        edges, counts, odd = _histogram(name, values, bins)
+        self._write(HistogramRow(name, *self._when(step), edges=edges, counts=counts, odd=odd))
+
+    def file(self, name: str, path: str | Path, step: int | None) -> None:
+        name, source = self._claim(name, "a file"), Path(path)
+        if not source.is_file():
+            raise MetricError(f"{name}: {str(source)!r} is no file")
+        folder, kept = self._folder, str(source)
+        if folder is not None:
+            kept = f"{_place(name)}/{_safe(source.name)}"
+            target = folder / kept
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not (target.exists() and target.samefile(source)):
+                shutil.copyfile(source, target)
+        self._write(FileRow(name, *self._when(step), file=kept, size=source.stat().st_size))
+
+    # ------------------------------------------------------------------------------------------
+
+    def _picture(self, name: str, png: bytes, caption: str, step: int | None) -> None:
+        when, (width, height), file = self._when(step), png_size(png), ""
+        if self._folder is not None:
+            file = f"{_place(name)}/step-{when[0]:08d}.png"
+            target = self._folder / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(png)
+        self._write(ImageRow(name, *when, width, height, redact_text(caption), file, png))
+
+    def _claim(self, name: str, kind: str) -> str:
+        book = self._session.book
+        full = book.full_name(name)
+        book.claim(full, kind)
+        return full
+
+    def _when(self, step: int | None) -> tuple[int, int, float]:
+        clock = self._session.state.clock
+        if step is not None and (not isinstance(step, int) or isinstance(step, bool) or step < 0):
+            raise MetricError(f"step={step!r}: give a whole number, 0 or more")
+        return clock.step if step is None else step, clock.epoch, clock.seconds
+
+    @property
+    def _folder(self) -> Path | None:
+        return self._session.state.folder if self._session.keeps_records else None
+
+    def _write(self, row: Record) -> None:
+        """Not what a sanity check, an answer or an evaluation of its own shows: they leave no trace."""
+        if self._session.keeps_records:
+            self._session.stream.write([row])
+
+
+def forget_pictures(folder: Path, *, keep: set[str]) -> None:
+    """Delete the pictures of steps that did not happen, because the run goes on from before them."""
+    for path in (folder / FOLDER).rglob("step-*.png"):
+        if path.relative_to(folder).as_posix() not in keep:
+            path.unlink(missing_ok=True)
+
+
+def _place(name: str) -> str:
+    """Where the files of a name are: names that differ have places that differ."""
+    parts = [_safe(part) for part in name.split("/") if part]
+    return "/".join([FOLDER, *parts])
+
+
+def _safe(part: str) -> str:
+    """A file's name on every system."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", part).lstrip(".")[:80]
+    if safe == part:
+        return part
+    return f"{safe}-{hashlib.sha256(part.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def _table(name: str, rows: Any, columns: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
+    if hasattr(rows, "itertuples") and hasattr(rows, "columns"):  # a frame of pandas
+        columns = list(map(str, rows.columns)) if columns is None else columns
+        rows = rows.itertuples(index=False, name=None)
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        raise MetricError(f"{name}: a {type(rows).__name__} is no table; give a list of dicts, or lists and columns=")
+    found = list(rows)
+    if columns is None:
+        if not all(isinstance(row, Mapping) for row in found):
+            raise MetricError(f"{name}: rows that are no dicts need columns=['a', 'b']")
+        columns = list(dict.fromkeys(str(key) for row in found for key in row))
+    if len(found) > MOST_ROWS:
+        raise MetricError(
+            f"{name}: {len(found)} rows are too many for a table, {MOST_ROWS} at most; use run.log_file()"
+        )
+    names = tuple(map(str, columns))
+    cells = [_cells(row, names) for row in found]
+    if odd := next((row for row in cells if len(row) != len(names)), None):
+        raise MetricError(f"{name}: a row of {len(odd)} cells in a table of {len(names)} columns ({', '.join(names)})")
+    return names, tuple(cells)
+
+
+def _cells(row: Any, names: tuple[str, ...]) -> tuple[Cell, ...]:
+    values = [row.get(name) for name in names] if isinstance(row, Mapping) else list(row)
+    return tuple(_cell(value) for value in values)
+
+
+def _cell(value: Any) -> Cell:
+    if (hasattr(value, "item") and getattr(value, "size", 1) in (1, torch.Size(()))) or isinstance(value, Tensor):
+        value = value.item() if not isinstance(value, Tensor) or value.numel() == 1 else str(value.tolist())
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return redact_text(str(value))
+
+
+def _histogram(name: str, values: Any, bins: int) -> tuple[tuple[float, ...], tuple[int, ...], int]:
+    try:
+        found = torch.as_tensor(values).detach().flatten()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise MetricError(f"{name}: {values!r:.80} holds no numbers for a histogram") from error
+    if found.is_complex():
+        raise MetricError(f"{name}: complex numbers have no histogram")
+    found = found.to(torch.float32 if found.device.type == "mps" else torch.float64)
+    finite = found[found.isfinite()]
+    odd = found.numel() - finite.numel()
+    if not finite.numel():
+        return (0.0, 1.0), (0,), odd
+    low, high = float(finite.min()), float(finite.max())
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    counts = torch.histc(finite, bins, low, high).cpu().to(torch.int64)
+    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
+    return tuple(edges.tolist()), tuple(counts.tolist()), odd

@@ -1,0 +1,288 @@
+"""torchmetrics objects that are logged: computed at the right time, reset, and whole over an epoch.
+
+In an evaluation an object begins anew, is computed at the end (with several named loaders, at the end of each), and
+is then as it was before. In training each interval's row is of that interval; the states of the intervals are merged
+as those of several processes are, and give the row of the epoch. An object whose states cannot be merged, because
+they are no sums, extremes or lists, is computed once an epoch.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookline.errors import HooklineWarning, MetricError
+from hookline.loop.metric_states import (
+    SetAside,
+    can_merge,
+    is_metric_object,
+    load_metric_states,
+    merged,
+    metric_states,
+    was_updated,
+)
+from hookline.loop.quiet import same_random_state
+from hookline.loop.series import LARGEST_ARRAY, number_or_tensor
+
+__all__ = ["MetricObjects", "ObjectSeries", "is_metric_object", "load_metric_states", "metric_states"]
+
+Values = dict[str, float | Tensor]
+"""What was computed, by the name of its row; tensors are still on their device."""
+
+
+class ObjectSeries:
+    """One metric object under one name. A name that ends with a slash is that of a collection logged as a whole."""
+
+    __slots__ = ("carried", "epoch", "found", "metric", "name", "noted", "of_loader", "whole")
+
+    def __init__(self, name: str, metric: Any = None, *, of_loader: bool = False) -> None:
+        self.name = name
+        self.metric = metric
+        self.of_loader = of_loader
+        self.noted = False
+        """It was logged in this interval."""
+        self.whole = False
+        """It cannot be merged, and was logged in this epoch."""
+        self.epoch: dict[str, Any] = {}
+        """The merged states of the epoch's intervals."""
+        self.found: Values | None = None
+        """What came out, once its loader is done."""
+        self.carried: dict[str, Any] = {}
+        """From a checkpoint: the state of an object that nobody has shown yet."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.noted or self.whole
+
+    def note(self, metric: Any) -> None:
+        """It is logged: the same object each time."""
+        if self.metric is not metric:
+            if self.is_open and self.metric is not None:
+                raise MetricError(
+                    f"{self.name}: another {type(metric).__name__} is logged under this name than before; make one "
+                    f"object, keep it, and log it each time"
+                )
+            self.metric = metric
+        if self.carried:
+            self._take_carried()
+        self.noted = True
+
+    def _take_carried(self) -> None:
+        saved, self.carried = self.carried, {}
+        if can_merge(self.metric):
+            load_metric_states(self.metric, merged(self.metric, saved, metric_states(self.metric)))
+        else:
+            warnings.warn(
+                f"{self.name}: what this {type(self.metric).__name__} had measured before the resume is lost; make it "
+                f"part of the task (self.acc = …) or of a callback, which save it",
+                HooklineWarning,
+                stacklevel=5,
+            )
+
+    def result(self) -> Values:
+        """What it comes to now, by the name of the row; nothing is reset."""
+        if self.found is not None:
+            return self.found
+        if self.metric is None or not was_updated(self.metric):
+            return {}
+        try:
+            with torch.no_grad(), same_random_state():
+                value = self.metric.compute()
+        except Exception as error:
+            error.add_note(f"in compute() of the {type(self.metric).__name__} that is logged as {self.name!r}")
+            raise
+        return dict(self._flat(self.name, value))
+
+    def _flat(self, name: str, value: Any) -> Iterator[tuple[str, float | Tensor]]:
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                if name.endswith("/"):  # a collection as a whole: a key with a slash is a full name
+                    yield from self._flat(key if "/" in key else f"{name}{key}", item)
+                else:
+                    yield from self._flat(f"{name}/{key}", item)
+            return
+        number = number_or_tensor(name, value)
+        if isinstance(number, Tensor) and number.numel() > LARGEST_ARRAY:
+            raise MetricError(f"{name}: {number.numel()} values are too many for a metric; {LARGEST_ARRAY} at most")
+        if isinstance(number, Tensor) and number.device.type != "mps":  # which has no float64
+            number = number.to(torch.float64)  # counts of a confusion matrix stay exact among other numbers
+        yield name, number
+
+    def end_interval(self, *, of_epoch: bool = True) -> Values:
+        """The row of the interval; its state goes into that of the epoch."""
+        if not self.noted or self.metric is None:
+            return {}
+        self.noted = False
+        mergeable = can_merge(self.metric)
+        if of_epoch and not mergeable:
+            self.whole = True
+            return {}
+        values = self.result()
+        if of_epoch and values:
+            states = metric_states(self.metric)
+            self.epoch = merged(self.metric, self.epoch, states) if self.epoch else states
+        self.whole = False
+        self.metric.reset()
+        return values
+
+    def end_epoch(self) -> Values:
+        """The row of the whole epoch."""
+        if self.whole:
+            self.whole = False
+            values = self.result()
+            self.metric.reset()
+            return values
+        states, self.epoch = self.epoch, {}
+        if not states or self.metric is None:
+            return {}
+        aside = SetAside([self.metric])
+        try:
+            load_metric_states(self.metric, states)
+            return self.result()
+        finally:
+            aside.put_back()
+
+    def state_dict(self, paths: Mapping[int, str]) -> dict[str, Any]:
+        """``paths`` are of the objects that somebody else saves, by ``id``."""
+        at = paths.get(id(self.metric))
+        own = at is None and self.metric is not None and self.is_open
+        states = metric_states(self.metric) if own else self.carried
+        return {"noted": self.noted, "whole": self.whole, "epoch": self.epoch, "at": at, "states": states}
+
+    def load_state_dict(self, state: Mapping[str, Any], by_path: Mapping[str, Any]) -> None:
+        self.noted, self.whole, self.epoch = state["noted"], state["whole"], dict(state["epoch"])
+        self.metric, self.carried = by_path.get(state["at"]), dict(state["states"])
+
+
+@dataclass(slots=True)
+class Memory:
+    """What all layers of a book know of its objects."""
+
+    seen: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the name of a series: those of its rows, which are known once it has been computed."""
+    warned: set[str] = field(default_factory=set)
+
+
+class MetricObjects:
+    """The objects of one layer of the metric book: of training, or of one evaluation."""
+
+    def __init__(self, below: MetricObjects | None = None, module: nn.Module | None = None) -> None:
+        """Above another one: the objects that were logged before begin anew, and so do all others in ``module``."""
+        self._memory: Memory = Memory() if below is None else below._memory
+        self._series: dict[str, ObjectSeries] = {}
+        self._aside: SetAside | None = None
+        if below is not None:
+            known = [metric for seen in self._memory.seen.values() if (metric := seen()) is not None]
+            self._aside = SetAside(known if module is None else [*known, module])
+
+    def note(self, name: str, metric: Any, *, of_loader: bool = False) -> None:
+        """An object was logged: under its full name or, a collection as a whole, under the prefix of the stage."""
+        series = self._series.get(name)
+        if series is None or series.metric is not metric:
+            self._check_other_names(name, metric)
+            self._memory.seen[id(metric)] = weakref.ref(metric)
+            if series is None:
+                series = self._series[name] = ObjectSeries(name, of_loader=of_loader)
+        series.note(metric)
+
+    def _check_other_names(self, name: str, metric: Any) -> None:
+        for other in self._series.values():
+            if other.metric is metric and other.name != name and other.is_open and other.found is None:
+                raise MetricError(
+                    f"{name}: this {type(metric).__name__} is logged as {other.name} already, and one state cannot "
+                    f"serve two names; log metric.clone() under one of them"
+                )
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def value(self, name: str) -> float | Tensor | None:
+        """What a row would be now; ``None`` if it would be none of this layer's."""
+        for series in self._series.values():
+            ours = name == series.name or name.startswith(f"{series.name.rstrip('/')}/") or series.name.endswith("/")
+            if ours and series.is_open:
+                found = self._result(series)
+                if name in found:
+                    return found[name]
+        return None
+
+    def names(self) -> Iterator[str]:
+        for series in self._series.values():
+            if series.is_open and (series.found is not None or was_updated(series.metric)):
+                yield from self._memory.names.get(series.name) or self._result(series)
+
+    def _result(self, series: ObjectSeries) -> Values:
+        found = series.result()
+        if found:
+            self._memory.names[series.name] = tuple(found)
+        return found
+
+    # -- training ------------------------------------------------------------------------------
+
+    def end_interval(self, *, of_epoch: bool = True) -> Values:
+        found: Values = {}
+        for series in self._series.values():
+            found.update(series.end_interval(of_epoch=of_epoch))
+            if series.whole and series.name not in self._memory.warned:
+                self._memory.warned.add(series.name)
+                warnings.warn(
+                    f"{series.name}: the states of a {type(series.metric).__name__} cannot be merged, so it gets no "
+                    f"row of each interval, only {series.name}_epoch",
+                    HooklineWarning,
+                    stacklevel=2,
+                )
+        return found
+
+    def end_epoch(self) -> Values:
+        found: Values = {}
+        for series in self._series.values():
+            found.update(series.end_epoch())
+        return found
+
+    def state_dict(self, paths: Mapping[int, str]) -> dict[str, Any]:
+        """``paths``: where the metrics are that are saved by others, by ``id``."""
+        pending = {name: series for name, series in self._series.items() if series.is_open or series.epoch}
+        return {name: series.state_dict(paths) for name, series in pending.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any], by_path: Mapping[str, Any]) -> None:
+        self._series = {name: ObjectSeries(name) for name in state}
+        for name, series in self._series.items():
+            series.load_state_dict(state[name], by_path)
+            if series.metric is not None:
+                self._memory.seen[id(series.metric)] = weakref.ref(series.metric)
+
+    # -- evaluation ----------------------------------------------------------------------------
+
+    def end_loader(self) -> None:
+        """What was logged for this named loader is done: its object begins anew with the next one."""
+        for series in self._series.values():
+            if series.of_loader and series.noted and series.found is None:
+                series.found = self._result(series)
+                series.metric.reset()
+
+    def close(self) -> Values:
+        """The end of an evaluation: what was measured; then every object is as it was before."""
+        try:
+            found: Values = {}
+            for series in self._series.values():
+                if series.noted:
+                    found.update(self._result(series))
+            return found
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Put every object back, whatever was measured; one that was first logged here is reset."""
+        aside, self._aside = self._aside, None
+        for series in self._series.values():
+            if series.metric is not None and (aside is None or series.metric not in aside):
+                series.metric.reset()
+        if aside is not None:
+            aside.put_back()
+        self._series = {}

@@ -1,0 +1,217 @@
+"""``run.json``: what was run, written when a fit begins and again when it ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.errors import Preempted
+from hookline.records.plain import public
+from hookline.records.redact import redact_arguments, redact_text
+from hookline.records.run_file import CallbackEntry, CostEntry, RunFile, SessionEntry, Status
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+logger = logging.getLogger("hookline")
+
+PACKAGES = ("torch", "numpy", "safetensors", "rich", "torchmetrics", "transformers", "datasets", "lightning")
+"""Whose versions are noted, if they are installed."""
+KILLED = "it ended without a word: killed, or the machine went down"
+
+
+class RunRecord:
+    """Keeps ``run.json``. It is for people and reports: what cannot be written is said, and the run goes on."""
+
+    def __init__(self) -> None:
+        self._file: RunFile | None = None
+        self._session: SessionEntry | None = None
+        self.when_written: Callable[[Path], None] | None = None
+        """Called with the run's folder when all is written, on every way out of a fit."""
+
+    def begin(self, loop: Loop) -> None:
+        """After a checkpoint is loaded, if there is one."""
+        folder = loop.state.folder
+        if folder is None or loop.state.rank:
+            return
+        session = SessionEntry(started=_now(), first_step=loop.clock.step, last_step=loop.clock.step)
+        found = _earlier(folder)
+        facts = _facts(loop)
+        if found is not None:
+            closed = [
+                replace(e, status="failed", reason=KILLED) if e.status == "running" else e for e in found.sessions
+            ]
+            facts = replace(facts, started=found.started, sessions=tuple(closed))
+        self._file, self._session = facts.with_session(session), session
+        self._write(folder)
+
+    def end(self, loop: Loop, error: BaseException | None) -> None:
+        folder = loop.state.folder
+        if self._file is None or self._session is None or folder is None or loop.entry_point not in ("fit", "train"):
+            return
+        stop, clock = loop.requests.stop, loop.clock
+        session = replace(
+            self._session,
+            ended=_now(),
+            status=_status(loop, error),
+            last_step=clock.step,
+            last_epoch=clock.epoch,
+            seconds=clock.seconds,
+            reason=redact_text(loop.stop_reason() if error is None else _words(error)),
+            stopped_by=None if stop is None else stop.by,
+            costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in loop.line.costs()),
+            failures=tuple(redact_text(str(failure)) for failure in loop.line.failures),
+            sinks=tuple(redact_text(str(report)) for report in loop.session.stream.reports),
+        )
+        self._file = replace(self._file, callbacks=_callbacks(loop)).with_session(session, again=True)
+        self._session = None
+        self._write(folder)
+        if self.when_written is not None:
+            try:
+                self.when_written(folder)
+            except Exception:  # nobody's run fails because of its report
+                logger.warning("the run is complete, but its report could not be made", exc_info=True)
+
+    def _write(self, folder: Path) -> None:
+        try:
+            if self._file is not None:
+                self._file.write(folder)
+        except (OSError, ValueError, TypeError) as error:
+            logger.warning("run.json could not be written: %s", error)
+
+
+def _earlier(folder: Path) -> RunFile | None:
+    try:
+        return RunFile.read(folder)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        logger.warning("the run.json of before cannot be read, and is written anew: %s", error)
+        return None
+
+
+def _status(loop: Loop, error: BaseException | None) -> Status:
+    stop = loop.requests.stop
+    if isinstance(error, Preempted):
+        return "preempted"
+    if error is not None:
+        return "failed"
+    if stop is None:
+        return "finished"
+    return "interrupted" if stop.interrupt else "stopped"
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+# -- what was run --------------------------------------------------------------------------------
+
+
+def _facts(loop: Loop) -> RunFile:
+    state = loop.state
+    parameters = list({id(p): p for p in state.model.parameters()}.values())
+    sizes = [0 if _is_lazy(p) else p.numel() for p in parameters]
+    return RunFile(
+        project=redact_text(state.project),
+        name=redact_text(state.name),
+        run_id=loop.saving.run_id,
+        started=state.started.isoformat(timespec="seconds"),
+        seed=loop.session.seed,
+        entry_point=state.entry_point,
+        config=public(state.config),
+        settings=public(_settings(loop)),
+        arguments=tuple(redact_arguments(sys.argv)),
+        callbacks=_callbacks(loop),
+        model={
+            "class": type(state.model).__qualname__,
+            "parameters": sum(sizes),
+            "trainable": sum(size for size, p in zip(sizes, parameters, strict=True) if p.requires_grad),
+        },
+        versions=_versions(),
+        platform=_platform(loop),
+        git=_git(),
+    )
+
+
+def _is_lazy(parameter: Any) -> bool:
+    return isinstance(parameter, torch.nn.parameter.UninitializedParameter)
+
+
+def _settings(loop: Loop) -> dict[str, Any]:
+    """The options as they were read; where the run writes is no property of it."""
+    fields = loop.settings.__dataclass_fields__
+    left_out = ("config", "folder", "name", "sinks", "resume")
+    found = {name: getattr(loop.settings, name) for name in fields if name not in left_out}
+    return {**found, "max_duration": loop.state.max_duration, "device": str(loop.state.device)}
+
+
+def _callbacks(loop: Loop) -> tuple[CallbackEntry, ...]:
+    """In the order in which they run; one that was switched off comes last."""
+    ordered = loop.line.ordered(loop.line.order)
+    members = [*ordered, *(member for member in loop.line.members if member not in ordered)]
+    return tuple(CallbackEntry(m.name, redact_text(m.key), m.optional) for m in members if not m.is_task)
+
+
+def _versions() -> dict[str, str]:
+    from hookline import __version__
+
+    found = {"python": platform.python_version(), "hookline": __version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _platform(loop: Loop) -> dict[str, Any]:
+    device = loop.state.device
+    found = {
+        "system": platform.platform(),
+        "machine": platform.machine(),
+        "host": platform.node(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+    }
+    if device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit of the working directory, and whether files that git knows were changed since."""
+    head = _ask_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+    if head is None or len(head.split()) != 2:
+        return None
+    commit, branch = head.split()
+    changed = _ask_git("status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "branch": branch, "dirty": None if changed is None else bool(changed)}
+
+
+def _ask_git(*question: str) -> str | None:
+    """Git's answer; ``None`` without git, outside of a repository, or where it takes long."""
+    # A repository's own settings could make git run a program.
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *question]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

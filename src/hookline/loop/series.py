@@ -1,0 +1,264 @@
+"""The pending values of one metric, and how they become one: sums and weights in float64."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from operator import mul
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookline.errors import MetricError
+from hookline.records import Value
+
+LARGEST_ARRAY = 10_000
+FOLD = 512
+"""So many pending values are folded into one, to bound memory when an interval is long."""
+
+
+class Series:
+    """The pending values of one metric."""
+
+    __slots__ = ("folded_total", "folded_weight", "group", "is_direct", "reduce", "shape", "values", "weights")
+
+    def __init__(self, reduce: str) -> None:
+        self.reduce = reduce
+        self.group: Group | None = None
+        """Where more values wait, if it is logged together with others."""
+        self.is_direct = False
+        """The engine adds values to it without asking: it stays out of groups."""
+        self.shape: tuple[int, ...] | None = None
+        self.values: list[Any] = []
+        self.weights: list[Any] = []
+        self.folded_total: Any = None
+        self.folded_weight: Any = 0.0
+
+    def add(self, value: Any, weight: Any) -> None:
+        """One value more; those that wait in a group came before it."""
+        if self.group is not None:
+            self.group.spread()
+        self.values.append(value)
+        self.weights.append(weight)
+        if len(self.values) >= FOLD:
+            self.fold()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.values and self.folded_total is None and (self.group is None or not self.group.stacks)
+
+    def fold(self) -> None:
+        """Replace the pending values by their sum, maximum, … On an accelerator this reads nothing from it."""
+        if self.group is not None:
+            self.group.spread()
+        if not self.values:
+            return
+        values, weights = self.values, self.weights
+        if not self.shape and all(v.__class__ is float or v.is_cpu for v in values):
+            # On the CPU numbers are added faster than an operation starts; all are read at once.
+            self._fold_numbers(_numbers(values), _numbers(weights))
+        else:
+            self._fold_tensors(_stack(values), _stack(weights))
+        self.values.clear()
+        self.weights.clear()
+
+    def _fold_numbers(self, values: list[float], weights: list[float]) -> None:
+        earlier = [] if self.folded_total is None else [self.folded_total]
+        match self.reduce:
+            case "mean":
+                if 0.0 in weights:  # what counts nothing may be NaN: the mean over no tokens
+                    values = [value if weight else 0.0 for value, weight in zip(values, weights, strict=True)]
+                self.folded_total = sum(map(mul, values, weights), *earlier)
+                self.folded_weight = sum(weights, self.folded_weight)
+            case "sum":
+                self.folded_total = sum(values, *earlier)
+            case "last":
+                self.folded_total = values[-1]
+            case "max" | "min":
+                self.folded_total = _extreme(self.reduce, torch.tensor([*earlier, *values], dtype=torch.float64))
+
+    def _fold_tensors(self, values: Tensor, weights: Tensor) -> None:
+        earlier = self.folded_total
+        match self.reduce:
+            case "mean":
+                shape = (-1,) + (1,) * (values.ndim - 1)
+                counts = weights.reshape(shape).to(values.device)
+                total = torch.where(counts == 0, 0.0, values * counts).sum(0)
+                self.folded_total = total if earlier is None else earlier + total
+                self.folded_weight = self.folded_weight + weights.sum()
+            case "sum":
+                total = values.sum(0)
+                self.folded_total = total if earlier is None else earlier + total
+            case "last":
+                self.folded_total = values[-1]
+            case "max" | "min":
+                stacked = values if earlier is None else torch.cat([torch.as_tensor(earlier).to(values)[None], values])
+                self.folded_total = _extreme(self.reduce, stacked)
+
+    def keep_own(self) -> None:
+        """The newest value is about to be given to someone who may change it in place."""
+        if self.values and isinstance(self.values[-1], Tensor):
+            self.values[-1] = self.values[-1].clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As it is, not folded: whether a checkpoint was saved must not change how sums are rounded."""
+        if self.group is not None:
+            self.group.spread()
+        values = [float(v) if isinstance(v, Tensor) and v.is_cpu and not v.ndim else v for v in self.values]
+        return {
+            "reduce": self.reduce,
+            "shape": self.shape,
+            "values": values,
+            "weights": [float(w) if isinstance(w, Tensor) else w for w in self.weights],
+            "total": self.folded_total,
+            "weight": self.folded_weight,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.reduce, self.shape = state["reduce"], state["shape"]
+        self.values[:], self.weights[:] = state["values"], state["weights"]
+        self.folded_total, self.folded_weight = state["total"], state["weight"]
+
+    def result(self) -> Any:
+        """The reduced value: a number, or a tensor that is still on its device."""
+        self.fold()
+        if self.reduce != "mean":
+            return self.folded_total
+        if isinstance(self.folded_weight, float) and not self.folded_weight:
+            return self.folded_total * math.nan
+        return self.folded_total / self.folded_weight
+
+    def clear(self) -> None:
+        self.folded_total, self.folded_weight = None, 0.0
+
+
+class Group:
+    """Metrics that are logged together in every step: one operation copies them all."""
+
+    __slots__ = ("series", "stacks", "weights")
+
+    def __init__(self, series: list[Series]) -> None:
+        self.series = series
+        self.stacks: list[Tensor] = []
+        self.weights: list[Any] = []
+        for member in series:
+            member.group = self
+
+    def add(self, values: tuple[Any, ...], weight: Any) -> bool:
+        """A detached copy of all; or nothing, if they are not of one kind."""
+        dtype = getattr(values[0], "dtype", None)
+        for value in values:
+            if value.__class__ is not Tensor or value.ndim or value.dtype is not dtype or value.requires_grad:
+                return False
+        try:
+            self.stacks.append(torch.stack(values))
+        except RuntimeError:  # on several devices
+            return False
+        self.weights.append(weight)
+        if len(self.stacks) >= FOLD:
+            self.spread()
+        return True
+
+    def spread(self) -> None:
+        """Give each metric its own values; where they can be read without waiting, as numbers."""
+        if not self.stacks:
+            return
+        stacks, weights = torch.stack(self.stacks, 1), self.weights.copy()
+        self.stacks.clear()
+        self.weights.clear()
+        columns = stacks.to(torch.float64).tolist() if stacks.is_cpu else [list(column) for column in stacks]
+        for series, column in zip(self.series, columns, strict=True):
+            series.values.extend(column)
+            series.weights.extend(weights)
+
+
+def number_or_tensor(name: str, value: Any) -> float | Tensor:
+    """A number, or a detached copy: a tensor that is changed in place later must not change the row."""
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if not isinstance(value, Tensor) and hasattr(value, "__array__"):
+        try:
+            value = torch.as_tensor(value)
+        except TypeError as error:
+            raise MetricError(f"{name}: {value!r:.80} holds no numbers; log numbers or small arrays") from error
+    if not isinstance(value, Tensor) or value.is_complex():
+        raise MetricError(
+            f"{name}: {value!r:.80} is a {type(value).__name__}, not a number; log numbers or small arrays"
+        )
+    if value.ndim != 1 and value.numel() > LARGEST_ARRAY:
+        raise MetricError(
+            f"{name}: an array of {tuple(value.shape)} is too large for a metric; {LARGEST_ARRAY} values at most"
+        )
+    return value.detach().clone()
+
+
+def weight_of(name: str, weight: Any) -> Any:
+    """How much a value counts: a number that is not negative, or a copy of a tensor."""
+    if isinstance(weight, Tensor):
+        return weight.detach().clone()
+    if weight is None or (isinstance(weight, numbers.Real) and float(weight) >= 0):
+        return weight
+    raise MetricError(f"{name}: weight={weight!r:.80}; give how much the value counts, 0 or more, such as len(batch)")
+
+
+def of_samples(name: str, values: Tensor, weight: Any, reduce: str) -> tuple[Tensor, Any]:
+    """A vector is one value per sample: what they come to, and with which weight."""
+    values = values.to(torch.float32 if values.device.type == "mps" else torch.float64)
+    match reduce:
+        case "sum":
+            return values.sum(), weight
+        case "last":
+            return values[-1], weight
+        case "max" | "min":
+            return _extreme(reduce, values), weight
+    if isinstance(weight, Tensor) and weight.ndim == 1:
+        if weight.shape != values.shape:
+            raise MetricError(f"{name}: {len(values)} values with {len(weight)} weights; give one for each")
+        weights = weight.to(values)
+        return (values * weights).sum() / weights.sum(), weights.sum()
+    return values.mean(), len(values) if weight is None else weight
+
+
+def _numbers(values: list[Any]) -> list[float]:
+    """Numbers and tensors of one number each, on the CPU, as numbers."""
+    if not any(isinstance(value, Tensor) for value in values):
+        return list(map(float, values))
+    numbers: list[float] = _stack([v.reshape(()) if isinstance(v, Tensor) else v for v in values]).tolist()
+    return numbers
+
+
+def _stack(values: list[Any]) -> Tensor:
+    """Numbers and tensors as one float64 tensor, on the device of the tensors."""
+    if not any(isinstance(value, Tensor) for value in values):
+        return torch.tensor(values, dtype=torch.float64)
+    try:
+        stacked = torch.stack(values)
+    except (TypeError, RuntimeError):  # numbers among tensors, or several devices
+        device = next(value.device for value in values if isinstance(value, Tensor))
+        exact = torch.float32 if device.type == "mps" else torch.float64
+        tensors = [
+            v.to(device) if isinstance(v, Tensor) else torch.tensor(v, dtype=exact, device=device) for v in values
+        ]
+        stacked = torch.stack(tensors)
+    return stacked if stacked.device.type == "mps" else stacked.to(torch.float64)  # MPS has no float64
+
+
+def _extreme(reduce: str, values: Tensor) -> Tensor:
+    return torch.amax(values, 0) if reduce == "max" else torch.amin(values, 0)
+
+
+def to_python(results: list[Any]) -> list[Value]:
+    """Read all results, in one transfer per device."""
+    values: list[Value] = list(results)
+    by_device: dict[torch.device, list[int]] = {}
+    for index, result in enumerate(results):
+        if isinstance(result, Tensor):
+            by_device.setdefault(result.device, []).append(index)
+    for indices in by_device.values():
+        flat = torch.cat([results[index].reshape(-1) for index in indices]).cpu()  # the sync point
+        parts = torch.split(flat, [results[index].numel() for index in indices])
+        for index, part in zip(indices, parts, strict=True):
+            values[index] = part.reshape(results[index].shape).tolist()
+    return values

@@ -1,0 +1,83 @@
+"""The stream of a run's records: to its files at once, and to each sink through a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from hookline.records import EventRow, Record
+from hookline.sinks.jsonl import JsonLines
+from hookline.sinks.pump import WAIT, Pump, SinkReport
+from hookline.sinks.sink import RunInfo, Sink
+
+logger = logging.getLogger("hookline")
+
+METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
+
+
+class Stream:
+    """``metrics.jsonl`` is rewound by a resume; ``events.jsonl``, the timeline, keeps what really happened."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = _named(sinks)
+        self._pumps: list[Pump] = []
+        self._events: JsonLines | None = None
+        self.rows: JsonLines | None = None
+        self.reports: tuple[SinkReport, ...] = ()
+        """How the sinks fared, once the run is over."""
+
+    def open(self, folder: Path | None) -> None:
+        self.rows = None if folder is None else JsonLines(folder / METRICS)
+        self._events = None if folder is None else JsonLines(folder / EVENTS)
+
+    def start(self, info: RunInfo) -> None:
+        """From here on sinks get what is written."""
+        self._pumps = [Pump(name, sink) for name, sink in self._sinks.items()]
+        self.reports = ()
+        for pump in self._pumps:
+            pump.start(info)
+
+    def write(self, records: Sequence[Record]) -> None:
+        if self.rows is not None:
+            self.rows.write(records)
+        for pump in self._pumps:
+            pump.put(records)
+
+    def note(self, row: EventRow) -> None:
+        """Something happened."""
+        if self._events is not None:
+            try:
+                self._events.write([row])
+            except OSError as error:  # a timeline is for people: nobody's run ends because of it
+                logger.warning("%s could not be written, and is not tried again: %s", EVENTS, error)
+                self._events = None
+        for pump in self._pumps:
+            pump.put([row])
+
+    def trouble(self) -> list[str]:
+        """What has gone wrong with sinks for the first time."""
+        return [found for pump in self._pumps if (found := pump.trouble()) is not None]
+
+    def close(self) -> tuple[SinkReport, ...]:
+        """Wait for the sinks, all at the same time and not for long."""
+        for pump in self._pumps:
+            pump.end()
+        self.reports = tuple(pump.close(WAIT) for pump in self._pumps)
+        self._pumps = []
+        for file in (self.rows, self._events):
+            if file is not None:
+                file.close()
+        return self.reports
+
+
+def _named(sinks: Sequence[Sink]) -> dict[str, Sink]:
+    """By the names of their classes, numbered when there are several of one class."""
+    found: dict[str, Sink] = {}
+    for sink in sinks:
+        name = str(getattr(sink, "name", None) or type(sink).__name__)
+        number, free = 2, name
+        while free in found:
+            free, number = f"{name}-{number}", number + 1
+        found[free] = sink
+    return found

@@ -1,0 +1,43 @@
+"""Settings as plain values, which every file, sink and page can show."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from hookline.records.redact import redact
+
+LONGEST = 500
+
+
+def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """Numbers, texts, lists and dicts as they are; everything else as a short text.
+
+    ``above`` are those that it lies in: one that holds itself ends there.
+
+    >>> plain({"lr": 0.1, "layers": (1, 2), "path": __import__("pathlib").PurePosixPath("a/b")})
+    {'lr': 0.1, 'layers': [1, 2], 'path': 'a/b'}
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, numbers.Integral):  # of numpy
+        return int(value)
+    if isinstance(value, numbers.Real):  # JSON has no NaN
+        return float(value) if math.isfinite(value) else str(float(value))
+    below = (*above, id(value))
+    if isinstance(value, Mapping) and id(value) not in above:
+        return {str(key): plain(its, below) for key, its in value.items()}
+    if isinstance(value, list | tuple | set | frozenset) and id(value) not in above:
+        return [plain(its, below) for its in value]
+    try:
+        text = str(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def public(value: Any) -> Any:
+    """Plain, and without secrets."""
+    return redact(plain(value))

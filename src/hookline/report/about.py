@@ -1,0 +1,185 @@
+"""What was run, how it went and how it ended: the parts of the page that are no curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hookline.records.run_file import CallbackEntry, RunFile, SessionEntry
+from hookline.report.read import RunData
+
+LABELS = {
+    "running": "running",
+    "finished": "finished",
+    "stopped": "stopped early",
+    "interrupted": "interrupted",
+    "preempted": "preempted",
+    "failed": "failed",
+    "unknown": "unknown",
+}
+_ENDINGS = {
+    "end": "finished",
+    "stop": "stopped",
+    "interrupt": "interrupted",
+    "preempt": "preempted",
+    "exception": "failed",
+}
+
+
+def status_of(run: RunData) -> dict[str, Any]:
+    """How the run ended, and why; from its events if there is no ``run.json``."""
+    session = _newest(run.file)
+    if session is not None:
+        key: str = session.status if session.status in LABELS else "unknown"
+        return {"key": key, "label": LABELS[key], "reason": str(session.reason), "by": session.stopped_by}
+    ending = max(
+        (events.newest for name, events in run.events.items() if name in _ENDINGS),
+        key=lambda event: (event.seconds, event.name != "end"),
+        default=None,
+    )
+    key = _ENDINGS[ending.name] if ending else "unknown"
+    return {"key": key, "label": LABELS[key], "reason": ending.text if ending else "", "by": None}
+
+
+def facts_of(run: RunData) -> dict[str, Any]:
+    """The numbers under the title. Of a running run, as far as its rows tell."""
+    file, session = run.file, _newest(run.file)
+    columns = [series for series in run.series.values() if len(series)]
+    found = {
+        "steps": max((series.steps[-1] for series in columns), default=0),
+        "epochs": max((series.epochs[-1] for series in columns), default=0),
+        "seconds": max((series.seconds[-1] for series in columns), default=0.0),
+    }
+    if session is not None:
+        ended = {"steps": session.last_step, "epochs": session.last_epoch, "seconds": session.seconds}
+        found = {name: max(value, _number(ended[name])) for name, value in found.items()}
+    return {
+        **found,
+        "project": file.project if file else "",
+        "name": file.name if file else run.title,
+        "run_id": file.run_id if file else "",
+        "started": file.started if file else "",
+        "ended": session.ended if session else None,
+        "written": run.written,
+        "seed": file.seed if file else None,
+        "git": dict(_mapping(file.git)) if file and file.git else None,
+        "rows": run.rows,
+    }
+
+
+def events_of(run: RunData) -> dict[str, Any]:
+    """The timeline, in the order of training."""
+    rows = [
+        {
+            "name": event.name,
+            "step": event.step,
+            "epoch": event.epoch,
+            "seconds": event.seconds,
+            "text": event.text,
+            "took": event.took,
+        }
+        for events in run.events.values()
+        for event in events
+    ]
+    rows.sort(key=lambda row: (row["seconds"], row["step"]))
+    return {"rows": rows, "counts": {name: events.count for name, events in sorted(run.events.items())}}
+
+
+def sessions_of(run: RunData) -> list[dict[str, Any]]:
+    """One for each ``fit``, the first and those that went on."""
+    return [
+        {
+            "started": session.started,
+            "ended": session.ended,
+            "first_step": session.first_step,
+            "last_step": session.last_step,
+            "status": session.status,
+            "label": LABELS.get(session.status, session.status),
+            "reason": session.reason,
+            "by": session.stopped_by,
+            "failures": list(session.failures),
+            "sinks": list(session.sinks),
+        }
+        for session in (run.file.sessions if run.file else ())
+    ]
+
+
+def costs_of(run: RunData) -> dict[str, Any]:
+    """What each hook of each callback cost, over all sessions."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    for session in run.file.sessions if run.file else ():
+        for cost in session.costs:
+            entry = sums.setdefault((str(cost.callback), str(cost.hook)), [0, 0.0])
+            entry[0] += _number(cost.calls)
+            entry[1] += _number(cost.seconds)
+    dearest = sorted(sums.items(), key=lambda entry: -entry[1][1])
+    rows = [
+        {"callback": callback, "hook": hook, "calls": calls, "seconds": seconds}
+        for (callback, hook), (calls, seconds) in dearest
+    ]
+    return {"seconds": facts_of(run)["seconds"], "rows": rows}
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def settings_of(run: RunData) -> dict[str, Any]:
+    """Hyper-parameters, the trainer's options, the command line, callbacks in their order, and where it ran."""
+    file = run.file
+    if file is None:
+        return {}
+    return {
+        "config": flat(file.config),
+        "trainer": trainer_settings(file),
+        "arguments": [str(argument) for argument in file.arguments],
+        "callbacks": [
+            {"name": entry.name, "call": call(entry), "optional": entry.optional is True} for entry in file.callbacks
+        ],
+        "model": flat(file.model),
+        "versions": flat(file.versions),
+        "platform": flat(file.platform),
+        "git": flat(file.git or {}),
+    }
+
+
+def trainer_settings(file: RunFile) -> list[tuple[str, Any]]:
+    """The seed, and the options of the trainer."""
+    return flat({"seed": file.seed, **_mapping(file.settings)})
+
+
+def call(entry: CallbackEntry) -> str:
+    """The callback as it would be written: ``EarlyStopping(patience=3)``."""
+    name, arguments = str(entry.name), str(entry.arguments)
+    return arguments if arguments.startswith(name) else f"{name}({arguments})"
+
+
+def flat(tree: Any) -> list[tuple[str, Any]]:
+    """A tree of settings as dotted names with plain values.
+
+    >>> flat({"lr": 0.1, "model": {"depth": 3, "kinds": ["a", "b"]}})
+    [('lr', 0.1), ('model.depth', 3), ('model.kinds', '["a", "b"]')]
+    """
+    return list(_flat(tree, ""))
+
+
+def _flat(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping) and (tree or not name):
+        for key, value in tree.items():
+            yield from _flat(value, f"{name}.{key}" if name else str(key))
+    elif tree is None or isinstance(tree, str | int | float):
+        yield name, tree
+    else:
+        yield name, json.dumps(tree, ensure_ascii=False, default=str)
+
+
+def _newest(file: RunFile | None) -> SessionEntry | None:
+    return file.sessions[-1] if file and file.sessions else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, int | float) else 0

@@ -1,0 +1,52 @@
+// Several runs over one another, and what differs between them.
+
+PAGES.compare = comparePage;
+
+function comparePage(data) {
+  const sections = [
+    part("runs", "Runs", data.runs, runsView),
+    part("settings", "Settings that differ", [data.settings, data.runs], ([found, runs]) => differenceView(found, runs, "setting")),
+    part("metrics", "Final metrics that differ", [data.metrics, data.runs], ([found, runs]) => differenceView(found, runs, "metric")),
+    curvesSection(data),
+  ];
+  return { title: h("h1", {}, h("span", { class: "project" }, "Compare "), data.title), under: [], sections };
+}
+
+function swatch(at) {
+  return h("i", { class: "key step", style: { "--colour": `var(--${PALETTE[at % PALETTE.length]})` } });
+}
+
+function runsView(runs) {
+  const rows = runs.map((run, at) => {
+    const name = button([swatch(at), run.title], () => {
+      view.hidden.has(at) ? view.hidden.delete(at) : view.hidden.add(at);
+      name.setAttribute("aria-pressed", String(!view.hidden.has(at)));
+      setView({});
+    }, { class: "entry", "aria-pressed": String(!view.hidden.has(at)), title: "Show or hide its curves" });
+    const { seconds, steps, epochs, started } = run.facts;
+    return [name, badge(run.status), duration(seconds), integer(steps), integer(epochs), moment(started)];
+  });
+  const heads = ["run", "status", ...["time", "steps", "epochs"].map((name) => ({ name, number: true })), "started"];
+  return card(table(heads, rows, { class: "lines" }));
+}
+
+function differenceView({ rows, same }, runs, what) {
+  const rest = `${integer(same)} ${same === 1 ? `${what} is` : `${what}s are`} the same.`;
+  if (!rows.length) return card(h("p", { class: "empty" }, `None: ${rest}`));
+  const heads = [what, ...runs.map((run, at) => h("span", {}, swatch(at), run.title))];
+  const name = (row) => (what === "setting" ? h("span", {}, h("span", { class: "group-name" }, `${row.group} `), row.name) : row.name);
+  const cells = rows.map((row) => [name(row), ...valueCells(row)]);
+  return card(table(heads, cells, { class: "differences" }), h("p", { class: "note" }, rest));
+}
+
+// The best one of a metric is marked, if its name tells which is better.
+function valueCells({ texts, numbers, mode }) {
+  const known = numbers.map(decode);
+  const finite = known.filter((value) => Number.isFinite(value));
+  const best = mode && finite.length > 1 ? Math[mode](...finite) : null;
+  return texts.map((text, at) => {
+    if (text === null) return h("span", { class: "absent" }, "—");
+    if (best !== null && known[at] === best) return h("strong", { class: "best", title: "the best of these" }, text);
+    return h("span", { class: "long" }, text);
+  });
+}

@@ -1,0 +1,61 @@
+// Numbers and times for people.
+
+const SPECIAL = { nan: NaN, inf: Infinity, "-inf": -Infinity };
+
+function decode(value) {
+  return typeof value === "string" && value in SPECIAL ? SPECIAL[value] : value;
+}
+
+function integer(value) {
+  return Number(value).toLocaleString("en-US", { maximumFractionDigits: 0 });
+}
+
+// Five digits, or what it is if it is no number.
+function number(value, digits = 5) {
+  value = decode(value);
+  if (typeof value !== "number") return String(value);
+  if (Number.isNaN(value)) return "NaN";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e9 || size < 1e-4)) return value.toExponential(digits - 2).replace(/\.?0+e/, "e").replace("e+", "e");
+  if (Number.isInteger(value)) return integer(value);
+  const text = value.toLocaleString("en-US", { maximumSignificantDigits: digits });
+  return text === "-0" ? "0" : text;
+}
+
+function bytes(value) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  while (Math.abs(value) >= 1000 && at < units.length - 1) [value, at] = [value / 1000, at + 1];
+  return `${number(value, 3)} ${units[at]}`;
+}
+
+function duration(seconds) {
+  if (!Number.isFinite(seconds)) return "–";
+  if (seconds === 0) return "0 s";
+  if (seconds < 1) return `${number(seconds * 1000, 3)} ms`;
+  if (seconds < 60) return `${number(seconds, 3)} s`;
+  const whole = Math.round(seconds);
+  const parts = [[Math.floor(whole / 86400), "d"], [Math.floor(whole / 3600) % 24, "h"], [Math.floor(whole / 60) % 60, "m"], [whole % 60, "s"]];
+  const first = parts.findIndex(([count]) => count > 0);
+  return parts.slice(first, first + 2).filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}`).join(" ");
+}
+
+function percent(share) {
+  return share > 0 && share < 0.0005 ? "< 0.1 %" : `${(share * 100).toFixed(1)} %`;
+}
+
+function moment(text) {
+  const found = new Date(text);
+  if (!text || Number.isNaN(found.getTime())) return "–";
+  return found.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+}
+
+// A setting as it is: texts without quotes, the rest as JSON would write it.
+function plain(value) {
+  if (value === null || value === undefined) return "None";
+  if (value === true) return "True";
+  if (value === false) return "False";
+  if (typeof value === "number") return String(value);
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

@@ -1,0 +1,93 @@
+// All charts of the page, by section, with the tools that work on all of them.
+
+function toolbar(data) {
+  const shown = h("output", { class: "when" });
+  const slider = h("input", { type: "range", min: 0, max: 99, value: Math.round(100 * view.smoothing), id: "smoothing", "aria-label": "Smoothing" });
+  const say = () => (shown.textContent = view.smoothing ? view.smoothing.toFixed(2) : "off");
+  slider.addEventListener("input", () => {
+    setView({ smoothing: Number(slider.value) / 100 });
+    say();
+  });
+  say();
+  const search = h("input", { type: "search", id: "search", placeholder: "Filter metrics", "aria-label": "Filter metrics", value: view.filter });
+  search.addEventListener("input", () => filterCharts(search.value));
+  const log = button("Log scale", () => {
+    const on = log.getAttribute("aria-pressed") !== "true";
+    log.setAttribute("aria-pressed", String(on));
+    for (const chart of view.charts) chart.setLog(on);
+  }, { class: "toggle", id: "log", "aria-pressed": "false" });
+  const epochs = data.clocks.some(({ epoch }) => epoch[epoch.length - 1] > 0);
+  const axes = Object.entries(AXES).filter(([axis]) => axis !== "epoch" || epochs);
+  return h(
+    "div",
+    { class: "toolbar" },
+    data.charts.length > 6 ? search : null,
+    h("div", { class: "tool" }, h("span", { class: "label" }, "x axis"), choice("x axis", axes, view.axis, (axis) => setView({ axis }))),
+    h("label", { class: "tool" }, h("span", { class: "label" }, "Smoothing"), slider, shown),
+    log,
+  );
+}
+
+function filterCharts(text) {
+  view.filter = text;
+  const wanted = text.trim().toLowerCase();
+  const has = (name) => name.toLowerCase().includes(wanted);
+  for (const { element, spec } of view.charts) {
+    element.hidden = !(has(spec.title) || has(spec.heading) || spec.lines.some((line) => has(line.name)));
+  }
+  for (const group of document.querySelectorAll(".group")) {
+    group.hidden = [...group.querySelectorAll(".chart")].every((chart) => chart.hidden);
+  }
+  document.getElementById("none").hidden = view.charts.some(({ element }) => !element.hidden);
+}
+
+let drawnSpecs = "";
+let drawnSection = null;
+
+// The same section with new values, if the charts are the same: zoom and cursor stay.
+function curvesSection(data) {
+  const specs = JSON.stringify(data.charts);
+  if (drawnSection && specs === drawnSpecs) {
+    for (const chart of view.charts) chart.setData(data);
+    view.full = extent();
+    for (const chart of view.charts) chart.update();
+    return drawnSection;
+  }
+  view.charts = data.charts.map((spec) => new Chart(spec, data));
+  view.full = extent();
+  [drawnSpecs, drawnSection] = [specs, buildSection(data)];
+  return drawnSection;
+}
+
+// By heading. Sections with one chart that follow one another share a row.
+function chartGroups() {
+  const groups = [];
+  for (const chart of view.charts) {
+    const last = groups[groups.length - 1];
+    if (last && last.section === chart.spec.section) last.charts.push(chart);
+    else groups.push({ section: chart.spec.section, headings: [chart.spec.heading], charts: [chart] });
+  }
+  return groups.reduce((merged, group) => {
+    const last = merged[merged.length - 1];
+    if (last && group.charts.length === 1 && last.charts.length === last.headings.length) {
+      last.headings.push(...group.headings);
+      last.charts.push(...group.charts);
+    } else merged.push(group);
+    return merged;
+  }, []);
+}
+
+function buildSection(data) {
+  if (!view.charts.length) {
+    return section("curves", "Curves", h("p", { class: "empty" }, "No metrics yet: curves appear after the first log interval."));
+  }
+  const groups = chartGroups();
+  const parts = groups.map(({ headings, charts }) => {
+    if (charts.length % 2) charts[0].setWide(true);
+    const heading = groups.length > 1 ? h("h4", {}, [...new Set(headings)].join(" · ")) : null;
+    return h("div", { class: "group" }, heading, h("div", { class: "grid" }, charts.map(({ element }) => element)));
+  });
+  const none = h("p", { class: "empty", id: "none", hidden: true }, "No metric has this in its name.");
+  const hint = h("p", { class: "note hint" }, "Drag to zoom, double-click to go back. All charts move together.");
+  return section("curves", "Curves", toolbar(data), parts, none, hint);
+}

@@ -1,0 +1,59 @@
+// The kinds of pages, by the `page` of their data: each gives a title, what is under it, and sections. A script that
+// `document(scripts=…)` adds registers its own in the same way: `PAGES.watch = watchPage`.
+const PAGES = {};
+
+// What all charts have in common: the axis, the zoom, the smoothing.
+
+const view = { axis: "step", smoothing: 0, zoom: null, full: [0, 1], hidden: new Set(), charts: [], painted: [], marks: [], filter: "" };
+
+function setView(changes) {
+  Object.assign(view, changes);
+  if ("axis" in changes) view.zoom = null;
+  view.full = extent();
+  for (const chart of view.charts) chart.redraw();
+}
+
+function setZoom(range) {
+  view.zoom = range;
+  for (const chart of view.charts) chart.rezoom();
+}
+
+// The axis is the same for all charts, so that one can be compared with the one below it.
+function extent() {
+  let [low, high] = [Infinity, -Infinity];
+  for (const { lines } of view.charts) {
+    for (const { curve, clock } of lines) {
+      const ends = along(clock, view.axis, [curve.steps[0], curve.steps[curve.steps.length - 1]]);
+      [low, high] = [Math.min(low, ends[0]), Math.max(high, ends[1])];
+    }
+  }
+  if (!(low < high)) return Number.isFinite(low) ? [low - 1, high + 1] : [0, 1];
+  const room = (high - low) * 0.01;
+  return [low - room, high + room];
+}
+
+function atText(point) {
+  if (view.axis === "seconds") return duration(point);
+  return view.axis === "epoch" ? `epoch ${number(point, 3)}` : `step ${integer(point)}`;
+}
+
+function zoomedOut(low, high) {
+  const half = (high - low) / 2;
+  const [first, last] = view.full;
+  const range = [Math.max(first, low - half), Math.min(last, high + half)];
+  return range[0] <= first && range[1] >= last ? null : range;
+}
+
+function yRange(low, high) {
+  if (low === null || high === null) return [0, 1];
+  if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+  const room = (high - low) * 0.06;
+  return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
+}
+
+// A number for an axis.
+function short(value) {
+  const size = Math.abs(value);
+  if (size >= 1e4) return Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 4 }).format(value);
+  return number(value, 4);
+}

@@ -1,0 +1,134 @@
+// The list of runs that `hookline watch` shows first: the page `watch`.
+
+const NARROWED = { text: "", chosen: new Set() };
+const listRows = new Map();
+let listTools = null;
+
+function watchPage(data) {
+  const runs = [...data.list].sort(byInterest);
+  const ids = new Set(runs.map((run) => run.id));
+  for (const id of NARROWED.chosen) if (!ids.has(id)) NARROWED.chosen.delete(id);
+  for (const id of listRows.keys()) if (!ids.has(id)) listRows.delete(id);
+  listTools ??= buildTools();
+  keepFocus();
+  const rows = runs.map((run) => listRow(run, data.most));
+  showChosen(data.most);
+  narrow();
+  showAges();
+  const running = runs.filter(({ status }) => status === "running").length;
+  const facts = [["Runs", integer(runs.length)], ["Running", integer(running)]];
+  return {
+    title: h("h1", {}, data.title),
+    under: h("dl", { class: "facts under" }, ...facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    sections: [section("runs", "Runs", runs.length ? [listTools.element, card(listTable(rows))] : noRuns())],
+  };
+}
+
+// An element loses the keyboard when it is put into its place again, even if it is the same one.
+function keepFocus() {
+  const active = document.activeElement;
+  queueMicrotask(() => active?.isConnected && active.focus({ preventScroll: true }));
+}
+
+function noRuns() {
+  return h("p", { class: "empty" }, "No runs here yet. One that starts appears by itself.");
+}
+
+// Those that are being trained first, by name, so that they stay in their place; then the newest.
+function byInterest(one, other) {
+  const [running, also] = [one.status === "running", other.status === "running"];
+  if (running !== also) return running ? -1 : 1;
+  return running ? runTitle(one).localeCompare(runTitle(other)) : other.written - one.written;
+}
+
+function runTitle({ project, name }) {
+  return project ? `${project}/${name}` : name;
+}
+
+// -- the rows --------------------------------------------------------------------------------------
+
+// A row is made again only if it has changed, so that the keyboard stays where it is.
+function listRow(run, most) {
+  const key = JSON.stringify(run);
+  const before = listRows.get(run.id);
+  if (before?.key === key) return before;
+  const box = h("input", { type: "checkbox", "aria-label": `compare ${runTitle(run)}` });
+  box.checked = NARROWED.chosen.has(run.id);
+  box.addEventListener("change", () => {
+    box.checked ? NARROWED.chosen.add(run.id) : NARROWED.chosen.delete(run.id);
+    showChosen(most);
+  });
+  const link = h("a", { href: `/show?run=${encodeURIComponent(run.id)}` }, run.project ? h("span", { class: "project" }, `${run.project}/`) : null, run.name);
+  const metrics = Object.entries(run.metrics).map(([name, value]) => h("span", { style: { display: "inline-block", "margin-right": "14px" } }, `${name} `, h("strong", {}, value)));
+  const age = h("small", { class: "age" });
+  const reason = run.status === "failed" && run.reason ? h("div", { class: "small bad" }, run.reason.slice(0, 300)) : null;
+  const cells = [
+    box,
+    [h("div", { class: "bar" }, link, badge({ key: run.status, label: run.label })), reason, h("div", { class: "small", style: { "margin-top": "4px" } }, ...metrics)],
+    [`step ${integer(run.step)}`, h("br"), run.epoch ? h("small", {}, `epoch ${integer(run.epoch)}`) : null, h("br"), age],
+  ];
+  const element = h("tr", { "data-run": run.id }, ...cells.map((cell, at) => h("td", { class: at === 2 && "number", style: at ? {} : { width: "30px" } }, cell)));
+  const row = { key, run, box, age, element, words: `${runTitle(run)} ${run.label}`.toLowerCase() };
+  listRows.set(run.id, row);
+  return row;
+}
+
+function listTable(rows) {
+  const head = ["", "run, newest values", { name: "so far", number: true }];
+  const found = table(head, []);
+  found.querySelector("tbody").append(...rows.map(({ element }) => element));
+  found.classList.remove("scroll");
+  found.removeAttribute("tabindex");
+  return found;
+}
+
+function showAges() {
+  for (const { run, age } of listRows.values()) {
+    age.textContent = run.written ? `${ago(Date.now() / 1000 - run.written)} ago` : "no rows yet";
+  }
+}
+
+// The largest unit only.
+function ago(seconds) {
+  for (const [unit, letter] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= unit) return `${Math.floor(seconds / unit)} ${letter}`;
+  }
+  return `${Math.max(0, Math.floor(seconds))} s`;
+}
+
+// -- what is above them ----------------------------------------------------------------------------
+
+function buildTools() {
+  const search = h("input", { type: "search", id: "search", placeholder: "Filter runs", "aria-label": "Filter runs" });
+  search.addEventListener("input", () => {
+    NARROWED.text = search.value;
+    narrow();
+  });
+  const count = h("span", { class: "when", role: "status" });
+  const compare = h("a", { id: "compare" });
+  setInterval(showAges, 5000);
+  return { search, count, compare, element: h("div", { class: "toolbar" }, search, compare, count) };
+}
+
+function narrow() {
+  const words = NARROWED.text.toLowerCase().split(/\s+/).filter(Boolean);
+  let shown = 0;
+  for (const row of listRows.values()) {
+    row.element.hidden = !words.every((word) => row.words.includes(word));
+    shown += row.element.hidden ? 0 : 1;
+  }
+  listTools.count.textContent = words.length ? `${integer(shown)} of ${integer(listRows.size)}` : "";
+}
+
+function showChosen(most) {
+  const { compare } = listTools;
+  const ids = [...NARROWED.chosen];
+  const ready = ids.length >= 2 && ids.length <= most;
+  compare.textContent = ids.length > most ? `At most ${most} can be compared` : ids.length < 2 ? "Choose two or more to compare" : `Compare ${ids.length} runs`;
+  compare.className = ready ? "toggle" : "when";
+  compare.setAttribute("aria-pressed", String(ready));
+  if (ready) compare.setAttribute("href", `/show?${ids.map((id) => `run=${encodeURIComponent(id)}`).join("&")}`);
+  else compare.removeAttribute("href");
+}
+
+PAGES.watch = watchPage;

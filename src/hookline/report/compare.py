@@ -1,0 +1,150 @@
+"""What differs between runs: exactly those settings and final metrics, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from hookline.report.about import call, flat, trainer_settings
+from hookline.report.read import RunData
+
+MISSING = "—"
+"""How a person is told that a run has no such setting or metric."""
+
+
+class Absent:
+    """A run has no such thing; that is not the same as ``None``."""
+
+    def __repr__(self) -> str:
+        return MISSING
+
+
+ABSENT = Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not the same in all runs."""
+
+    group: str
+    name: str
+    values: tuple[Any, ...]
+    """One for each run; ``ABSENT`` where there is none."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The values for people. What differs also looks different, if need be by all its digits.
+
+        >>> Difference("val", "val/loss", (0.123456789, 0.5, ABSENT)).texts
+        ('0.123457', '0.5', '—')
+        >>> Difference("val", "val/loss", (0.123456789, 0.123456788)).texts
+        ('0.123456789', '0.123456788')
+        """
+        if isinstance(self.values[0], list) and all(isinstance(value, list) for value in self.values):
+            return tuple(_array(value, self.values[0]) for value in self.values)
+        short = tuple(map(_short, self.values))
+        pairs = combinations(range(len(short)), 2)
+        alike = any(short[a] == short[b] and not _equal(self.values[a], self.values[b]) for a, b in pairs)
+        return tuple(map(repr, self.values)) if alike else short
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """What differs, and how many things do not."""
+
+    rows: tuple[Difference, ...]
+    same: int
+
+
+def differing_settings(runs: Sequence[RunData]) -> Differences:
+    """Hyper-parameters, options of the trainer, callbacks, command line, versions, machine and commit."""
+    return _differences([_settings(run) for run in runs])
+
+
+def differing_metrics(runs: Sequence[RunData]) -> Differences:
+    """The last value of each metric, where they are not the very same number."""
+    return _differences([_finals(run) for run in runs])
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return f"array of {'x'.join(map(str, _shape(value)))}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _array(value: Any, first: Any) -> str:
+    """An array, and how far it is from that of the first run."""
+    if _shape(value) != _shape(first) or _equal(value, first):
+        return _short(value)
+    pairs = list(zip(_numbers(value), _numbers(first), strict=True))
+    different = sum(not _equal(one, other) for one, other in pairs)
+    return f"{_short(value)}, {different} of {len(pairs)} numbers differ"
+
+
+def _shape(value: Any) -> list[int]:
+    return [len(value), *(_shape(value[0]) if value else [])] if isinstance(value, list) else []
+
+
+def _numbers(value: Any) -> list[Any]:
+    return [number for item in value for number in _numbers(item)] if isinstance(value, list) else [value]
+
+
+Named = Mapping[tuple[str, str], Any]
+
+
+def _differences(sides: Sequence[Named]) -> Differences:
+    groups = list(dict.fromkeys(group for side in sides for group, _ in side))
+    names = sorted(dict.fromkeys(key for side in sides for key in side), key=lambda key: groups.index(key[0]))
+    rows = []
+    for group, name in names:
+        values = tuple(side.get((group, name), ABSENT) for side in sides)
+        if not all(_equal(values[0], value) for value in values[1:]):
+            rows.append(Difference(group, name, values))
+    return Differences(tuple(rows), len(names) - len(rows))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """NaN is NaN, 1 is 1.0, and ``True`` is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other or (one != one and other != other))
+
+
+def _settings(run: RunData) -> dict[tuple[str, str], Any]:
+    file = run.file
+    if file is None:
+        return {}
+    found = {("config", name): value for name, value in flat(file.config)}
+    found |= {("trainer", name): value for name, value in trainer_settings(file)}
+    found |= {("callbacks", name): value for name, value in _callbacks(run).items()}
+    found[("command", "arguments")] = " ".join(map(str, file.arguments))
+    found |= {("model", name): value for name, value in flat(file.model)}
+    found |= {("versions", name): value for name, value in flat(file.versions)}
+    found |= {("machine", name): value for name, value in flat(file.platform)}
+    found |= {("git", name): value for name, value in flat(file.git or {})}
+    return found
+
+
+def _callbacks(run: RunData) -> dict[str, str]:
+    """Each callback as it would be written, and in which order they run."""
+    entries = run.file.callbacks if run.file else ()
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, number = str(entry.name), 1
+        while name in found:
+            number += 1
+            name = f"{entry.name} ({number})"
+        found[name] = call(entry)
+    return {**found, "order": " → ".join(str(entry.name) for entry in entries)}
+
+
+def _finals(run: RunData) -> dict[tuple[str, str], Any]:
+    order = {"test": 0, "val": 1, "train": 2}
+    finals: dict[str, Any] = {name: series.ordered().values[-1] for name, series in run.series.items()}
+    finals |= {name: rows.newest.value for name, rows in run.arrays.items()}
+    names = sorted(finals, key=lambda name: (order.get(name.partition("/")[0], 3), name))
+    return {(name.partition("/")[0] if "/" in name else "", name): finals[name] for name in names}

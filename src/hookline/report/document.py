@@ -1,0 +1,127 @@
+"""The HTML around the data: one file that needs nothing else and sends nothing anywhere.
+
+All that comes from a run is text of unknown origin. It goes into a JSON block that cannot end early, is put on the page
+as text, never as markup, and the page's own policy lets no other script run and no request leave.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from hookline.records.metric import encode
+
+STYLES = ("vendor/uplot.min.css", "page.css")
+LIBRARY = "vendor/uplot.min.js"
+SCRIPTS = (
+    "elements.js",
+    "format.js",
+    "curves.js",
+    "view.js",
+    "marks.js",
+    "chart.js",
+    "grid.js",
+    "media.js",
+    "about.js",
+    "report.js",
+    "compare.js",
+)
+"""Joined into one function, so that nothing of them is global; ``page.js`` is the last."""
+ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='none' "
+    "stroke='%23155fa8' stroke-width='2.2' stroke-linecap='round' d='M10 2v8a3.5 3.5 0 1 1-7 0'/%3E%3C/svg%3E"
+)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+
+def document(
+    title: str, data: Mapping[str, Any], fallback: str, *, online: bool = False, scripts: Sequence[str] = ()
+) -> str:
+    """A whole page. ``fallback`` is markup for browsers that run no scripts; ``scripts`` are more assets, run first."""
+    style, script = asset_text(STYLES), page_script(tuple(scripts))
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy(online=online, scripts=scripts)}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            '<meta name="referrer" content="no-referrer">',
+            f"<title>{html.escape(title)}</title>",
+            f'<link rel="icon" href="{ICON}">',
+            f"<style>{style}</style>",
+            "</head>",
+            "<body>",
+            '<div id="page"></div>',
+            f"<noscript>{fallback}</noscript>",
+            f'<script type="application/json" id="data">{embedded(data)}</script>',
+            f"<script>{script}</script>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def policy(*, online: bool = False, scripts: Sequence[str] = ()) -> str:
+    """The content security policy of a page; ``online`` lets it ask the server that it came from, and no other."""
+    rules = {
+        "default-src": "'none'",
+        "script-src": _hash(page_script(tuple(scripts))),
+        "style-src": _hash(asset_text(STYLES)),
+        "img-src": "data:",
+        "connect-src": "'self'" if online else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def embedded(data: Any) -> str:
+    r"""JSON that a script element can hold: nothing in it can end the element or begin another.
+
+    >>> embedded({"name": "</script>"})
+    '{"name":"\\u003c/script\\u003e"}'
+    """
+    try:
+        text = _ENCODER.encode(data)
+    except ValueError:  # a NaN that somebody wrote into a setting: rare, and not worth a look at every number
+        text = _ENCODER.encode(encode_all(data))
+    return text.translate(_ESCAPES).encode("utf-8", "replace").decode()
+
+
+def encode_all(value: Any) -> Any:
+    """NaN and infinities anywhere in it as texts."""
+    if isinstance(value, Mapping):
+        return {key: encode_all(its) for key, its in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode_all(its) for its in value]
+    return encode(value)
+
+
+@cache
+def asset_text(names: tuple[str, ...]) -> str:
+    """The assets, one after the other."""
+    folder = files("hookline.report") / "assets"
+    return "\n".join((folder / name).read_text(encoding="utf-8").strip() for name in names)
+
+
+@cache
+def page_script(more: tuple[str, ...] = ()) -> str:
+    """All scripts in one, the licence of the chart library before it."""
+    licence = asset_text(("vendor/uplot.LICENSE",))
+    library, own = asset_text((LIBRARY,)), asset_text((*SCRIPTS, *more, "page.js"))
+    return f'/* uPlot:\n{licence}\n*/\n{library}\n(() => {{\n"use strict";\n{own}\n}})();\n'
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,188 @@
+"""The pages: the report of a run, and several runs compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hookline import __version__
+from hookline.report.about import costs_of, events_of, facts_of, sessions_of, settings_of, status_of
+from hookline.report.charts import Chart, by_name, curve, plan, section_title, share
+from hookline.report.clock import clock_of
+from hookline.report.compare import ABSENT, Differences, differing_metrics, differing_settings
+from hookline.report.document import document
+from hookline.report.fallback import fallback
+from hookline.report.media import media_of, summary_of
+from hookline.report.numbers import better, exact, numbers_of, tiles_of
+from hookline.report.read import RunData, read_run
+
+FILE = "report.html"
+Page = dict[str, Any]
+"""All that a page shows, as plain values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A page that keeps itself up to date: it asks ``url`` every so many seconds for its data anew.
+
+    The page adds ``since=<version>`` to the address. The answer is the page's data with a new ``version`` in it; or
+    ``{"version": …}`` alone, if nothing is new.
+    """
+
+    url: str
+    version: str = ""
+    every: float = 2.0
+    home: str | None = None
+    """Where the list of all runs is."""
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+
+def render_report(run: RunData, live: Live | None = None) -> str:
+    """The report of a run as one HTML file."""
+    return render(page_data(run), live)
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into the folder of a run, in one piece; where it is."""
+    return write(render_report(read_run(folder)), folder / FILE)
+
+
+def page_data(run: RunData) -> Page:
+    """What the report shows."""
+    numbers, limit = numbers_of(run.series), share(len(run.series))
+    return {
+        "page": "report",
+        "title": run.title,
+        "status": status_of(run),
+        "facts": facts_of(run),
+        "notes": [*_trouble(run), *_thinned([run], limit)],
+        "tiles": tiles_of(run.series, numbers),
+        "numbers": numbers,
+        "runs": [{"title": run.title}],
+        "charts": [_chart(chart, [0]) for chart in plan(run.series)],
+        "clocks": [clock_of(run.series.values())],
+        "curves": [_curves(run, limit)],
+        "events": events_of(run),
+        "sessions": sessions_of(run),
+        "costs": costs_of(run),
+        "summary": summary_of(run),
+        "settings": settings_of(run),
+        "files": [
+            {"name": name, "file": rows.newest.file, "size": rows.newest.size, "step": rows.newest.step}
+            for name, rows in sorted(run.files.items())
+        ],
+        **media_of(run),
+    }
+
+
+def _trouble(run: RunData) -> list[str]:
+    """What could not be read."""
+    notes = [f"{run.trouble}; settings, costs and environment are not known."] if run.trouble else []
+    if run.damaged:
+        lines = "1 line" if run.damaged == 1 else f"{run.damaged:,} lines"
+        notes.append(f"{lines} of metrics.jsonl could not be read.")
+    return notes
+
+
+def _thinned(runs: Sequence[RunData], limit: int) -> list[str]:
+    """That not every value is drawn, if it is so."""
+    if all(len(series) <= limit for run in runs for series in run.series.values()):
+        return []
+    return [
+        f"Curves show at most {limit:,} points: of each group of values the first, the lowest, the highest and the "
+        f"last, so no extreme is lost. All {sum(run.rows for run in runs):,} rows are in metrics.jsonl."
+    ]
+
+
+# -- several runs ------------------------------------------------------------------------------------
+
+
+def render_compare(runs: Sequence[RunData], live: Live | None = None) -> str:
+    """Several runs over one another, and what differs between them, as one HTML file."""
+    return render(compare_data(runs), live)
+
+
+def compare_data(runs: Sequence[RunData]) -> Page:
+    """What the comparison shows."""
+    names = sorted({name for run in runs for name in run.series})
+    having = {name: [place for place, run in enumerate(runs) if name in run.series] for name in names}
+    limit = share(sum(len(run.series) for run in runs))
+    named = list(zip(titles(runs), runs, strict=True))
+    return {
+        "page": "compare",
+        "title": f"{len(runs)} runs",
+        "notes": [*(f"{title}: {note}" for title, run in named for note in _trouble(run)), *_thinned(runs, limit)],
+        "runs": [{"title": title, "status": status_of(run), "facts": facts_of(run)} for title, run in named],
+        "charts": [_chart(chart, having[chart.title]) for chart in by_name(names)],
+        "clocks": [clock_of(run.series.values()) for run in runs],
+        "curves": [_curves(run, limit) for run in runs],
+        "settings": _differences(differing_settings(runs), lambda _: None),
+        "metrics": _differences(differing_metrics(runs), better),
+    }
+
+
+def titles(runs: Sequence[RunData]) -> list[str]:
+    """Titles that tell the runs apart."""
+    found = [run.title for run in runs]
+    return [
+        title if found.count(title) == 1 else f"{title} ({run.folder.absolute().parent.name}/{run.folder.name})"
+        for title, run in zip(found, runs, strict=True)
+    ]
+
+
+def _differences(found: Differences, mode: Callable[[str], str | None]) -> dict[str, Any]:
+    return {
+        "same": found.same,
+        "rows": [
+            {
+                "group": row.group,
+                "name": row.name,
+                "mode": mode(row.name),
+                "texts": [None if value is ABSENT else text for value, text in zip(row.values, row.texts, strict=True)],
+                "numbers": [exact(value) if isinstance(value, float) else None for value in row.values],
+            }
+            for row in found.rows
+        ],
+    }
+
+
+# -- both --------------------------------------------------------------------------------------------
+
+
+def render(data: Page, live: Live | None = None) -> str:
+    """The HTML of a page's data."""
+    data = {**data, "live": asdict(live) if live else None, "made_by": f"Hookline {__version__}"}
+    return document(f"{data['title']} · Hookline", data, fallback(data), online=live is not None)
+
+
+def write(text: str, path: Path) -> Path:
+    """In one piece: whoever opens it meanwhile sees the old page or the new one."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return path
+
+
+def _chart(chart: Chart, runs: list[int]) -> dict[str, Any]:
+    return {
+        "section": chart.section,
+        "heading": section_title(chart.section),
+        "title": chart.title,
+        "lines": [
+            {"run": run, "name": line.name, "label": line.label, "stage": line.stage}
+            for line in chart.lines
+            for run in runs
+        ],
+    }
+
+
+def _curves(run: RunData, limit: int) -> dict[str, Any]:
+    return {name: curve(series, limit) for name, series in run.series.items()}

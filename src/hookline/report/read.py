@@ -1,0 +1,159 @@
+"""Reads a run's folder: ``run.json`` and ``metrics.jsonl``, whole or while they are being written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from hookline.errors import SetupError
+from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, TableRow, TextRow
+from hookline.records.run_file import FILE, RunFile
+from hookline.report.kept import Kept
+from hookline.report.rows import Rows
+from hookline.report.series import Series
+
+METRICS = "metrics.jsonl"
+AT_ONCE = 1 << 18
+"""So many bytes are parsed together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """All that the page needs of one run. Whatever is missing is empty."""
+
+    folder: Path
+    file: RunFile | None = None
+    trouble: str = ""
+    """Why there is no ``file``."""
+    series: Mapping[str, Series] = field(default_factory=dict)
+    arrays: Mapping[str, Kept[MetricRow]] = field(default_factory=dict)
+    images: Mapping[str, Kept[ImageRow]] = field(default_factory=dict)
+    texts: Mapping[str, Kept[TextRow]] = field(default_factory=dict)
+    tables: Mapping[str, Kept[TableRow]] = field(default_factory=dict)
+    histograms: Mapping[str, Kept[HistogramRow]] = field(default_factory=dict)
+    files: Mapping[str, Kept[FileRow]] = field(default_factory=dict)
+    events: Mapping[str, Kept[EventRow]] = field(default_factory=dict)
+    rows: int = 0
+    damaged: int = 0
+    """Lines that say nothing."""
+    written: float = 0.0
+    """When ``metrics.jsonl`` was last written to, in seconds since 1970; 0 if there is none."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.file.project}/{self.file.name}" if self.file else self.folder.absolute().name
+
+
+def is_run(folder: Path) -> bool:
+    """Whether there is something to read."""
+    return (folder / METRICS).is_file() or (folder / FILE).is_file()
+
+
+def read_run(folder: Path) -> RunData:
+    """All of a run; ``SetupError`` if the folder holds none."""
+    return RunReader(folder).read()
+
+
+class RunReader:
+    """Reads a run, and later only what is new: ``read()`` again and again, from one thread at a time.
+
+    A line that is not whole yet is left for the next time. A file that was rewound (the run went on from an earlier
+    step) is read anew. What ``read`` returns shares its columns with the reader: use it before the next ``read``.
+
+    >>> RunReader(Path("no/such/folder")).read()
+    Traceback (most recent call last):
+    hookline.errors.SetupError: no/such/folder is no run: there is no such folder
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._start_again()
+
+    def _start_again(self) -> None:
+        self._rows = Rows()
+        self._offset = 0
+        self._end = b""
+
+    def read(self) -> RunData:
+        _refuse_no_run(self.folder)
+        written = self._read_rows()
+        file, trouble = _run_file(self.folder)
+        rows = self._rows
+        return RunData(
+            self.folder,
+            file,
+            trouble,
+            rows.series,
+            rows.arrays,
+            rows.images,
+            rows.texts,
+            rows.tables,
+            rows.histograms,
+            rows.files,
+            rows.events,
+            rows.count,
+            rows.damaged,
+            written,
+        )
+
+    def _read_rows(self) -> float:
+        path = self.folder / METRICS
+        try:
+            with path.open("rb") as file:
+                if not self._goes_on(file):
+                    self._start_again()
+                file.seek(self._offset)
+                for lines in _whole_lines(file):
+                    self._rows.take([line.decode("utf-8", "replace") for line in lines])
+                    self._offset += sum(map(len, lines))
+                    self._end = lines[-1][-80:]
+            return path.stat().st_mtime
+        except FileNotFoundError:
+            self._start_again()
+            return 0.0
+
+    def _goes_on(self, file: BinaryIO) -> bool:
+        """Whether the last line that was read is still in its place."""
+        file.seek(self._offset - len(self._end))
+        return file.read(len(self._end)) == self._end
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[list[bytes]]:
+    """The lines, some thousand at a time; not the last one if it is still being written."""
+    while lines := file.readlines(AT_ONCE):
+        if not lines[-1].endswith(b"\n") and not _is_json(lines[-1]):
+            lines.pop()
+        if lines:
+            yield lines
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _run_file(folder: Path) -> tuple[RunFile | None, str]:
+    try:
+        return RunFile.read(folder), ""
+    except FileNotFoundError:
+        return None, f"{FILE} is missing"
+    except (OSError, ValueError, RecursionError) as error:
+        return None, f"{FILE} cannot be read: {error}"
+
+
+def _refuse_no_run(folder: Path) -> None:
+    if not folder.is_dir():
+        what = "it is a file; give the run's folder" if folder.exists() else "there is no such folder"
+        raise SetupError(f"{folder} is no run: {what}")
+    if is_run(folder):
+        return
+    runs = sorted(path.parent for path in [*folder.glob(f"*/{METRICS}"), *folder.glob(f"*/*/{METRICS}")])
+    if runs:
+        raise SetupError(f"{folder} holds runs and is none: give one of them, such as {runs[-1]}")
+    raise SetupError(f"{folder} is no run: it has neither {METRICS} nor {FILE}; give the folder of a run")

@@ -1,0 +1,188 @@
+"""The server of ``hookline watch``: pages about runs, on the loopback address, for reading only.
+
+It is the standard library's ``ThreadingHTTPServer``. One person looks at a few pages that ask every two seconds, so
+a framework would bring dependencies and no use; what matters here is what is refused, and that is all in this file:
+
+* It listens on 127.0.0.1 and nowhere else. Who is elsewhere forwards the port (``ssh -L``).
+* The ``Host`` header must name this server, or a page of another site whose name was pointed at 127.0.0.1 could read
+  it in the user's browser (DNS rebinding).
+* Other users of the machine reach the port too. So the address that is printed holds a random token; a browser gets
+  a cookie for it that scripts cannot read and that pages of other sites cannot use.
+* ``GET`` and ``HEAD`` only. No path of the client's ever meets the file system: see ``serve_site``.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import secrets
+import sys
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+from hookline.errors import SetupError
+
+ADDRESS = "127.0.0.1"
+HTML, JSON, TEXT = ("text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8")
+NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+Query = dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back."""
+
+    body: bytes
+    kind: str = HTML
+    policy: str = NOTHING
+    """The content security policy."""
+
+
+class Site(Protocol):
+    """What is served: ``None`` for an address that is none."""
+
+    def answer(self, path: str, query: Query) -> Answer | None: ...
+
+
+# The cookie is strict: it is not sent along when a page of another site, such as a terminal in the browser, leads
+# here, nor after a redirect of that. A page of ours that goes on by itself makes the next request our own.
+WELCOME = b'<!doctype html><meta charset="utf-8"><title>Hookline</title><meta http-equiv="refresh" content="0; url=/">'
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a site on the loopback address until ``shutdown``; ``url`` is what to open in a browser.
+
+    Port 0 is any that is free.
+
+    >>> class Hello:
+    ...     def answer(self, path, query):
+    ...         return Answer(b"hello")
+    >>> with Server(Hello(), port=0) as server:
+    ...     server.url.startswith("http://127.0.0.1:")
+    True
+    """
+
+    def __init__(self, site: Site, port: int) -> None:
+        self.site = site
+        self.token, self.session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        try:
+            super().__init__((ADDRESS, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise SetupError(_why_not(port, error)) from error
+        port = self.server_port
+        self.cookie = f"hookline-watch-{port}"  # cookies know no ports: a second server must not overwrite it
+        suffix = "" if port == 80 else f":{port}"
+        self.hosts = {f"{ADDRESS}{suffix}", f"localhost{suffix}"}
+
+    @property
+    def url(self) -> str:
+        return f"http://{ADDRESS}:{self.server_port}/?token={self.token}"
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # that of HTTPServer asks for the name of the machine, which may take long
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # who has left is no news
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = 30
+    server_version, sys_version = "hookline", ""
+
+    def parse_request(self) -> bool:
+        """Whether a request is to be answered. What is wrong with any of them is refused here."""
+        if not super().parse_request():
+            return False
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or hosts[0].strip().lower() not in self.server.hosts:
+            port = self.server.server_port
+            reason = f"the Host header does not name this server; if you forward the port, use {port} on both sides"
+            self._refuse(HTTPStatus.FORBIDDEN, reason)
+            return False
+        if self.command not in ("GET", "HEAD"):
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "this server is for reading only", ("Allow", "GET, HEAD"))
+            return False
+        return True
+
+    def do_GET(self) -> None:
+        try:
+            url = urlsplit(self.path)
+            query = parse_qs(url.query, max_num_fields=400)
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "the address cannot be read")
+            return
+        if url.path == "/" and "token" in query:
+            self._welcome(query["token"])
+        elif not self._known():
+            self._refuse(HTTPStatus.FORBIDDEN, "open the whole address that 'hookline watch' prints, with its token")
+        elif (answer := self.server.site.answer(url.path, query)) is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here, or not any more")
+        else:
+            self._send(HTTPStatus.OK, answer)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()  # without its body: see _send
+
+    def _welcome(self, tokens: list[str]) -> None:
+        if len(tokens) != 1 or not _same(tokens[0], self.server.token):
+            self._refuse(HTTPStatus.FORBIDDEN, "the token is wrong: 'hookline watch' prints a new one at each start")
+            return
+        cookie = f"{self.server.cookie}={self.server.session}; HttpOnly; SameSite=Strict; Path=/"
+        self._send(HTTPStatus.OK, Answer(WELCOME), ("Set-Cookie", cookie))
+
+    def _known(self) -> bool:
+        wanted = f"{self.server.cookie}={self.server.session}"  # SimpleCookie stumbles over cookies of others
+        sent = [cookie for header in self.headers.get_all("Cookie", []) for cookie in header.split(";")]
+        return any(_same(cookie.strip(), wanted) for cookie in sent)
+
+    def _refuse(self, status: HTTPStatus, reason: str, *headers: tuple[str, str]) -> None:
+        text = f"{status.value} {status.phrase}: {reason}\n"
+        self._send(status, Answer(text.encode(), TEXT), *headers)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class finds wrong with a request, with our headers."""
+        status = HTTPStatus(code)
+        self._refuse(status, explain or status.description)
+
+    def _send(self, status: HTTPStatus, answer: Answer, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        own = {"Content-Type": answer.kind, "Content-Security-Policy": answer.policy}
+        for name, value in (*own.items(), ("Content-Length", str(len(answer.body))), *HEADERS.items(), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Nothing: a line for each question would fill the terminal, with the token in it."""
+
+
+def _same(given: str, wanted: str) -> bool:
+    """Compared in a time that does not tell how much of it is right."""
+    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
+
+
+def _why_not(port: int, error: Exception) -> str:
+    if isinstance(error, OverflowError):
+        return f"port {port} is none: ports go from 0 to 65535; leave --port out for one that is free"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"port {port} of {ADDRESS} is in use; give another with --port, or leave it out for one that is free"
+    if isinstance(error, OSError) and error.errno == errno.EACCES:
+        return f"port {port} of {ADDRESS} is not for everyone; give one from 1024 on, or leave --port out"
+    return f"port {port} of {ADDRESS} cannot be had: {error}"

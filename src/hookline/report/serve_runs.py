@@ -1,0 +1,162 @@
+"""The runs under a folder, and how each of them stands: what the first page of ``hookline watch`` shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from hookline.records import MetricRow, from_json
+from hookline.records.run_file import FILE, RunFile
+from hookline.report.about import facts_of, status_of
+from hookline.report.read import METRICS, RunData, is_run
+
+DEPTH = 3
+"""So many folders below the given one a run may lie; ``runs/project/name`` is two."""
+TAIL = 1 << 16
+"""Of a file that was never read, so many bytes at its end are: there may be hundreds of files of any size."""
+SHOWN = 4
+
+
+class Runs:
+    """Finds runs by names that tell a client nothing, and that only what was found here has.
+
+    What lies outside of the folder, if only by a symbolic link, is not found.
+
+    >>> Runs(Path("no/such/folder")).find()
+    {}
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._known: dict[str, Path] = {}
+
+    def find(self) -> dict[str, Path]:
+        """All runs there are now."""
+        found = {self._name(folder): folder for folder in self._walk(self.folder, 0)}
+        self._known = found
+        return found
+
+    def get(self, name: str) -> Path | None:
+        """The folder of one run, as long as there is one."""
+        folder = self._known.get(name) or self.find().get(name)
+        return folder if folder is not None and self._is_run(folder) else None
+
+    def _name(self, folder: Path) -> str:
+        return blake2b(os.fsencode(folder.relative_to(self.folder)), digest_size=8).hexdigest()
+
+    def _walk(self, folder: Path, depth: int) -> Iterator[Path]:
+        if self._is_run(folder):
+            yield folder
+        elif depth < DEPTH:
+            with suppress(OSError), os.scandir(folder) as entries:  # it may be gone by now, or not ours to read
+                for entry in sorted(entries, key=lambda entry: entry.name):
+                    below = Path(entry.path)
+                    if entry.is_dir() and (not entry.is_symlink() or self._inside(below)):
+                        yield from self._walk(below.resolve(), depth + 1)
+
+    def _is_run(self, folder: Path) -> bool:
+        files = [path for path in (folder / FILE, folder / METRICS) if os.path.lexists(path)]
+        return is_run(folder) and all(self._inside(path) for path in (folder, *files))
+
+    def _inside(self, path: Path) -> bool:
+        try:
+            return path.resolve(strict=True).is_relative_to(self.folder)
+        except (OSError, RuntimeError):  # gone, or a circle of links
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run in one line."""
+
+    id: str
+    project: str
+    name: str
+    status: str
+    label: str
+    """The status, for people."""
+    reason: str
+    step: int
+    epoch: int
+    metrics: dict[str, str]
+    """The newest values of a few of them, evaluations first."""
+    written: float
+    """When the newest row came, in seconds since 1970; 0 if none did."""
+
+
+class Glance:
+    """Follows the end of one run's ``metrics.jsonl``, without the rows before."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self._forget()
+
+    def _forget(self) -> None:
+        self._offset: int | None = None
+        self._before = b""
+        self._at = (0, 0)
+        self._values: dict[str, tuple[bool, float]] = {}
+
+    def look(self) -> Summary:
+        """How the run stands now."""
+        written, file = 0.0, None
+        with suppress(OSError):
+            written = self._read()
+        with suppress(OSError, ValueError, RecursionError):
+            file = RunFile.read(self.folder)
+        about = RunData(self.folder, file)
+        status, facts = status_of(about), facts_of(about)
+        chosen = sorted(self._values, key=self._place)
+        return Summary(
+            self.name,
+            str(facts["project"]),
+            str(facts["name"]),
+            status["key"],
+            status["label"],
+            status["reason"],
+            max(self._at[0], facts["steps"]),
+            max(self._at[1], facts["epochs"]),
+            {name: f"{self._values[name][1]:.4g}" for name in chosen[:SHOWN]},
+            written,
+        )
+
+    def _place(self, name: str) -> tuple[bool, bool, bool, bool, str]:
+        evaluated, _ = self._values[name]
+        stage, _, metric = name.partition("/")
+        return not evaluated, stage != "train", metric.endswith("_epoch"), metric != "loss", name
+
+    def _read(self) -> float:
+        path = self.folder / METRICS
+        with path.open("rb") as file:
+            if self._offset is not None and not self._goes_on(file):
+                self._forget()
+            start = self._offset
+            if start is None:
+                start = max(0, os.fstat(file.fileno()).st_size - TAIL)
+                file.seek(start)
+                if start:
+                    start += len(file.readline())  # the part of a line
+            file.seek(start)
+            data = file.read()
+        whole = data.rfind(b"\n") + 1  # the last line may be in the making
+        for line in data[:whole].splitlines():
+            self._take(line)
+        self._offset, self._before = start + whole, (self._before + data[:whole])[-256:]
+        return path.stat().st_mtime
+
+    def _goes_on(self, file: Any) -> bool:
+        """Whether the end of what was read is still there: a resumed run takes its file back to an earlier step."""
+        file.seek((self._offset or 0) - len(self._before))
+        return bool(file.read(len(self._before)) == self._before)
+
+    def _take(self, line: bytes) -> None:
+        with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            row = from_json(line.decode())
+            if isinstance(row, MetricRow) and isinstance(row.value, int | float):
+                self._values[str(row.name)] = (row.kind == "eval", float(row.value))
+                self._at = int(row.step), int(row.epoch)

@@ -1,0 +1,172 @@
+"""What ``hookline watch`` serves: a list of runs, the report of one, several compared, and their data anew.
+
+=====================  ==================================================================================
+``/``                  the list
+``/show?run=A``        the report of a run
+``/show?run=A&run=B``  several runs compared
+``/data?…&since=V``    what the page with the same runs shows now; only its version, if that is still V
+=====================  ==================================================================================
+
+A run is named by an id that ``Runs`` gave it. Nothing else of an address is used to find a file, and no file is sent
+as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from hashlib import blake2b
+from html import escape
+from pathlib import Path
+from threading import Lock
+from urllib.parse import urlencode
+
+from hookline import __version__
+from hookline.errors import SetupError
+from hookline.records.run_file import FILE
+from hookline.report.document import document, embedded, policy
+from hookline.report.page import Live, Page, compare_data, page_data, render
+from hookline.report.read import METRICS, RunData, RunReader
+from hookline.report.serve import JSON, Answer, Query
+from hookline.report.serve_runs import Glance, Runs
+
+MOST = 20
+"""So many runs are compared at most, and so many are kept in memory."""
+SCRIPTS = ("watch.js",)
+
+
+class WatchedSite:
+    """The pages about all runs under a folder, as they are at this moment.
+
+    >>> WatchedSite(Path("no/such/folder")).answer("/no/such/page", {}) is None
+    True
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.runs = Runs(folder)
+        self._glances: dict[str, Glance] = {}
+        self._open: dict[str, _OpenRun] = {}
+        self._lock = Lock()
+
+    def answer(self, path: str, query: Query) -> Answer | None:
+        names = list(dict.fromkeys(query.get("run", [])))
+        if len(names) > MOST:
+            return None
+        match path:
+            case "/":
+                return self._list()
+            case "/show" if names:
+                return self._show(names)
+            case "/data":
+                return self._data(names, query.get("since", [""])[0])
+        return None
+
+    # -- pages ---------------------------------------------------------------------------------
+
+    def _list(self) -> Answer:
+        data = self._list_data()
+        version = _version(data)
+        title = f"{data['title']} · Hookline"
+        full = {**data, "live": asdict(Live("/data", version)), "made_by": f"Hookline {__version__}"}
+        return _page(document(title, full, _without_scripts(data), online=True, scripts=SCRIPTS), SCRIPTS)
+
+    def _show(self, names: Sequence[str]) -> Answer | None:
+        found = self._read(names)
+        if found is None:
+            return None
+        version, data = found
+        address = "/data?" + urlencode([("run", name) for name in names])
+        return _page(render(data, Live(address, version, home="/")))
+
+    def _data(self, names: Sequence[str], since: str) -> Answer | None:
+        if names:
+            found = self._read(names, since)
+            if found is None:
+                return None
+            version, data = found
+        else:
+            data = self._list_data()
+            version = _version(data)
+        if version == since:
+            data = {}
+        return Answer(embedded({**data, "version": version}).encode(), JSON)
+
+    # -- their data ----------------------------------------------------------------------------
+
+    def _list_data(self) -> Page:
+        found = self.runs.find()
+        with self._lock:
+            self._glances = {name: self._glances.get(name) or Glance(folder, name) for name, folder in found.items()}
+            rows = [asdict(glance.look()) for glance in self._glances.values()]
+        return {"page": "watch", "title": self.runs.folder.name, "notes": [], "most": MOST, "list": rows}
+
+    def _read(self, names: Sequence[str], since: str = "") -> tuple[str, Page] | None:
+        """The version and the data of a page, without data if it is the version ``since``; ``None`` if all are gone."""
+        runs = [run for name in names if (run := self._get(name)) is not None]
+        with ExitStack() as locked:
+            for run in sorted(runs, key=lambda run: run.name):  # in one order, or two pages could wait for one another
+                locked.enter_context(run.lock)
+            version = "-".join([run.version() for run in runs])
+            if runs and version == since:
+                return version, {}
+            read = [data for run in runs if (data := run.read()) is not None]
+            if not read:
+                return None
+            return version, page_data(read[0]) if len(names) == 1 else compare_data(read)
+
+    def _get(self, name: str) -> _OpenRun | None:
+        folder = self.runs.get(name)
+        with self._lock:
+            run = self._open.pop(name, None)
+            if folder is None:
+                return None
+            self._open[name] = run or _OpenRun(name, folder)  # the newest is the last
+            while len(self._open) > MOST:
+                self._open.pop(next(iter(self._open)))
+            return self._open[name]
+
+
+class _OpenRun:
+    """A run that somebody looks at: what was read of it stays in memory."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self.lock = Lock()
+        self._reader = RunReader(folder)
+
+    def version(self) -> str:
+        """It changes whenever one of the files does."""
+        found = []
+        for file in (FILE, METRICS):
+            try:
+                about = os.stat(self.folder / file)
+                found.append(f"{about.st_mtime_ns:x}.{about.st_size:x}")
+            except OSError:
+                found.append("")
+        return ".".join([self.name, *found])
+
+    def read(self) -> RunData | None:
+        try:
+            return self._reader.read()
+        except (OSError, SetupError):  # it was there a moment ago
+            return None
+
+
+def _page(text: str, scripts: Sequence[str] = ()) -> Answer:
+    rules = f"{policy(online=True, scripts=scripts)}; frame-ancestors 'none'"
+    return Answer(text.encode(errors="replace"), policy=rules)
+
+
+def _version(data: Page) -> str:
+    return blake2b(embedded(data).encode(), digest_size=8).hexdigest()
+
+
+def _without_scripts(data: Page) -> str:
+    """The list for a browser that runs none."""
+    links = [
+        f'<li><a href="/show?run={run["id"]}">{escape("/".join((run["project"], run["name"])))}</a> {run["label"]}</li>'
+        for run in data["list"]
+    ]
+    return f"<main><h1>{escape(data['title'])}</h1><ul>{''.join(links)}</ul></main>"

@@ -1,0 +1,103 @@
+"""``Console``: records as lines of text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TextIO
+
+from hookline.records import (
+    EventRow,
+    FileRow,
+    HistogramRow,
+    ImageRow,
+    MetricRow,
+    Record,
+    TableRow,
+    TextRow,
+    Value,
+)
+from hookline.sinks.sink import RunInfo
+
+LONGEST = 200
+"""So many characters of a text are shown, or of an array."""
+
+
+class Console:
+    """Prints records as they come: the metrics of a step in one line, everything else in a line of its own.
+
+    It is plain text without colours, so it suits a file or a pipe as well. ``stream`` is ``sys.stdout`` if not
+    given, the one that holds when a line is printed. For how far a run is, see ``ProgressBar``.
+
+    >>> console = Console()
+    >>> console.write([MetricRow(f"train/{name}", 100, 1, value, "step", 9.0) for name, value in [("loss", 0.3124)]])
+    step 100  train/loss 0.3124
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+
+    def start(self, info: RunInfo) -> None:
+        """What was printed before a resume stays."""
+
+    def write(self, records: Sequence[Record]) -> None:
+        if not records:
+            return
+        stream = sys.stdout if self._stream is None else self._stream
+        text = "".join([f"{line}\n" for line in _lines(records)])
+        encoding = getattr(stream, "encoding", None) or "utf-8"  # a log that is not UTF-8 shows escapes
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+
+    def flush(self) -> None:
+        """Every line is shown as soon as it is written."""
+
+    def close(self) -> None:
+        """The stream is not ours to close."""
+
+
+def _lines(records: Sequence[Record]) -> Iterator[str]:
+    """Metrics that belong together in one line, in the order in which they came."""
+    for (step, kind), group in groupby(records, key=lambda row: (row.step, getattr(row, "kind", None))):
+        if kind is None:
+            yield from (f"step {step}  {_shown(row.name)}{_described(row)}" for row in group)
+        else:
+            values = [f"{_shown(row.name)} {_number(row.value)}" for row in group if isinstance(row, MetricRow)]
+            yield "  ".join([f"step {step}", *values])
+
+
+def _described(row: Record) -> str:
+    """What there is to say, after a colon."""
+    match row:
+        case ImageRow():
+            parts = [f"image {row.width}x{row.height}", row.file, row.caption]
+        case TextRow():
+            parts = ["text", row.text]
+        case TableRow():
+            parts = [f"table of {len(row.rows)} rows", *row.columns]
+        case HistogramRow():
+            parts = [f"histogram of {sum(row.counts)} values"]
+            parts += [f"{row.edges[0]:.4g} to {row.edges[-1]:.4g}"] if row.edges else []
+            parts += [f"{row.odd} not finite"] if row.odd else []
+        case FileRow():
+            parts = ["file", row.file, f"{row.size:,} bytes"]
+        case EventRow():
+            parts = [row.text, f"{row.took:.3g} s" if row.took else ""]
+        case _:
+            parts = []
+    text = ", ".join(_shown(part) for part in parts if part)
+    return f": {text}" if text else ""
+
+
+def _number(value: Value) -> str:
+    if isinstance(value, list):
+        text = repr(value)
+        return text if len(text) <= LONGEST else f"[{len(value)} values]"
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def _shown(text: str) -> str:
+    """One line that cannot steer a terminal."""
+    cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return "".join([char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in cut])

@@ -1,0 +1,160 @@
+"""``LogObject``: anything that has ``log(dict, step)`` as a sink; and ``as_sink``, which reads ``sinks=[...]``."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from hookline.errors import SetupError
+from hookline.events import Callback
+from hookline.records import MetricRow, Record
+from hookline.sinks.sink import RunInfo, Sink
+
+METHODS = ("start", "write", "flush", "close")
+BY_TEXT = {
+    "console": "Console()",
+    "csv": "CSV()",
+    "json": "JSONL('copy.jsonl')",
+    "jsonl": "JSONL('copy.jsonl')",
+    "memory": "Memory()",
+    "mlflow": "MLflow()",
+    "stdout": "Console()",
+    "tb": "TensorBoard()",
+    "tensorboard": "TensorBoard()",
+    "wandb": "WandB()",
+}
+
+
+class LogObject:
+    """Hands metrics to an object that has ``log(values, step)``: a logger of your own, or a ``wandb`` run.
+
+    It is called once for the metrics of a step that came together, with ``{name: value}``; ``step`` is given by
+    name if that is what it is called, else by position. Records that are no metrics are given one by one to
+    ``log_record(record)``, if the object has it. Its ``flush`` and ``close``, if any, are called too. What it was
+    given before a resume cannot be taken back.
+
+    In ``sinks=[...]`` the object itself is enough.
+
+    >>> class Mine:
+    ...     def log(self, values, step):
+    ...         print(step, values)
+    >>> sink = LogObject(Mine())
+    >>> sink.write([MetricRow(name, 10, 1, 0.5, "eval", 2.5) for name in ("val/loss", "val/acc")])
+    10 {'val/loss': 0.5, 'val/acc': 0.5}
+    """
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self.name = getattr(target, "__name__", None) or type(target).__name__
+        self._by_name = _takes_step_by_name(target)
+        self._batch: Sequence[Record] = ()
+        self._taken = 0
+
+    def start(self, info: RunInfo) -> None:
+        """The object is the user's, and has begun already."""
+
+    def write(self, records: Sequence[Record]) -> None:
+        if records is not self._batch:  # else it is tried again: what the object took, it does not get twice
+            self._batch, self._taken = records, 0
+        give_other = getattr(self.target, "log_record", None)
+        for step, group in groupby(records[self._taken :], key=_step_of_metric):
+            rows = list(group)
+            if step is not None:
+                self._log({row.name: row.value for row in rows if isinstance(row, MetricRow)}, step)
+                self._taken += len(rows)
+            else:
+                self._give(rows, give_other)
+        self._batch = ()
+
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        if self._by_name:
+            self.target.log(values, step=step)
+        else:
+            self.target.log(values, step)
+
+    def _give(self, rows: Sequence[Record], give: Callable[[Record], object] | None) -> None:
+        for row in rows:
+            if give is not None:
+                give(row)
+            self._taken += 1
+
+    def flush(self) -> None:
+        self._call("flush")
+
+    def close(self) -> None:
+        self._call("close")
+
+    def _call(self, name: str) -> None:
+        method = getattr(self.target, name, None)
+        if callable(method):
+            method()
+
+
+def as_sink(given: Any) -> Sink:
+    """One of ``sinks=[...]`` as a sink; a ``SetupError`` that says what to write instead if it is none.
+
+    >>> class Mine:
+    ...     def log(self, values, step): ...
+    >>> type(as_sink(Mine())).__name__
+    'LogObject'
+    """
+    if isinstance(given, type):
+        raise SetupError(f"sinks=[{given.__name__}]: a class; make one of it: sinks=[{given.__name__}(…)]")
+    if isinstance(given, str):
+        raise SetupError(f"sinks=[{given!r}]: a text; {_for_text(given)}")
+    if isinstance(given, Callback):
+        raise SetupError(f"sinks=[{given!r:.80}]: a callback; it belongs in callbacks=[…]")
+    if isinstance(given, logging.Logger):
+        raise SetupError(
+            f"sinks=[{given!r:.80}]: a logger of messages; for lines of text write sinks=[hl.sinks.Console()]"
+        )
+    if isinstance(given, Sink):
+        return given
+    if callable(getattr(given, "log", None)):
+        return LogObject(given)
+    raise SetupError(f"sinks=[{given!r:.80}]: {_what_lacks(given)}")
+
+
+def _for_text(text: str) -> str:
+    call = BY_TEXT.get(text.lower().replace("-", "").replace("_", ""))
+    if call is None:
+        return f"give the object: sinks=[hl.sinks.TensorBoard()], or one of {', '.join(sorted(set(BY_TEXT.values())))}"
+    return f"write sinks=[hl.sinks.{call}]"
+
+
+def _what_lacks(given: Any) -> str:
+    there = [name for name in METHODS if callable(getattr(given, name, None))]
+    missing = ", ".join(name for name in METHODS if name not in there)
+    if hasattr(given, "write") and hasattr(given, "flush") and "start" not in there:
+        return "a stream; to print lines to it write sinks=[hl.sinks.Console(stream)]"
+    if there:
+        return f"a {type(given).__name__} has {', '.join(there)} but no {missing}; a sink needs them all"
+    return (
+        f"a {type(given).__name__} is no sink: it needs {', '.join(METHODS)}, or log(values, step); "
+        f"for example sinks=[hl.sinks.TensorBoard()]"
+    )
+
+
+def _takes_step_by_name(target: Any) -> bool:
+    """Whether ``log(values, step=…)`` is the right call; else it is ``log(values, step)``."""
+    try:
+        signature = inspect.signature(target.log)
+    except (TypeError, ValueError):  # written in C: it does not say
+        return False
+    for by_name in (True, False):
+        try:
+            signature.bind({}, step=0) if by_name else signature.bind({}, 0)
+        except TypeError:
+            continue
+        return by_name
+    raise SetupError(
+        f"sinks=[{target!r:.80}]: its log{signature} cannot be called as log(values, step); "
+        f"give it these two arguments, or wrap it in an object that has such a method"
+    )
+
+
+def _step_of_metric(row: Record) -> int | None:
+    return row.step if isinstance(row, MetricRow) else None

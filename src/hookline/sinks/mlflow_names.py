@@ -1,0 +1,67 @@
+"""Names and texts as MLflow takes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from zlib import crc32
+
+LONGEST = 230
+"""MLflow takes names of 250 characters; a tag that keeps one has a prefix too."""
+
+
+class Keys:
+    """Names as MLflow takes them, no two alike; ``new_tags`` keep those that had to be changed.
+
+    >>> keys = Keys("name.", {})
+    >>> keys("val/recall@10"), keys("val/recall#10"), keys.new_tags["name.val/recall_10"]
+    ('val/recall_10', 'val/recall_10_8a1f4b45', 'val/recall@10')
+    """
+
+    def __init__(self, prefix: str, tags: Mapping[str, str]) -> None:
+        self._prefix = prefix
+        self._names = {tag.removeprefix(prefix): name for tag, name in tags.items() if tag.startswith(prefix)}
+        self._keys = {name: key for key, name in self._names.items()}
+        self.new_tags: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str:
+        if name not in self._keys:
+            key = _allowed(name)
+            if len(key) > LONGEST or self._names.setdefault(key, name) != name:
+                key = f"{key[: LONGEST - 9]}_{crc32(name.encode()):08x}"
+                self._names[key] = name
+            self._keys[name] = key
+            if key != name:
+                self.new_tags[f"{self._prefix}{key}"] = name
+        return self._keys[name]
+
+
+def _allowed(name: str) -> str:
+    """MLflow takes letters, digits, ``_-./`` and spaces, if what comes out is a path of one spelling only."""
+    parts = (part for part in re.sub(r"[^/\w.\- ]", "_", name).split("/") if part not in ("", "."))
+    return "/".join("__" if part == ".." else part for part in parts) or "_"
+
+
+def flat(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The leaves of a configuration, with dotted names.
+
+    >>> list(flat({"lr": 0.1, "model": {"depth": 2, "sizes": [8, 4]}}))
+    [('lr', '0.1'), ('model.depth', '2'), ('model.sizes', '[8, 4]')]
+    """
+    if isinstance(tree, Mapping) and (tree or not name):
+        for key, value in tree.items():
+            yield from flat(value, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, tree if isinstance(tree, str) else json.dumps(tree) if isinstance(tree, list) else str(tree)
+
+
+def shortened(text: str, most: int) -> str:
+    """At most so many characters, and a note if there were more.
+
+    >>> shortened("x" * 99, 40)
+    'xxxxxxxxxxxxxxx … (99 characters in all)'
+    """
+    note = f" … ({len(text):,} characters in all)"
+    return text if len(text) <= most else text[: most - len(note)] + note

@@ -1,0 +1,114 @@
+"""``EventFile``: a file of events as TensorBoard reads it, and how the files of a run are rewound.
+
+It frames records with the ``RecordWriter`` of torch, but is no ``SummaryWriter``. That one writes in a thread of its
+own, so that after another try rows might be there twice; names files by second and process, so that two of one second
+may be read in the wrong order; and can only ask readers to overlook rows (``purge_step``), which some do not do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from hookline.sinks.tensorboard_rows import EVENTS
+
+_NAME = "events.out.tfevents."
+_STAMP = re.compile(re.escape(_NAME) + r"(\d+)\.")
+_OWNER = "hookline "
+_HEADER = struct.Struct("<QI")  # the length of a record, and a checksum of it
+_FOOTER = 4
+
+
+class EventFile:
+    """A new file in a folder. What is appended is in it whole or, if that fails, not at all."""
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SourceMetadata
+        from torch.utils.tensorboard import RecordWriter
+
+        self._record_writer = RecordWriter
+        folder.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads files by name, and this one is to be read last.
+        stamp = max([int(time.time()), *(_stamp(path) + 1 for path in folder.glob(f"{_NAME}*"))])
+        self.path = folder / f"{_NAME}{stamp:010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self._file = self.path.open("xb", buffering=0)
+        self._size = 0
+        owner = SourceMetadata(writer=f"{_OWNER}{run_id}")
+        self.append([Event(wall_time=time.time(), file_version="brain.Event:2", source_metadata=owner)])
+
+    def append(self, events: Iterable[Any]) -> None:
+        framed = BytesIO()
+        writer = self._record_writer(framed)
+        for event in events:
+            writer.write(event.SerializeToString())
+        if os.fstat(self._file.fileno()).st_size != self._size:  # a part of what failed before: the disk was full
+            self._file.truncate(self._size)
+            self._file.seek(self._size)
+        left = framed.getbuffer()
+        size = self._size + len(left)
+        while left:
+            left = left[self._file.write(left) :]
+        self._size = size
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def own_files(folder: Path, run_id: str | None) -> list[Path]:
+    """The files that this sink wrote, all or those of one run, in the order in which they are read."""
+    found = []
+    for path in sorted(folder.glob(f"{_NAME}*")):
+        first = next(_events(path), None)
+        writer = "" if first is None else first[1].source_metadata.writer
+        if writer.startswith(_OWNER) and run_id in (None, writer.removeprefix(_OWNER)):
+            found.append(path)
+    return found
+
+
+def rewind(files: Sequence[Path], holds: Callable[[str, int], bool]) -> int:
+    """Cut off all from the first row on that does not hold, by its tag and step; the highest step that is left."""
+    highest = -1
+    for number, path in enumerate(files):
+        for begin, event in _events(path):
+            tag = event.summary.value[0].tag if event.summary.value else ""
+            if not tag or tag.startswith(("_hparams_/", EVENTS)):
+                continue  # no row
+            if not holds(tag, event.step):
+                os.truncate(path, begin)
+                for later in files[number + 1 :]:
+                    later.unlink()
+                return highest
+            highest = max(highest, event.step)
+    return highest
+
+
+def _stamp(path: Path) -> int:
+    found = _STAMP.match(path.name)
+    return int(found[1]) if found else 0
+
+
+def _events(path: Path) -> Iterator[tuple[int, Any]]:
+    """Where each event begins, and the event; until the end, or to where the file is torn."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    with path.open("rb") as file:
+        begin, size = 0, os.fstat(file.fileno()).st_size
+        while begin + _HEADER.size <= size:
+            length, _ = _HEADER.unpack(file.read(_HEADER.size))
+            end = begin + _HEADER.size + length + _FOOTER
+            if end > size:
+                return
+            try:
+                yield begin, Event.FromString(file.read(length))
+            except DecodeError:
+                return
+            file.seek(_FOOTER, os.SEEK_CUR)
+            begin = end

@@ -1,0 +1,136 @@
+"""``ModelGraph``: the model's graph for TensorBoard, traced once."""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hookline.errors import SetupError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+_COMPILED = "_compiled_call_impl"
+"""Where ``module.compile()`` puts what is called in place of ``forward``; what is compiled cannot be traced."""
+
+
+class ModelGraph(Callback):
+    """Traces the model on a batch of training, when the first metrics of a run are ready; ``TensorBoard(graph=True)``.
+
+    The model is called as a plain model is: with the first part of a batch ``(inputs, targets)``, with all but the
+    last of more parts, with the values of a dict by name, else with the batch. Of a task that has no ``forward`` its
+    ``model`` is traced. A model that cannot be traced switches this off, and nothing else.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> graph = ModelGraph()
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[graph], folder=False)
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    >>> [node.op for node in graph.take().node][:1]
+    ['IO Node']
+    """
+
+    optional = True
+    ranks = "zero"
+    reads = ("weights",)
+
+    def __init__(self) -> None:
+        self._traced = False
+        self._found: Any = None
+
+    def on_setup(self, run: Run) -> None:
+        self._traced, self._found = False, None
+
+    def on_metrics_ready(self, run: Run) -> None:
+        if not self._traced:
+            self._traced = True
+            self._found = trace(run.model, run.batch)
+
+    def take(self) -> Any:
+        """The graph, once, in the thread of the sink; ``None`` if there is nothing new."""
+        found, self._found = self._found, None
+        return found
+
+
+def trace(model: nn.Module, batch: Any) -> Any:
+    """The graph of a model, which is left as it was."""
+    inner = getattr(model, "model", None)
+    if type(model).forward is nn.Module.forward and isinstance(inner, nn.Module):
+        model = inner
+    called: nn.Module = model
+    if isinstance(batch, tuple | list):
+        inputs = tuple(batch[:1] if len(batch) <= 2 else batch[:-1])
+    elif isinstance(batch, Mapping):
+        called, inputs = _ByName(model), (dict(batch),)
+    else:
+        inputs = (batch,)
+    try:
+        with _untouched(model), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _graph(called, inputs)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        raise SetupError(
+            f"TensorBoard(graph=True): {type(model).__name__} cannot be traced with "
+            f"{', '.join(type(part).__name__ for part in inputs)} of a training batch ({what}); "
+            f"leave graph out, or give it a forward(inputs)"
+        ) from error
+
+
+def _graph(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    """As ``torch.utils.tensorboard`` makes it, without its check, which a model that draws random numbers fails."""
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
+    from tensorboard.compat.proto.versions_pb2 import VersionDef
+    from torch.utils.tensorboard._pytorch_graph import parse
+
+    jit: Any = torch.jit
+    traced = jit.trace(model, inputs, strict=False, check_trace=False)
+    torch._C._jit_pass_inline(traced.graph)
+    return GraphDef(node=parse(traced.graph, traced, inputs), versions=VersionDef(producer=22))
+
+
+class _ByName(nn.Module):
+    """A tracer passes inputs by position."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+
+    def forward(self, batch: dict[str, Any]) -> Any:
+        return self.model(**batch)
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Modes, buffers and random states are put back; a compiled model is called as it was written."""
+    modes = [(part, part.training) for part in model.modules()]
+    compiled = [(part, part.__dict__.pop(_COMPILED)) for part in model.modules() if _COMPILED in part.__dict__]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    numpy: Any = sys.modules.get("numpy")
+    states = random.getstate(), numpy.random.get_state() if numpy else None
+    try:
+        with torch.random.fork_rng():
+            model.eval()
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+        for part, call in compiled:
+            part.__dict__[_COMPILED] = call
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        random.setstate(states[0])
+        if numpy:
+            numpy.random.set_state(states[1])

@@ -1,0 +1,238 @@
+"""``WandB``: a run at Weights & Biases, or in an offline folder that ``wandb sync`` sends later."""
+
+from __future__ import annotations
+
+import html
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from hookline.errors import SetupError
+from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, Record, TableRow, TextRow
+from hookline.sinks.sink import RunInfo
+
+logger = logging.getLogger("hookline")
+
+Mode = Literal["offline", "online", "disabled"]
+
+SETTINGS: Mapping[str, Any] = {
+    "reinit": "create_new",  # a run that the user has open stays theirs
+    "silent": True,
+    "console": "off",
+    "label_disable": True,
+    "disable_code": True,
+    "save_code": False,
+    "disable_git": True,
+    "x_disable_stats": True,
+    "x_disable_meta": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,
+    "x_transaction_log_flush_interval": 1.0,  # seconds that a kill costs
+}
+"""No output, no threads that measure, no environment: that is in ``run.json``, where secrets are redacted."""
+
+EXIT_CODES = {"exception": 1, "interrupt": 255, "preempt": 143}
+"""What W&B is told at the end, after such an event; else 0. It shows 255 as killed."""
+
+MOST_BINS = 512
+"""W&B takes no histogram with more."""
+
+
+class WandB:
+    """Writes everything to Weights & Biases. Nothing is sent unless ``mode`` or ``WANDB_MODE`` says ``"online"``.
+
+    Without either the run is offline: no network, no login, no question. It lies under ``wandb/`` in ``dir``, else
+    in ``$WANDB_DIR``, else in the run's own folder, and ``wandb sync`` sends it when you want. ``project`` is
+    ``$WANDB_PROJECT`` or that of the run, if it is not given. ``settings`` are fields of ``wandb.Settings``, such as
+    ``{"run_group": "sweep 7"}``, and win over what this sink sets.
+
+    Each value has its ``step`` and ``epoch`` beside it, and ``step`` is the axis of every chart. Texts and tables
+    can be looked at, files are saved, what happened is in the summary (``events/stop``). A run that fails, is
+    interrupted or preempted ends as failed.
+
+    A resumed run is the same one at W&B. Offline, each process has a folder of its own, which ``wandb sync`` joins.
+    W&B takes nothing back: steps after the checkpoint are there twice, with equal values, as a resume is exact.
+
+    >>> WandB("digits", tags=["baseline"]).mode is None
+    True
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        *,
+        mode: Mode | None = None,
+        dir: str | Path | None = None,
+        entity: str | None = None,
+        tags: Sequence[str] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        try:  # now, because it takes a second: a short run would be over before its sink has begun
+            import wandb  # noqa: F401
+        except ImportError as error:
+            raise SetupError(f"WandB(): wandb is missing ({error}): pip install 'hookline[wandb]'") from error
+        if mode not in (None, "offline", "online", "disabled"):
+            raise SetupError(f"WandB(mode={mode!r}): give 'offline', 'online' or 'disabled'; or None for $WANDB_MODE")
+        if isinstance(tags, str):
+            raise SetupError(f"WandB(tags={tags!r}): give a list of texts: tags=[{tags!r}]")
+        self.project, self.mode, self.dir, self.entity = project, mode, dir, entity
+        self.tags = tuple(tags)
+        self.settings = dict(settings or {})
+        self._run: Any = None
+        self._folder: Path | None = None
+        self._is_mine = False  # the session: W&B's service process, which several runs share
+        self._exit_code = 0
+        self._batch: Sequence[Record] = ()
+        self._taken = 0
+
+    def start(self, info: RunInfo) -> None:
+        self._end()  # what is left of a start that failed
+        import wandb
+
+        self._folder, self._exit_code = info.folder, 0
+        mode = self.mode or os.environ.get("WANDB_MODE") or "offline"
+        known = {name: value for name, value in SETTINGS.items() if name in wandb.Settings.model_fields}
+        self._is_mine = "WANDB_SERVICE" not in os.environ
+        try:
+            with _no_traces(quiet=mode == "offline"):
+                if self._is_mine:  # silent here too, or a run that is online would ask for a login
+                    wandb.setup(wandb.Settings(silent=True))
+                self._run = wandb.init(
+                    id=info.run_id,
+                    resume="allow",
+                    project=self.project or os.environ.get("WANDB_PROJECT") or info.project,
+                    name=info.name,
+                    dir=self.dir or os.environ.get("WANDB_DIR") or info.folder,
+                    entity=self.entity,
+                    tags=self.tags or None,
+                    config=dict(info.config),
+                    settings=wandb.Settings(**{**known, "mode": mode, **self.settings}),
+                )
+            self._run.define_metric("step", hidden=True)
+            self._run.define_metric("epoch", hidden=True)
+            self._run.define_metric("*", step_metric="step")
+        except BaseException:
+            self._end()
+            raise
+
+    def write(self, records: Sequence[Record]) -> None:
+        if records is not self._batch:  # else it is tried again: what W&B has it does not get twice
+            self._batch, self._taken = records, 0
+        with TemporaryDirectory(prefix="hookline-") as folder:
+            while self._taken < len(records):
+                self._taken += self._write_some(records[self._taken :], Path(folder))
+        self._batch = ()
+
+    def flush(self) -> None:
+        """W&B's own process has every row already, and puts it into its file each second."""
+
+    def close(self) -> None:
+        if self._run is not None and self._run.offline:
+            logger.info("Weights & Biases: nothing was sent; to send it: wandb sync %s", Path(self._run.dir).parent)
+        self._end()
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def _write_some(self, records: Sequence[Record], folder: Path) -> int:
+        """One event or file; or, as one row, the values of one step. How many records that were."""
+        first = records[0]
+        if isinstance(first, EventRow):
+            self._exit_code = EXIT_CODES.get(first.name, self._exit_code)
+            self._run.summary[f"events/{first.name}"] = f"step {first.step}" + (f": {first.text}" if first.text else "")
+            return 1
+        if isinstance(first, FileRow):
+            self._save(first)
+            return 1
+        row: dict[str, Any] = {}
+        count = 0
+        for record in records:
+            if isinstance(record, EventRow | FileRow) or record.step != first.step or record.name in row:
+                break
+            row[record.name] = self._value(record, folder / f"{count}.png")
+            count += 1
+        self._run.log({**row, "step": first.step, "epoch": first.epoch})
+        return count
+
+    def _value(self, record: MetricRow | ImageRow | TextRow | TableRow | HistogramRow, png: Path) -> Any:
+        """What W&B shows as such; a small array stays nested lists."""
+        import wandb
+
+        match record:
+            case ImageRow():
+                png.write_bytes(record.read(self._folder))
+                return wandb.Image(str(png), caption=record.caption or None)
+            case TextRow():
+                return wandb.Html(f"<pre>{html.escape(record.text)}</pre>", inject=False, data_is_not_path=True)
+            case TableRow():
+                rows = [list(row) for row in record.rows]
+                return wandb.Table(columns=list(record.columns), data=rows, allow_mixed_types=True)
+            case HistogramRow():
+                return wandb.Histogram(np_histogram=_coarser(record.counts, record.edges))
+        return record.value
+
+    def _save(self, row: FileRow) -> None:
+        """Copied first: W&B would only link to it, and say so."""
+        path = Path(row.file) if self._folder is None else self._folder / row.file
+        copy = Path(self._run.dir) / "files" / row.name / path.name
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        except OSError as error:
+            logger.warning("Weights & Biases does not get the file %s: %s", row.name, error)
+            return
+        self._run.save(str(copy), base_path=self._run.dir, policy="now", glob=False)
+
+    # -- the session ---------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Close the run, and W&B's service process if nobody else uses it."""
+        run, self._run = self._run, None
+        try:
+            if run is not None:
+                run.finish(exit_code=self._exit_code)
+        finally:
+            mine, self._is_mine = self._is_mine, False
+            if mine:
+                _end_session()
+
+
+def _end_session() -> None:
+    import wandb
+
+    if wandb.setup().most_recent_active_run is None:
+        try:
+            wandb.teardown()
+        except SystemExit as error:  # W&B would end a thread with it, and nobody would know
+            raise RuntimeError(f"W&B's service process ended with code {error.code}") from error
+
+
+@contextmanager
+def _no_traces(*, quiet: bool) -> Iterator[None]:
+    """W&B puts functions of its own in place of ``sys.exit`` and ``sys.excepthook``: here they are put back.
+
+    ``quiet``: it also reports on itself to its makers, unless the environment says no when its service starts.
+    """
+    name = "WANDB_ERROR_REPORTING"
+    before = sys.exit, sys.excepthook
+    quiet = quiet and name not in os.environ
+    if quiet:
+        os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        sys.exit, sys.excepthook = before
+        if quiet:
+            os.environ.pop(name, None)
+
+
+def _coarser(counts: Sequence[int], edges: Sequence[float]) -> tuple[list[int], list[float]]:
+    """A histogram of at most ``MOST_BINS`` bins: neighbours are added up."""
+    many = -(-len(counts) // MOST_BINS)
+    sums = [sum(counts[start : start + many]) for start in range(0, len(counts), many)]
+    return sums, [*edges[:-1:many], edges[-1]]

@@ -1,0 +1,218 @@
+"""``DerivedMetric``: at the step of what it is made of, in the right order, and what happens when it cannot be."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hookline as hl
+from hookline.callbacks import EarlyStopping
+from hookline.callbacks.evaluation import DerivedMetric
+from hookline.errors import MetricError, RegistrationError
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, drive, tiny_data
+
+
+def fit(*callbacks: Any, val: Any = None, test: Any = None, **options: Any) -> Any:
+    options = {"max_duration": "2ep", "log_every": "2st", "folder": False, "device": "cpu", "seed": 0, **options}
+    val = tiny_data(2, seed=1) if val is None else val
+    trainer = Trainer(callbacks=callbacks, **options)
+    return trainer.fit(TinyModel(), tiny_data(), val, test, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+def perplexity(stage: str = "val", **options: Any) -> DerivedMetric:
+    return DerivedMetric("perplexity", lambda m: math.exp(m[f"{stage}/loss"]), reads=(f"{stage}/loss",), **options)
+
+
+def rows(result: Any, name: str) -> dict[int, Any]:
+    return dict(zip(result.history.steps(name), result.history[name], strict=True))
+
+
+# -- when ----------------------------------------------------------------------------------------------
+
+
+def test_after_an_evaluation_it_has_the_step_of_what_it_is_made_of() -> None:
+    result = fit(perplexity(), eval_every="3st")
+    assert rows(result, "val/perplexity") == {step: math.exp(v) for step, v in rows(result, "val/loss").items()}
+    assert {row.kind for row in result.history.rows() if row.name == "val/perplexity"} == {"eval"}
+
+
+def test_after_an_interval_it_has_the_step_of_what_it_is_made_of() -> None:
+    result = fit(perplexity("train"), log_every="3st")
+    assert rows(result, "train/perplexity") == {step: math.exp(v) for step, v in rows(result, "train/loss").items()}
+    assert list(rows(result, "train/perplexity")) == [3, 4, 6, 8]
+
+
+def test_of_an_epoch_it_has_one_row_an_epoch() -> None:
+    half = DerivedMetric("train/half", lambda m: m["train/loss_epoch"] / 2, reads=("train/loss_epoch",))
+    result = fit(half)
+    assert rows(result, "train/half") == {step: v / 2 for step, v in rows(result, "train/loss_epoch").items()}
+
+
+def test_the_gap_between_training_and_evaluation_is_of_the_evaluation() -> None:
+    gap = DerivedMetric(
+        "val/gap", lambda m: m["val/loss"] - m["train/loss_epoch"], reads=("val/loss", "train/loss_epoch")
+    )
+    result = fit(gap)
+    train, val = rows(result, "train/loss_epoch"), rows(result, "val/loss")
+    assert rows(result, "val/gap") == {step: val[step] - train[step] for step in (4, 8)}
+
+
+def test_it_waits_for_what_is_missing() -> None:
+    """Before the end of the first epoch there is no mean over one."""
+    gap = DerivedMetric(
+        "val/gap", lambda m: m["val/loss"] - m["train/loss_epoch"], reads=("val/loss", "train/loss_epoch")
+    )
+    assert list(rows(fit(gap, eval_every="3st"), "val/gap")) == [6, 8]
+
+
+def test_the_final_test_does_not_derive_again_from_an_old_evaluation() -> None:
+    result = fit(perplexity(), perplexity("test"), test=tiny_data(1, seed=4))
+    assert result.metrics["test/perplexity"] == math.exp(result.metrics["test/loss"])
+    assert len(result.history["val/perplexity"]) == 2
+
+
+def test_evaluate_gives_it_too() -> None:
+    trainer = Trainer(callbacks=[perplexity()], folder=False, device="cpu")
+    found = trainer.evaluate(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss())
+    assert found["val/perplexity"] == math.exp(found["val/loss"])
+
+
+def test_a_pattern_gives_all_that_match() -> None:
+    worst = DerivedMetric("val/worst", lambda m: max(m.values()), reads=("val/*/loss",))
+    val = {"clean": tiny_data(1, seed=1), "noisy": tiny_data(1, seed=2)}
+    result = fit(worst, val=val)
+    both = [result.history[f"val/{name}/loss"] for name in val]
+    assert result.history["val/worst"] == [max(values) for values in zip(*both, strict=True)]
+
+
+def test_a_monitor_finds_it_before_the_first_step_and_reads_it_after_it_is_derived() -> None:
+    stopper = EarlyStopping("val/perplexity", patience=1, min_delta=100.0)
+    result = fit(stopper, perplexity(), max_duration="9ep")  # the list is in the wrong order on purpose
+    assert result.stopped_by == "EarlyStopping"
+
+
+def test_one_derived_metric_can_read_another() -> None:
+    log = DerivedMetric("val/log", lambda m: math.log(m["val/perplexity"]), reads=("val/perplexity",))
+    result = fit(log, perplexity())
+    assert result.history["val/log"] == pytest.approx(result.history["val/loss"])
+
+
+def test_it_listens_to_no_event_of_a_step() -> None:
+    """That would make every step slower, for a value that changes once an interval."""
+    trainer = Trainer(callbacks=[perplexity("train")], max_duration="1ep", folder=False, device="cpu")
+    trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert trainer._loop is not None
+    assert trainer._loop.line.fast.plain
+
+
+def test_a_resumed_run_has_the_same_rows(tmp_path: Path) -> None:
+    def run(*callbacks: Any, **options: Any) -> Any:
+        return fit(perplexity(), perplexity("train"), *callbacks, hl.Checkpointer("1st"), log_every="3st", **options)
+
+    def leave(run: Any) -> None:
+        if run.clock.step == 5:
+            raise KeyError("left")
+
+    straight = run(folder=tmp_path / "straight")
+    with pytest.raises(KeyError):
+        run(hl.LambdaCallback(on_train_step_start=leave), folder=tmp_path / "left")
+    resumed = run(folder=tmp_path / "left", resume="auto")
+    for name in ("val/perplexity", "train/perplexity"):
+        assert rows(resumed, name) == rows(straight, name)
+
+
+# -- when it cannot be -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [lambda m: 1 / 0, lambda m: math.exp(1e9), lambda m: math.log(0.0)])
+def test_a_number_that_does_not_exist_is_nan_and_said_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hookline"):
+        result = fit(DerivedMetric("val/odd", wrong, reads=("val/loss",)))
+    assert len(result.history["val/odd"]) == 2
+    assert all(map(math.isnan, result.history["val/odd"]))
+    said = [record.getMessage() for record in caplog.records if "val/odd" in record.getMessage()]
+    assert len(said) == 1
+    assert "is no number at step 4" in said[0]
+
+
+def test_none_logs_nothing() -> None:
+    assert "val/some" not in fit(DerivedMetric("val/some", lambda m: None, reads=("val/loss",))).history
+
+
+def test_a_metric_that_was_not_declared_is_an_error_that_says_so() -> None:
+    gap = DerivedMetric("val/gap", lambda m: m["val/loss"] - m["train/loss"], reads=("val/loss",))
+    with pytest.raises(MetricError, match=r"uses 'train/loss', and reads=\('val/loss',\); name it there"):
+        fit(gap)
+
+
+def test_any_other_error_ends_the_run_unless_it_is_optional() -> None:
+    def broken() -> DerivedMetric:
+        return DerivedMetric("val/odd", lambda m: m["val/loss"].item(), reads=("val/loss",))
+
+    with pytest.raises(AttributeError, match="item"):
+        fit(broken())
+    optional = broken()
+    optional.optional = True
+    assert "val/odd" not in fit(optional).history
+
+
+def test_a_metric_that_nobody_logs_is_an_error_before_the_first_step() -> None:
+    with pytest.raises(MetricError, match=r"reads 'val/los', which nobody logs; did you mean 'val/loss'\?"):
+        fit(DerivedMetric("val/x", lambda m: 0.0, reads=("val/los",)))
+
+
+def test_nothing_is_derived_from_a_metric_whose_callback_was_switched_off() -> None:
+    """Its last value is old."""
+
+    class Odd(hl.Callback):
+        optional = True
+        writes = ("val/odd",)
+
+        def on_eval_end(self, run: Any) -> None:
+            if run.clock.epoch == 2:
+                raise RuntimeError("no more")
+            run.log({"odd": 1.0})
+
+    result = fit(Odd(), DerivedMetric("val/twice", lambda m: 2 * m["val/odd"], reads=("val/odd",)), max_duration="3ep")
+    assert rows(result, "val/twice") == {4: 2.0}
+
+
+def test_an_array_can_be_made_a_number() -> None:
+    driven = drive(
+        DerivedMetric(
+            "val/trace", lambda m: m["val/confusion"][0][0] + m["val/confusion"][1][1], reads=("val/confusion",)
+        ),
+        ["setup", ("eval_end", {"metrics": {"val/confusion": torch.tensor([[3.0, 1.0], [0.0, 5.0]])}})],
+    )
+    assert driven.logged == {"val/trace": [8.0]}
+
+
+# -- how it is made ----------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
+    "reads nothing": (("val/x", len, ()), "give full names"),
+    "reads no full name": (("val/x", len, ("loss",)), "give full names"),
+    "no function": (("val/x", 3, ("val/loss",)), "give a function"),
+    "no name": (("", len, ("val/loss",)), "a metric's name is a text"),
+    "no stage, and several to choose from": (("gap", len, ("val/loss", "train/loss")), "such as 'val/gap'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_means_nothing_is_refused_at_once(what: str) -> None:
+    arguments, message = WRONG[what]
+    with pytest.raises(RegistrationError, match=message):
+        DerivedMetric(*arguments)
+
+
+def test_a_name_without_a_slash_gets_the_stage_of_what_it_reads() -> None:
+    assert perplexity().writes == ("val/perplexity",)
+    assert perplexity("train").writes == ("train/perplexity",)
+    assert DerivedMetric("x", len, "val/loss").reads == ("val/loss",)

@@ -1,0 +1,130 @@
+"""The learning rates as rows: which names, which values, at which steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks.watch.lr_monitor import LRMonitor
+from hookline.events.spec import STEP_EVENTS
+from hookline.events.validate import overridden
+from hookline.loop import Loop, Result, Trainer
+from hookline.records import MetricRow, from_json
+from hookline.testing import TinyModel, tiny_data
+
+
+def fit(monitor: LRMonitor, optimizer: Any, scheduler: Any = None, **options: Any) -> Result:
+    given = {"max_duration": "2ep", "log_every": "1st", "folder": False, "device": "cpu"} | options
+    trainer = Trainer(callbacks=[monitor, *given.pop("callbacks", ())], **given)
+    result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=scheduler)
+    assert result.failures == ()
+    return result
+
+
+def groups(*names: str | None, **options: Any) -> Any:
+    """An optimizer with one group for each parameter of ``TinyModel`` that is asked for."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        found = []
+        for number, (parameter, name) in enumerate(zip(parameters, names, strict=False)):
+            named = {} if name is None else {"name": name}
+            found.append({"params": [parameter], "lr": 0.1 * (number + 1), **named})
+        return torch.optim.SGD(found, **options)
+
+    return make
+
+
+def test_a_row_is_the_rate_that_the_next_step_uses() -> None:
+    def halved(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+
+    result = fit(LRMonitor(), lambda p: torch.optim.SGD(p, lr=0.8), halved)
+    assert result.history.steps("lr/SGD") == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert result.history["lr/SGD"] == pytest.approx([0.8 * 0.5**step for step in range(1, 9)])
+
+
+def test_several_groups_are_numbered() -> None:
+    result = fit(LRMonitor(), groups(None, None))
+    assert result.history["lr/SGD/0"] == [0.1] * 8
+    assert result.history["lr/SGD/1"] == [0.2] * 8
+    assert "lr/SGD" not in result.history
+
+
+def test_groups_have_the_names_that_the_user_gave_them() -> None:
+    result = fit(LRMonitor(), groups("backbone", "head", None))
+    assert [name for name in result.history if name.startswith("lr/")] == ["lr/SGD/backbone", "lr/SGD/head", "lr/SGD/2"]
+
+
+def test_two_groups_of_one_name_stay_apart() -> None:
+    result = fit(LRMonitor(), groups("head", "head"))
+    assert (result.metrics["lr/SGD/head-0"], result.metrics["lr/SGD/head-1"]) == (0.1, 0.2)
+
+
+def test_each_optimizer_has_its_own_row() -> None:
+    def two(parameters: Any) -> Any:
+        first, *others = parameters
+        return {"first": torch.optim.SGD([first], lr=0.1), "rest": torch.optim.AdamW(others, lr=0.2)}
+
+    model = TinyModel()
+    optimizers = two(model.parameters())
+    with Loop(model, optimizers, callbacks=[LRMonitor()], max_duration="1ep", folder=False, device="cpu") as loop:
+        for x, y in loop.batches(tiny_data()):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+    assert (loop.run.metrics["lr/first"], loop.run.metrics["lr/rest"]) == (0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01), {"momentum": 0.9, "weight_decay": 0.01}),
+        (lambda p: torch.optim.AdamW(p, betas=(0.8, 0.99)), {"momentum": 0.8, "weight_decay": 0.01}),
+        (lambda p: torch.optim.Adagrad(p), {"weight_decay": 0}),
+    ],
+)
+def test_momentum_and_weight_decay_are_logged_where_the_optimizer_has_them(optimizer: Any, expected: Any) -> None:
+    metrics = fit(LRMonitor(momentum=True, weight_decay=True), optimizer).metrics
+    found = {name.partition("/")[0]: value for name, value in metrics.items()}
+    assert {key: found[key] for key in ("momentum", "weight_decay") if key in found} == expected
+
+
+def test_without_asking_only_the_rate_is_logged() -> None:
+    metrics = fit(LRMonitor(), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)).metrics
+    assert {name.partition("/")[0] for name in metrics} == {"lr", "train"}
+
+
+def test_a_rate_that_is_a_tensor_is_a_row_like_any_other() -> None:
+    result = fit(LRMonitor(), lambda p: torch.optim.Adam(p, lr=torch.tensor(0.25), foreach=False))
+    assert result.history["lr/Adam"] == [0.25] * 8
+
+
+def test_without_intervals_there_is_a_row_for_each_epoch() -> None:
+    result = fit(LRMonitor(), torch.optim.SGD, log_every=None)
+    assert result.history.steps("lr/SGD") == [4, 8]
+
+
+def test_after_a_crash_and_a_resume_each_step_has_one_row(tmp_path: Path) -> None:
+    def crash(run: Any) -> None:
+        if run.clock.step == 6:
+            raise RuntimeError("planted")
+
+    options = {"folder": tmp_path / "run", "log_every": "2st"}
+    saver = Checkpointer(every="4st")
+    with pytest.raises(RuntimeError, match="planted"):
+        fit(LRMonitor(), torch.optim.SGD, callbacks=[saver, LambdaCallback(on_train_step_end=crash)], **options)
+    fit(LRMonitor(), torch.optim.SGD, callbacks=[Checkpointer(every="4st")], resume="auto", **options)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    rows = [row for row in map(from_json, lines) if isinstance(row, MetricRow) and row.name == "lr/SGD"]
+    assert Counter(row.step for row in rows) == {2: 1, 4: 1, 6: 1, 8: 1}
+
+
+def test_it_hears_no_event_of_a_step() -> None:
+    monitor = LRMonitor(momentum=True)
+    assert [event for event in STEP_EVENTS if overridden(monitor, f"on_{event}")] == []
+    assert [scope for scope in ("around_step", "around_batch") if overridden(monitor, scope)] == []

@@ -1,0 +1,270 @@
+"""``run.json`` and the timeline: what was run, how it ended, and no secrets."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hookline as hl
+from hookline.loop import Loop, Trainer
+from hookline.records import EventRow, from_json
+from hookline.records.run_file import RunFile
+from hookline.testing import TinyModel, tiny_data
+
+
+def fit(folder: Path, *callbacks: Any, val: bool = False, **options: Any) -> Any:
+    trainer = Trainer(**{"max_duration": "2ep", "folder": folder, "callbacks": callbacks} | options)
+    data = (tiny_data(3), tiny_data(1)) if val else (tiny_data(3),)
+    return trainer.fit(TinyModel(), *data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+def events(folder: Path) -> list[tuple[str, int]]:
+    rows = [from_json(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [(row.name, row.step) for row in rows if isinstance(row, EventRow)]
+
+
+def fails(run: hl.Run) -> None:
+    raise ValueError("no more")
+
+
+def test_what_was_run_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "0.1", "--token", "abc"])
+    config = {"lr": 0.1, "layers": (1, 2), "path": tmp_path, "nan": float("nan"), "odd": object}
+    fit(tmp_path, hl.EarlyStopping("train/loss"), config=config, seed=3, name="digits/first", log_every="1st")
+    found = RunFile.read(tmp_path)
+    assert (found.project, found.name, found.seed, found.entry_point) == ("digits", "first", 3, "fit")
+    assert found.config["layers"] == [1, 2]
+    assert found.config["path"] == str(tmp_path)
+    assert found.config["nan"] == "nan"
+    assert found.settings["log_every"] == "1st"
+    assert found.settings["max_duration"] == "2ep"
+    assert found.arguments == ("train.py", "--lr", "0.1", "--token", "[redacted]")
+    assert [entry.name for entry in found.callbacks] == ["EarlyStopping"]
+    assert found.model == {"class": "TinyModel", "parameters": 67, "trainable": 67}
+    assert found.versions["torch"] == torch.__version__
+    assert found.platform["device"] == "cpu"
+
+
+def test_the_callbacks_stand_in_the_order_in_which_they_run(tmp_path: Path) -> None:
+    class Reads(hl.Callback):
+        reads = ("train/x",)
+
+    class Writes(hl.Callback):
+        writes = ("train/x",)
+
+        def on_train_step_end(self, run: hl.Run) -> None:
+            run.log({"x": 1.0})
+
+    fit(tmp_path, Reads(), Writes())
+    names = [entry.name.rpartition(".")[2] for entry in RunFile.read(tmp_path).callbacks]
+    assert names == ["Writes", "Reads"]
+
+
+def test_the_commit_and_whether_files_were_changed_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    monkeypatch.chdir(code)
+    for name in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"):
+        monkeypatch.setenv(name, "someone")
+    fit(tmp_path / "outside")
+    (code / "train.py").write_text("1")
+    for command in (["init", "-q", "-b", "work"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *command], check=True)
+    fit(tmp_path / "clean")
+    (code / "train.py").write_text("2")
+    fit(tmp_path / "dirty")
+    assert RunFile.read(tmp_path / "outside").git is None
+    clean, dirty = RunFile.read(tmp_path / "clean").git, RunFile.read(tmp_path / "dirty").git
+    assert clean is not None
+    assert dirty is not None
+    head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert (clean["commit"], clean["branch"], clean["dirty"]) == (head, "work", False)
+    assert dirty["dirty"] is True
+
+
+SECRETS = ["hunter2", "AKIA2E4QXJ5NPLVYT7KD", "ghp_" + "a1Bc9" * 7, "sk-" + "b7Qz3" * 8]
+
+
+def test_no_secret_is_written_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In settings, arguments, texts, reasons and errors: every file of the folder is looked through."""
+    password, aws, github, openai = SECRETS
+    monkeypatch.setattr(sys, "argv", ["train.py", f"--password={password}", aws])
+
+    class Tells(hl.Callback):
+        def __init__(self, where: str) -> None:
+            self.where = where
+
+        def on_epoch_end(self, run: hl.Run) -> None:
+            run.log_text("note", f"key is {openai}")
+            run.log_table("t", [{"a": f"https://me:{password}@example.org"}])
+            run.log_image("i", torch.rand(2, 2), caption=github)
+            raise ValueError(f"cannot reach https://me:{password}@example.org/?token={github}")
+
+    config = {"api_key": password, "nested": {"db": {"url": f"postgres://me:{password}@host/db"}}, "note": aws}
+    sinks = [hl.sinks.CSV(), hl.sinks.JSONL(tmp_path / "run" / "copy.jsonl")]
+    with pytest.raises(ValueError, match="cannot reach"):
+        hl.fit(
+            TinyModel(), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, max_duration="1ep",
+            folder=tmp_path / "run", config=config, callbacks=[Tells(f"s3://{aws}@bucket")], sinks=sinks,
+        )  # fmt: skip
+    texts = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert {"run.json", "metrics.jsonl", "events.jsonl", "report.html"} <= {path.name for path in texts}
+    found = [(path.name, secret) for path, text in texts.items() for secret in SECRETS if secret.encode() in text]
+    assert found == []
+
+
+# -- how it ended --------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_finished_says_so(tmp_path: Path) -> None:
+    fit(tmp_path, val=True)
+    session = RunFile.read(tmp_path).sessions[-1]
+    assert (session.status, session.reason, session.last_step, session.last_epoch) == (
+        "finished",
+        "max_duration (2ep) reached",
+        6,
+        2,
+    )
+    assert events(tmp_path) == [("start", 0), ("eval", 3), ("eval", 6), ("end", 6)]
+
+
+def test_a_run_that_was_stopped_says_by_whom_and_why(tmp_path: Path) -> None:
+    fit(tmp_path, hl.LambdaCallback(on_train_step_end=lambda run: run.clock.step == 2 and run.stop("enough")))
+    session = RunFile.read(tmp_path).sessions[-1]
+    assert (session.status, session.reason, session.stopped_by) == ("stopped", "enough", "LambdaCallback")
+    assert events(tmp_path) == [("start", 0), ("stop", 2), ("end", 2)]
+
+
+def test_a_run_that_failed_says_with_what(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no more"):
+        fit(tmp_path, hl.on("train_step_end", at="2st")(fails))
+    session = RunFile.read(tmp_path).sessions[-1]
+    assert (session.status, session.reason, session.last_step) == ("failed", "ValueError: no more", 2)
+    assert events(tmp_path) == [("start", 0), ("exception", 2)]
+
+
+def test_an_interrupt_and_a_signal_are_told_apart(tmp_path: Path) -> None:
+    fit(tmp_path / "a", hl.on("train_step_end", at="2st")(lambda run: signal.raise_signal(signal.SIGINT)))
+    with pytest.raises(hl.Preempted):
+        fit(tmp_path / "b", hl.on("train_step_end", at="2st")(lambda run: signal.raise_signal(signal.SIGTERM)))
+    assert [RunFile.read(tmp_path / name).status for name in "ab"] == ["interrupted", "preempted"]
+    assert ("interrupt", 2) in events(tmp_path / "a")
+    assert events(tmp_path / "b")[-2:] == [("checkpoint", 2), ("preempt", 2)]
+
+
+def test_a_callback_that_was_switched_off_is_in_the_timeline_and_the_record(tmp_path: Path) -> None:
+    class Broken(hl.Callback):
+        optional = True
+
+        def on_train_step_end(self, run: hl.Run) -> None:
+            raise KeyError("lost")
+
+    fit(tmp_path, Broken())
+    assert "callback_disabled" in dict(events(tmp_path))
+    (failure,) = RunFile.read(tmp_path).sessions[-1].failures
+    assert "Broken" in failure
+    assert "lost" in failure
+
+
+def test_what_callbacks_cost_is_kept(tmp_path: Path) -> None:
+    result = fit(tmp_path, hl.LambdaCallback(on_epoch_end=lambda run: sum(range(10_000))))
+    (cost,) = RunFile.read(tmp_path).sessions[-1].costs
+    assert (cost.callback, cost.hook, cost.calls) == ("LambdaCallback", "on_epoch_end", 2)
+    assert cost.seconds == pytest.approx(result.costs[0].seconds)
+
+
+def test_each_resume_adds_a_session_and_the_timeline_keeps_what_really_happened(tmp_path: Path) -> None:
+    def at_first(run: hl.Run) -> None:
+        if run.clock.step == 4 and not (tmp_path / "again").exists():
+            (tmp_path / "again").touch()
+            fails(run)
+
+    stop = hl.on("train_step_end")(at_first)
+    with pytest.raises(ValueError, match="no more"):
+        fit(tmp_path, hl.Checkpointer("3st"), stop)
+    fit(tmp_path, hl.Checkpointer("3st"), stop, resume="auto")
+    found = RunFile.read(tmp_path)
+    assert [(s.status, s.first_step, s.last_step) for s in found.sessions] == [("failed", 0, 4), ("finished", 3, 6)]
+    names = [name for name, _ in events(tmp_path)]
+    assert names == ["start", "checkpoint", "exception", "resume", "checkpoint", "end"]
+
+
+KILLED = """
+import os, signal, sys, torch, hookline as hl
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, tiny_data
+kill = hl.on("train_step_end", at="2st")(lambda run: os.kill(os.getpid(), signal.SIGKILL))
+Trainer(max_duration="2ep", folder=sys.argv[1], callbacks=[kill]).fit(
+    TinyModel(), tiny_data(3), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+"""
+
+
+def test_a_run_that_was_killed_is_known_as_such_by_the_next_one(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    assert RunFile.read(tmp_path / "run").status == "running"
+    fit(tmp_path / "run", resume="auto")
+    first, second = RunFile.read(tmp_path / "run").sessions
+    assert (first.status, second.status) == ("failed", "finished")
+    assert "killed" in first.reason
+
+
+def test_a_second_fit_is_a_second_session_of_the_same_run(tmp_path: Path) -> None:
+    trainer, model, loss = Trainer(max_duration="1ep", folder=tmp_path), TinyModel(), nn.CrossEntropyLoss()
+    trainer.fit(model, tiny_data(3), loss=loss, optimizer=torch.optim.SGD)
+    trainer.fit(model, tiny_data(3), loss=loss, optimizer=torch.optim.SGD, extend="1ep")
+    assert [(s.first_step, s.last_step) for s in RunFile.read(tmp_path).sessions] == [(0, 3), (3, 6)]
+
+
+def test_the_own_loop_writes_it_too(tmp_path: Path) -> None:
+    model = TinyModel()
+    with Loop(model, torch.optim.SGD(model.parameters(), 0.1), max_duration="1ep", folder=tmp_path) as loop:
+        for x, y in loop.batches(tiny_data(3)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+    assert RunFile.read(tmp_path).status == "finished"
+
+
+def test_what_writes_nothing_and_an_evaluation_have_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = Trainer(max_duration="1ep", folder=False)
+    trainer.fit(TinyModel(), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    Trainer().evaluate(TinyModel(), tiny_data(1), loss=nn.CrossEntropyLoss())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_cannot_be_read_is_written_anew_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run.json").write_text("{torn")
+    fit(tmp_path)
+    assert "run.json" in caplog.text
+    assert json.loads((tmp_path / "run.json").read_text())["sessions"][0]["status"] == "finished"
+
+
+def test_a_timeline_that_cannot_be_written_does_not_stop_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "events.jsonl").mkdir()
+    assert fit(tmp_path).clock.step == 6
+    assert "events.jsonl could not be written" in caplog.text
+
+
+def test_a_report_that_fails_does_not_fail_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Tells(Trainer):
+        def when_written(self, folder: Path) -> None:
+            raise RuntimeError("no ink")
+
+    result = Tells(max_duration="1ep", folder=tmp_path).fit(
+        TinyModel(), tiny_data(3), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+    )
+    assert result.clock.step == 3
+    assert "no ink" in caplog.text

@@ -1,0 +1,280 @@
+"""No secret reaches a file, and what is none stays readable."""
+
+from __future__ import annotations
+
+import doctest
+import string
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hookline.records import redact as module
+from hookline.records.redact import HIDDEN, is_secret, redact, redact_arguments, redact_text
+
+SECRET_NAMES = [
+    "api_key",
+    "apikey",
+    "API_KEYS",
+    "wandbApiKey",
+    "WANDB_API_KEY",
+    "x-api-key",
+    "wandb.key",
+    "openai_key",
+    "aws_secret_access_key",
+    "aws_access_key_id",
+    "AccountKey",
+    "private_key",
+    "privateKey",
+    "ssh-key",
+    "token",
+    "HF_TOKEN",
+    "hfToken",
+    "GITHUB_TOKEN_PROD",
+    "access_token",
+    "id_token",
+    "new_access_token",
+    "authToken",
+    "authtoken",
+    "refresh_tokens",
+    "password",
+    "db.password",
+    "DB_PASSWD",
+    "smtpPassword",
+    "passphrase",
+    "client_secret",
+    "secrets",
+    "credentials",
+    "Authorization",
+    "set-cookie",
+    "webhook_url",
+    "sig",
+    "X-Amz-Signature",
+]
+HARMLESS_NAMES = [
+    "tokenizer",
+    "tokenizer_name",
+    "max_tokens",
+    "max_new_tokens",
+    "tokens_per_second",
+    "pad_token",
+    "pad_token_id",
+    "padToken",
+    "eos_token",
+    "mask_token",
+    "token_type",
+    "token_dropout",
+    "token_accuracy",
+    "next_token_loss",
+    "image_token",
+    "author",
+    "authority",
+    "sort_key",
+    "primary_key",
+    "image_key",
+    "keyboard",
+    "monkey",
+    "key",
+    "keys",
+    "secretary",
+    "compass",
+    "lr",
+    "",
+    "日本",
+]
+SECRETS = [
+    "sk-proj-abcdEFGH1234ijklMNOP5678",
+    "sk-ant-api03-abcdefghijkl_mnop-qrst",
+    "sk_live_abcdefghijklmnop1234",
+    "gsk_abcdefghijklmnopqrst",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "github_pat_11ABCDEFG0_abcdefghijklmnop",
+    "glpat-abcdefghij_klmnopqrst",
+    "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH",
+    "wandb_v1_abcdefghijklmnop_qrstuvwxyz",
+    "xoxb-1234567890-abcdefghij",
+    "AKIAABCDEFGHIJKLMNOP",
+    "AIzaSyA-abcdefghijklmnopqrstuvwxyz012345",
+    "ya29.a0AfH6SMBabcdefghijklmnop",
+    "npm_abcdefghijklmnopqrstuvwxyz0123456789",
+    "pypi-AgEIcHlwaS5vcmcCJDabcdefghij",
+    "dapi0123456789abcdef0123456789abcdef",
+    "SG.abcdefghijklmnopqrst.abcdefghijklmnopqrstuvwxyz",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
+]
+HARMLESS_TEXTS = [
+    "sketch-book",
+    "task-0123456789-abcdefghijkl",
+    "sk-learn-logistic-regression-pipeline",
+    "e8e97931c0ffee1c0ffee1c0ffee1c0ffee1c0ff",
+    "commit d8a90b0, dirty",
+    "loss: 0.25, acc: 0.91",
+    "The key: practise every day; the second key: sleep.",
+    "Basic training resumed after 3 epochs",
+    "Bearer authentication. It failed",
+    "the next token: apple",
+    "max_tokens=512 tokenizer=gpt2 pad_token=<pad>",
+    "https://example.org/page?id=3#token",
+    "https://example.org:8080/a@b",
+    "s3://bucket/runs/first",
+    "me@example.org wrote: hello",
+    "12:30:05 started",
+    "{'lr': 0.1, 'betas': (0.9, 0.999)}",
+    "hf_hub_download",
+    "C:\\runs\\first",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_name_that_says_secret_hides_its_value_wherever_it_stands(name: str) -> None:
+    assert is_secret(name)
+    assert redact({name: "hunter2"}) == {name: HIDDEN}
+    assert redact({"a": [{name: ["hunter2", "x"]}]}) == {"a": [{name: [HIDDEN, HIDDEN]}]}
+    assert redact({name: {"deeper": {"lr": "hunter2"}}}) == {name: {"deeper": {"lr": HIDDEN}}}
+    for text in (f"{name}=hunter2", f'"{name}": "hunter2 and more"', f"{name} = 'hunter2'", f"--{name} hunter2"):
+        assert "hunter2" not in redact_text(text), text
+    assert "hunter2" not in str(redact_arguments(["x", f"--{name}", "hunter2", f"--{name}=hunter2", f"{name}=hunter2"]))
+
+
+@pytest.mark.parametrize("name", HARMLESS_NAMES)
+def test_the_value_of_a_harmless_name_stays(name: str) -> None:
+    assert not is_secret(name)
+    assert redact({name: "gpt2"}) == {name: "gpt2"}
+    assert redact_text(f"{name}=gpt2") == f"{name}=gpt2"
+    assert redact_arguments([f"--{name}", "gpt2", f"--{name}=gpt2"]) == [f"--{name}", "gpt2", f"--{name}=gpt2"]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_known_prefix_is_hidden_in_any_place(secret: str) -> None:
+    for text in (secret, f"got {secret}.", f"('{secret}',)", f"https://example.org/{secret}/x", f"my_{secret}"):
+        assert secret not in redact_text(text), text
+    assert redact({"note": secret, secret: [1]}) == {"note": HIDDEN, HIDDEN: [1]}
+    assert redact_arguments(["run", secret]) == ["run", HIDDEN]
+
+
+@pytest.mark.parametrize("text", HARMLESS_TEXTS)
+def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
+    assert redact_text(text) == text
+    assert redact({"note": [text]}) == {"note": [text]}
+    assert redact_arguments([text]) == [text]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:hunter2@example.org/x?page=2", "https://[redacted]@example.org/x?page=2"),
+        ("https://me:hun@ter2@example.org", "https://[redacted]@example.org"),
+        ("https://hunter2@example.org", "https://[redacted]@example.org"),
+        ("postgresql+psycopg://u:hunter2@db:5432/runs", "postgresql+psycopg://[redacted]@db:5432/runs"),
+        ("https://h/?a=1&token=hunter2&b=2", "https://h/?a=1&token=[redacted]&b=2"),
+        ("https://h/b?sv=1&sig=hunter2%3D&se=3", "https://h/b?sv=1&sig=[redacted]&se=3"),
+        ("https://h/services/T00/B00/" + "hunter2" * 3, "https://h/services/T00/B00/[redacted]"),
+        ("https://h/bot123:" + "hunter2" * 3 + "/send", "https://h/bot123:[redacted]/send"),
+        ("AccountName=me;AccountKey=hunter2==;Suffix=net", "AccountName=me;AccountKey=[redacted];Suffix=net"),
+        ("Authorization: Basic hunter2\nAccept: x", "Authorization: [redacted]\nAccept: x"),
+        ("> Authorization: Digest a=b, hunter2", "> Authorization: [redacted]"),
+        ("{'Authorization': 'Bearer hunter2', 'x': 1}", "{'Authorization': '[redacted]', 'x': 1}"),
+        ("sent Bearer hunter2.abc-def", "sent Bearer [redacted]"),
+        ("Cookie: a=1; b=hunter2\nnext", "Cookie: [redacted]\nnext"),
+        ('password="hun ter2", lr=0.1', 'password="[redacted]", lr=0.1'),
+        ("password='hunter\\'2' next", "password='[redacted]' next"),
+        ("token=b'hunter2'", "token='[redacted]'"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\nx", "[redacted]\nx"),
+        ("-----BEGIN PRIVATE KEY-----\nhunter2", "[redacted]"),
+    ],
+)
+def test_a_secret_in_an_address_a_header_or_a_quotation_is_hidden_and_the_rest_stays(text: str, shown: str) -> None:
+    assert redact_text(text) == shown
+    assert redact_text(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--token", "hunter2", "data"], ["--token", HIDDEN, "data"]),
+        (["--token=hun=ter 2,x"], [f"--token={HIDDEN}"]),
+        (["wandb.api_key=hun,ter 2"], [f"wandb.api_key={HIDDEN}"]),
+        (["+logger/auth.token=hunter2"], [f"+logger/auth.token={HIDDEN}"]),
+        (["--token", "--lr", "0.1"], ["--token", "--lr", "0.1"]),
+        (["--header", "Authorization: Bearer hunter2"], ["--header", f"Authorization: {HIDDEN}"]),
+        (["--url", "https://me:hunter2@h/?token=hunter2&b=2"], ["--url", f"https://{HIDDEN}@h/?token={HIDDEN}&b=2"]),
+        (["--tokenizer", "gpt2", "--max-tokens", "5"], ["--tokenizer", "gpt2", "--max-tokens", "5"]),
+        ([], []),
+    ],
+)
+def test_a_command_line_shows_everything_but_its_secrets(arguments: list[str], shown: list[str]) -> None:
+    assert redact_arguments(arguments) == shown
+
+
+def test_a_password_may_be_a_number_and_a_count_of_tokens_is_none() -> None:
+    tree = {"db_password": 123456, "token": 512, "use_auth": True, "secret": None, "lr": 0.1}
+    assert redact(tree) == {"db_password": HIDDEN, "token": 512, "use_auth": True, "secret": None, "lr": 0.1}
+
+
+def test_a_special_token_is_shown_and_a_password_in_brackets_is_not() -> None:
+    assert redact({"boi_token": "<image>", "password": "<hunter2>"}) == {"boi_token": "<image>", "password": HIDDEN}
+
+
+def test_bytes_and_sets_hide_secrets_too_and_what_was_given_is_not_changed() -> None:
+    given: dict[str, Any] = {"password": b"hunter2", "hosts": {"https://u:p@h"}, "raw": b"ok"}
+    assert redact(given) == {"password": HIDDEN, "hosts": [f"https://{HIDDEN}@h"], "raw": b"ok"}
+    assert given["password"] == b"hunter2"
+
+
+SIGNS = [
+    "://",
+    "--",
+    "://u:p@",
+    "Bearer ",
+    "Authorization: ",
+    "=b'",
+    "\\'",
+    "hunter2",
+    "://x@",
+    "@",
+    HIDDEN,
+    HIDDEN[:-1],
+]
+FRAGMENTS = st.sampled_from([*SECRET_NAMES, *HARMLESS_NAMES, *SECRETS, *HARMLESS_TEXTS, *SIGNS, *string.printable])
+TEXTS = st.lists(FRAGMENTS | st.text(max_size=5), max_size=8).map("".join)
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS | st.integers(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(text=TEXTS)
+@example(text="token=[redacted]x")
+@example(text="AKIAABCDEFGHIJKLMNOPsk-proj-abcdEFGH1234ijklMNOP5678")
+@example(text='password="[redacted]')
+def test_what_was_redacted_once_stays_as_it_is(text: str) -> None:
+    once = redact_text(text)
+    assert redact_text(once) == once
+
+
+@given(tree=TREES)
+def test_any_tree_is_redacted_without_an_error_and_only_once(tree: Any) -> None:
+    once = redact(tree)
+    assert repr(redact(once)) == repr(once)
+
+
+@given(arguments=st.lists(TEXTS))
+def test_any_command_line_keeps_its_length(arguments: list[str]) -> None:
+    once = redact_arguments(arguments)
+    assert len(once) == len(arguments)
+    assert redact_arguments(once) == once
+
+
+@pytest.mark.parametrize(
+    "part", ["a", "a.b-", "sk-", "eyJaaaaaaaa-", "token: '", "--a ", "://", "a@", "a  :", "Bearer ", "authorization :"]
+)
+def test_a_long_text_is_read_once_and_not_by_its_square(part: str) -> None:
+    """A megabyte in an error message must not stop a run: by its square this would take hours."""
+    redact_text(part * (1_000_000 // len(part)))
+
+
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(module).failed == 0

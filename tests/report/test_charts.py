@@ -1,0 +1,96 @@
+"""Curves that are looked at together stand together."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hookline.report.charts import ALL_POINTS, by_name, curve, plan, section_title, share
+from hookline.report.downsample import POINTS
+from hookline.report.series import Series
+
+
+def charts(*names: str) -> list[tuple[str, str, list[str]]]:
+    return [(chart.section, chart.title, [line.name for line in chart.lines]) for chart in plan(names)]
+
+
+def test_training_and_validation_of_one_metric_are_in_one_chart() -> None:
+    names = ["val/loss", "train/loss_epoch", "train/acc", "train/loss", "test/loss", "val/acc"]
+    assert charts(*names) == [
+        ("metrics", "loss", ["train/loss", "train/loss_epoch", "val/loss", "test/loss"]),
+        ("metrics", "acc", ["train/acc", "val/acc"]),
+    ]
+
+
+def test_every_loader_of_an_evaluation_is_in_the_chart_of_its_metric() -> None:
+    (chart,) = plan(["train/loss", "val/easy/loss", "val/hard/loss"])
+    assert [line.label for line in chart.lines] == ["train", "val easy", "val hard"]
+
+
+def test_the_loss_comes_first_then_what_both_have_then_the_rest() -> None:
+    assert [title for _, title, _ in charts("train/a", "train/z", "val/z", "train/loss")] == ["loss", "z", "a"]
+
+
+def test_learning_rates_share_a_chart_and_speeds_do_not() -> None:
+    names = ["lr/AdamW/0", "lr/AdamW/1", "speed/samples_per_second", "speed/tokens_per_second"]
+    assert charts(*names) == [
+        ("lr", "lr", names[:2]),
+        ("speed", "samples_per_second", names[2:3]),
+        ("speed", "tokens_per_second", names[3:]),
+    ]
+
+
+def test_fifty_learning_rates_are_not_one_unreadable_chart() -> None:
+    assert len(plan([f"lr/group{number}" for number in range(50)])) == 50
+
+
+def test_no_metric_is_lost_whatever_it_is_called() -> None:
+    names = ["loss", "a/b/c/d", "/", "//", "val/", "train/", "_epoch", "train/_epoch", "🙂/x", "val/a/b/c", " "]
+    assert sorted(line.name for chart in plan(names) for line in chart.lines) == sorted(names)
+    assert sorted(line.name for chart in by_name(names) for line in chart.lines) == sorted(names)
+
+
+def test_sections_have_names_for_people_and_a_fixed_order() -> None:
+    names = ["device/cpu", "zebra/x", "speed/x", "train/loss", "memory/x", "lr/x", "apple/x"]
+    sections = [section for section, _, _ in charts(*names)]
+    assert sections == ["metrics", "lr", "speed", "memory", "device", "apple", "zebra"]
+    assert [section_title(section) for section in sections[1:3]] == ["Learning rate", "Throughput"]
+    assert section_title("zebra") == "zebra"
+
+
+def test_runs_are_compared_by_full_name_with_validation_before_training() -> None:
+    titles = [chart.title for chart in by_name(["train/acc", "test/loss", "train/loss", "val/loss", "lr/x"])]
+    assert titles == ["val/loss", "train/loss", "test/loss", "train/acc", "lr/x"]
+
+
+# -- the points --------------------------------------------------------------------------------------
+
+
+def series(values: list[float]) -> Series:
+    found = Series("train/loss", "step")
+    for place, value in enumerate(values):
+        found.add(10 * (place + 1), 0, float(place), value)
+    return found
+
+
+def test_a_curve_comes_back_from_its_differences() -> None:
+    found = curve(series([0.5, math.nan, math.inf, 0.123456789]), POINTS)
+    assert found["x"] == [10, 10, 10, 10]
+    assert found["y"] == [0.5, "nan", "inf", 0.123457]
+    assert "mean" not in found
+
+
+def test_a_long_curve_says_how_many_values_it_stands_for_and_has_means() -> None:
+    found = curve(series([float(place % 9) for place in range(9_000)]), POINTS)
+    assert found["count"] == 9_000
+    assert len(found["y"]) <= POINTS
+    assert sum(found["x"]) == 90_000
+    assert found["mean"]["y"] == [4.0] * (POINTS // 4)  # each bucket is two whole periods of 0 … 8
+
+
+@pytest.mark.parametrize("curves", [1, 10, 60, 61, 200, 1_000])
+def test_many_curves_share_the_room_of_the_page(curves: int) -> None:
+    assert share(curves) <= POINTS
+    assert share(curves) * curves <= ALL_POINTS
+    assert share(curves) >= 28

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hookline.cli.main import main
+
+
+@pytest.fixture
+def runs(samples: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.chdir(tmp_path)
+    samples.make_run(tmp_path / "one", rows=60)
+    samples.make_run(tmp_path / "two", rows=60, seed=1, config={"lr": 0.01, "scheduler": "[red]cosine[/red]"})
+    return ["one", "two"]
+
+
+def lines(text: str) -> dict[str, list[str]]:
+    """The rows of the tables: the first cell and the others."""
+    cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()]
+    return {row[0]: row[1:] for row in cells if len(row) == 3}
+
+
+def test_the_terminal_lists_what_differs_and_the_page_is_written(
+    runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *runs]) == 0
+    text = capsys.readouterr().out
+    table = lines(text)
+    assert table["setting"] == ["cifar/one", "cifar/two"]
+    assert table["config: lr"] == ["0.0003", "0.01"]
+    assert table["config: scheduler"] == ["—", "[red]cosine[/red]"]
+    assert table["trainer: seed"] == ["0", "1"]
+    assert "config: batch_size" not in table
+    assert {"val/loss", "train/loss", "test/acc"} <= set(table)
+    assert "lr/AdamW" not in table  # the same in both
+    assert text.splitlines()[-1] == "compare.html"
+    assert (tmp_path / "compare.html").read_text().startswith("<!doctype html>")
+
+
+def test_only_the_table(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *runs, "--table"]) == 0
+    assert "val/loss" in capsys.readouterr().out
+    assert not (tmp_path / "compare.html").exists()
+
+
+def test_the_page_can_be_written_elsewhere(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *runs, "--output", "page.html"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "page.html"
+    assert (tmp_path / "page.html").exists()
+
+
+def test_runs_that_are_the_same_say_so(
+    samples: ModuleType, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples.make_run(tmp_path / "again", rows=60)
+    assert main(["compare", "one", "again", "--table"]) == 0
+    text = capsys.readouterr().out
+    assert "No setting differs." in text
+    assert "No final metric differs." in text
+
+
+def test_control_codes_in_a_name_do_not_reach_the_terminal(
+    samples: ModuleType, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples.make_run(tmp_path / "odd", rows=60, name="\x1b[31mred\x07", config={"\x1b]0;title\x07": "\x9b2J"})
+    assert main(["compare", "one", "odd", "--table"]) == 0
+    assert not set("\x1b\x07\x9b") & set(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["one"], "one run alone, one, differs from nothing: give two or more"),
+        (["one", "two", "./one"], "one and one are the same run: give each once"),
+        (["one", "none"], "none is no run: there is no such folder"),
+        (["one", "empty"], "empty has no metrics: there is nothing to compare"),
+        (["one", "two", "--table", "--output", "x.html"], "--table writes no page"),
+        (["one", "two", "--output", "none/x.html"], "none/x.html cannot be written"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(
+    arguments: list[str], said: str, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "metrics.jsonl").touch()
+    assert main(["compare", *arguments]) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("hookline compare: ")
+    assert said in text
+    assert text.count("\n") == 1
+    assert not (tmp_path / "compare.html").exists()

@@ -1,0 +1,138 @@
+"""The report as a whole: it is made of any run, is small, and is written in one piece."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hookline.records import EventRow, MetricRow, to_json
+from hookline.report import compare_data, page_data, read_run, render_compare, render_report, write_report
+from hookline.report.page import Live
+from hookline.report.read import RunData
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found = re.search('<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_the_page_shows_the_data_that_was_asked_for(samples: ModuleType, tmp_path: Path) -> None:
+    run = read_run(samples.make_run(tmp_path / "run", rows=300))
+    shown = data_of(render_report(run))
+    assert (shown.pop("live"), shown.pop("made_by")) == (None, "Hookline 0.1.0")
+    assert shown == json.loads(json.dumps(page_data(run)))
+
+
+def test_every_line_of_a_chart_has_its_curve(samples: ModuleType, tmp_path: Path) -> None:
+    one, two = (read_run(samples.make_run(tmp_path / name, rows=120, status=name)) for name in ("finished", "failed"))
+    for data in (page_data(one), compare_data([one, two])):
+        lines = [(line["run"], line["name"]) for chart in data["charts"] for line in chart["lines"]]
+        assert sorted(lines) == sorted((run, name) for run, curves in enumerate(data["curves"]) for name in curves)
+        assert len(data["clocks"]) == len(data["curves"]) == len(data["runs"])
+
+
+def test_a_run_with_nothing_in_it_has_a_page(tmp_path: Path) -> None:
+    assert data_of(render_report(RunData(tmp_path)))["charts"] == []
+    (tmp_path / "metrics.jsonl").write_text(
+        to_json(EventRow("exception", 0, 0, 0.1, "ValueError: before step 1")) + "\n"
+    )
+    data = data_of(write_report(tmp_path).read_text())
+    assert (data["status"]["key"], data["status"]["reason"]) == ("failed", "ValueError: before step 1")
+
+
+def test_what_could_not_be_read_is_said(samples: ModuleType, tmp_path: Path) -> None:
+    folder = samples.make_run(tmp_path / "run", rows=60)
+    (folder / "run.json").unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("torn\ntorn\n")
+    assert page_data(read_run(folder))["notes"] == [
+        "run.json is missing; settings, costs and environment are not known.",
+        "2 lines of metrics.jsonl could not be read.",
+    ]
+
+
+def test_a_curve_that_is_not_drawn_whole_is_said_to_be_so(tmp_path: Path) -> None:
+    rows = (MetricRow("train/loss", step, 0, float(step % 7), "step", 0.0) for step in range(1, 5_001))
+    (tmp_path / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    data = page_data(read_run(tmp_path))
+    assert "at most 2,000 points" in data["notes"][-1]
+    assert "All 5,000 rows" in data["notes"][-1]
+    assert data["numbers"][0]["count"] == 5_000
+
+
+def test_two_hundred_metrics_and_pictures_make_a_page_of_under_five_megabytes(
+    samples: ModuleType, tmp_path: Path
+) -> None:
+    folder = samples.make_run(tmp_path / "run", rows=100_000, extra_metrics=200, odd=True)
+    assert write_report(folder).stat().st_size < 5_000_000
+
+
+def test_the_page_is_written_in_one_piece(samples: ModuleType, tmp_path: Path) -> None:
+    folder = samples.make_run(tmp_path / "run", rows=60)
+    (folder / "report.html").write_text("the old one")
+    before = sorted(path.name for path in folder.iterdir())
+    assert write_report(folder) == folder / "report.html"
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert "the old one" not in (folder / "report.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(samples: ModuleType, tmp_path: Path) -> None:
+    folder = samples.make_run(tmp_path / "run", rows=60)
+    (folder / "report.html").mkdir()
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(OSError, match=r"report\.html"):
+        write_report(folder)
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_live_page_knows_whom_to_ask(samples: ModuleType, tmp_path: Path) -> None:
+    run = read_run(samples.make_run(tmp_path / "run", rows=60))
+    live = data_of(render_report(run, Live("/data?run=1", "v7", home="/")))["live"]
+    assert live == {"url": "/data?run=1", "version": "v7", "every": 2.0, "home": "/"}
+
+
+# -- several runs ------------------------------------------------------------------------------------
+
+
+def test_the_comparison_lists_exactly_what_differs(samples: ModuleType, tmp_path: Path) -> None:
+    one = read_run(samples.make_run(tmp_path / "one", rows=60))
+    two = read_run(samples.make_run(tmp_path / "two", rows=60, config={"lr": 0.1, "new": None}))
+    data = data_of(render_compare([one, two]))
+    assert [(row["group"], row["name"], row["texts"]) for row in data["settings"]["rows"]] == [
+        ("config", "lr", ["0.0003", "0.1"]),
+        ("config", "new", [None, "None"]),
+        ("command", "arguments", ["train.py --lr 0.0003 --width 64", "train.py --lr 0.1 --width 64"]),
+    ]
+    assert data["metrics"]["rows"] == []  # the same seed: the very same numbers
+    assert [run["title"] for run in data["runs"]] == ["cifar/one", "cifar/two"]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(samples: ModuleType, tmp_path: Path) -> None:
+    runs = [read_run(samples.make_run(tmp_path / part / "run", rows=60, name="same")) for part in ("a", "b")]
+    assert [run["title"] for run in compare_data(runs)["runs"]] == ["cifar/same (a/run)", "cifar/same (b/run)"]
+
+
+# -- without scripts ---------------------------------------------------------------------------------
+
+
+def test_a_browser_without_scripts_shows_the_final_numbers(samples: ModuleType, tmp_path: Path) -> None:
+    run = read_run(samples.make_run(tmp_path / "run", rows=60, status="failed", reason="<b>ValueError</b>"))
+    found = re.search("<noscript>(.*?)</noscript>", render_report(run), re.DOTALL)
+    assert found is not None
+    assert f"<td>val/loss</td><td>{run.series['val/loss'].values[-1]:.6g}</td>" in found[1]
+    assert "failed: &lt;b&gt;ValueError&lt;/b&gt;" in found[1]
+
+
+def test_a_browser_without_scripts_shows_what_differs(samples: ModuleType, tmp_path: Path) -> None:
+    one = read_run(samples.make_run(tmp_path / "one", rows=60))
+    two = read_run(samples.make_run(tmp_path / "two", rows=60, seed=1, config={"<i>": "<script>"}))
+    found = re.search("<noscript>(.*?)</noscript>", render_compare([one, two]), re.DOTALL)
+    assert found is not None
+    assert "<td>&lt;i&gt;</td><td>—</td><td>&lt;script&gt;</td>" in found[1]

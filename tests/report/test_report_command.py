@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hookline.cli.main import main
+
+
+def test_the_report_is_written_and_its_path_is_printed(
+    samples: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = samples.make_run(tmp_path / "run", rows=60)
+    assert main(["report", str(folder)]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert path == folder / "report.html"
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_the_report_can_be_written_elsewhere(
+    samples: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = samples.make_run(tmp_path / "run", rows=60)
+    assert main(["report", str(folder), "--output", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "page.html")
+    assert (tmp_path / "page.html").exists()
+    assert not (folder / "report.html").exists()
+
+
+def test_a_run_that_failed_before_its_first_metric_has_a_report(samples: ModuleType, tmp_path: Path) -> None:
+    folder = samples.make_run(tmp_path / "run", rows=60, status="failed")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text(lines[-1] + "\n")
+    assert '"exception"' in lines[-1]
+    assert main(["report", str(folder)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda folder: None, "there is no such folder"),
+        (lambda folder: folder.mkdir(), "it has neither metrics.jsonl nor run.json"),
+        (lambda folder: folder.write_text("x"), "it is a file; give the run's folder"),
+        (lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").touch()), "has no metrics: nothing was logged yet"),
+        (lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").write_text("x\n")), "1 lines could not be read"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_one_line_with_code_2(
+    make: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "run")  # type: ignore[operator]
+    assert main(["report", str(tmp_path / "run")]) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("hookline report: ")
+    assert said in text
+    assert text.count("\n") == 1
+
+
+def test_a_place_that_cannot_be_written_is_said(
+    samples: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = samples.make_run(tmp_path / "run", rows=60)
+    assert main(["report", str(folder), "--output", str(tmp_path / "none" / "page.html")]) == 2
+    assert "page.html cannot be written: No such file or directory" in capsys.readouterr().err
