@@ -257,7 +257,7 @@ def _lightning(problem: Problem, callbacks: int, batches: Batches) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "the loader does not have many workers", and the like
-        _silence("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda")
+        silence("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda")
         trainer = Trainer(
             max_epochs=1,
             accelerator="cpu",
@@ -271,6 +271,6 @@ def _lightning(problem: Problem, callbacks: int, batches: Batches) -> None:
         trainer.fit(Module(), batches)
 
 
-def _silence(*names: str) -> None:
+def silence(*names: str) -> None:
     for name in names:
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from dispatch import event_cost
 from imports import import_time
 from memory import memory_growth
+from record_stream import record_stream
+from report_size import report_size
 from rich.console import Console
 from rich.progress import track
 from table import Section, show
@@ -23,10 +25,13 @@ class Sizes:
     repeats: int
     processes: int
     epochs: int
+    steps: int
+    """Of a run with sinks in trouble."""
+    records: int
 
 
-FULL = Sizes(rounds=60, repeats=50, processes=15, epochs=100)
-QUICK = Sizes(rounds=6, repeats=10, processes=3, epochs=2)
+FULL = Sizes(rounds=60, repeats=50, processes=15, epochs=100, steps=8_000, records=1_000_000)
+QUICK = Sizes(rounds=6, repeats=10, processes=3, epochs=2, steps=1_000, records=50_000)
 
 
 def _step(sizes: Sizes, rounds: int) -> Section:
@@ -71,6 +76,26 @@ def _background(sizes: Sizes, rounds: int) -> Section:
     return async_saves(_bar("background saves", min(sizes.processes, rounds)))
 
 
+def _logging(sizes: Sizes, rounds: int) -> Section:
+    from logging_cost import logging_cost
+
+    return logging_cost(lambda label: _bar(label, rounds))
+
+
+def _sinks(sizes: Sizes, rounds: int) -> Section:
+    from sink_trouble import sink_trouble
+
+    return sink_trouble(sizes.steps, _bar("sinks in trouble", min(sizes.processes, rounds)))
+
+
+def _stream(sizes: Sizes, rounds: int) -> Section:
+    return record_stream(sizes.records)
+
+
+def _report(sizes: Sizes, rounds: int) -> Section:
+    return report_size(sizes.records, min(3, rounds))
+
+
 BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "step": _step,
     "null": _null,
@@ -80,6 +105,10 @@ BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "feed": _feed,
     "save": _save,
     "background": _background,
+    "logging": _logging,
+    "sinks": _sinks,
+    "stream": _stream,
+    "report": _report,
 }
 
 

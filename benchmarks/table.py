@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 MISSED = "missed"
-LIBRARIES = ("torch", "pytorch-ignite", "lightning")
+LIBRARIES = ("torch", "pytorch-ignite", "lightning", "tensorboard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,13 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 def verdict(met: bool) -> str:
     return "met" if met else MISSED
+
+
+def judged(value: float, limit: float, bare: float, set_at: float) -> str:
+    """By the limit itself; or, where a bare step takes longer than where the limit was set, by its share of one."""
+    if value <= limit:
+        return verdict(True)
+    return "met by share" if value / bare <= limit / set_at else MISSED
 
 
 def _coloured(verdict: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torchmetrics.classification import MulticlassF1Score
 
 from hookline import callbacks
 from hookline.events import Callback
@@ -39,10 +40,34 @@ WAYS: dict[str, tuple[Make, ...]] = {
         lambda cls: cls(),
         lambda cls: cls(on_train_step_end=lambda run: run.log({"twice": 2.0}), around_eval=_around),
     ),
+    "DerivedMetric": (lambda cls: cls("val/double", _double, reads=("val/loss",)),),
+    "Metrics": (
+        lambda cls: cls({"f1": MulticlassF1Score(3), "hits": _hits}),
+        lambda cls: cls({"f1": MulticlassF1Score(3), "hits": _hits}, stages=("train", "val", "test")),
+    ),
+    "PrintMetrics": (lambda cls: cls(), lambda cls: cls(("val/*", "lr/*"), every="2st")),
+    "RenameMetric": (
+        lambda cls: cls({"val/acc": "val/accuracy"}),
+        lambda cls: cls({"train/loss": "train/nll"}, keep=True),
+    ),
+    "HistoryPlot": (
+        lambda cls: cls(),
+        lambda cls: cls("loss", every="2st", formats=("png", "pdf"), log_y=True, log=False),
+    ),
+    "ImageSamples": (
+        lambda cls: cls(inputs=_squares),
+        lambda cls: cls("2st", 2, "train", inputs=_squares, classes=("a", "b", "c")),
+    ),
+    "LRMonitor": (lambda cls: cls(), lambda cls: cls(momentum=True, weight_decay=True)),
+    "MemoryMonitor": (lambda cls: cls(), lambda cls: cls(children=True)),
+    "ModelSummary": (lambda cls: cls(), lambda cls: cls(1, flops=False, print=False)),
+    "SpeedMonitor": (lambda cls: cls(), lambda cls: cls(3, data_wait=True, peak=1e12)),
     "ProgressBar": (
         lambda cls: cls(),
         lambda cls: cls(style="plain"),
         lambda cls: cls(style="rich", every="2st"),
+        lambda cls: cls(style="tqdm"),
+        lambda cls: cls(style="notebook"),
         lambda cls: cls(("train/loss", "val/acc"), style=None),
     ),
 }
@@ -50,6 +75,18 @@ WAYS: dict[str, tuple[Make, ...]] = {
 
 SKIP: dict[str, tuple[str, ...]] = {}
 """By name of a callback: the rules that cannot hold for it. Each needs its reason beside it."""
+
+
+def _double(metrics: Any) -> Any:
+    return metrics["val/loss"] * 2
+
+
+def _hits(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(-1) == targets).float().mean()
+
+
+def _squares(run: Any) -> Any:
+    return run.batch[0].reshape(-1, 1, 2, 2)
 
 
 def _around(run: Any) -> Iterator[None]:

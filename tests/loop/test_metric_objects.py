@@ -371,6 +371,12 @@ def test_a_name_is_a_number_or_an_object() -> None:
         fit(Measured(accuracy()), log)
 
 
+def test_a_key_of_a_collection_that_is_logged_as_a_number_is_refused() -> None:
+    """One of the two would be lost."""
+    with pytest.raises(MetricError, match="val/loss: a metric object is logged, and before it was a number"):
+        fit(Measured(val=tm.MetricCollection({"loss": accuracy()}), name=None), val=VAL)
+
+
 def test_an_object_has_no_step_of_its_own_and_one_alone_needs_a_name() -> None:
     class Dated(Measured):
         def measure(self, run: Any, metric: Any, outputs: Tensor, batch: Any) -> None:

@@ -131,6 +131,8 @@ def test_between_intervals_nothing_is_read_from_the_device(optimizer: Any, log_e
     callbacks = [Logs(), hl.LRMonitor(), hl.SpeedMonitor(), hl.ProgressBar(style=None)]
     with Reads() as ours:
         look = hl.on("train_step_end", at=f"{steps}st")(lambda run: seen.append(ours.count))
-        trainer = Trainer(max_duration=f"{steps + 5}st", log_every=log_every, folder=False, callbacks=[*callbacks, look])
+        trainer = Trainer(
+            max_duration=f"{steps + 5}st", log_every=log_every, folder=False, callbacks=[*callbacks, look]
+        )
         trainer.fit(nn.Linear(4, 2), data, loss=nn.CrossEntropyLoss(), optimizer=lambda p: optimizer(p, lr=0.1))
     assert seen == [bare.count]

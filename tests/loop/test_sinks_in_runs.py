@@ -68,7 +68,9 @@ class Server(BaseHTTPRequestHandler):
 def fit(folder: Any = False, *callbacks: Any, **options: Any) -> tuple[hl.Result, dict[str, torch.Tensor]]:
     torch.manual_seed(0)
     model = TinyModel()
-    trainer = Trainer(**{"max_duration": "20ep", "log_every": "1st", "folder": folder, "callbacks": callbacks} | options)
+    trainer = Trainer(
+        **{"max_duration": "20ep", "log_every": "1st", "folder": folder, "callbacks": callbacks} | options
+    )
     result = trainer.fit(model, tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.Adam)
     return result, model.state_dict()
 

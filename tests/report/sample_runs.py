@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,20 +79,21 @@ def make_run(
     events: tuple[EventRow, ...] = (),
     callbacks: tuple[CallbackEntry, ...] = (),
 ) -> Path:
-    """A run of an image classifier with about ``rows`` metric rows; ``run.json``, ``metrics.jsonl`` and pictures.
+    """A run of an image classifier with about ``rows`` metric rows: ``run.json``, both files of rows, and pictures.
 
     ``odd`` puts NaN and infinities into it, ``extra_metrics`` makes it log so many more names, ``events`` and
     ``callbacks`` are added to its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     maker = _Maker(folder, rows, seed, extra_metrics, odd, media)
-    with (folder / "metrics.jsonl").open("w", encoding="utf-8") as file:
-        for row in maker.rows():
-            file.write(to_json(row) + "\n")
-        for row in (*maker.ending(status, REASONS[status] if reason is None else reason), *events):
-            file.write(to_json(row) + "\n")
-    about = _about(project, folder.name if name is None else name, seed, {**CONFIG, **(config or {})}, callbacks)
     said = REASONS[status] if reason is None else reason
+    with (
+        (folder / "metrics.jsonl").open("w", encoding="utf-8") as metrics,
+        (folder / "events.jsonl").open("w", encoding="utf-8") as timeline,
+    ):
+        for row in chain(maker.rows(), maker.ending(status, said), events):
+            (timeline if isinstance(row, EventRow) else metrics).write(to_json(row) + "\n")
+    about = _about(project, folder.name if name is None else name, seed, {**CONFIG, **(config or {})}, callbacks)
     for session in maker.sessions(status, said):
         about = about.with_session(session)
     about.write(folder)

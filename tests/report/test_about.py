@@ -37,7 +37,7 @@ def test_without_a_run_file_the_events_tell_how_it_ended(samples: ModuleType, tm
     folder = samples.make_run(tmp_path / "run", rows=60, status=status)
     (folder / "run.json").unlink()
     assert status_of(read_run(folder))["key"] == status
-    (folder / "metrics.jsonl").write_text("")
+    (folder / "events.jsonl").write_text("")
     assert status_of(read_run(folder))["key"] == "unknown"
 
 

@@ -112,10 +112,10 @@ def poison(folder: Path, text: str, samples: ModuleType) -> Path:
         TableRow("model/summary", *now, (text, "type"), ((text, text),)),
         HistogramRow(text, *now, (0.0, 1.0, 2.0), (3, 4)),
         FileRow(text, *now, text, 5),
-        EventRow(text, *now, text),
-        EventRow("exception", *now, text),
     ]
+    events = [EventRow(text, *now, text), EventRow("exception", *now, text)]
     (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    (folder / "events.jsonl").write_text("".join(to_json(row) + "\n" for row in events))
     session = SessionEntry(
         STARTED, 0, "failed", STARTED, 2, 1, 0.5, text, text, (CostEntry(text, text, 1, 0.1),), (text,), (text,)
     )
@@ -166,7 +166,7 @@ def test_the_payloads_do_harm_where_they_are_taken_for_markup(browse: Browse, tm
         visit.page.goto((tmp_path / "page.html").as_uri())
         harm += bool(visit.wrong) or visit.page.evaluate(FOREIGN) != ["0 scripts"]
         visit.wrong.clear()
-    assert harm >= 30
+    assert harm >= 25
 
 
 @pytest.mark.parametrize("part", PARTS, ids=str)

@@ -196,8 +196,8 @@ def test_a_new_metric_gets_a_chart_and_an_event_its_place(visit: Any, runs: Path
     page = visit.page
     open_run(visit, "first")
     grow(runs / "digits" / "first", 510, 600, "val/acc")
-    with (runs / "digits" / "first" / "metrics.jsonl").open("a") as file:
-        file.write(to_json(EventRow("exception", 600, 6, 12.0, "OSError: gone")) + "\n")
+    event = EventRow("exception", 600, 6, 12.0, "OSError: gone")
+    (runs / "digits" / "first" / "events.jsonl").write_text(to_json(event) + "\n")
     page.get_by_role("heading", name="acc", exact=True).wait_for()
     page.locator("#timeline").filter(has_text="OSError: gone").wait_for()
 

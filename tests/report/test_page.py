@@ -54,7 +54,7 @@ def test_what_could_not_be_read_is_said(samples: ModuleType, tmp_path: Path) -> 
         file.write("torn\ntorn\n")
     assert page_data(read_run(folder))["notes"] == [
         "run.json is missing; settings, costs and environment are not known.",
-        "2 lines of metrics.jsonl could not be read.",
+        "2 lines of metrics.jsonl or events.jsonl could not be read.",
     ]
 
 

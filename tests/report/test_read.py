@@ -23,7 +23,8 @@ def steps(run: RunReader) -> list[int]:
 
 def test_all_that_was_written_is_read(samples: ModuleType, tmp_path: Path) -> None:
     found = read_run(samples.make_run(tmp_path / "first", rows=600, odd=True))
-    lines = (tmp_path / "first" / "metrics.jsonl").read_text().splitlines()
+    files = [(tmp_path / "first" / f"{name}.jsonl").read_text() for name in ("metrics", "events")]
+    lines = "".join(files).splitlines()
     assert (found.rows, found.damaged, found.trouble) == (len(lines), 0, "")
     assert found.title == "cifar/first"
     series = found.series["train/loss"]
@@ -51,6 +52,16 @@ def test_a_run_without_a_run_file_or_without_rows_is_a_run(tmp_path: Path) -> No
     assert read_run(tmp_path).trouble == "run.json is missing"
     (tmp_path / "metrics.jsonl").rename(tmp_path / "run.json")
     assert read_run(tmp_path).rows == 0
+
+
+def test_the_timeline_stays_when_the_metrics_are_rewound(samples: ModuleType, tmp_path: Path) -> None:
+    folder = samples.make_run(tmp_path / "run", rows=100)
+    reader = RunReader(folder)
+    before = reader.read()
+    (folder / "metrics.jsonl").write_text(line(1))
+    after = reader.read()
+    assert list(after.series) == ["train/loss"]
+    assert after.events == before.events != {}
 
 
 def test_bytes_that_are_no_text_are_counted_and_passed_over(tmp_path: Path) -> None:

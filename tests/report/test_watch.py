@@ -207,6 +207,21 @@ def test_a_request_that_is_none_is_answered_and_the_server_lives_on(served: Any)
     assert served.ask("/").status == 200
 
 
+def test_a_page_that_cannot_be_made_says_why_and_the_others_live_on(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = served.server.site.answer
+
+    def broken(path: str, query: Any) -> Any:
+        return answer(path, query) if path == "/" else {}["no such key"]
+
+    monkeypatch.setattr(served.server.site, "answer", broken)
+    reply = served.ask("/data")
+    assert reply.status == 500
+    assert reply.body == "500 Internal Server Error: this page could not be made: KeyError: 'no such key'\n"
+    assert served.ask("/").status == 200
+
+
 # -- the command -------------------------------------------------------------------------------------
 
 

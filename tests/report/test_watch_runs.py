@@ -13,7 +13,7 @@ import pytest
 
 from hookline.records import EventRow, ImageRow, MetricRow, Record, to_json
 from hookline.records.run_file import RunFile, SessionEntry
-from hookline.report import serve_runs
+from hookline.report import serve_runs, serve_site
 from hookline.report.serve_runs import Glance, Runs
 
 Watch = Callable[[Path], Any]
@@ -75,9 +75,10 @@ def test_a_link_that_leads_outside_is_not_followed(tmp_path: Path, watch: Watch)
     for file in ("metrics.jsonl", "run.json"):
         (inside / f"linked-{file}").mkdir()
         (inside / f"linked-{file}" / file).symlink_to(outside / "secret" / file)
-    (inside / "half").mkdir()
-    write(inside / "half", *rows(1))
-    (inside / "half" / "run.json").symlink_to(outside / "secret" / "run.json")
+    for file in ("run.json", "events.jsonl"):
+        write(inside / f"half-{file}", *rows(1))
+        (outside / "secret" / file).touch()
+        (inside / f"half-{file}" / file).symlink_to(outside / "secret" / file)
     assert [run["name"] for run in watch(inside).list()] == ["own"]
 
 
@@ -131,12 +132,14 @@ def test_the_list_says_how_each_run_stands(tmp_path: Path, watch: Watch) -> None
 HUGE = b'{"kind": "step", "name": "a", "step": 1, "epoch": 1, "value": 1' + b"0" * 400 + b', "seconds": 0}\n'
 TYPES = b'{"kind": "step", "name": 5, "step": "x", "epoch": [], "value": 1, "seconds": 0}\n'
 SESSION = b'"sessions": [{"started": 1, "last_step": "x"}]}'
+STATUS = b'{"started": "", "status": {}}]}'
 ODD_RUNS = {
     "garbage": (b"\x00\xff\n{}\n[]\n[1]\nnull\n" + line("a", 1, 2.0)[:-9] + b"\n", b"{"),
     "types": (TYPES, b"[]"),
     "deep": (b"[" * 100_000 + b"\n", b"[" * 100_000),
     "huge": (HUGE, b""),
     "wrong": (b"", b'{"format": 1, "project": 1, "name": [], "run_id": 2, "started": 3, ' + SESSION),
+    "status": (b"", b'{"format": 1, "project": "", "name": "", "run_id": "", "started": "", "sessions": [' + STATUS),
     "empty": (b"", b""),
 }
 
@@ -150,7 +153,10 @@ def test_files_that_say_nothing_neither_end_the_server_nor_hide_other_runs(tmp_p
     found = served.list()
     assert len(found) == len(ODD_RUNS)
     assert served.ask("/").status == 200
-    assert {served.ask(f"{page}?run={run['id']}").status for run in found for page in ("/show", "/data")} == {200}
+    replies = {
+        (run["name"], page): served.ask(f"{page}?run={run['id']}") for run in found for page in ("/show", "/data")
+    }
+    assert {where: reply.body[:200] for where, reply in replies.items() if reply.status != 200} == {}
 
 
 def test_two_hundred_runs_are_listed_and_any_of_them_opens(tmp_path: Path, watch: Watch) -> None:
@@ -201,6 +207,30 @@ def test_only_the_version_comes_back_when_nothing_is_new(tmp_path: Path, watch: 
         assert second["version"] != first["version"]
         assert second["page"] in ("report", "watch")
         write(tmp_path / "live", *rows(10), how="w")
+
+
+def test_a_page_that_takes_long_to_make_is_made_less_often(
+    tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the server would take a processor from the training that it shows."""
+    clock = iter([0.0, 10.0, 11.0, 99.0, 101.0, 101.0, 101.0])  # asked, made from 0 to 10; asked at 11, 99 and 101
+    monkeypatch.setattr(serve_site, "monotonic", lambda: next(clock))
+    write(tmp_path / "live", *rows(10))
+    served = watch(tmp_path)
+    address = f"/data?run={served.list()[0]['id']}&since="
+    version = served.ask(address).json()["version"]
+    write(tmp_path / "live", *rows(20))
+    assert [set(served.ask(address + version).json()) for _ in range(2)] == [{"version"}] * 2
+    assert steps_of(served.ask(address + version).json()) == [10, 20]
+
+
+def test_an_event_alone_makes_a_page_new(tmp_path: Path, watch: Watch) -> None:
+    write(tmp_path / "live", *rows(10))
+    served = watch(tmp_path)
+    address = f"/data?run={served.list()[0]['id']}&since="
+    version = served.ask(address).json()["version"]
+    (tmp_path / "live" / "events.jsonl").write_text(to_json(EventRow("exception", 10, 1, 1.0, "OSError: gone")) + "\n")
+    assert served.ask(address + version).json()["events"]["rows"][0]["text"] == "OSError: gone"
 
 
 def test_a_run_that_was_resumed_from_an_earlier_step_is_read_anew(tmp_path: Path, watch: Watch) -> None:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import struct
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,12 @@ from hookline.sinks.pump import Pump
 
 GUARD = 100
 
+# MLflow's models still use a way of loading that a newer SQLAlchemy calls old.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The ..noload.. loader strategy is deprecated"),
+    pytest.mark.timeout(300),
+]
+
 NASTY = [
     "größer",
     "日本語/損失",
@@ -60,7 +67,7 @@ NASTY = [
     "nul\x00byte",
     "bell\x07",
     "\x1b[31mred\x1b[0m",
-    "half \ud800 pair",
+    "emoji 🏁 at last",
     "=1+1",
     "+1",
     "-1",
@@ -113,7 +120,7 @@ def every_kind(folder: Path, step: int = 1) -> list[Record]:
         metric(step, "train/loss_epoch", 0.25, "epoch"),
         ImageRow("val/picture", *when, 4, 3, "a caption\nof two lines", "media/x.png", png(4, 3)),
         ImageRow("val/read_back", *when, 4, 3, file="media/x.png"),
-        TextRow("val/text", *when, "to be <b>or</b> not\n\x00 \ud800 日本"),
+        TextRow("val/text", *when, "to be <b>or</b> not\n\x00 日本"),
         TextRow("val/empty", *when, ""),
         TableRow("val/table", *when, ("word", "n"), (("a|b", 1), ("nan", math.nan), (None, True), ("", -math.inf))),
         TableRow("val/nothing", *when, (), ()),
@@ -122,7 +129,7 @@ def every_kind(folder: Path, step: int = 1) -> list[Record]:
         HistogramRow("weights/no_bins", *when, (), (), 0),
         FileRow("notes", *when, "media/notes.txt", 5),
         EventRow("checkpoint", *when, "checkpoints/step-1", 0.25),
-        EventRow("exception", *when, "ValueError: <b>\n日本 \ud800"),
+        EventRow("exception", *when, "ValueError: <b>\n日本"),
         EventRow("end", *when),
     ]
 
@@ -182,8 +189,23 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def nobodys_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No settings or login of whoever runs the tests, and no server."""
+    folder = tmp_path_factory.mktemp("home")
+    for name in [name for name in os.environ if name.startswith(("WANDB_", "MLFLOW_"))]:
+        monkeypatch.delenv(name)
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(folder))
+    monkeypatch.setenv("NETRC", str(folder / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    yield
+    if "wandb" in sys.modules:
+        sys.modules["wandb"].teardown()
+
+
 @pytest.fixture(params=SINKS)
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sink]:
+def sink(request: pytest.FixtureRequest, tmp_path: Path, nobodys_home: None) -> Iterator[Sink]:
     found = made(request.param, tmp_path)
     yield found
     found.close()
@@ -204,7 +226,7 @@ def test_closing_what_was_never_started_is_no_error(sink: Sink) -> None:
 
 
 def test_every_kind_of_record_is_taken_and_nothing_is_lost(sink: Sink, run: Path, begin: Begin) -> None:
-    """Behind a pump, as in a run: NaN, infinities, arrays of any shape, empty tables, half of a surrogate pair."""
+    """Behind a pump, as in a run: NaN, infinities, arrays of any shape, empty tables."""
     pump = Pump("sink", sink, pauses=())
     records = every_kind(run)
     pump.start(begin(run))
@@ -224,6 +246,19 @@ def test_forty_nasty_names_are_taken(sink: Sink, run: Path, begin: Begin) -> Non
     report = pump.close(GUARD)
     assert report.is_well, str(report)
     assert report.written == 160
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_half_of_a_surrogate_pair_costs_no_row(name: str, tmp_path: Path, run: Path, begin: Begin) -> None:
+    """A file's name on the disk of another system becomes one, and then stands in an error or an argument."""
+    half = os.fsdecode(b"caf\xe9")
+    when = (1, 0, 0.0)
+    pump = Pump("sink", made(name, tmp_path), pauses=())
+    pump.start(begin(run))
+    pump.put([metric(1, half), TextRow(half, *when, half), EventRow("exception", *when, half)])
+    pump.put([TableRow("a", *when, (half,), ((half,),)), ImageRow("a", *when, 1, 1, half, half), metric(2)])
+    report = pump.close(GUARD)
+    assert (report.written, report.is_well) == (6, True), str(report)
 
 
 def test_one_object_serves_one_run_after_the_other(sink: Sink, run: Path, begin: Begin) -> None:

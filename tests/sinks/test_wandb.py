@@ -184,6 +184,25 @@ def test_nothing_that_may_hold_a_secret_is_collected(tmp_path: Path, monkeypatch
     assert not list((run / "files").rglob("wandb-metadata.json"))
 
 
+def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("remember")
+    name = "../../../../elsewhere/x"
+    before = set(tmp_path.rglob("*"))
+
+    rows = [
+        TextRow(name, 1, 1, 0.0, "hello"),
+        FileRow(name, 1, 1, 0.0, "notes.txt", 8),
+        TextRow("日" * 400, 1, 1, 0.0, ""),
+    ]
+    write(WandB(), info(tmp_path), rows)
+
+    assert {path.relative_to(tmp_path).parts[0] for path in set(tmp_path.rglob("*")) - before} == {"wandb"}
+    records = read(*runs(tmp_path))
+    row, *_ = history(records)
+    assert row["--/--/--/--/elsewhere/x._type"] == "html-file"
+    assert summary(records)["names/--/--/--/--/elsewhere/x"] == name
+
+
 def test_a_histogram_with_more_bins_than_wandb_takes_loses_none_of_its_values(tmp_path: Path) -> None:
     edges = tuple(float(number) for number in range(1201))
 
@@ -365,15 +384,16 @@ def test_a_resumed_offline_run_becomes_one_run_when_it_is_sent(tmp_path: Path, s
     where = {"WANDB_BASE_URL": server.uri, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
     for run in (first, second):
         command = [sys.executable, "-m", "wandb", "sync", str(run)]
-        subprocess.run(command, check=True, capture_output=True, timeout=HANG, env={**os.environ, **where})
+        env = {**os.environ, **where}
+        subprocess.run(command, check=True, capture_output=True, timeout=HANG, cwd=tmp_path, env=env)
 
     rows = [server.history[line] for line in sorted(server.history)]
     assert [(row["step"], row["train/loss"]) for row in rows] == [(10, 0.1), (20, 0.05), (30, 1 / 30), (40, 0.025)]
     assert [row["_step"] for row in rows] == [0, 1, 2, 3]
 
 
-ONLINE = """
-    import sys, threading
+PUMP = """
+    import sys, time
     from datetime import UTC, datetime
     from pathlib import Path
     from hookline.records import EventRow, MetricRow
@@ -387,8 +407,46 @@ ONLINE = """
     def info(step=0):
         return RunInfo("digits", "first", "a1b2c3", Path(sys.argv[1]), {}, datetime.now(UTC), step, lambda: iter(()))
 
-    pump = Pump("WandB", WandB(mode="online"), pauses=(0.01,))
+    def start(mode=None, step=0):
+        pump = Pump("WandB", WandB(mode=mode), pauses=(0.01,))
+        pump.start(info(step))
+        pump.put(losses(step + 1))
+        return pump
+
+    def wait_until(is_so):
+        while not is_so():
+            time.sleep(0.01)
 """
+
+
+def test_when_the_process_of_wandb_dies_it_is_said_and_the_next_run_has_a_new_one(tmp_path: Path) -> None:
+    done = run_script(
+        PUMP
+        + """
+    import os, signal
+    pump = start()
+    wait_until(lambda: pump.report().written)
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"--pid\\0{os.getpid()}\\0" in (process / "cmdline").read_text():
+                os.kill(int(process.name), signal.SIGKILL)
+        except OSError:
+            pass  # it has ended meanwhile
+    def is_noticed():
+        pump.put(losses(2))  # the first ones may still be on their way
+        return pump.report().dropped
+    wait_until(is_noticed)
+    print(pump.close(200.0).error)
+    print(start(step=2).close(200.0))
+    """,
+        args=[tmp_path],
+        timeout=HANG,
+    )
+    said = done.stdout.splitlines()
+    assert (done.returncode, len(said), said[-1]) == (0, 2, "WandB: 1 rows written"), done
+    assert "Connection" in said[0] or "Pipe" in said[0], said
+    assert "Traceback" not in done.stderr
+    assert [row["step"] for row in history(read(runs(tmp_path)[-1]))] == [3]
 
 
 def test_an_online_run_is_resumed_by_its_id(
@@ -409,13 +467,10 @@ def test_a_server_that_goes_away_neither_stops_the_run_nor_its_end(tmp_path: Pat
     """In a process of its own, which must come to its end; what was not sent is on disk."""
     env = {"WANDB_BASE_URL": server.uri, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
     source = (
-        ONLINE
+        PUMP
         + """
-    import time
-    pump.start(info())
-    pump.put(losses(1))
-    while pump.report().written < 1:
-        time.sleep(0.01)
+    pump = start("online")
+    wait_until(lambda: pump.report().written)
     print("ready", flush=True)
     input()
     pump.put(losses(2, 3))
@@ -441,11 +496,9 @@ def test_a_server_that_goes_away_neither_stops_the_run_nor_its_end(tmp_path: Pat
 def test_online_without_a_login_fails_at_once_and_asks_nothing(tmp_path: Path) -> None:
     """In a terminal, where W&B would ask for a key and wait."""
     source = (
-        ONLINE
+        PUMP
         + """
-    pump.start(info())
-    pump.put(losses(1))
-    print("REPORT", pump.close(100.0))
+    print("REPORT", start("online").close(100.0))
     """
     )
     script = tmp_path / "script.py"

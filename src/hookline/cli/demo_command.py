@@ -77,10 +77,10 @@ def _summary(result: Any) -> Group:
 
 def _costs(result: Any) -> Table:
     table = Table(box=box.SIMPLE, title="What each callback cost", title_style="bold", title_justify="left")
-    table.add_column("callback", no_wrap=True)
+    table.add_column("callback", no_wrap=True, max_width=24)
     table.add_column("hook", no_wrap=True)
     for column in ("calls", "ms", "share"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True, min_width=6)
     for row in result.costs[:8]:
         share = row.seconds / max(result.clock.seconds, 1e-9)
         table.add_row(row.callback, row.hook, f"{row.calls:,}", f"{row.seconds * 1e3:.1f}", f"{share:.2%}")

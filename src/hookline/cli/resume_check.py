@@ -33,9 +33,13 @@ NOT_COMPARED: Final = (
     "about/metrics",
     "*/seconds",
     "state/history/bytes",
+    "state/metrics/newest/speed/*",
+    "state/metrics/newest/time/*",
+    "state/metrics/newest/memory/*",
+    "state/metrics/newest/device/*",
 )
-"""Wall time, also as the text in the rows, and which process it was: these differ between any two runs. The metrics
-are compared in the state, after what they are computed from."""
+"""Wall time, also as the text in the rows and in what monitors measure, and which process it was: these differ between
+any two runs. The metrics are compared in the state, after what they are computed from."""
 
 
 UNSEEDED: Final = ("state/random/python/", "state/random/numpy/")

@@ -15,6 +15,7 @@ from hookline.checkpoint.snapshot import Snapshot
 from hookline.errors import CheckpointMismatchError
 from hookline.events import Callback, Member
 from hookline.events.when import Gate
+from hookline.loop.metric_states import load_metric_states, metric_states, metrics_in
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -47,7 +48,7 @@ def capture_state(loop: Loop) -> dict[str, Any]:
         "course": loop.course.state_dict(),
         "save": loop.saving.due,
         "ended": loop.stop_reason() if loop.course.over else None,
-        "metrics": session.book.state_dict(),
+        "metrics": session.book.state_dict({id(metric): path for path, metric in metrics_by_path(loop).items()}),
         "history": {"bytes": session.rows_written()},
         "messages": state.messages.state_dict(),
         "callbacks": callback_states(loop),
@@ -76,7 +77,7 @@ def restore(loop: Loop, snapshot: Snapshot) -> None:
     state.clock.load_state_dict(saved["clock"])
     session.seed = saved["data"]["seed"]
     loop.saved_feed = saved["data"]["feed"]
-    session.book.load_state_dict(saved["metrics"])
+    session.book.load_state_dict(saved["metrics"], metrics_by_path(loop))
     state.messages.load_state_dict(saved["messages"])
     loop.course.load_state_dict(saved["course"])
     loop.saved_random = saved["random"]
@@ -94,6 +95,7 @@ def _beside_weights(loop: Loop) -> dict[str, Any]:
         "evaluating": [name for name, part in module.named_modules() if not part.training],
         "extra": {name: value for name, value in state.items() if not isinstance(value, Tensor)},
         "task": {} if module is model else _outside(module, model),
+        "metrics": metric_states(module),
     }
 
 
@@ -112,6 +114,7 @@ def _load_model(loop: Loop, weights: Mapping[str, Tensor], beside: Mapping[str, 
         others = _outside(module, model)
         match(others, beside["task"], strict=True) if others or beside["task"] else None
         module.load_state_dict(beside["task"], strict=False)
+    load_metric_states(module, beside.get("metrics", {}))
     frozen, evaluating = set(beside["frozen"]), set(beside["evaluating"])
     for name, parameter in module.named_parameters():
         if parameter.requires_grad == (name in frozen):
@@ -223,12 +226,33 @@ def _held(loop: Loop, callback: Callback) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def metrics_by_path(loop: Loop) -> dict[str, nn.Module]:
+    """The torchmetrics objects that are saved with the task or with a callback."""
+    found = {f"task/{path}": metric for path, metric in metrics_in(loop.session.module)}
+    for member in loop.line.members:
+        if not member.is_task and not member.disabled:
+            for name, part in _held(loop, member.callback):
+                inside = metrics_in(part) if isinstance(part, nn.Module) else ()
+                found.update({f"{member.key}/{name}/{path}": metric for path, metric in inside})
+    return found
+
+
 def _part_state(part: Any) -> Any:
-    return part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    if isinstance(part, nn.Module) and (metrics := metric_states(part)):
+        return {"module": part.state_dict(), "metrics": metrics}
+    return part.state_dict()
 
 
 def _load_part(part: Any, state: Any) -> None:
-    part.set_state(state) if isinstance(part, torch.Generator) else part.load_state_dict(state)
+    if isinstance(part, torch.Generator):
+        part.set_state(state)
+        return
+    if isinstance(part, nn.Module) and isinstance(state.get("metrics"), dict):
+        load_metric_states(part, state["metrics"])
+        state = state["module"]
+    part.load_state_dict(state)
 
 
 def _gates(member: Member[Run]) -> Iterator[tuple[str, list[Gate]]]:

@@ -243,7 +243,8 @@ class Course:
         if self._book.end_interval():
             if not self._monitors_checked:
                 self._monitors_checked = True
-                check_train_monitors(self._line, set(self._book.names()))
+                names = list(self._book.names())
+                check_train_monitors(self._line, {*names, *map(self._book.inner_name, names)})
             self._line.emit(self._line.hooks.metrics_ready)
             self._book.end_interval(of_epoch=False)  # what monitors have just logged is of this step, too
 

@@ -40,7 +40,7 @@ def evaluation(
         loop.requests.leave_evaluation = False
     states = None if silent else loop.saving.states_before_evaluation()
     with saved_if_preempted(loop, stage, states), untouched(loop, stage, list(loaders.values()), silent=silent):
-        depth = book.open_layer()
+        depth = book.open_layer(loop.session.module if silent else None)
         try:
             if not silent:
                 scopes.enter(line.hooks.around_eval)
@@ -53,6 +53,7 @@ def evaluation(
                 if _is_left(loop):
                     break
                 line.emit(line.hooks.eval_loader_end)
+                book.end_loader()
                 state.loader_name = MISSING
             left = _is_left(loop)
             if not left:
@@ -63,9 +64,10 @@ def evaluation(
             found = book.close_layer(keep=not silent and not left)
             metrics = {} if left else found
         except GeneratorExit:
-            layer, name, clock = book.detach_layer(), state.loader_name, loop.clock.eval
             if silent:
+                book.drop_layers(depth)
                 return metrics
+            layer, name, clock = book.detach_layer(), state.loader_name, loop.clock.eval
             loop.handles.leave(
                 scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer, clock), evaluation=True
             )
@@ -122,7 +124,7 @@ def prediction(loop: Loop, loader: Any, *, silent: bool = False) -> Generator[An
     line, scopes, book = loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     with untouched(loop, "predict", [loader], silent=silent):
-        depth = book.open_layer()
+        depth = book.open_layer(loop.session.module if silent else None)
         try:
             if not silent:
                 scopes.enter(line.hooks.around_predict)
@@ -134,7 +136,7 @@ def prediction(loop: Loop, loader: Any, *, silent: bool = False) -> Generator[An
                 scopes.leave(mark)
             book.close_layer(keep=not silent)
         except GeneratorExit:
-            book.detach_layer()
+            book.drop_layers(depth)
             if not silent:
                 loop.handles.leave(scopes, mark, finish=lambda: line.emit(line.hooks.predict_end))
         except BaseException as error:

@@ -30,7 +30,7 @@ from hookline.loop.metric_states import (
 from hookline.loop.quiet import same_random_state
 from hookline.loop.series import LARGEST_ARRAY, number_or_tensor
 
-__all__ = ["MetricObjects", "ObjectSeries", "is_metric_object", "load_metric_states", "metric_states"]
+__all__ = ["MetricObjects", "ObjectSeries", "Values", "is_metric_object", "load_metric_states", "metric_states"]
 
 Values = dict[str, float | Tensor]
 """What was computed, by the name of its row; tensors are still on their device."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hookline.errors import MetricError
+from hookline.loop.metric_names import MetricNames
+from hookline.loop.metric_objects import MetricObjects, Values, is_metric_object
 from hookline.loop.series import FOLD, Group, Series, number_or_tensor, of_samples, to_python, weight_of
 from hookline.records import Kind, MetricRow, Value
 from hookline.run.history import unknown_metric
@@ -23,9 +25,11 @@ REDUCTIONS = ("mean", "sum", "last", "max", "min")
 class Layer:
     """What is pending in training, or in one evaluation."""
 
-    __slots__ = ("dated", "series")
+    __slots__ = ("dated", "objects", "series")
 
-    def __init__(self) -> None:
+    def __init__(self, objects: MetricObjects) -> None:
+        self.objects = objects
+        """The torchmetrics objects among them."""
         self.series: dict[str, Series] = {}
         self.dated: dict[tuple[str, int], Series] = {}
         """Values that were logged with a step of their own."""
@@ -40,7 +44,8 @@ class MetricBook:
     def __init__(self, state: RunState, write: Callable[[list[MetricRow]], None]) -> None:
         self._state = state
         self._write = write
-        self._layers: list[Layer] = [Layer()]
+        self._layers: list[Layer] = [Layer(MetricObjects())]
+        self._names = MetricNames()
         self._groups: dict[tuple[str, ...], Group] = {}
         self._epoch: dict[str, Series] = {}
         self._newest: dict[str, Value] = {}
@@ -51,6 +56,9 @@ class MetricBook:
     # -- writing -------------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None) -> None:
+        if values.__class__ is not dict and is_metric_object(values):
+            self._note_all(values, step)
+            return
         if step is None and len(self._layers) == 1 and len(values) > 1:
             group = self._groups.get(tuple(values))
             if group is not None and group.series[0].reduce == reduce and weight.__class__ is not Tensor:
@@ -60,9 +68,34 @@ class MetricBook:
         if reduce not in REDUCTIONS:
             raise MetricError(f"reduce={reduce!r}: use one of {', '.join(REDUCTIONS)}")
         for name, value in values.items():
-            self._add(self.full_name(name), value, weight, reduce, step)
+            if isinstance(value, nn.Module) and is_metric_object(value):
+                self._note(name, value, step)
+            else:
+                self._add(self.full_name(name), value, weight, reduce, step)
         if step is None and len(self._layers) == 1 and len(values) > 1:
             self._group(values)
+
+    def _note(self, name: str, metric: Any, step: int | None) -> None:
+        """A torchmetrics object: computed when the interval or the evaluation ends."""
+        full = self.full_name(name)
+        if step is not None:
+            raise MetricError(f"{full}: a metric object is computed at the end of its interval; leave step= out")
+        self.claim(full, "a metric object")
+        of_loader = "/" not in name and self._state.loader_name not in (MISSING, None)
+        self._layers[-1].objects.note(full, metric, of_loader=of_loader)
+
+    def _note_all(self, collection: Any, step: int | None) -> None:
+        """``run.log(collection)``: its keys are names."""
+        prefix = self.full_name("all")[:-3]
+        if step is not None or not hasattr(collection, "keys"):
+            raise MetricError(f"run.log({type(collection).__name__}): give it a name, and no step: {{'acc': metric}}")
+        self._layers[-1].objects.note(prefix, collection, of_loader=prefix.count("/") > 1)
+
+    def _claimed(self, rows: Values) -> Values:
+        """The rows of objects: a number that is logged under one of these names would be lost."""
+        for name in rows:
+            self.claim(name, "a metric object")
+        return rows
 
     def _add(self, name: str, value: Any, weight: Any, reduce: str, step: int | None) -> None:
         value = number_or_tensor(name, value)
@@ -88,7 +121,7 @@ class MetricBook:
     def _dated(self, name: str, reduce: str, step: Any) -> Series:
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise MetricError(f"{name}: step={step!r}; give a whole number, 0 or more")
-        last = self._measured.get(name)
+        last = self._measured.get(self._names.shown(name)[0])
         if last is not None and step <= last:
             raise MetricError(
                 f"{name}: step={step} comes after a row of step {last}; the steps of one metric only grow"
@@ -127,14 +160,26 @@ class MetricBook:
             self._full_names[key] = full
         return full
 
+    def rename(self, old: str, new: str, *, keep: bool = False) -> None:
+        """Show a metric under another full name from now on."""
+        self._names.rename(old, new, keep=keep)
+
+    def forget_names(self) -> None:
+        """A new run begins, with callbacks of its own."""
+        self._names.forget()
+
     # -- reading -------------------------------------------------------------------------------
 
     def value(self, name: str) -> Value:
         """The newest value: what is pending in the innermost layer that has it, else the last row."""
-        for layer in reversed(self._layers):
-            series = layer.series.get(name)
+        inner = self._names.inner(name)
+        for layer in () if self._names.is_hidden(name) else reversed(self._layers):
+            series = layer.series.get(inner)
             if series is not None and not series.is_empty:
                 return to_python([series.result()])[0]
+            found = layer.objects.value(inner)
+            if found is not None:
+                return to_python([found])[0]
         if name not in self._newest:
             raise unknown_metric(name, list(self.names()))
         return self._newest[name]
@@ -142,21 +187,33 @@ class MetricBook:
     def names(self) -> Iterator[str]:
         seen = dict.fromkeys(self._newest)
         for layer in self._layers:
-            seen.update(dict.fromkeys(layer.pending()))
+            for name in (*layer.pending(), *layer.objects.names()):
+                seen.update(dict.fromkeys(self._names.shown(name)))
         return iter(seen)
 
-    def measured_now(self) -> dict[str, float]:
-        """The numbers that were measured at this very step."""
-        step = self._state.clock.step
-        return {
-            name: value
-            for name, value in self._newest.items()
-            if isinstance(value, int | float) and self._measured.get(name) == step
-        }
+    def inner_name(self, name: str) -> str:
+        """The name under which a metric is logged that is shown by this one: who renames it reads it."""
+        return self._names.inner(name)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What is pending in training, the open epoch, and the newest values."""
+    def measured_now(self, *, pending: bool = False) -> dict[str, float]:
+        """The numbers that were measured at this very step, those of an evaluation that is open included.
+
+        With ``pending`` also what was logged since the last interval of training has ended.
+        """
+        step = self._state.clock.step
+        found = {name: value for name, value in self._newest.items() if self._measured.get(name) == step}
+        for layer in self._layers[0 if pending else 1 :]:
+            for inner in (*layer.pending(), *layer.objects.names()):
+                found.update({name: self.value(name) for name in self._names.shown(inner)})
+        return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+    def state_dict(self, paths: Mapping[int, str] | None = None) -> dict[str, Any]:
+        """What is pending in training, the open epoch, and the newest values.
+
+        ``paths`` are of the metric objects that are saved with the module or callback that holds them, by ``id``.
+        """
         return {
+            "objects": self._layers[0].objects.state_dict(paths or {}),
             "pending": {name: s.state_dict() for name, s in self._layers[0].series.items()},
             "dated": [(name, step, s.state_dict()) for (name, step), s in self._layers[0].dated.items()],
             "epoch": {name: s.state_dict() for name, s in self._epoch.items()},
@@ -164,8 +221,9 @@ class MetricBook:
             "measured": dict(self._measured),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], by_path: Mapping[str, Any] | None = None) -> None:
         self._epoch = {}
+        self._layers[0].objects.load_state_dict(state.get("objects", {}), by_path or {})
         for series, saved in ((self._layers[0].series, state["pending"]), (self._epoch, state["epoch"])):
             for name, its in saved.items():  # in place: the engine holds the series of the loss
                 series.setdefault(name, Series(its["reduce"])).load_state_dict(its)
@@ -188,15 +246,19 @@ class MetricBook:
         What is logged after the end of an epoch belongs to no epoch's mean.
         """
         pending, dated = self._layers[0].pending(), self._layers[0].dated
-        if not pending and not dated:
+        objects = self._claimed(self._layers[0].objects.end_interval(of_epoch=of_epoch))
+        if not pending and not dated and not objects:
             return False
-        values = to_python([series.result() for series in (*pending.values(), *dated.values())])
+        numbers = [series.result() for series in (*pending.values(), *dated.values())]
+        values = to_python([*numbers, *objects.values()])
         for name, series in pending.items():
             if of_epoch and series.reduce in ("mean", "sum"):
                 self._add_to_epoch(name, series)
             series.clear()
-        self._record(dict(zip(pending, values, strict=False)), "step")
-        self._record_dated(dict(zip(dated, values[len(pending) :], strict=True)), "step")
+        rows = dict(zip(pending, values, strict=False))
+        rows |= zip(objects, values[len(numbers) :], strict=True)
+        self._record(self._names.rows(rows), "step")
+        self._record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "step")
         dated.clear()
         return True
 
@@ -210,19 +272,29 @@ class MetricBook:
     def end_epoch(self) -> None:
         """Close the epoch: each averaged metric once more, over the whole epoch, as ``<name>_epoch``."""
         self.end_interval()
-        if self._epoch:
-            values = to_python([series.result() for series in self._epoch.values()])
-            self._record({f"{name}_epoch": value for name, value in zip(self._epoch, values, strict=True)}, "epoch")
+        objects = self._layers[0].objects.end_epoch()
+        if self._epoch or objects:
+            values = to_python([*(series.result() for series in self._epoch.values()), *objects.values()])
+            self._record(self._names.rows(dict(zip((*self._epoch, *objects), values, strict=True)), "_epoch"), "epoch")
             self._epoch = {}
 
-    def open_layer(self) -> int:
-        """Open one; the depth below it, for ``drop_layers``."""
-        self._layers.append(Layer())
+    def open_layer(self, module: nn.Module | None = None) -> int:
+        """Open one; the depth below it, for ``drop_layers``.
+
+        Metric objects that were logged before begin anew in it and are put back after it; and, for one that leaves
+        no trace, so do all that are inside ``module``.
+        """
+        self._layers.append(Layer(MetricObjects(self._layers[-1].objects, module)))
         return len(self._layers) - 1
 
     def drop_layers(self, depth: int) -> None:
         """After an error: nothing that was logged since counts."""
-        del self._layers[depth:]
+        while len(self._layers) > depth:
+            self._layers.pop().objects.drop()
+
+    def end_loader(self) -> None:
+        """A loader of an evaluation is done: what measures several of them in turn begins anew."""
+        self._layers[-1].objects.end_loader()
 
     def detach_layer(self) -> Layer:
         """Take an open layer away, to be attached again when it is known what becomes of it."""
@@ -234,12 +306,15 @@ class MetricBook:
     def close_layer(self, *, keep: bool) -> dict[str, Value]:
         """Close an evaluation: its metrics, recorded as rows or, for one that leaves no trace, not."""
         layer = self._layers.pop()
-        pending, dated = layer.pending(), layer.dated
-        values = to_python([series.result() for series in (*pending.values(), *dated.values())])
+        pending, dated, objects = layer.pending(), layer.dated, self._claimed(layer.objects.close())
+        numbers = [series.result() for series in (*pending.values(), *dated.values())]
+        values = to_python([*numbers, *objects.values()])
         metrics = dict(zip(pending, values, strict=False))
+        metrics |= zip(objects, values[len(numbers) :], strict=True)
+        metrics = self._names.rows(metrics)
         if keep:
             self._record(metrics, "eval")
-            self._record_dated(dict(zip(dated, values[len(pending) :], strict=True)), "eval")
+            self._record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "eval")
         return metrics
 
     def _record(self, metrics: Mapping[str, Value], kind: Kind) -> None:
@@ -249,7 +324,11 @@ class MetricBook:
 
     def _record_dated(self, metrics: Mapping[tuple[str, int], Value], kind: Kind) -> None:
         clock = self._state.clock
-        rows = [MetricRow(name, step, clock.epoch, v, kind, clock.seconds) for (name, step), v in metrics.items()]
+        rows = [
+            MetricRow(shown, step, clock.epoch, value, kind, clock.seconds)
+            for (name, step), value in metrics.items()
+            for shown in self._names.shown(name)
+        ]
         self._keep(sorted(rows, key=lambda row: row.step))
 
     def _keep(self, rows: list[MetricRow]) -> None:

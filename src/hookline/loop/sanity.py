@@ -31,7 +31,7 @@ def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
         line.emit(line.hooks.sanity_check_start)
         batches = Returning(evaluation(loop, again, "val", silent=True, limit=BATCHES))
         evaluate_task(loop, batches)
-        logged.update(batches.value)
+        logged.update(batches.value, map(loop.session.book.inner_name, batches.value))
         line.emit(line.hooks.sanity_check_end)
         state.stage = "train"
     if loop.requests.stop is not None and loop.requests.stop.interrupt:

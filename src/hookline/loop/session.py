@@ -214,6 +214,7 @@ class Session:
             if not self._ready:
                 self._make_folder()
             take_folder()
+        self.book.forget_names()
         self.line.emit(self.line.hooks.setup)
         self.module.to(state.device)
         for member in self.line.members:

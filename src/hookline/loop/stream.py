@@ -23,6 +23,7 @@ class Stream:
         self._sinks = _named(sinks)
         self._pumps: list[Pump] = []
         self._events: JsonLines | None = None
+        self._is_open = False
         self.rows: JsonLines | None = None
         self.reports: tuple[SinkReport, ...] = ()
         """How the sinks fared, once the run is over."""
@@ -34,7 +35,7 @@ class Stream:
     def start(self, info: RunInfo) -> None:
         """From here on sinks get what is written."""
         self._pumps = [Pump(name, sink) for name, sink in self._sinks.items()]
-        self.reports = ()
+        self.reports, self._is_open = (), True
         for pump in self._pumps:
             pump.start(info)
 
@@ -45,8 +46,8 @@ class Stream:
             pump.put(records)
 
     def note(self, row: EventRow) -> None:
-        """Something happened."""
-        if self._events is not None:
+        """Something happened; what fails before the start leaves the folder as it was."""
+        if self._is_open and self._events is not None:
             try:
                 self._events.write([row])
             except OSError as error:  # a timeline is for people: nobody's run ends because of it
@@ -64,7 +65,7 @@ class Stream:
         for pump in self._pumps:
             pump.end()
         self.reports = tuple(pump.close(WAIT) for pump in self._pumps)
-        self._pumps = []
+        self._pumps, self._is_open = [], False
         for file in (self.rows, self._events):
             if file is not None:
                 file.close()

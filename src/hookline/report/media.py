@@ -60,7 +60,7 @@ def _choose(
     return [
         {
             "name": name,
-            "frames": [made for _, made in sorted(frames, key=lambda pair: pair[0])],
+            "frames": [made for _, made in sorted(frames, key=lambda pair: (pair[1]["step"], pair[0]))],
             "count": kept[name].count,
         }
         for name, frames in chosen.items()

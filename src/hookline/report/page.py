@@ -85,7 +85,7 @@ def _trouble(run: RunData) -> list[str]:
     notes = [f"{run.trouble}; settings, costs and environment are not known."] if run.trouble else []
     if run.damaged:
         lines = "1 line" if run.damaged == 1 else f"{run.damaged:,} lines"
-        notes.append(f"{lines} of metrics.jsonl could not be read.")
+        notes.append(f"{lines} of metrics.jsonl or events.jsonl could not be read.")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Reads a run's folder: ``run.json`` and ``metrics.jsonl``, whole or while they are being written."""
+"""Reads a run's folder: ``run.json``, ``metrics.jsonl`` and ``events.jsonl``, whole or while they are being written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.report.kept import Kept
 from hookline.report.rows import Rows
 from hookline.report.series import Series
 
-METRICS = "metrics.jsonl"
+METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 AT_ONCE = 1 << 18
 """So many bytes are parsed together."""
 
@@ -40,7 +40,7 @@ class RunData:
     damaged: int = 0
     """Lines that say nothing."""
     written: float = 0.0
-    """When ``metrics.jsonl`` was last written to, in seconds since 1970; 0 if there is none."""
+    """When the newest row came, in seconds since 1970; 0 if there is none."""
 
     @property
     def title(self) -> str:
@@ -60,8 +60,7 @@ def read_run(folder: Path) -> RunData:
 class RunReader:
     """Reads a run, and later only what is new: ``read()`` again and again, from one thread at a time.
 
-    A line that is not whole yet is left for the next time. A file that was rewound (the run went on from an earlier
-    step) is read anew. What ``read`` returns shares its columns with the reader: use it before the next ``read``.
+    What ``read`` returns shares its columns with the reader: use it before the next ``read``.
 
     >>> RunReader(Path("no/such/folder")).read()
     Traceback (most recent call last):
@@ -70,18 +69,13 @@ class RunReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._start_again()
-
-    def _start_again(self) -> None:
-        self._rows = Rows()
-        self._offset = 0
-        self._end = b""
+        self._metrics, self._events = _RowFile(folder / METRICS), _RowFile(folder / EVENTS)
 
     def read(self) -> RunData:
         _refuse_no_run(self.folder)
-        written = self._read_rows()
+        written = max(self._metrics.read(), self._events.read())
         file, trouble = _run_file(self.folder)
-        rows = self._rows
+        rows, happened = self._metrics.rows, self._events.rows
         return RunData(
             self.folder,
             file,
@@ -93,24 +87,41 @@ class RunReader:
             rows.tables,
             rows.histograms,
             rows.files,
-            rows.events,
-            rows.count,
-            rows.damaged,
+            {**rows.events, **happened.events},
+            rows.count + happened.count,
+            rows.damaged + happened.damaged,
             written,
         )
 
-    def _read_rows(self) -> float:
-        path = self.folder / METRICS
+
+class _RowFile:
+    """The rows of one file, as far as it was read.
+
+    A line that is not whole yet is left for the next time. A file that was rewound (the run went on from an earlier
+    step) is read anew.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._start_again()
+
+    def _start_again(self) -> None:
+        self.rows = Rows()
+        self._offset = 0
+        self._end = b""
+
+    def read(self) -> float:
+        """Read what is new; when the file was written to."""
         try:
-            with path.open("rb") as file:
+            with self.path.open("rb") as file:
                 if not self._goes_on(file):
                     self._start_again()
                 file.seek(self._offset)
                 for lines in _whole_lines(file):
-                    self._rows.take([line.decode("utf-8", "replace") for line in lines])
+                    self.rows.take([line.decode("utf-8", "replace") for line in lines])
                     self._offset += sum(map(len, lines))
                     self._end = lines[-1][-80:]
-            return path.stat().st_mtime
+            return self.path.stat().st_mtime
         except FileNotFoundError:
             self._start_again()
             return 0.0

@@ -131,13 +131,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._welcome(query["token"])
         elif not self._known():
             self._refuse(HTTPStatus.FORBIDDEN, "open the whole address that 'hookline watch' prints, with its token")
-        elif (answer := self.server.site.answer(url.path, query)) is None:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here, or not any more")
         else:
-            self._send(HTTPStatus.OK, answer)
+            self._answer(url.path, query)
 
     def do_HEAD(self) -> None:
         self.do_GET()  # without its body: see _send
+
+    def _answer(self, path: str, query: Query) -> None:
+        try:
+            answer = self.server.site.answer(path, query)
+        except Exception as error:  # a run may hold anything, and one that cannot be shown must not hide the others
+            reason = f"this page could not be made: {type(error).__name__}: {error}"
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
+            return
+        if answer is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here, or not any more")
+        else:
+            self._send(HTTPStatus.OK, answer)
 
     def _welcome(self, tokens: list[str]) -> None:
         if len(tokens) != 1 or not _same(tokens[0], self.server.token):
@@ -153,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: HTTPStatus, reason: str, *headers: tuple[str, str]) -> None:
         text = f"{status.value} {status.phrase}: {reason}\n"
-        self._send(status, Answer(text.encode(), TEXT), *headers)
+        self._send(status, Answer(text.encode(errors="replace"), TEXT), *headers)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the base class finds wrong with a request, with our headers."""

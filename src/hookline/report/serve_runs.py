@@ -13,8 +13,9 @@ from typing import Any
 from hookline.records import MetricRow, from_json
 from hookline.records.run_file import FILE, RunFile
 from hookline.report.about import facts_of, status_of
-from hookline.report.read import METRICS, RunData, is_run
+from hookline.report.read import EVENTS, METRICS, RunData, is_run
 
+FILES = (FILE, METRICS, EVENTS)
 DEPTH = 3
 """So many folders below the given one a run may lie; ``runs/project/name`` is two."""
 TAIL = 1 << 16
@@ -60,7 +61,7 @@ class Runs:
                         yield from self._walk(below.resolve(), depth + 1)
 
     def _is_run(self, folder: Path) -> bool:
-        files = [path for path in (folder / FILE, folder / METRICS) if os.path.lexists(path)]
+        files = [folder / file for file in FILES if os.path.lexists(folder / file)]
         return is_run(folder) and all(self._inside(path) for path in (folder, *files))
 
     def _inside(self, path: Path) -> bool:
@@ -68,6 +69,18 @@ class Runs:
             return path.resolve(strict=True).is_relative_to(self.folder)
         except (OSError, RuntimeError):  # gone, or a circle of links
             return False
+
+
+def stamp(folder: Path) -> str:
+    """Another one whenever a file of the run has changed."""
+    found = []
+    for file in FILES:
+        try:
+            about = os.stat(folder / file)
+            found.append(f"{about.st_mtime_ns:x}.{about.st_size:x}.{about.st_ino:x}")
+        except OSError:
+            found.append("")
+    return ".".join(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,8 @@ class Glance:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
+        self._stamp = ""
+        self._summary: Summary | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -104,18 +119,29 @@ class Glance:
 
     def look(self) -> Summary:
         """How the run stands now."""
+        now = stamp(self.folder)
+        if self._summary is None or now != self._stamp:
+            self._summary = self._look()
+        self._stamp = now
+        return self._summary
+
+    def _look(self) -> Summary:
         written, file = 0.0, None
         with suppress(OSError):
             written = self._read()
         with suppress(OSError, ValueError, RecursionError):
             file = RunFile.read(self.folder)
-        about = RunData(self.folder, file)
-        status, facts = status_of(about), facts_of(about)
+        try:
+            about = RunData(self.folder, file)
+            status, facts = status_of(about), facts_of(about)
+        except (TypeError, ValueError, AttributeError):  # not written by us; it must not hide the others
+            about = RunData(self.folder)
+            status, facts = status_of(about), facts_of(about)
         chosen = sorted(self._values, key=self._place)
         return Summary(
             self.name,
             str(facts["project"]),
-            str(facts["name"]),
+            str(facts["name"]) or self.folder.name,
             status["key"],
             status["label"],
             status["reason"],

@@ -13,7 +13,6 @@ as it is.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -21,19 +20,21 @@ from hashlib import blake2b
 from html import escape
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from urllib.parse import urlencode
 
 from hookline import __version__
 from hookline.errors import SetupError
-from hookline.records.run_file import FILE
 from hookline.report.document import document, embedded, policy
 from hookline.report.page import Live, Page, compare_data, page_data, render
-from hookline.report.read import METRICS, RunData, RunReader
+from hookline.report.read import RunData, RunReader
 from hookline.report.serve import JSON, Answer, Query
-from hookline.report.serve_runs import Glance, Runs
+from hookline.report.serve_runs import Glance, Runs, stamp
 
 MOST = 20
 """So many runs are compared at most, and so many are kept in memory."""
+REST = 9
+"""A page that took a second to make is not made again for so many seconds: the machine is there to train."""
 SCRIPTS = ("watch.js",)
 
 
@@ -105,16 +106,23 @@ class WatchedSite:
     def _read(self, names: Sequence[str], since: str = "") -> tuple[str, Page] | None:
         """The version and the data of a page, without data if it is the version ``since``; ``None`` if all are gone."""
         runs = [run for name in names if (run := self._get(name)) is not None]
+        if since and runs and monotonic() < max(run.rests_until for run in runs):
+            return since, {}
         with ExitStack() as locked:
             for run in sorted(runs, key=lambda run: run.name):  # in one order, or two pages could wait for one another
                 locked.enter_context(run.lock)
             version = "-".join([run.version() for run in runs])
             if runs and version == since:
                 return version, {}
-            read = [data for run in runs if (data := run.read()) is not None]
+            read = [found for run in runs if (found := run.read()) is not None]
             if not read:
                 return None
-            return version, page_data(read[0]) if len(names) == 1 else compare_data(read)
+            start = monotonic()
+            data = page_data(read[0]) if len(names) == 1 else compare_data(read)
+            end = monotonic()
+            for run in runs:
+                run.rests_until = end + REST * (end - start)
+            return version, data
 
     def _get(self, name: str) -> _OpenRun | None:
         folder = self.runs.get(name)
@@ -134,18 +142,11 @@ class _OpenRun:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
         self.lock = Lock()
+        self.rests_until = 0.0
         self._reader = RunReader(folder)
 
     def version(self) -> str:
-        """It changes whenever one of the files does."""
-        found = []
-        for file in (FILE, METRICS):
-            try:
-                about = os.stat(self.folder / file)
-                found.append(f"{about.st_mtime_ns:x}.{about.st_size:x}")
-            except OSError:
-                found.append("")
-        return ".".join([self.name, *found])
+        return f"{self.name}.{stamp(self.folder)}"
 
     def read(self) -> RunData | None:
         try:

@@ -218,7 +218,7 @@ class Run:
 
     def log(
         self,
-        values: Mapping[str, Any],
+        values: Mapping[str, Any] | torch.nn.Module,
         *,
         weight: float | torch.Tensor | None = None,
         reduce: Literal["mean", "sum", "last", "max", "min"] = "mean",
@@ -228,7 +228,8 @@ class Run:
 
         Values are copied and stay on their device until the interval ends. A vector counts as one
         value per sample: its mean is taken, with its length as the weight. ``step`` is that of the row, if it
-        is not the clock's: the steps of one metric only grow.
+        is not the clock's: the steps of one metric only grow. A metric of torchmetrics, or a collection of them, is
+        computed when the interval, the epoch or the evaluation ends, and reset.
         """
         self._state.metrics.log(values, weight, reduce, step)
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from hookline.errors import SetupError
@@ -16,6 +16,8 @@ from hookline.records.metric import encode
 from hookline.sinks.line_file import LineFile
 from hookline.sinks.sink import RunInfo
 
+CHUNK = 1_000
+"""So many rows are written at once."""
 COLUMNS = ("name", "step", "epoch", "value", "kind", "seconds")
 FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the last four are the same signs in full width
 _BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -26,7 +28,7 @@ class CSV:
     r"""Writes every metric to a CSV file, one value a row: ``name, step, epoch, value, kind, seconds``.
 
     ``path`` is ``metrics.csv`` in the run's folder if not given. Only metrics are written: images, texts, tables,
-    histograms, files and events are not for a table of numbers, and are in ``metrics.jsonl``.
+    histograms, files and events are not for a table of numbers; the run's folder has them.
 
     The table is long and not wide, because metrics appear while a run goes on: a wide one would need a new column
     in the middle of it, that is, the whole file again, or a value that has no place. Here a row is written once,
@@ -34,7 +36,7 @@ class CSV:
     pandas: ``pandas.read_csv(path).pivot(index="step", columns="name", values="value")``, and in a spreadsheet a
     pivot table.
 
-    An array is a JSON text in its cell. NaN and infinities are ``nan``, ``inf`` and ``-inf``. A name that a
+    An array is a JSON text in its cell, and then pandas reads the column as text. NaN and infinities are ``nan``, ``inf`` and ``-inf``. A name that a
     spreadsheet would run as a formula (it begins with ``=``, ``+``, ``-`` or ``@``) has a ``'`` before it, and a
     line break in a name is written as ``\n``, so that a row is one line.
 
@@ -81,7 +83,9 @@ class CSV:
 
 def _earlier(info: RunInfo, path: Path) -> Iterator[str]:
     """The lines that still hold. A run without a folder has them nowhere but in this file."""
-    yield from (_rows([row]) for row in info.earlier())
+    earlier = info.earlier()
+    while rows := list(islice(earlier, CHUNK)):
+        yield _rows(rows)
     if info.folder is None and info.step and path.exists():
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             for line in file:

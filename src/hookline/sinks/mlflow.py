@@ -6,6 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -32,7 +33,7 @@ class MLflow:
     the project and ``run_name`` the name of the run, if they are not given.
 
     Numbers are metrics, the configuration is the parameters (``model.depth``), what happened is in tags
-    (``hookline.event.stop``), all else are artifacts. What MLflow does not take in a name becomes ``_``, and a tag
+    (``hookline.event.stop``), all else are artifacts. What MLflow does not take in a name becomes ``-``, and a tag
     keeps the name. A database stores an infinity as the largest number. The run ends as FINISHED, FAILED or KILLED.
 
     A resumed run is found again by a tag. MLflow takes nothing back, so what it has of a metric and a step is not
@@ -144,9 +145,12 @@ def _import_quietly() -> None:
     if is_unset:
         os.environ[name] = "true"
     try:
-        from mlflow import telemetry
+        import mlflow  # noqa: F401
 
-        telemetry.set_telemetry_client()
+        with suppress(ImportError):  # an older one, which reports nothing
+            from mlflow import telemetry
+
+            telemetry.set_telemetry_client()
     finally:
         if is_unset:
             os.environ.pop(name, None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hookline.records import EventRow, FileRow, ImageRow, MetricRow, Record, TableRow, TextRow, to_json
-from hookline.sinks.mlflow_names import Keys, flat, shortened
+from hookline.sinks.names import Keys, flat, shortened
 from hookline.sinks.sink import RunInfo
 
 logger = logging.getLogger("hookline")
@@ -131,7 +131,7 @@ class MlflowRun:
         """With its step, so that MLflow can show how it changes. The files get new names each time."""
         from PIL import Image
 
-        key = re.sub(r"[^a-zA-Z0-9_\-./ ]", "_", self._keys(row.name))
+        key = re.sub(r"[^a-zA-Z0-9_\-./ ]", "-", self._keys(row.name))
         if (key, row.step) not in self._images:
             image = Image.open(BytesIO(row.read(self._info.folder)))
             when = self._milliseconds(row)

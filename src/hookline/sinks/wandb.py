@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from hookline.errors import SetupError
 from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, Record, TableRow, TextRow
+from hookline.sinks.names import Keys
 from hookline.sinks.sink import RunInfo
 
 logger = logging.getLogger("hookline")
@@ -52,9 +53,10 @@ class WandB:
     ``$WANDB_PROJECT`` or that of the run, if it is not given. ``settings`` are fields of ``wandb.Settings``, such as
     ``{"run_group": "sweep 7"}``, and win over what this sink sets.
 
-    Each value has its ``step`` and ``epoch`` beside it, and ``step`` is the axis of every chart. Texts and tables
-    can be looked at, files are saved, what happened is in the summary (``events/stop``). A run that fails, is
-    interrupted or preempted ends as failed.
+    Each value has its ``step`` and ``epoch`` beside it, and ``step`` is the axis of every chart. Pictures, texts and
+    tables can be looked at, files are saved; of their names W&B makes paths, so what could lead elsewhere becomes
+    ``-``. What happened is in the summary (``events/stop``). A run that fails, is interrupted or preempted ends as
+    failed.
 
     A resumed run is the same one at W&B. Offline, each process has a folder of its own, which ``wandb sync`` joins.
     W&B takes nothing back: steps after the checkpoint are there twice, with equal values, as a resume is exact.
@@ -85,6 +87,7 @@ class WandB:
         self.tags = tuple(tags)
         self.settings = dict(settings or {})
         self._run: Any = None
+        self._keys = Keys("names/", {})
         self._folder: Path | None = None
         self._is_mine = False  # the session: W&B's service process, which several runs share
         self._exit_code = 0
@@ -95,7 +98,7 @@ class WandB:
         self._end()  # what is left of a start that failed
         import wandb
 
-        self._folder, self._exit_code = info.folder, 0
+        self._folder, self._exit_code, self._keys = info.folder, 0, Keys("names/", {})
         mode = self.mode or os.environ.get("WANDB_MODE") or "offline"
         known = {name: value for name, value in SETTINGS.items() if name in wandb.Settings.model_fields}
         self._is_mine = "WANDB_SERVICE" not in os.environ
@@ -152,12 +155,23 @@ class WandB:
         row: dict[str, Any] = {}
         count = 0
         for record in records:
-            if isinstance(record, EventRow | FileRow) or record.step != first.step or record.name in row:
+            if isinstance(record, EventRow | FileRow) or record.step != first.step:
                 break
-            row[record.name] = self._value(record, folder / f"{count}.png")
+            key = record.name if isinstance(record, MetricRow | HistogramRow) else self._key(record.name)
+            if key in row:
+                break
+            row[key] = self._value(record, folder / f"{count}.png")
             count += 1
         self._run.log({**row, "step": first.step, "epoch": first.epoch})
         return count
+
+    def _key(self, name: str) -> str:
+        """For what lies in a file: W&B makes its path of the name, wherever that leads."""
+        key = self._keys(name)
+        if self._keys.new_tags:
+            self._run.summary.update(self._keys.new_tags)
+            self._keys.new_tags.clear()
+        return key
 
     def _value(self, record: MetricRow | ImageRow | TextRow | TableRow | HistogramRow, png: Path) -> Any:
         """What W&B shows as such; a small array stays nested lists."""
@@ -179,7 +193,7 @@ class WandB:
     def _save(self, row: FileRow) -> None:
         """Copied first: W&B would only link to it, and say so."""
         path = Path(row.file) if self._folder is None else self._folder / row.file
-        copy = Path(self._run.dir) / "files" / row.name / path.name
+        copy = Path(self._run.dir) / "files" / self._key(row.name) / path.name
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
@@ -199,13 +213,13 @@ class WandB:
         finally:
             mine, self._is_mine = self._is_mine, False
             if mine:
-                _end_session()
+                _end_session(run)
 
 
-def _end_session() -> None:
+def _end_session(run: Any) -> None:
     import wandb
 
-    if wandb.setup().most_recent_active_run is None:
+    if wandb.setup().most_recent_active_run in (None, run):  # a run that could not be finished is still there
         try:
             wandb.teardown()
         except SystemExit as error:  # W&B would end a thread with it, and nobody would know
@@ -232,7 +246,9 @@ def _no_traces(*, quiet: bool) -> Iterator[None]:
 
 
 def _coarser(counts: Sequence[int], edges: Sequence[float]) -> tuple[list[int], list[float]]:
-    """A histogram of at most ``MOST_BINS`` bins: neighbours are added up."""
+    """A histogram of 1 to ``MOST_BINS`` bins, as W&B takes it: neighbours are added up."""
+    if not counts:
+        return [0], [0.0, 0.0]
     many = -(-len(counts) // MOST_BINS)
     sums = [sum(counts[start : start + many]) for start in range(0, len(counts), many)]
     return sums, [*edges[:-1:many], edges[-1]]

@@ -43,8 +43,9 @@ def surroundings() -> dict[str, Any]:
         "the working directory": os.getcwd(),
         "sys.excepthook": sys.excepthook,
         "sys.path": list(sys.path),
+        "sys.stdout or sys.stderr": (sys.stdout, sys.stderr),
         "the handlers of a logger": {
-            name: (logger.level, list(logger.handlers)) for name, logger in _loggers().items()
+            name: (logger.level, list(logger.handlers), list(logger.filters)) for name, logger in _loggers().items()
         },
         "a setting of torch": {
             "grad mode": torch.is_grad_enabled(),

@@ -22,9 +22,8 @@ import pytest
 import torch
 from torch import nn
 
-from hookline.callbacks import Checkpointer, LambdaCallback, ProgressBar
+from hookline.callbacks import Checkpointer, LambdaCallback, LogFile, ProgressBar
 from hookline.callbacks.watch import following, log_text
-from hookline.callbacks.watch.log_file import LogFile
 from hookline.loop import Loop, Result, Trainer
 from hookline.testing import TinyModel, check_callback, tiny_data
 
@@ -282,14 +281,13 @@ SCRIPT = """
     import logging, sys, warnings
     import torch
     import hookline as hl
-    from hookline.callbacks.watch.log_file import LogFile
     from hookline.testing import TinyModel, tiny_data
 
     def say(run):
         logging.getLogger("hookline").warning("a record")
         warnings.warn("a warning")
 
-    callbacks = [LogFile(), hl.ProgressBar(style=None), hl.on("train_step_end", at="1st")(say)]
+    callbacks = [hl.LogFile(), hl.ProgressBar(style=None), hl.on("train_step_end", at="1st")(say)]
     hl.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, max_duration="1ep",
            callbacks=callbacks, folder=sys.argv[1])
 """
@@ -392,6 +390,12 @@ def test_the_streams_are_put_back_when_a_run_fails(tmp_path: Path, error: type[B
 
     with pytest.raises(error):
         fit(tmp_path, LogFile(), at_step(3, fail))
+    assert (sys.stdout, sys.stderr) == before
+
+
+def test_the_streams_are_put_back_when_the_log_is_removed(tmp_path: Path) -> None:
+    before = sys.stdout, sys.stderr
+    fit(tmp_path, LogFile(), LambdaCallback(on_train_start=lambda run: run.callbacks.remove("LogFile")))
     assert (sys.stdout, sys.stderr) == before
 
 

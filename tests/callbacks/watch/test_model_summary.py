@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from hookline.callbacks import Checkpointer, LambdaCallback
-from hookline.callbacks.watch.model_calls import Observer, Seen
+from hookline.callbacks.watch.model_calls import Seen
 from hookline.callbacks.watch.model_summary import ModelSummary
 from hookline.callbacks.watch.model_table import layers, render
 from hookline.errors import RegistrationError
@@ -70,9 +70,9 @@ def summarize(tmp_path: Path) -> Callable[..., Summary]:
     def make(model: nn.Module, data: Any = None, *, summary: ModelSummary | None = None, **options: Any) -> Summary:
         folder = tmp_path / f"run-{next(numbers)}"
         callbacks = [summary or ModelSummary(print=False), *options.pop("callbacks", ())]
+        loss = options.pop("loss", None if isinstance(model, Task) else nn.CrossEntropyLoss())
         given = {"max_duration": "1ep", "folder": folder, "device": "cpu"} | options
         trainer = Trainer(callbacks=callbacks, **given)
-        loss = None if isinstance(model, Task) else nn.CrossEntropyLoss()
         optimizer = None if isinstance(model, Task) else lambda p: torch.optim.SGD(p, lr=0.1)
         result = trainer.fit(model, tiny_data(2) if data is None else data, loss=loss, optimizer=optimizer)
         assert result.failures == ()
@@ -217,7 +217,7 @@ def test_before_the_first_batch_nobody_knows_the_size_of_a_lazy_layer(
     assert "?" in capsys.readouterr().out
 
 
-def test_a_model_that_takes_a_dict(summarize: Any) -> None:
+def test_a_model_that_takes_a_dict_and_gives_one(summarize: Any) -> None:
     class Named(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -227,22 +227,10 @@ def test_a_model_that_takes_a_dict(summarize: Any) -> None:
             logits = self.net(x)
             return {"loss": nn.functional.cross_entropy(logits, y), "logits": logits}
 
-    trainer_loss_is_its_own = [{"x": x, "y": y} for x, y in tiny_data(2)]
-    model = Named()
-    rows: list[Any] = []
-    watch = LambdaCallback(on_train_end=lambda run: rows.append(run.model))
-    trainer = Trainer(max_duration="1ep", callbacks=[ModelSummary(print=False), watch], folder=False, device="cpu")
-    observer = Observer(model)
-    observer.attach()
-    model(**trainer_loss_is_its_own[0])
-    observer.detach()
-    seen = observer.count()
-    assert seen.outputs == {"net.hidden": ["8 x 8"], "net.drop": ["8 x 8"], "net.out": ["8 x 3"], "net": ["8 x 3"]} | {
-        "": ["scalar, 8 x 3"]
-    }
-    assert seen.flops[""] == 8 * 112
-    result = trainer.fit(model, trainer_loss_is_its_own, optimizer=torch.optim.SGD)
-    assert result.failures == ()
+    summary = summarize(Named(), [{"x": x, "y": y} for x, y in tiny_data(2)], loss=None)
+    assert summary.rows["net"]["output"] == "8 x 3"
+    assert summary.total["output"] == "scalar, 8 x 3"
+    assert summary.total["FLOPs"] == 112
 
 
 def test_depth_is_how_deep_it_looks(summarize: Any) -> None:

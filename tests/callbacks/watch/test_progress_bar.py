@@ -963,6 +963,14 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_so(terminal: Terminal) -> Non
     assert "left" not in "".join(terminal.screen)
 
 
+def test_a_bar_that_is_removed_leaves_the_terminal_clean(terminal: Terminal) -> None:
+    terminal.attach()
+    fit(ProgressBar(), LambdaCallback(on_train_start=lambda run: run.callbacks.remove("ProgressBar")))
+    assert sys.stdout is sys.stderr is terminal.stream
+    print("after the fit")
+    assert terminal.screen[-2:] == ["after the fit", ""]
+
+
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (7, 2), (12, 4), (30, 10), (60, 10), (300, 50)])
 def test_no_terminal_is_too_narrow(monkeypatch: pytest.MonkeyPatch, width: int, height: int) -> None:
     terminal = Terminal(monkeypatch, width, height)

@@ -49,7 +49,7 @@ def wait(run):
 
 hl.fit(TinyModel(), tiny_data(STEPS), {"easy": tiny_data(5), "hard": tiny_data(5)},
        loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, max_duration="2ep", log_every="5st",
-       callbacks=[say, wait, hl.ProgressBar(style=STYLE, every=EVERY)], folder=False)
+       callbacks=[say, wait, hl.ProgressBar(style=STYLE, every=EVERY), hl.LogFile()], folder=f"run-{FAIL}")
 print("after the fit")
 """
 PRINTED = [
@@ -84,6 +84,16 @@ def environ(**more: str) -> dict[str, str]:
     return kept | {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"} | more
 
 
+def check_log(folder: Path) -> None:
+    """Whatever the console is, the log has the prints once, and no bars."""
+    text = (folder / "log.txt").read_text()
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f━█]", text)
+    lines = [line[20:] for line in text.splitlines()]
+    assert [line for line in lines if line in PRINTED] == PRINTED
+    assert any(line.startswith("epoch 1/2 step 15/15 train/loss") for line in lines)
+    assert any(line.startswith("stopped: ") for line in lines)
+
+
 # ------------------------------------------------------------------------------------ a terminal
 
 
@@ -102,6 +112,7 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
         self.raw = b""
         self.code: int | None = None
+        self.folder = path.parent / "run-False"
 
     def watch(self, until: Callable[[list[str]], bool] = lambda screen: False) -> None:
         """Look on, to the end of the program or until the screen shows something."""
@@ -164,6 +175,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     terminal = Terminal(script(tmp_path_factory.mktemp("terminal"), **SHOW_ALL))
     terminal.watch()
     assert terminal.code == 0, terminal.screen
+    check_log(terminal.folder)
     return terminal
 
 
@@ -242,6 +254,7 @@ def test_the_bars_of_tqdm(tmp_path: Path) -> None:
     terminal = Terminal(script(tmp_path, STYLE="tqdm", **SHOW_ALL))
     terminal.watch()
     assert terminal.code == 0, terminal.screen
+    check_log(terminal.folder)
     screen = terminal.screen
     assert screen[:6] == PRINTED
     assert re.fullmatch(r"epoch: +100%\|█+\| 2/2 \[00:\d\d.*\]", screen[6])
@@ -280,6 +293,7 @@ def test_a_file_gets_lines_with_their_time_and_no_codes(tmp_path: Path) -> None:
             cwd=tmp_path, stdout=log, stderr=log, env=environ(PYTHONUNBUFFERED="1"), timeout=110, check=True,
         )  # fmt: skip
     check_lines((tmp_path / "log").read_text())
+    check_log(tmp_path / "run-False")
 
 
 def test_ten_thousand_steps_in_a_file_are_under_100_kb(tmp_path: Path) -> None:
@@ -292,6 +306,7 @@ def test_ten_thousand_steps_in_a_file_are_under_100_kb(tmp_path: Path) -> None:
     assert len(text) < 100_000
     assert "epoch 2/2 step 5000/5000" in text
     assert "\x1b" not in text
+    assert (tmp_path / "run-False" / "log.txt").stat().st_size < 100_000
 
 
 # ------------------------------------------------------------------------------------ a notebook
@@ -327,6 +342,8 @@ def test_a_notebook_has_one_output_that_is_updated_in_place(tmp_path: Path) -> N
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
+    check_log(tmp_path / "run-False")
+    check_log(tmp_path / "run-True")
     for fails, outputs, updates in zip((False, True), found["outputs"], found["updates"], strict=True):
         [widget] = [output for output in outputs if output["output_type"] == "display_data"]
         html = widget["data"]["text/html"]

@@ -187,6 +187,14 @@ class Following:
 
     # -- the end -------------------------------------------------------------------------------
 
+    def around_fit(self, run: Run) -> Iterator[None]:
+        """One that is removed hears of no teardown, but the scopes that it has open are left all the same."""
+        try:
+            yield
+        finally:
+            if self not in run.callbacks:
+                self._close()
+
     @closing
     def on_exception(self, run: Run) -> None:
         self._note = f"stopped: {type(run.exception).__name__}"

@@ -1,28 +1,22 @@
-// All that is no curve: how it ended, key numbers, the timeline, costs, settings.
+// All that is no curve: how it ended, key numbers, costs, settings.
 
-const EVENTS = {
-  start: "Start",
-  resume: "Resumed",
-  eval: "Evaluation",
-  checkpoint: "Checkpoint",
-  checkpoint_failed: "Checkpoint failed",
-  stop: "Stopped",
-  interrupt: "Interrupted",
-  preempt: "Preempted",
-  exception: "Exception",
-  callback_disabled: "Callback switched off",
-  sink: "Sink",
-  step_skipped: "Step skipped",
-  rollback: "Rolled back",
-  end: "End",
+const SYMBOLS = {
+  finished: "✓",
+  stopped: "■",
+  running: "●",
+  interrupted: "‖",
+  preempted: "‖",
+  failed: "✕",
+  unknown: "?",
 };
-const BAD = new Set(["checkpoint_failed", "exception", "callback_disabled", "rollback", "preempt"]);
-const ROUTINE = new Set(["eval", "checkpoint", "sink", "step_skipped"]);
-const MARKED = new Set(["resume", "rollback", "exception"]);
-const SYMBOLS = { finished: "✓", stopped: "■", running: "●", interrupted: "‖", preempted: "‖", failed: "✕", unknown: "?" };
 
 function badge({ key, label }) {
-  return h("span", { class: `badge ${key in SYMBOLS ? key : "unknown"}` }, h("span", { "aria-hidden": "true" }, SYMBOLS[key] ?? "?"), ` ${label}`);
+  return h(
+    "span",
+    { class: `badge ${key in SYMBOLS ? key : "unknown"}` },
+    h("span", { "aria-hidden": "true" }, SYMBOLS[key] ?? "?"),
+    ` ${label}`,
+  );
 }
 
 function factsView(facts) {
@@ -40,7 +34,11 @@ function factsView(facts) {
 }
 
 function factList(rows) {
-  return h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h(
+    "dl",
+    { class: "facts" },
+    rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
 }
 
 function reasonView({ key, reason, by }) {
@@ -76,7 +74,18 @@ function sparkline({ name, spark }) {
   const stroke = STAGE_COLOURS[name.split("/")[0]] ?? "one";
   whenNear(place, () => {
     const size = () => ({ width: Math.max(60, place.clientWidth), height: 34 });
-    const options = { ...size(), legend: { show: false }, cursor: { show: false }, padding: [3, 2, 3, 2], axes: [{ show: false }, { show: false }], scales: { x: { time: false }, y: { range: (plot, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) } }, series: [{}, { stroke: () => colour(stroke), width: 1.5, points: { show: false } }] };
+    const options = {
+      ...size(),
+      legend: { show: false },
+      cursor: { show: false },
+      padding: [3, 2, 3, 2],
+      axes: [{ show: false }, { show: false }],
+      scales: {
+        x: { time: false },
+        y: { range: (plot, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },
+      },
+      series: [{}, { stroke: () => colour(stroke), width: 1.5, points: { show: false } }],
+    };
     const plot = new uPlot(options, [values.map((_, at) => at), values], place);
     new ResizeObserver(() => plot.setSize(size())).observe(place);
     view.painted.push(plot);
@@ -86,67 +95,14 @@ function sparkline({ name, spark }) {
 
 function numbersTable(numbers) {
   const point = (value) => (value ? [number(value.value), h("small", {}, ` step ${integer(value.step)}`)] : "–");
-  const rows = numbers.map((row) => [row.name, number(row.last.value), point(row.lowest), point(row.highest), integer(row.count)]);
+  const rows = numbers.map((row) => [
+    row.name,
+    number(row.last.value),
+    point(row.lowest),
+    point(row.highest),
+    integer(row.count),
+  ]);
   return table(["metric", ...["last", "lowest", "highest", "values"].map((name) => ({ name, number: true }))], rows);
-}
-
-// -- the timeline ------------------------------------------------------------------------------
-
-function timelineView({ rows, counts }, seconds) {
-  if (!rows.length) return null;
-  const end = Math.max(seconds, ...rows.map((row) => row.seconds + row.took), 1e-9);
-  const caption = h("p", { class: "note caption", "aria-live": "off" }, "Point at a mark to read it.");
-  const lanes = [
-    ["Evaluations", (name) => name === "eval"],
-    ["Checkpoints", (name) => name === "checkpoint"],
-    ["Run", (name) => !ROUTINE.has(name) && !BAD.has(name)],
-    ["Trouble", (name) => BAD.has(name) || name === "step_skipped"],
-  ];
-  const lane = ([label, belongs]) => {
-    const own = rows.filter(({ name }) => belongs(name));
-    return own.length ? h("div", { class: "lane" }, h("span", { class: "label" }, label), h("div", { class: "track" }, ...own.map((row) => mark(row, end, caption)))) : null;
-  };
-  const scale = h("div", { class: "lane scale" }, h("span"), h("div", { class: "ends" }, h("span", {}, "0"), h("span", {}, duration(end))));
-  return card(h("div", { class: "lanes" }, ...lanes.map(lane), scale), caption, eventList(rows, counts));
-}
-
-function words(row) {
-  const took = row.took ? `, took ${duration(row.took)}` : "";
-  return `${EVENTS[row.name] ?? row.name} at step ${integer(row.step)}, after ${duration(row.seconds)}${took}${row.text ? `: ${row.text}` : ""}`;
-}
-
-function mark(row, end, caption) {
-  const kind = BAD.has(row.name) ? "bad" : row.name in EVENTS ? row.name : "other";
-  const node = h("i", { class: `mark ${kind}`, title: words(row), style: { left: `${(100 * row.seconds) / end}%`, width: `${(100 * row.took) / end}%` } });
-  node.addEventListener("pointerenter", () => (caption.textContent = words(row)));
-  return node;
-}
-
-function eventList(rows, counts) {
-  const shown = new Set(Object.keys(counts).filter((name) => rows.length <= 25 || !ROUTINE.has(name)));
-  const place = h("div");
-  const fill = () => {
-    const chosen = rows.filter(({ name }) => shown.has(name));
-    const cells = chosen.map((row) => [
-      h("span", { class: BAD.has(row.name) ? "bad" : null }, EVENTS[row.name] ?? row.name),
-      integer(row.step),
-      duration(row.seconds),
-      row.took ? duration(row.took) : "",
-      h("span", { class: "long" }, row.text),
-    ]);
-    place.replaceChildren(table(["what", { name: "step", number: true }, { name: "after", number: true }, { name: "took", number: true }, "why, where"], cells, { class: "events" }));
-  };
-  const chips = Object.entries(counts).map(([name, count]) => {
-    const chip = button(`${EVENTS[name] ?? name} ${integer(count)}`, () => {
-      shown.has(name) ? shown.delete(name) : shown.add(name);
-      chip.setAttribute("aria-pressed", String(shown.has(name)));
-      fill();
-    }, { class: "chip", "aria-pressed": String(shown.has(name)) });
-    return chip;
-  });
-  fill();
-  const left = Object.values(counts).reduce((sum, count) => sum + count, 0) - rows.length;
-  return h("div", {}, h("div", { class: "chips" }, ...chips), place, left > 0 ? h("p", { class: "note" }, `${integer(left)} events more are in metrics.jsonl.`) : null);
 }
 
 // -- costs -------------------------------------------------------------------------------------
@@ -154,45 +110,80 @@ function eventList(rows, counts) {
 function costsView({ rows, seconds }) {
   if (!rows.length) return null;
   const whole = Math.max(seconds, 1e-9);
-  const byCallback = Map.groupBy ? Map.groupBy(rows, (row) => row.callback) : rows.reduce((found, row) => found.set(row.callback, [...(found.get(row.callback) ?? []), row]), new Map());
+  const byCallback = Map.groupBy
+    ? Map.groupBy(rows, (row) => row.callback)
+    : rows.reduce((found, row) => found.set(row.callback, [...(found.get(row.callback) ?? []), row]), new Map());
   const sum = (own) => own.reduce((total, row) => total + row.seconds, 0);
-  const callbacks = [...byCallback].map(([name, own]) => ({ name, own, seconds: sum(own) })).sort((one, other) => other.seconds - one.seconds);
+  const callbacks = [...byCallback]
+    .map(([name, own]) => ({ name, own, seconds: sum(own) }))
+    .sort((one, other) => other.seconds - one.seconds);
   const most = Math.max(callbacks[0].seconds, 1e-12);
   const total = sum(rows);
   const line = ({ name, own, seconds: cost }) =>
     h(
       "details",
       { class: "cost" },
-      h("summary", {}, h("span", { class: "name" }, name), h("span", { class: "meter" }, h("i", { style: { width: `${(100 * cost) / most}%` } })), h("span", { class: "number" }, duration(cost)), h("span", { class: "number share" }, percent(cost / whole))),
-      table(["hook", { name: "calls", number: true }, { name: "time", number: true }, { name: "a call", number: true }, { name: "of the run", number: true }], own.map((row) => [h("code", {}, row.hook), integer(row.calls), duration(row.seconds), duration(row.seconds / Math.max(1, row.calls)), percent(row.seconds / whole)])),
+      h(
+        "summary",
+        {},
+        h("span", { class: "name" }, name),
+        h("span", { class: "meter" }, h("i", { style: { width: `${(100 * cost) / most}%` } })),
+        h("span", { class: "number" }, duration(cost)),
+        h("span", { class: "number share" }, percent(cost / whole)),
+      ),
+      table(
+        [
+          "hook",
+          { name: "calls", number: true },
+          { name: "time", number: true },
+          { name: "a call", number: true },
+          { name: "of the run", number: true },
+        ],
+        own.map((row) => [
+          h("code", {}, row.hook),
+          integer(row.calls),
+          duration(row.seconds),
+          duration(row.seconds / Math.max(1, row.calls)),
+          percent(row.seconds / whole),
+        ]),
+      ),
     );
-  return card(h("p", { class: "lead" }, `All callbacks together took ${duration(total)}, ${percent(total / whole)} of the run.`), ...callbacks.map(line));
+  return card(
+    h("p", { class: "lead" }, `All callbacks together took ${duration(total)}, ${percent(total / whole)} of the run.`),
+    ...callbacks.map(line),
+  );
 }
 
 // -- settings ----------------------------------------------------------------------------------
 
 function settingsCards(settings) {
   const titled = (title, content) => card(h("h3", {}, title), content);
-  const list = (title, rows) => (rows?.length ? titled(title, pairs(rows.map(([name, value]) => [name, plain(value)]))) : null);
+  const list = (title, rows) =>
+    rows?.length ? titled(title, pairs(rows.map(([name, value]) => [name, plain(value)]))) : null;
   const callbacks = settings.callbacks?.length
-    ? titled("Callbacks, in the order in which they run", h("ol", { class: "callbacks" }, ...settings.callbacks.map((entry) => h("li", {}, h("code", {}, entry.call), entry.optional ? h("small", {}, " optional") : null))))
+    ? titled(
+        "Callbacks, in the order in which they run",
+        h(
+          "ol",
+          { class: "callbacks" },
+          ...settings.callbacks.map((entry) =>
+            h("li", {}, h("code", {}, entry.call), entry.optional ? h("small", {}, " optional") : null),
+          ),
+        ),
+      )
     : null;
-  const command = settings.arguments?.length ? titled("Command line", h("pre", { class: "text", tabindex: "0" }, settings.arguments.join(" "))) : null;
-  return [list("Hyper-parameters", settings.config), list("Trainer", settings.trainer), callbacks, command].filter(Boolean);
+  const command = settings.arguments?.length
+    ? titled("Command line", h("pre", { class: "text", tabindex: "0" }, settings.arguments.join(" ")))
+    : null;
+  return [list("Hyper-parameters", settings.config), list("Trainer", settings.trainer), callbacks, command].filter(
+    Boolean,
+  );
 }
 
 function environmentCards(settings) {
-  const list = (title, rows) => (rows?.length ? card(h("h3", {}, title), pairs(rows.map(([name, value]) => [name, plain(value)]))) : null);
-  return [list("Versions", settings.versions), list("Machine", settings.platform), list("Code", settings.git)].filter(Boolean);
-}
-
-function sessionsView(sessions) {
-  const told = sessions.flatMap((session) => [...session.failures.map((text) => ["switched off", text]), ...session.sinks.map((text) => ["sink", text])]);
-  if (sessions.length < 2 && !told.length) return null;
-  const rows = sessions.map((session, at) => [String(at + 1), moment(session.started), `${integer(session.first_step)} to ${integer(session.last_step)}`, session.label, h("span", { class: "long" }, session.reason)]);
-  return card(
-    h("h3", {}, sessions.length > 1 ? "Sessions: the run was resumed" : "Session"),
-    table([{ name: "", number: true }, "started", "steps", "status", "why"], rows),
-    told.length ? pairs(told) : null,
+  const list = (title, rows) =>
+    rows?.length ? card(h("h3", {}, title), pairs(rows.map(([name, value]) => [name, plain(value)]))) : null;
+  return [list("Versions", settings.versions), list("Machine", settings.platform), list("Code", settings.git)].filter(
+    Boolean,
   );
 }

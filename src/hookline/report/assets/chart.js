@@ -1,14 +1,16 @@
 // One chart: a card with a title, a legend that shows the values under the cursor, and the curves.
 
 const HEIGHT = 230;
+const SMALL = 160;
 const UNITS = { memory: (megabytes) => bytes(1e6 * megabytes), time: duration };
 const PALETTE = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
-const TIMES = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000, 2592000, 8640000];
 const STAGE_COLOURS = { train: "one", val: "two", test: "three" };
 
 class Chart {
   constructor(spec, data, log = false) {
     this.spec = spec;
+    this.small = spec.section !== "metrics";
+    this.height = this.small ? SMALL : HEIGHT;
     this.log = log;
     this.off = new Set();
     this.plot = null;
@@ -26,7 +28,9 @@ class Chart {
     this.lines = this.spec.lines.map((line, at) => ({
       ...line,
       label: several ? data.runs[line.run].title : line.label,
-      colour: several ? PALETTE[line.run % PALETTE.length] : STAGE_COLOURS[line.stage] ?? PALETTE[at % PALETTE.length],
+      colour: several
+        ? PALETTE[line.run % PALETTE.length]
+        : (STAGE_COLOURS[line.stage] ?? PALETTE[at % PALETTE.length]),
       curve: decodeCurve(data.curves[line.run][line.name]),
       clock: data.clocks[line.run],
       format: UNITS[this.spec.section] ?? number,
@@ -55,17 +59,34 @@ class Chart {
 
   build() {
     this.where = h("output", { class: "when" });
-    this.logButton = button("log", () => this.setLog(!this.log), { class: "quiet", "aria-pressed": String(this.log), title: "Logarithmic scale" });
+    this.logButton = button("log", () => this.setLog(!this.log), {
+      class: "quiet",
+      "aria-pressed": String(this.log),
+      title: "Logarithmic scale",
+    });
     this.resetButton = button("reset zoom", () => setZoom(null), { class: "quiet reset", hidden: true });
-    this.wideButton = button("wide", () => this.setWide(!this.element.classList.contains("wide")), { class: "quiet wide-button", "aria-pressed": "false", title: "Full width" });
+    this.wideButton = button("wide", () => this.setWide(!this.element.classList.contains("wide")), {
+      class: "quiet wide-button",
+      "aria-pressed": "false",
+      title: "Full width",
+    });
     this.legend = h("div", { class: "legend" });
-    this.place = h("div", { class: "plot", tabindex: "0", role: "img", style: { height: `${HEIGHT}px` } });
+    this.place = h("div", { class: "plot", tabindex: "0", role: "img", style: { height: `${this.height}px` } });
     this.place.addEventListener("keydown", (event) => this.key(event));
     this.note = h("p", { class: "note" });
     this.element = h(
       "article",
       { class: "card chart" },
-      h("div", { class: "bar" }, h("h3", {}, this.spec.title), this.where, this.resetButton, this.logButton, this.wideButton),
+      h(
+        "div",
+        { class: "bar" },
+        this.prefix(),
+        h("h3", {}, this.spec.title),
+        this.where,
+        this.resetButton,
+        this.logButton,
+        this.wideButton,
+      ),
       this.legend,
       this.place,
       this.note,
@@ -74,14 +95,30 @@ class Chart {
     new ResizeObserver(() => this.plot?.setSize(this.size())).observe(this.place);
   }
 
+  // `device /` before `memory`: the title alone could be anything.
+  prefix() {
+    const { section: name, title } = this.spec;
+    return this.small && title !== name && !title.startsWith(`${name}/`)
+      ? h("span", { class: "prefix" }, `${name} /`)
+      : null;
+  }
+
   buildLegend() {
     this.values = this.lines.map(() => h("span", { class: "value" }));
     const keys = this.lines.map((line, at) =>
-      button([h("i", { class: `key ${line.curve.kind}`, style: { "--colour": `var(--${line.colour})` } }), line.label === this.spec.title ? null : h("span", { class: "label" }, line.label), this.values[at]], () => this.toggle(at), {
-        class: "entry",
-        "aria-pressed": String(!this.off.has(line.label)),
-        title: `${line.name}: ${integer(line.curve.count)} values`,
-      }),
+      button(
+        [
+          h("i", { class: `key ${line.curve.kind}`, style: { "--colour": `var(--${line.colour})` } }),
+          line.label === this.spec.title ? null : h("span", { class: "label" }, line.label),
+          this.values[at],
+        ],
+        () => this.toggle(at),
+        {
+          class: "entry",
+          "aria-pressed": String(!this.off.has(line.label)),
+          title: `${line.name}: ${integer(line.curve.count)} values`,
+        },
+      ),
     );
     this.legend.replaceChildren(...keys);
     this.showLast();
@@ -92,7 +129,10 @@ class Chart {
     last.forEach((value, at) => (this.values[at].textContent = this.lines[at].format(value)));
     this.where.textContent = "";
     const words = this.lines.map((line, at) => `${line.label} ${number(last[at])}`);
-    this.place.setAttribute("aria-label", `${this.spec.title}, last values: ${words.join(", ")}. Arrow keys move the cursor, plus and minus zoom.`);
+    this.place.setAttribute(
+      "aria-label",
+      `${this.spec.title}, last values: ${words.join(", ")}. Arrow keys move the cursor, plus and minus zoom.`,
+    );
   }
 
   toggle(at) {
@@ -116,7 +156,7 @@ class Chart {
   // -- the curves ------------------------------------------------------------------------------
 
   size() {
-    return { width: Math.max(120, this.place.clientWidth), height: HEIGHT };
+    return { width: Math.max(120, this.place.clientWidth), height: this.height };
   }
 
   shown(line) {
@@ -133,7 +173,11 @@ class Chart {
     if (!this.near) return;
     this.plot?.destroy();
     const data = this.columns();
-    this.plot = new uPlot(this.options(), data, this.place);
+    this.plot = new uPlot(plotOptions(this), data, this.place);
+    this.plot.over.addEventListener(
+      "pointermove",
+      (event) => event.pointerType === "touch" && this.moveTo(event.offsetX),
+    );
     this.afterDraw();
   }
 
@@ -158,7 +202,10 @@ class Chart {
     const count = (wanted) => this.lines.reduce((sum, { curve }) => sum + curve.values.filter(wanted).length, 0);
     const odd = count((value) => !Number.isFinite(value));
     const low = this.log ? count((value) => value <= 0 && value > -Infinity) : 0;
-    const notes = [odd ? `${integer(odd)} NaN or infinite (▾)` : "", low ? `${integer(low)} not above zero, so not on this scale` : ""];
+    const notes = [
+      odd ? `${integer(odd)} NaN or infinite (▾)` : "",
+      low ? `${integer(low)} not above zero, so not on this scale` : "",
+    ];
     this.note.textContent = notes.filter(Boolean).join("; ");
   }
 
@@ -166,66 +213,6 @@ class Chart {
     this.resetButton.hidden = !view.zoom;
     const [min, max] = view.zoom ?? view.full;
     this.plot?.setScale("x", { min, max });
-  }
-
-  options() {
-    const axis = { stroke: () => colour("faint"), grid: { stroke: () => colour("grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    return {
-      ...this.size(),
-      legend: { show: false },
-      padding: [8, 22, 0, 0],
-      scales: {
-        x: { time: false, range: () => view.zoom ?? view.full },
-        y: this.log ? { distr: 3, range: (plot, low, high) => (low > 0 ? [low / 1.1, high * 1.1] : [0.1, 1]) } : { range: (plot, low, high) => yRange(low, high) },
-      },
-      axes: [
-        { ...axis, size: 26, space: 70, incrs: view.axis === "seconds" ? TIMES : undefined, values: (plot, splits) => splits.map((split) => (view.axis === "seconds" ? duration(split) : number(split, 4))) },
-        { ...axis, size: (plot, texts) => 16 + 6.2 * Math.max(3, ...(texts ?? [""]).map((text) => (text ?? "").length)), space: 38, values: (plot, splits) => splits.map((split) => this.tick(split)) },
-      ],
-      cursor: {
-        y: false,
-        drag: { x: true, y: false, setScale: false },
-        sync: { key: "hookline", setSeries: false, scales: ["x", null], filters: { pub: (kind) => kind === "mousemove" || kind === "mouseleave" } },
-        dataIdx: (plot, series, at) => (series ? nearest(plot.data[series], at) : at),
-        points: { size: 7, width: 2, fill: () => colour("card") },
-        bind: { dblclick: () => () => setZoom(null) },
-      },
-      series: [{}, ...this.lines.flatMap((line) => this.seriesOf(line))],
-      hooks: {
-        setCursor: [(plot) => this.cursor(plot)],
-        setSelect: [(plot) => this.select(plot)],
-        drawClear: [(plot) => drawMarks(plot, this.lines[0].clock)],
-        draw: [(plot) => drawOdd(plot, this.lines.filter((line) => this.shown(line)))],
-      },
-    };
-  }
-
-  tick(split) {
-    if (split === null || split === undefined) return "";
-    if (this.log && !this.isRound(split)) return "";
-    return (UNITS[this.spec.section] ?? short)(split);
-  }
-
-  // Which lines of a logarithmic scale have room for a number.
-  isRound(split) {
-    const { min, max } = this.plot?.scales.y ?? {};
-    const digit = Math.round(split / 10 ** Math.floor(Math.log10(split) + 1e-9));
-    return digit === 1 || (max / min < 200 && (digit === 2 || digit === 5));
-  }
-
-  seriesOf(line) {
-    const few = line.curve.count <= 60;
-    const base = { show: this.shown(line), dash: line.curve.kind === "epoch" ? [5, 4] : undefined };
-    const rough = () => view.smoothing > 0 && line.curve.kind === "step";
-    return [
-      {
-        ...base,
-        stroke: () => colour(line.colour, rough() ? 0.22 : 1),
-        width: line.curve.kind === "eval" ? 2 : 1.5,
-        points: few ? { show: true, size: line.curve.count === 1 ? 9 : 5, width: 1.5, fill: () => colour("card") } : { show: false },
-      },
-      { ...base, show: base.show && view.smoothing > 0, stroke: () => colour(line.colour), width: 2, points: { show: false } },
-    ];
   }
 
   // -- the cursor ------------------------------------------------------------------------------
@@ -269,6 +256,6 @@ class Chart {
 
   moveTo(left) {
     const { clientWidth, clientHeight } = this.plot.over;
-    this.plot.setCursor({ left: Math.min(clientWidth - 1, Math.max(0, left)), top: clientHeight / 2 });
+    this.plot.setCursor({ left: Math.min(clientWidth - 1, Math.max(0, left)), top: clientHeight / 2 }, true, true);
   }
 }

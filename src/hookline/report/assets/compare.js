@@ -5,8 +5,12 @@ PAGES.compare = comparePage;
 function comparePage(data) {
   const sections = [
     part("runs", "Runs", data.runs, runsView),
-    part("settings", "Settings that differ", [data.settings, data.runs], ([found, runs]) => differenceView(found, runs, "setting")),
-    part("metrics", "Final metrics that differ", [data.metrics, data.runs], ([found, runs]) => differenceView(found, runs, "metric")),
+    part("settings", "Settings that differ", [data.settings, data.runs], ([found, runs]) =>
+      differenceView(found, runs, "setting"),
+    ),
+    part("metrics", "Final metrics that differ", [data.metrics, data.runs], ([found, runs]) =>
+      differenceView(found, runs, "metric"),
+    ),
     curvesSection(data),
   ];
   return { title: h("h1", {}, h("span", { class: "project" }, "Compare "), data.title), under: [], sections };
@@ -18,11 +22,15 @@ function swatch(at) {
 
 function runsView(runs) {
   const rows = runs.map((run, at) => {
-    const name = button([swatch(at), run.title], () => {
-      view.hidden.has(at) ? view.hidden.delete(at) : view.hidden.add(at);
-      name.setAttribute("aria-pressed", String(!view.hidden.has(at)));
-      setView({});
-    }, { class: "entry", "aria-pressed": String(!view.hidden.has(at)), title: "Show or hide its curves" });
+    const name = button(
+      [swatch(at), run.title],
+      () => {
+        view.hidden.has(at) ? view.hidden.delete(at) : view.hidden.add(at);
+        name.setAttribute("aria-pressed", String(!view.hidden.has(at)));
+        setView({});
+      },
+      { class: "entry", "aria-pressed": String(!view.hidden.has(at)), title: "Show or hide its curves" },
+    );
     const { seconds, steps, epochs, started } = run.facts;
     return [name, badge(run.status), duration(seconds), integer(steps), integer(epochs), moment(started)];
   });
@@ -34,7 +42,8 @@ function differenceView({ rows, same }, runs, what) {
   const rest = `${integer(same)} ${same === 1 ? `${what} is` : `${what}s are`} the same.`;
   if (!rows.length) return card(h("p", { class: "empty" }, `None: ${rest}`));
   const heads = [what, ...runs.map((run, at) => h("span", {}, swatch(at), run.title))];
-  const name = (row) => (what === "setting" ? h("span", {}, h("span", { class: "group-name" }, `${row.group} `), row.name) : row.name);
+  const name = (row) =>
+    what === "setting" ? h("span", {}, h("span", { class: "group-name" }, `${row.group} `), row.name) : row.name;
   const cells = rows.map((row) => [name(row), ...valueCells(row)]);
   return card(table(heads, cells, { class: "differences" }), h("p", { class: "note" }, rest));
 }

@@ -52,14 +52,19 @@ function drawable(values, log) {
 function columns(lines, { axis, smoothing, log }) {
   const tables = lines.flatMap(({ curve, clock, places }) => {
     const rough = curve.mean ?? curve;
-    const fine = smoothing > 0 && curve.kind === "step" ? drawable(smooth(rough.values, smoothing), log) : rough.steps.map(() => null);
-    return [
-      joinable(places, drawable(curve.values, log)),
-      joinable(along(clock, axis, rough.steps), fine),
-    ];
+    const fine =
+      smoothing > 0 && curve.kind === "step"
+        ? drawable(smooth(rough.values, smoothing), log)
+        : rough.steps.map(() => null);
+    return [joinable(places, drawable(curve.values, log)), joinable(along(clock, axis, rough.steps), fine)];
   });
   // Null is a gap; where only another line has a point nothing is drawn and nothing is cut.
-  return tables.length ? uPlot.join(tables, tables.map((_, at) => (at % 2 ? [0, 0] : [0, 1]))) : [[]];
+  return tables.length
+    ? uPlot.join(
+        tables,
+        tables.map((_, at) => (at % 2 ? [0, 0] : [0, 1])),
+      )
+    : [[]];
 }
 
 // A chart needs growing places. Where a coarse clock puts several steps on one, they are moved apart by a hair.

@@ -29,25 +29,39 @@ function section(id, title, ...children) {
 
 // A table. A column is a name, or { name, number: true } to align it to the right.
 function table(columns, rows, attributes = {}) {
-  const kinds = columns.map((column) => (typeof column === "string" || column instanceof Node ? { name: column } : column));
+  const kinds = columns.map((column) =>
+    typeof column === "string" || column instanceof Node ? { name: column } : column,
+  );
   const head = kinds.map((kind) => h("th", { scope: "col", class: kind.number && "number" }, kind.name));
   const cells = (row) => row.map((cell, at) => h("td", { class: kinds[at]?.number && "number" }, cell));
   const body = rows.map((row) => h("tr", {}, ...cells(row)));
-  return h("div", { class: "scroll", tabindex: "0" }, h("table", attributes, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)));
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0" },
+    h("table", attributes, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)),
+  );
 }
 
 // Name and value, one under the other.
 function pairs(rows) {
-  return h("dl", { class: "pairs" }, ...rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h(
+    "dl",
+    { class: "pairs" },
+    ...rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
 }
 
 // One of several choices, as a row of buttons.
 function choice(label, options, chosen, choose) {
   const buttons = options.map(([key, text]) =>
-    button(text, () => {
-      for (const each of buttons) each.setAttribute("aria-pressed", String(each.dataset.key === key));
-      choose(key);
-    }, { "aria-pressed": String(key === chosen), "data-key": key }),
+    button(
+      text,
+      () => {
+        for (const each of buttons) each.setAttribute("aria-pressed", String(each.dataset.key === key));
+        choose(key);
+      },
+      { "aria-pressed": String(key === chosen), "data-key": key },
+    ),
   );
   return h("div", { class: "choice", role: "group", "aria-label": label }, ...buttons);
 }
@@ -75,14 +89,17 @@ function frames(entry, show) {
 }
 
 // Calls `draw` when the element comes near the window: pages with hundreds of charts open fast.
-const nearby = new IntersectionObserver((seen) => {
-  for (const { isIntersecting, target } of seen) {
-    if (!isIntersecting) continue;
-    nearby.unobserve(target);
-    waiting.get(target)?.();
-    waiting.delete(target);
-  }
-}, { rootMargin: "400px" });
+const nearby = new IntersectionObserver(
+  (seen) => {
+    for (const { isIntersecting, target } of seen) {
+      if (!isIntersecting) continue;
+      nearby.unobserve(target);
+      waiting.get(target)?.();
+      waiting.delete(target);
+    }
+  },
+  { rootMargin: "400px" },
+);
 const waiting = new Map();
 
 function whenNear(element, draw) {
@@ -103,7 +120,13 @@ function colour(name, alpha = 1) {
   if (!colours.has(name)) {
     if (!probe.isConnected) document.body.append(probe);
     probe.style.color = `var(--${name})`;
-    colours.set(name, getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).join(", "));
+    colours.set(
+      name,
+      getComputedStyle(probe)
+        .color.match(/[\d.]+/g)
+        .slice(0, 3)
+        .join(", "),
+    );
   }
   return `rgba(${colours.get(name)}, ${alpha})`;
 }

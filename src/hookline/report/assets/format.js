@@ -17,7 +17,11 @@ function number(value, digits = 5) {
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e9 || size < 1e-4)) return value.toExponential(digits - 2).replace(/\.?0+e/, "e").replace("e+", "e");
+  if (size !== 0 && (size >= 1e9 || size < 1e-4))
+    return value
+      .toExponential(digits - 2)
+      .replace(/\.?0+e/, "e")
+      .replace("e+", "e");
   if (Number.isInteger(value)) return integer(value);
   const text = value.toLocaleString("en-US", { maximumSignificantDigits: digits });
   return text === "-0" ? "0" : text;
@@ -36,9 +40,18 @@ function duration(seconds) {
   if (seconds < 1) return `${number(seconds * 1000, 3)} ms`;
   if (seconds < 60) return `${number(seconds, 3)} s`;
   const whole = Math.round(seconds);
-  const parts = [[Math.floor(whole / 86400), "d"], [Math.floor(whole / 3600) % 24, "h"], [Math.floor(whole / 60) % 60, "m"], [whole % 60, "s"]];
+  const parts = [
+    [Math.floor(whole / 86400), "d"],
+    [Math.floor(whole / 3600) % 24, "h"],
+    [Math.floor(whole / 60) % 60, "m"],
+    [whole % 60, "s"],
+  ];
   const first = parts.findIndex(([count]) => count > 0);
-  return parts.slice(first, first + 2).filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}`).join(" ");
+  return parts
+    .slice(first, first + 2)
+    .filter(([count]) => count > 0)
+    .map(([count, unit]) => `${count} ${unit}`)
+    .join(" ");
 }
 
 function percent(share) {

@@ -2,27 +2,49 @@
 
 function toolbar(data) {
   const shown = h("output", { class: "when" });
-  const slider = h("input", { type: "range", min: 0, max: 99, value: Math.round(100 * view.smoothing), id: "smoothing", "aria-label": "Smoothing" });
+  const slider = h("input", {
+    type: "range",
+    min: 0,
+    max: 99,
+    value: Math.round(100 * view.smoothing),
+    id: "smoothing",
+    "aria-label": "Smoothing",
+  });
   const say = () => (shown.textContent = view.smoothing ? view.smoothing.toFixed(2) : "off");
   slider.addEventListener("input", () => {
     setView({ smoothing: Number(slider.value) / 100 });
     say();
   });
   say();
-  const search = h("input", { type: "search", id: "search", placeholder: "Filter metrics", "aria-label": "Filter metrics", value: view.filter });
+  const search = h("input", {
+    type: "search",
+    id: "search",
+    placeholder: "Filter metrics",
+    "aria-label": "Filter metrics",
+    value: view.filter,
+  });
   search.addEventListener("input", () => filterCharts(search.value));
-  const log = button("Log scale", () => {
-    const on = log.getAttribute("aria-pressed") !== "true";
-    log.setAttribute("aria-pressed", String(on));
-    for (const chart of view.charts) chart.setLog(on);
-  }, { class: "toggle", id: "log", "aria-pressed": "false" });
+  const log = button(
+    "Log scale",
+    () => {
+      const on = log.getAttribute("aria-pressed") !== "true";
+      log.setAttribute("aria-pressed", String(on));
+      for (const chart of view.charts) chart.setLog(on);
+    },
+    { class: "toggle", id: "log", "aria-pressed": "false" },
+  );
   const epochs = data.clocks.some(({ epoch }) => epoch[epoch.length - 1] > 0);
   const axes = Object.entries(AXES).filter(([axis]) => axis !== "epoch" || epochs);
   return h(
     "div",
     { class: "toolbar" },
     data.charts.length > 6 ? search : null,
-    h("div", { class: "tool" }, h("span", { class: "label" }, "x axis"), choice("x axis", axes, view.axis, (axis) => setView({ axis }))),
+    h(
+      "div",
+      { class: "tool" },
+      h("span", { class: "label" }, "x axis"),
+      choice("x axis", axes, view.axis, (axis) => setView({ axis })),
+    ),
     h("label", { class: "tool" }, h("span", { class: "label" }, "Smoothing"), slider, shown),
     log,
   );
@@ -59,33 +81,49 @@ function curvesSection(data) {
   return drawnSection;
 }
 
-// By heading. Sections with one chart that follow one another share a row.
+const SYSTEM = new Set(["lr", "momentum", "weight_decay", "speed", "throughput", "time", "memory", "device"]);
+
+// What is learnt first, then what the machine does, then what else was logged, by the first part of its name.
 function chartGroups() {
-  const groups = [];
+  const groups = new Map();
   for (const chart of view.charts) {
-    const last = groups[groups.length - 1];
-    if (last && last.section === chart.spec.section) last.charts.push(chart);
-    else groups.push({ section: chart.spec.section, headings: [chart.spec.heading], charts: [chart] });
+    const { section: name, heading } = chart.spec;
+    const key = SYSTEM.has(name) ? "system" : name;
+    if (!groups.has(key)) groups.set(key, { heading, small: chart.small, charts: [] });
+    groups.get(key).charts.push(chart);
   }
-  return groups.reduce((merged, group) => {
-    const last = merged[merged.length - 1];
-    if (last && group.charts.length === 1 && last.charts.length === last.headings.length) {
-      last.headings.push(...group.headings);
-      last.charts.push(...group.charts);
-    } else merged.push(group);
-    return merged;
-  }, []);
+  const system = groups.get("system");
+  if (system) {
+    const [rate, machine] = [true, false].map((wanted) =>
+      system.charts.some(({ spec }) => (spec.section === "lr") === wanted),
+    );
+    system.heading = rate && machine ? "Learning rate and machine" : rate ? "Learning rate" : "Machine";
+  }
+  return [...groups.values()];
 }
 
 function buildSection(data) {
   if (!view.charts.length) {
-    return section("curves", "Curves", h("p", { class: "empty" }, "No metrics yet: curves appear after the first log interval."));
+    return section(
+      "curves",
+      "Curves",
+      h("p", { class: "empty" }, "No metrics yet: curves appear after the first log interval."),
+    );
   }
   const groups = chartGroups();
-  const parts = groups.map(({ headings, charts }) => {
-    if (charts.length % 2) charts[0].setWide(true);
-    const heading = groups.length > 1 ? h("h4", {}, [...new Set(headings)].join(" · ")) : null;
-    return h("div", { class: "group" }, heading, h("div", { class: "grid" }, charts.map(({ element }) => element)));
+  const parts = groups.map(({ heading, small, charts }) => {
+    if (!small && charts.length % 2) charts[0].setWide(true); // no hole in the last row
+    const title = groups.length > 1 ? h("h4", {}, heading) : null;
+    return h(
+      "div",
+      { class: "group" },
+      title,
+      h(
+        "div",
+        { class: small ? "grid thirds" : "grid" },
+        charts.map(({ element }) => element),
+      ),
+    );
   });
   const none = h("p", { class: "empty", id: "none", hidden: true }, "No metric has this in its name.");
   const hint = h("p", { class: "note hint" }, "Drag to zoom, double-click to go back. All charts move together.");

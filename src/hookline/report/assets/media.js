@@ -21,7 +21,10 @@ function picture({ source, missing, caption, width, height }) {
 }
 
 function textView({ text, cut }) {
-  return [h("pre", { class: "text", tabindex: "0" }, text), cut ? h("p", { class: "note" }, `${integer(cut)} characters more.`) : null].reduce((box, part) => (part && box.append(part), box), h("div"));
+  return [
+    h("pre", { class: "text", tabindex: "0" }, text),
+    cut ? h("p", { class: "note" }, `${integer(cut)} characters more.`) : null,
+  ].reduce((box, part) => (part && box.append(part), box), h("div"));
 }
 
 function cell(value) {
@@ -31,9 +34,17 @@ function cell(value) {
 }
 
 function tableView({ columns: names, rows, cut }) {
-  const isNumber = (at) => rows.length > 0 && rows.every((row) => row[at] === null || typeof decode(row[at]) === "number");
+  const isNumber = (at) =>
+    rows.length > 0 && rows.every((row) => row[at] === null || typeof decode(row[at]) === "number");
   const heads = names.map((name, at) => ({ name, number: isNumber(at) }));
-  const box = h("div", {}, table(heads, rows.map((row) => row.map(cell))));
+  const box = h(
+    "div",
+    {},
+    table(
+      heads,
+      rows.map((row) => row.map(cell)),
+    ),
+  );
   if (cut) box.append(h("p", { class: "note" }, `${integer(cut)} rows more.`));
   return box;
 }
@@ -59,19 +70,36 @@ function heatMap(rows, flat) {
       const value = decode(item);
       const part = shade(value);
       const label = rows.length > 1 ? `row ${index}, column ${at}: ${number(value)}` : `${at}: ${number(value)}`;
-      return h("td", { class: part > 0.55 ? "strong" : null, title: label, style: { "--part": part.toFixed(3) } }, words ? number(value, 3) : "");
+      return h(
+        "td",
+        { class: part > 0.55 ? "strong" : null, title: label, style: { "--part": part.toFixed(3) } },
+        words ? number(value, 3) : "",
+      );
     });
   const head = h("tr", {}, h("th"), ...rows[0].map((_, at) => h("th", { scope: "col" }, String(at))));
-  const body = rows.map((row, index) => h("tr", {}, h("th", { scope: "row" }, rows.length > 1 ? String(index) : ""), ...cells(row, index)));
-  return h("div", { class: "scroll", tabindex: "0" }, h("table", { class: words ? "heat" : "heat dense" }, words ? head : null, ...body));
+  const body = rows.map((row, index) =>
+    h("tr", {}, words ? h("th", { scope: "row" }, rows.length > 1 ? String(index) : "") : null, ...cells(row, index)),
+  );
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0" },
+    h("table", { class: words ? "heat" : "heat dense" }, words ? head : null, ...body),
+  );
 }
 
 // -- histograms --------------------------------------------------------------------------------
 
 // Over steps: each column is one histogram, the darker the more values. One alone: bars.
-function histogramCard(entry) {
+function histogramCard(all) {
+  // Of several at one step, one a batch, the last.
+  const entry = { ...all, frames: all.frames.filter(({ step }, at) => step !== all.frames[at + 1]?.step) };
   if (entry.frames.length < 2) return h("article", { class: "card" }, ...frames(entry, bars));
-  const place = h("div", { class: "plot", role: "img", "aria-label": `${entry.name}: how values are spread, over steps`, style: { height: `${HEIGHT}px` } });
+  const place = h("div", {
+    class: "plot",
+    role: "img",
+    "aria-label": `${entry.name}: how values are spread, over steps`,
+    style: { height: `${HEIGHT}px` },
+  });
   const where = h("output", { class: "when" });
   const left = entry.count - entry.frames.length;
   const element = h(
@@ -79,7 +107,7 @@ function histogramCard(entry) {
     { class: "card" },
     h("div", { class: "bar" }, h("h3", {}, entry.name), where),
     place,
-    left > 0 ? h("p", { class: "note" }, `${integer(left)} of ${integer(entry.count)} are not in this page.`) : null,
+    left > 0 ? h("p", { class: "note" }, `${integer(left)} of ${integer(entry.count)} are not drawn.`) : null,
   );
   whenNear(element, () => {
     const plot = heatPlot(entry, place, where);
@@ -92,17 +120,32 @@ function histogramCard(entry) {
 function heatPlot(entry, place, where) {
   const steps = entry.frames.map((frame) => frame.step);
   const edges = entry.frames.map((frame) => frame.edges.map(decode));
-  const [low, high] = [Math.min(...edges.map((own) => own[0])), Math.max(...edges.map((own) => own[own.length - 1]))];
-  const ends = steps.map((step, at) => [at ? (steps[at - 1] + step) / 2 : step - (steps[1] - step) / 2, at < steps.length - 1 ? (step + steps[at + 1]) / 2 : step + (step - steps[at - 1]) / 2]);
-  const axis = { stroke: () => colour("faint"), grid: { show: false }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+  const finite = edges.flat().filter(Number.isFinite);
+  const [low, high] = finite.length ? drawableRange(Math.min(...finite), Math.max(...finite)) : [0, 1];
+  const ends = steps.map((step, at) => [
+    at ? (steps[at - 1] + step) / 2 : step - (steps[1] - step) / 2,
+    at < steps.length - 1 ? (step + steps[at + 1]) / 2 : step + (step - steps[at - 1]) / 2,
+  ]);
+  const axis = {
+    stroke: () => colour("faint"),
+    grid: { show: false },
+    ticks: { show: false },
+    font: "11px system-ui, sans-serif",
+  };
   return new uPlot(
     {
       width: place.clientWidth,
       height: HEIGHT,
       legend: { show: false },
       padding: [8, 22, 0, 0],
-      scales: { x: { time: false, range: () => [ends[0][0], ends[ends.length - 1][1]] }, y: { range: () => [low, high > low ? high : low + 1] } },
-      axes: [{ ...axis, size: 26, space: 70, values: (plot, splits) => splits.map((split) => number(split, 4)) }, { ...axis, size: 52, values: (plot, splits) => splits.map(short) }],
+      scales: {
+        x: { time: false, range: () => [ends[0][0], ends[ends.length - 1][1]] },
+        y: { range: () => [low, high] },
+      },
+      axes: [
+        { ...axis, size: 26, space: 70, values: (plot, splits) => splits.map((split) => number(split, 4)) },
+        { ...axis, size: 52, values: (plot, splits) => splits.map(short) },
+      ],
       series: [{}, { stroke: "transparent", points: { show: false } }],
       cursor: { drag: { x: false, y: false }, points: { show: false } },
       hooks: {
@@ -129,16 +172,38 @@ function drawColumn(plot, [from, to], edges, counts) {
 function underCursor(plot, all, edges) {
   const { left, top } = plot.cursor;
   if (!(left >= 0)) return "";
-  const at = closest(all.map((frame) => frame.step), plot.posToVal(left, "x"));
+  const at = closest(
+    all.map((frame) => frame.step),
+    plot.posToVal(left, "x"),
+  );
   const height = plot.posToVal(top, "y");
   const bin = edges[at].findIndex((edge, place) => edge <= height && height < edges[at][place + 1]);
-  const found = bin < 0 ? "" : `: ${integer(all[at].counts[bin])} from ${number(edges[at][bin], 3)} to ${number(edges[at][bin + 1], 3)}`;
+  const found =
+    bin < 0
+      ? ""
+      : `: ${integer(all[at].counts[bin])} from ${number(edges[at][bin], 3)} to ${number(edges[at][bin + 1], 3)}`;
   return `step ${integer(all[at].step)}${found}`;
 }
 
 function bars({ edges, counts, odd }) {
   const most = Math.max(...counts, 1);
-  const columns = counts.map((count, at) => h("i", { title: `${number(edges[at], 3)} to ${number(edges[at + 1], 3)}: ${integer(count)}`, style: { height: `${(100 * count) / most}%` } }));
-  const ends = h("div", { class: "ends" }, h("span", {}, number(edges[0], 4)), h("span", {}, number(edges[edges.length - 1], 4)));
-  return h("div", {}, h("div", { class: "columns" }, ...columns), ends, odd ? h("p", { class: "note" }, `${integer(odd)} values are NaN or infinite.`) : "");
+  const columns = counts.map((count, at) =>
+    h("i", {
+      title: `${number(edges[at], 3)} to ${number(edges[at + 1], 3)}: ${integer(count)}`,
+      style: { height: `${(100 * count) / most}%` },
+    }),
+  );
+  const ends = h(
+    "div",
+    { class: "ends" },
+    h("span", {}, number(edges[0], 4)),
+    h("span", {}, number(edges[edges.length - 1], 4)),
+  );
+  return h(
+    "div",
+    {},
+    h("div", { class: "columns" }, ...columns),
+    ends,
+    odd ? h("p", { class: "note" }, `${integer(odd)} values are NaN or infinite.`) : "",
+  );
 }

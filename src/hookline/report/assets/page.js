@@ -33,11 +33,15 @@ function forPaper() {
   const before = dataset.theme;
   dataset.theme = "light";
   repaint();
-  window.addEventListener("afterprint", () => {
-    if (before) dataset.theme = before;
-    else delete dataset.theme;
-    repaint();
-  }, { once: true });
+  window.addEventListener(
+    "afterprint",
+    () => {
+      if (before) dataset.theme = before;
+      else delete dataset.theme;
+      repaint();
+    },
+    { once: true },
+  );
 }
 
 function show() {
@@ -51,7 +55,11 @@ function show() {
     h("header", {}, h("div", { class: "bar" }, logo, title, h("span", { class: "space" }), home, theme), under),
     h("nav", { "aria-label": "Sections" }, links),
     h("main", {}, shown),
-    h("footer", {}, notes.map((note) => h("p", { class: "note" }, note))),
+    h(
+      "footer",
+      {},
+      notes.map((note) => h("p", { class: "note" }, note)),
+    ),
   );
 }
 

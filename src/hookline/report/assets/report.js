@@ -4,13 +4,20 @@ PAGES.report = reportPage;
 
 function reportPage(data) {
   const { facts, settings } = data;
-  view.marks = data.events.rows.filter(({ name }) => MARKED.has(name)).map(({ name, step }) => ({ step, bad: BAD.has(name) }));
+  view.marks = data.events.rows
+    .filter(({ name }) => MARKED.has(name))
+    .map(({ name, step }) => ({ step, bad: BAD.has(name) }));
   const project = facts.project ? h("span", { class: "project" }, `${facts.project} / `) : null;
   const sections = [
     part("numbers", "Key numbers", [data.tiles, data.numbers], numbersView),
     curvesSection(data),
-    part("media", "Media", [data.images, data.arrays, data.histograms, data.tables, data.texts], () => pile(mediaCards(data))),
-    part("timeline", "Timeline", [data.events, data.sessions], () => [timelineView(data.events, facts.seconds), sessionsView(data.sessions)]),
+    part("media", "Media", [data.images, data.arrays, data.histograms, data.tables, data.texts], () =>
+      pile(mediaCards(data)),
+    ),
+    part("timeline", "Timeline", [data.events, data.sessions], () => [
+      timelineView(data.events, facts.seconds),
+      sessionsView(data.sessions),
+    ]),
     part("costs", "What callbacks cost", data.costs, costsView),
     part("model", "Model", [data.summary, settings.model], modelView),
     part("settings", "Settings", settings, () => pile(settingsCards(settings))),
@@ -27,7 +34,12 @@ function pile(cards) {
 
 function numbersView([tiles, numbers]) {
   if (!numbers.length) return null;
-  const all = h("details", { class: "card all" }, h("summary", {}, `All ${integer(numbers.length)} metrics`), numbersTable(numbers));
+  const all = h(
+    "details",
+    { class: "card all" },
+    h("summary", {}, `All ${integer(numbers.length)} metrics`),
+    numbersTable(numbers),
+  );
   return [tiles.length ? h("div", { class: "tiles" }, tiles.map(tileView)) : null, all];
 }
 

@@ -4,7 +4,17 @@ const PAGES = {};
 
 // What all charts have in common: the axis, the zoom, the smoothing.
 
-const view = { axis: "step", smoothing: 0, zoom: null, full: [0, 1], hidden: new Set(), charts: [], painted: [], marks: [], filter: "" };
+const view = {
+  axis: "step",
+  smoothing: 0,
+  zoom: null,
+  full: [0, 1],
+  hidden: new Set(),
+  charts: [],
+  painted: [],
+  marks: [],
+  filter: "",
+};
 
 function setView(changes) {
   Object.assign(view, changes);
@@ -14,7 +24,7 @@ function setView(changes) {
 }
 
 function setZoom(range) {
-  view.zoom = range;
+  view.zoom = range && drawableRange(...range);
   for (const chart of view.charts) chart.rezoom();
 }
 
@@ -46,14 +56,22 @@ function zoomedOut(low, high) {
 
 function yRange(low, high) {
   if (low === null || high === null) return [0, 1];
-  if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+  if (low === high) return low === 0 ? [-1, 1] : drawableRange(low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1);
   const room = (high - low) * 0.06;
-  return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
+  return drawableRange(low >= 0 && low - room < 0 ? 0 : low - room, high + room);
+}
+
+// A range in which the lines of the grid can be told apart by numbers of 64 bits.
+function drawableRange(low, high) {
+  const [least, most] = [Math.max(low, -8e307), Math.min(high, 8e307)];
+  const missing = Math.max(1e-9 * Math.max(Math.abs(least), Math.abs(most)), 1e-200) - (most - least);
+  return missing > 0 ? [least - missing / 2, most + missing / 2] : [least, most];
 }
 
 // A number for an axis.
 function short(value) {
   const size = Math.abs(value);
-  if (size >= 1e4) return Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 4 }).format(value);
+  if (size >= 1e4)
+    return Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 4 }).format(value);
   return number(value, 4);
 }

@@ -1,13 +1,14 @@
 // The list of runs that `hookline watch` shows first: the page `watch`.
 
-const NARROWED = { text: "", chosen: new Set() };
+// What a person typed and ticked; it outlives new data.
+const listView = { text: "", chosen: new Set() };
 const listRows = new Map();
 let listTools = null;
 
 function watchPage(data) {
   const runs = [...data.list].sort(byInterest);
   const ids = new Set(runs.map((run) => run.id));
-  for (const id of NARROWED.chosen) if (!ids.has(id)) NARROWED.chosen.delete(id);
+  for (const id of listView.chosen) if (!ids.has(id)) listView.chosen.delete(id);
   for (const id of listRows.keys()) if (!ids.has(id)) listRows.delete(id);
   listTools ??= buildTools();
   keepFocus();
@@ -16,10 +17,17 @@ function watchPage(data) {
   narrow();
   showAges();
   const running = runs.filter(({ status }) => status === "running").length;
-  const facts = [["Runs", integer(runs.length)], ["Running", integer(running)]];
+  const facts = [
+    ["Runs", integer(runs.length)],
+    ["Running", integer(running)],
+  ];
   return {
     title: h("h1", {}, data.title),
-    under: h("dl", { class: "facts under" }, ...facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    under: h(
+      "dl",
+      { class: "facts under" },
+      ...facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+    ),
     sections: [section("runs", "Runs", runs.length ? [listTools.element, card(listTable(rows))] : noRuns())],
   };
 }
@@ -53,21 +61,41 @@ function listRow(run, most) {
   const before = listRows.get(run.id);
   if (before?.key === key) return before;
   const box = h("input", { type: "checkbox", "aria-label": `compare ${runTitle(run)}` });
-  box.checked = NARROWED.chosen.has(run.id);
+  box.checked = listView.chosen.has(run.id);
   box.addEventListener("change", () => {
-    box.checked ? NARROWED.chosen.add(run.id) : NARROWED.chosen.delete(run.id);
+    box.checked ? listView.chosen.add(run.id) : listView.chosen.delete(run.id);
     showChosen(most);
   });
-  const link = h("a", { href: `/show?run=${encodeURIComponent(run.id)}` }, run.project ? h("span", { class: "project" }, `${run.project}/`) : null, run.name);
-  const metrics = Object.entries(run.metrics).map(([name, value]) => h("span", { style: { display: "inline-block", "margin-right": "14px" } }, `${name} `, h("strong", {}, value)));
-  const age = h("small", { class: "age" });
-  const reason = run.status === "failed" && run.reason ? h("div", { class: "small bad" }, run.reason.slice(0, 300)) : null;
+  const link = h(
+    "a",
+    { href: `/show?run=${encodeURIComponent(run.id)}` },
+    run.project ? h("span", { class: "project" }, `${run.project}/`) : null,
+    run.name,
+  );
+  const metrics = Object.entries(run.metrics).map(([name, value]) =>
+    h("span", { style: { display: "inline-block", "margin-right": "14px" } }, `${name} `, h("strong", {}, value)),
+  );
+  const age = h("div", { class: "small" });
+  const reason =
+    run.status === "failed" && run.reason ? h("div", { class: "small bad" }, run.reason.slice(0, 300)) : null;
   const cells = [
     box,
-    [h("div", { class: "bar" }, link, badge({ key: run.status, label: run.label })), reason, h("div", { class: "small", style: { "margin-top": "4px" } }, ...metrics)],
-    [`step ${integer(run.step)}`, h("br"), run.epoch ? h("small", {}, `epoch ${integer(run.epoch)}`) : null, h("br"), age],
+    [
+      h("div", { class: "bar" }, link, badge({ key: run.status, label: run.label })),
+      reason,
+      h("div", { class: "small", style: { "margin-top": "4px" } }, ...metrics),
+    ],
+    [
+      h("div", {}, `step ${integer(run.step)}`),
+      run.epoch ? h("div", { class: "small" }, `epoch ${integer(run.epoch)}`) : null,
+      age,
+    ],
   ];
-  const element = h("tr", { "data-run": run.id }, ...cells.map((cell, at) => h("td", { class: at === 2 && "number", style: at ? {} : { width: "30px" } }, cell)));
+  const element = h(
+    "tr",
+    { "data-run": run.id },
+    ...cells.map((cell, at) => h("td", { class: at === 2 && "number", style: at ? {} : { width: "30px" } }, cell)),
+  );
   const row = { key, run, box, age, element, words: `${runTitle(run)} ${run.label}`.toLowerCase() };
   listRows.set(run.id, row);
   return row;
@@ -90,7 +118,11 @@ function showAges() {
 
 // The largest unit only.
 function ago(seconds) {
-  for (const [unit, letter] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+  for (const [unit, letter] of [
+    [86400, "d"],
+    [3600, "h"],
+    [60, "min"],
+  ]) {
     if (seconds >= unit) return `${Math.floor(seconds / unit)} ${letter}`;
   }
   return `${Math.max(0, Math.floor(seconds))} s`;
@@ -101,7 +133,7 @@ function ago(seconds) {
 function buildTools() {
   const search = h("input", { type: "search", id: "search", placeholder: "Filter runs", "aria-label": "Filter runs" });
   search.addEventListener("input", () => {
-    NARROWED.text = search.value;
+    listView.text = search.value;
     narrow();
   });
   const count = h("span", { class: "when", role: "status" });
@@ -111,7 +143,7 @@ function buildTools() {
 }
 
 function narrow() {
-  const words = NARROWED.text.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = listView.text.toLowerCase().split(/\s+/).filter(Boolean);
   let shown = 0;
   for (const row of listRows.values()) {
     row.element.hidden = !words.every((word) => row.words.includes(word));
@@ -122,9 +154,14 @@ function narrow() {
 
 function showChosen(most) {
   const { compare } = listTools;
-  const ids = [...NARROWED.chosen];
+  const ids = [...listView.chosen];
   const ready = ids.length >= 2 && ids.length <= most;
-  compare.textContent = ids.length > most ? `At most ${most} can be compared` : ids.length < 2 ? "Choose two or more to compare" : `Compare ${ids.length} runs`;
+  compare.textContent =
+    ids.length > most
+      ? `At most ${most} can be compared`
+      : ids.length < 2
+        ? "Choose two or more to compare"
+        : `Compare ${ids.length} runs`;
   compare.className = ready ? "toggle" : "when";
   compare.setAttribute("aria-pressed", String(ready));
   if (ready) compare.setAttribute("href", `/show?${ids.map((id) => `run=${encodeURIComponent(id)}`).join("&")}`);

@@ -1,4 +1,4 @@
-"""Names and texts as MLflow takes them."""
+"""Names and texts as trackers take them, who make keys and paths of names."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from zlib import crc32
 
-LONGEST = 230
-"""MLflow takes names of 250 characters; a tag that keeps one has a prefix too."""
+LONGEST = 200
+"""Bytes: MLflow takes 250 characters and disks take 255 bytes, and both put something before or behind."""
 
 
 class Keys:
-    """Names as MLflow takes them, no two alike; ``new_tags`` keep those that had to be changed.
+    """Names that are safe as keys of MLflow and as paths, no two alike; ``new_tags`` keep those that were changed.
 
     >>> keys = Keys("name.", {})
-    >>> keys("val/recall@10"), keys("val/recall#10"), keys.new_tags["name.val/recall_10"]
-    ('val/recall_10', 'val/recall_10_8a1f4b45', 'val/recall@10')
+    >>> keys("val/recall@10"), keys("val/recall#10"), keys.new_tags["name.val/recall-10"]
+    ('val/recall-10', 'val/recall-10-8a1f4b45', 'val/recall@10')
     """
 
     def __init__(self, prefix: str, tags: Mapping[str, str]) -> None:
@@ -29,8 +29,9 @@ class Keys:
     def __call__(self, name: str) -> str:
         if name not in self._keys:
             key = _allowed(name)
-            if len(key) > LONGEST or self._names.setdefault(key, name) != name:
-                key = f"{key[: LONGEST - 9]}_{crc32(name.encode()):08x}"
+            if len(key.encode()) > LONGEST or self._names.setdefault(key, name) != name:
+                start = key.encode()[: LONGEST - 9].decode(errors="ignore")
+                key = f"{start}-{crc32(name.encode(errors='replace')):08x}"
                 self._names[key] = name
             self._keys[name] = key
             if key != name:
@@ -39,9 +40,12 @@ class Keys:
 
 
 def _allowed(name: str) -> str:
-    """MLflow takes letters, digits, ``_-./`` and spaces, if what comes out is a path of one spelling only."""
-    parts = (part for part in re.sub(r"[^/\w.\- ]", "_", name).split("/") if part not in ("", "."))
-    return "/".join("__" if part == ".." else part for part in parts) or "_"
+    """Letters, digits, ``_-./`` and spaces, as a path of one spelling only that leads downwards.
+
+    The rest becomes ``-``, because W&B hides what begins with ``_``.
+    """
+    parts = (part for part in re.sub(r"[^/\w.\- ]", "-", name).split("/") if part not in ("", "."))
+    return "/".join("--" + part[2:] if part.startswith("..") else part for part in parts) or "-"
 
 
 def flat(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
