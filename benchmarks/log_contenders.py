@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import tempfile
-import termios
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
@@ -25,7 +24,7 @@ from hookline import loop
 
 BARE, WITHOUT = "bare loop", "bare loop without the five values"
 HUNDRED, FIFTY = "Hookline, every 100 steps", "Hookline, every 50 steps"
-TERMINAL, DEFAULTS = "Hookline, 100, in a terminal", "Hookline, 100, hl.Trainer with its defaults"
+TERMINAL, DEFAULTS = "Hookline, 100, in a terminal", "Hookline, 100, defaults of hl.Trainer"
 LIGHTNING = "Lightning, every 100 steps"
 EVERY = {HUNDRED: 100, FIFTY: 50, TERMINAL: 100, DEFAULTS: 100, LIGHTNING: 100}
 """The steps of an interval."""
@@ -116,7 +115,6 @@ def a_log() -> Iterator[None]:
 def a_terminal() -> Iterator[None]:
     """Standard output is a terminal, which a process of its own reads."""
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (30, 120))
     reader = subprocess.Popen(["cat"], stdin=ours, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(ours)
     try:

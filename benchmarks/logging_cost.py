@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,18 +37,15 @@ from measure import (
     on_one_core,
     uncertainty,
 )
+from steps import LIMITS_SET_AT, Rounds
 from table import Figure, Section, judged, quartiles, verdict
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hookline.callbacks.watch.rich_display import RichDisplay
 
-Rounds = Callable[[str], Iterable[int]]
-
 STEPS = 200
 LIMITS = {HUNDRED: 25.0, FIFTY: 50.0, TERMINAL: 25.0, DEFAULTS: 25.0}
-LIMITS_SET_AT = 230.0
-"""Microseconds of a bare step on the machine, and in the quiet, in which the limits were set."""
 DRAWN_STEPS = 8_000
 """About two seconds, in which a terminal is drawn anew some twenty times."""
 
@@ -90,7 +87,7 @@ def logging_cost(rounds: Rounds) -> Section:
         f"{DRAWN_STEPS:,} steps), because it comes at other steps in each run. Runs: whole runs against the mean of "
         f"the bare runs before and after, in CPU time of all threads. Reads: calls of aten::_local_scalar_dense in "
         f"{STEPS} steps after {WARM_UP} of warm-up, counted by a TorchDispatchMode; between intervals there may be no "
-        f"more than in the bare loop.",
+        f"more than in the bare loop (the one transfer that ends an interval is a copy, which is no such call).",
     )
 
 

@@ -33,7 +33,7 @@ SINKS = ("Memory", "CSV", "JSONL", "LogObject", "TensorBoard")
 def record_stream(records: int) -> Section:
     """Each sink in a process of its own: what another has freed would hide the growth."""
     return Section(
-        "A stream of records (MB)",
+        "A stream of records (growth of resident memory)",
         [_figure(name, records) for name in SINKS],
         f"{records:,} rows through the thread and the queue of a sink: ten metrics a step, and a histogram after each "
         f"thousand. Resident memory of a fresh process, from the first {KEPT:,} rows on (then the queue, and "
@@ -47,7 +47,7 @@ def _figure(name: str, records: int) -> Figure:
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     growth = found["most"] - found["first"]
     return Figure(
-        f"{name}, growth over {records:,} records",
+        f"{name}, {records:,} records",
         f"{growth:+.1f} MB",
         f"at the end {found['last'] - found['first']:+.1f}; {found['first']:.0f} MB at first; "
         f"{found['written'] / found['seconds']:,.0f} records a second, {found['dropped']} dropped",

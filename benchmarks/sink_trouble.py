@@ -136,7 +136,7 @@ def _server_goes_away() -> Iterator[Trouble]:
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
     with server:
         try:
-            assert server.stdout is not None
+            assert server.stdout is not None  # it is a pipe
             yield Trouble((Sending(int(server.stdout.readline())),), middle=server.kill)
         finally:
             server.kill()

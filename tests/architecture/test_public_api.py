@@ -18,7 +18,16 @@ def test_the_names_are_sorted_and_each_is_there_once() -> None:
     assert len(set(hookline.__all__)) == len(hookline.__all__)
 
 
-@pytest.mark.parametrize("name", hookline.__all__)
+NAMES = [name for name in hookline.__all__ if name != "sinks"]
+"""``hl.sinks`` is a module of its own."""
+
+
+def test_the_sinks_are_there() -> None:
+    assert hookline.sinks is importlib.import_module("hookline.sinks")
+    assert all(getattr(hookline.sinks, name) for name in hookline.sinks.__all__)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_name_can_be_imported_and_is_documented(name: str) -> None:
     found = getattr(hookline, name)
     assert found is getattr(hookline, name)
@@ -26,7 +35,7 @@ def test_every_name_can_be_imported_and_is_documented(name: str) -> None:
     assert found.__doc__
 
 
-@pytest.mark.parametrize("name", hookline.__all__)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_name_can_be_pickled_by_reference(name: str) -> None:
     assert pickle.loads(pickle.dumps(getattr(hookline, name))) is getattr(hookline, name)
 

@@ -9,24 +9,45 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROWS = (
-    "Step overhead",
-    "of it, by the 30",
-    "The loop's own Python",
-    "nobody hears it",
-    "import hookline.events",
-    "growth from step 10,000 to 20,000",
-    "the same without a permutation",
-    "save, to write + fsync + hash",
-    "later, against copy_",
-    "Machine.",
-)
+ROWS = {
+    "step": ("Step overhead", "of it, by the 30"),
+    "null": ("The loop's own Python",),
+    "event": ("nobody hears it",),
+    "import": ("import hookline.events",),
+    "memory": ("growth from step 10,000 to 20,000",),
+    "feed": ("the same without a permutation",),
+    "save": ("save, to write + fsync + hash",),
+    "background": ("later, against copy_",),
+    "logging": (
+        "Hookline, every 50 steps",
+        "to a loop without the five values",
+        "in a terminal",
+        "reads, Hookline, every 100 steps",
+    ),
+    "sinks": ("it raises in each write", "its server goes away in the middle", "the end waits for one that hangs"),
+    "stream": ("TensorBoard, 50,000 records", "LogObject, 50,000 records"),
+    "report": ("A report over 50,0", "the file", "opened, until a chart is drawn"),
+}
+OF_THE_LOOP = ("step", "null", "event", "import", "memory", "feed", "save", "background")
+OF_WHAT_IS_LOGGED = ("logging", "sinks", "stream", "report")
 
 
-@pytest.mark.timeout(600)  # a minute when the machine is quiet: torch is imported ten times, Lightning once
-def test_every_benchmark_has_its_rows_in_the_table() -> None:
-    command = [sys.executable, "benchmarks/run.py", "--quick", "--rounds", "1"]
+@pytest.mark.timeout(600)  # a minute each when the machine is quiet: torch is imported ten times, Lightning once
+@pytest.mark.parametrize("names", [OF_THE_LOOP, OF_WHAT_IS_LOGGED], ids=["loop", "logging"])
+def test_every_benchmark_has_its_rows_in_the_table(names: tuple[str, ...]) -> None:
+    only = [word for name in names for word in ("--only", name)]
+    command = [sys.executable, "benchmarks/run.py", "--quick", "--rounds", "1", *only]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    missing = [row for row in ROWS if row not in done.stdout]
+    expected = [row for name in names for row in ROWS[name]]
+    missing = [row for row in [*expected, "Machine."] if row not in done.stdout]
     assert not missing, done.stdout
+
+
+def test_a_new_benchmark_is_run_here_too() -> None:
+    """It cannot rot unseen."""
+    command = [sys.executable, "benchmarks/run.py", "--only", "?"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    named = done.stderr.partition("choose from")[2]
+    known = {word.strip("')( \n") for word in named.split(",")}
+    assert known == set(ROWS) == {*OF_THE_LOOP, *OF_WHAT_IS_LOGGED}, done.stderr

@@ -225,3 +225,17 @@ def test_an_exception_closes_the_sinks_and_tells_them_why() -> None:
     last = memory.records[-1]
     assert isinstance(last, EventRow)
     assert (last.name, last.text) == ("exception", "ValueError: no more")
+
+
+def test_a_sink_that_hangs_since_the_last_fit_is_left_out_of_the_next(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old thread may still write: two at a time would be more than a sink expects."""
+    monkeypatch.setattr("hookline.loop.stream.WAIT", 0.1)
+    until, model, loss = threading.Event(), TinyModel(), nn.CrossEntropyLoss()
+    trainer = Trainer(max_duration="1ep", folder=False, sinks=[Sleeps(until), hl.sinks.Memory()])
+    trainer.fit(model, tiny_data(2), loss=loss, optimizer=torch.optim.SGD)
+    result = trainer.fit(model, tiny_data(2), loss=loss, optimizer=torch.optim.SGD, extend="1ep")
+    assert [report.sink for report in result.sinks] == ["Memory"]
+    assert "left out, because they hang since the last fit: Sleeps" in caplog.text
+    until.set()

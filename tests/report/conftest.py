@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from hookline.report import serve_site
 from hookline.report.serve import Server
 from hookline.report.serve_site import WatchedSite
 
@@ -194,7 +195,9 @@ Watch = Callable[[Path], Watching]
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """Starts a server on a folder. Its pages are made anew whenever they are asked for, however busy the machine is."""
+    monkeypatch.setattr(serve_site, "REST", 0)
     started: list[tuple[Server, threading.Thread]] = []
 
     def start(folder: Path) -> Watching:

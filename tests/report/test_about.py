@@ -117,6 +117,7 @@ ODD_FILES = [
     {"arguments": "abc", "callbacks": [{"name": 5, "arguments": None, "optional": "maybe"}]},
     {"sessions": [{"started": 5, "seconds": "long", "status": "odd", "last_step": None, "reason": None}]},
     {"sessions": [{"started": "", "costs": [{"callback": 1, "hook": None, "calls": "x", "seconds": []}]}]},
+    {"sessions": [{"started": "", "status": {"a": 1}, "failures": [5], "sinks": [None], "stopped_by": []}]},
     {"project": None, "name": ["a"], "seed": {"a": 1}, "started": 7},
 ]
 

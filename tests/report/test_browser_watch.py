@@ -192,6 +192,15 @@ def test_smoothing_log_scale_and_place_stay_while_rows_come_in(visit: Any, runs:
     assert page.evaluate("window.scrollY") == 150
 
 
+def test_the_keyboard_stays_where_it_is_while_rows_come_in(visit: Any, runs: Path) -> None:
+    page = visit.page
+    its = open_run(visit, "first")
+    its.locator(".plot").focus()
+    grow(runs / "digits" / "first", 510, 1000)
+    page.locator(".facts").filter(has_text="1,000").wait_for()
+    assert its.locator(".plot").evaluate("plot => plot === document.activeElement")
+
+
 def test_a_new_metric_gets_a_chart_and_an_event_its_place(visit: Any, runs: Path) -> None:
     page = visit.page
     open_run(visit, "first")

@@ -108,3 +108,7 @@ def test_the_licence_of_the_chart_library_is_in_the_page() -> None:
 
 def test_every_script_is_named_once() -> None:
     assert len(set(SCRIPTS)) == len(SCRIPTS)
+
+
+def test_half_of_a_character_in_a_title_does_not_stop_the_page() -> None:
+    assert "<title>a?b</title>" in document("a\ud800b", {}, "c\udfffd")

@@ -217,6 +217,7 @@ def test_a_page_that_takes_long_to_make_is_made_less_often(
     monkeypatch.setattr(serve_site, "monotonic", lambda: next(clock))
     write(tmp_path / "live", *rows(10))
     served = watch(tmp_path)
+    monkeypatch.setattr(serve_site, "REST", 9)
     address = f"/data?run={served.list()[0]['id']}&since="
     version = served.ask(address).json()["version"]
     write(tmp_path / "live", *rows(20))

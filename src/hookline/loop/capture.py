@@ -76,6 +76,8 @@ def restore(loop: Loop, snapshot: Snapshot) -> None:
         loop.precision.scaler.load_state_dict(saved["scaler"])
     state.clock.load_state_dict(saved["clock"])
     session.seed = saved["data"]["seed"]
+    if "seed" not in session.settings.config:  # then it is the one that was drawn when the run began
+        state.config["seed"] = session.seed
     loop.saved_feed = saved["data"]["feed"]
     session.book.load_state_dict(saved["metrics"], metrics_by_path(loop))
     state.messages.load_state_dict(saved["messages"])

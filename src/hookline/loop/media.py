@@ -17,7 +17,7 @@ from hookline.errors import MetricError
 from hookline.loop.pictures import pixels_of
 from hookline.loop.png import encode_png, png_size
 from hookline.records import Cell, FileRow, HistogramRow, ImageRow, Record, TableRow, TextRow
-from hookline.records.redact import redact_text
+from hookline.records.redact import redact_text, whole_text
 
 if TYPE_CHECKING:
     from hookline.loop.session import Session
@@ -75,7 +75,7 @@ class LoopMedia:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not (target.exists() and target.samefile(source)):
                 shutil.copyfile(source, target)
-        self._write(FileRow(name, *self._when(step), file=kept, size=source.stat().st_size))
+        self._write(FileRow(name, *self._when(step), file=whole_text(kept), size=source.stat().st_size))
 
     # ------------------------------------------------------------------------------------------
 
@@ -141,20 +141,20 @@ def _table(name: str, rows: Any, columns: Sequence[str] | None) -> tuple[tuple[s
     if columns is None:
         if not all(isinstance(row, Mapping) for row in found):
             raise MetricError(f"{name}: rows that are no dicts need columns=['a', 'b']")
-        columns = list(dict.fromkeys(str(key) for row in found for key in row))
+        columns = list(dict.fromkeys(key for row in found for key in row))
     if len(found) > MOST_ROWS:
         raise MetricError(
             f"{name}: {len(found)} rows are too many for a table, {MOST_ROWS} at most; use run.log_file()"
         )
-    names = tuple(map(str, columns))
-    cells = [_cells(row, names) for row in found]
+    names = tuple(whole_text(str(column)) for column in columns)
+    cells = [_cells(row, columns) for row in found]
     if odd := next((row for row in cells if len(row) != len(names)), None):
         raise MetricError(f"{name}: a row of {len(odd)} cells in a table of {len(names)} columns ({', '.join(names)})")
     return names, tuple(cells)
 
 
-def _cells(row: Any, names: tuple[str, ...]) -> tuple[Cell, ...]:
-    values = [row.get(name) for name in names] if isinstance(row, Mapping) else list(row)
+def _cells(row: Any, columns: Sequence[Any]) -> tuple[Cell, ...]:
+    values = [row.get(column) for column in columns] if isinstance(row, Mapping) else list(row)
     return tuple(_cell(value) for value in values)
 
 

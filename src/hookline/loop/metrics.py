@@ -16,6 +16,7 @@ from hookline.loop.metric_names import MetricNames
 from hookline.loop.metric_objects import MetricObjects, Values, is_metric_object
 from hookline.loop.series import FOLD, Group, Series, number_or_tensor, of_samples, to_python, weight_of
 from hookline.records import Kind, MetricRow, Value
+from hookline.records.redact import whole_text
 from hookline.run.history import unknown_metric
 from hookline.run.state import MISSING, RunState
 
@@ -156,7 +157,7 @@ class MetricBook:
             if not isinstance(name, str) or not name:
                 raise MetricError(f"a metric's name must be a text, not {name!r}")
             loader = "" if state.loader_name in (MISSING, None) else f"{state.loader_name}/"
-            full = name if "/" in name else f"{state.stage}/{loader}{name}"
+            full = whole_text(name if "/" in name else f"{state.stage}/{loader}{name}")
             self._full_names[key] = full
         return full
 

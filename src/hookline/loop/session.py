@@ -160,7 +160,7 @@ class Session:
                 config=public(state.config),
                 started=state.started,
                 step=state.clock.step,
-                earlier=lambda: iter(()) if rows is None else rows.read(size),
+                earlier=lambda: iter(()) if rows is None else rows.read(size, quietly=True),
             )
         )
         self.note("resume" if state.clock.step else "start")

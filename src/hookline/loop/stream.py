@@ -22,6 +22,7 @@ class Stream:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = _named(sinks)
         self._pumps: list[Pump] = []
+        self._left: list[Pump] = []  # of an earlier fit, whose sinks hang
         self._events: JsonLines | None = None
         self._is_open = False
         self.rows: JsonLines | None = None
@@ -34,7 +35,10 @@ class Stream:
 
     def start(self, info: RunInfo) -> None:
         """From here on sinks get what is written."""
-        self._pumps = [Pump(name, sink) for name, sink in self._sinks.items()]
+        hung = [pump.name for pump in self._left if pump.is_busy]
+        if hung:
+            logger.warning("left out, because they hang since the last fit: %s", ", ".join(hung))
+        self._pumps = [Pump(name, sink) for name, sink in self._sinks.items() if name not in hung]
         self.reports, self._is_open = (), True
         for pump in self._pumps:
             pump.start(info)
@@ -65,6 +69,7 @@ class Stream:
         for pump in self._pumps:
             pump.end()
         self.reports = tuple(pump.close(WAIT) for pump in self._pumps)
+        self._left = [pump for pump in (*self._left, *self._pumps) if pump.is_busy]
         self._pumps, self._is_open = [], False
         for file in (self.rows, self._events):
             if file is not None:

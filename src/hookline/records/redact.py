@@ -96,7 +96,12 @@ def redact_text(text: str) -> str:
         before, text = text, _hide(text)
         if text == before:
             break
-    return text
+    return whole_text(text)
+
+
+def whole_text(text: str) -> str:
+    """A text that every file and sink can take: half of a surrogate pair, as in a file's odd name, is spelt out."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _hide(text: str) -> str:

@@ -31,7 +31,7 @@ def status_of(run: RunData) -> dict[str, Any]:
     """How the run ended, and why; from its events if there is no ``run.json``."""
     session = _newest(run.file)
     if session is not None:
-        key: str = session.status if session.status in LABELS else "unknown"
+        key = _status(session)
         return {"key": key, "label": LABELS[key], "reason": str(session.reason), "by": session.stopped_by}
     ending = max(
         (events.newest for name, events in run.events.items() if name in _ENDINGS),
@@ -94,8 +94,8 @@ def sessions_of(run: RunData) -> list[dict[str, Any]]:
             "ended": session.ended,
             "first_step": session.first_step,
             "last_step": session.last_step,
-            "status": session.status,
-            "label": LABELS.get(session.status, session.status),
+            "status": _status(session),
+            "label": LABELS[_status(session)],
             "reason": session.reason,
             "by": session.stopped_by,
             "failures": list(session.failures),
@@ -175,6 +175,10 @@ def _flat(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def _newest(file: RunFile | None) -> SessionEntry | None:
     return file.sessions[-1] if file and file.sessions else None
+
+
+def _status(session: SessionEntry) -> str:
+    return session.status if isinstance(session.status, str) and session.status in LABELS else "unknown"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

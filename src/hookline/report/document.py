@@ -48,7 +48,7 @@ def document(
 ) -> str:
     """A whole page. ``fallback`` is markup for browsers that run no scripts; ``scripts`` are more assets, run first."""
     style, script = asset_text(STYLES), page_script(tuple(scripts))
-    return "\n".join(
+    page = "\n".join(
         [
             "<!doctype html>",
             '<html lang="en">',
@@ -72,6 +72,7 @@ def document(
             "",
         ]
     )
+    return _encodable(page)
 
 
 def policy(*, online: bool = False, scripts: Sequence[str] = ()) -> str:
@@ -98,7 +99,12 @@ def embedded(data: Any) -> str:
         text = _ENCODER.encode(data)
     except ValueError:  # a NaN that somebody wrote into a setting: rare, and not worth a look at every number
         text = _ENCODER.encode(encode_all(data))
-    return text.translate(_ESCAPES).encode("utf-8", "replace").decode()
+    return _encodable(text.translate(_ESCAPES))
+
+
+def _encodable(text: str) -> str:
+    """Half of a surrogate pair, such as a file's name may hold, has no UTF-8."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def encode_all(value: Any) -> Any:

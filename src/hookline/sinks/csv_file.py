@@ -36,9 +36,9 @@ class CSV:
     pandas: ``pandas.read_csv(path).pivot(index="step", columns="name", values="value")``, and in a spreadsheet a
     pivot table.
 
-    An array is a JSON text in its cell, and then pandas reads the column as text. NaN and infinities are ``nan``, ``inf`` and ``-inf``. A name that a
-    spreadsheet would run as a formula (it begins with ``=``, ``+``, ``-`` or ``@``) has a ``'`` before it, and a
-    line break in a name is written as ``\n``, so that a row is one line.
+    An array is a JSON text in its cell, and then pandas reads the column as text. NaN and infinities are ``nan``,
+    ``inf`` and ``-inf``. A name that a spreadsheet would run as a formula (it begins with ``=``, ``+``, ``-`` or
+    ``@``) has a ``'`` before it, and a line break in a name is written as ``\n``, so that a row is one line.
 
     The file is that of one run: a new run begins it anew. After a resume it holds the rows until that step, each
     once, and goes on.

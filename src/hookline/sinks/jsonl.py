@@ -36,12 +36,14 @@ class JsonLines:
         """The bytes that are in the file."""
         return self._file.size
 
-    def read(self, size: int) -> Iterator[Record]:
-        """The rows in the first ``size`` bytes, one at a time."""
+    def read(self, size: int, *, quietly: bool = False) -> Iterator[Record]:
+        """The rows in the first ``size`` bytes, one at a time; ``quietly`` where it was said what cannot be read."""
         for line in self._lines(size):
             try:
                 yield from_json(line.decode())
             except (ValueError, KeyError, TypeError) as error:
+                if quietly:
+                    continue
                 _warn(f"{self.path}: a row cannot be read and is left out: {line[:80]!r} ({error})")
 
     def rewind(self, size: int) -> None:

@@ -22,6 +22,8 @@ PAUSES = (0.5, 2.0, 8.0)
 """Seconds until rows that could not be written are tried again; after the last try they are lost."""
 WAIT = 5.0
 """Seconds that the end of a run waits for a sink."""
+START_WAITS = 3
+"""So many times longer for one that has not started yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Pump:
     """
 
     def __init__(self, name: str, sink: Sink, *, most: int = MOST, pauses: Sequence[float] = PAUSES) -> None:
-        self._name, self._sink = name, sink
+        self.name, self._sink = name, sink
         self._most, self._pauses = most, tuple(pauses)
         self._queue: deque[tuple[Record, int]] = deque()  # each with its weight
         self._size = 0  # what is in the queue, by weight
@@ -68,11 +70,12 @@ class Pump:
         self._written = self._dropped = self._failures = 0
         self._error = ""
         self._told = 0
+        self._started = False
         self._thread: threading.Thread | None = None
 
     def start(self, info: RunInfo) -> None:
         """A daemon: a sink that hangs must not keep the process."""
-        name = f"hookline sink {self._name}"
+        name = f"hookline sink {self.name}"
         self._thread = threading.Thread(target=self._work, args=(info,), name=name, daemon=True)
         self._thread.start()
 
@@ -106,33 +109,39 @@ class Pump:
         self.end()
         if self._thread is not None:
             self._thread.join(max(0.0, self._ended + wait - monotonic()))
+            if not self._started:  # the import of a tracker alone may take longer than a short run
+                self._thread.join(max(0.0, self._ended + wait * (1 + START_WAITS) - monotonic()))
         return self.report()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its thread is still at work; after the end that is one that hangs."""
+        return self._thread is not None and self._thread.is_alive()
 
     def report(self) -> SinkReport:
         """At the end, what is neither written nor dropped counts as dropped: nobody waits for it any more."""
         with self._changed:
-            hung = self._closing and self._thread is not None and self._thread.is_alive()
+            hung = self._closing and self.is_busy
             dropped = self._dropped + (len(self._queue) + self._in_hand if self._closing else 0)
-            return SinkReport(self._name, self._written, dropped, self._failures, self._error, hung)
+            return SinkReport(self.name, self._written, dropped, self._failures, self._error, hung)
 
     # -- in the thread -------------------------------------------------------------------------
 
     def _work(self, info: RunInfo) -> None:
         start = partial(self._sink.start, info)
-        started = self._try(start)
+        self._started = self._try(start)
         while batch := self._next():
-            if not started:
-                started = self._try(start)
-            done = started and self._try(partial(self._sink.write, batch))
+            self._started = self._started or self._try(start)
+            done = self._started and self._try(partial(self._sink.write, batch))
             with self._changed:  # put() counts too, in another thread
                 self._in_hand = 0
                 if done:
                     self._written += len(batch)
                 else:
                     self._dropped += len(batch)
-            if started and not self._queue:
+            if self._started and not self._queue:
                 self._once(self._sink.flush)
-        if started:
+        if self._started:
             self._once(self._sink.close)
 
     def _next(self) -> list[Record]:

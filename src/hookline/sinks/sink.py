@@ -24,6 +24,7 @@ class RunInfo:
     config: Mapping[str, Any]
     """The hyper-parameters as plain JSON values, secrets redacted."""
     started: datetime
+    """When this session of the run began; ``seconds`` of a row count over all sessions."""
     step: int
     """0, or the step of the checkpoint that the run goes on from: what was written after it did not happen."""
     earlier: Callable[[], Iterator[Record]]

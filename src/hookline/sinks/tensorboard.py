@@ -88,6 +88,8 @@ class TensorBoard:
         """The time of day at which the run's seconds were 0, had it never been interrupted."""
 
     def write(self, records: Sequence[Record]) -> None:
+        if not records:
+            return
         # A row that comes at once says it best; before the first, the clock may have stood still.
         self._zero = min(self._zero, time.time() - max(row.seconds for row in records))
         self._opened().append(self._events(records, self._zero))

@@ -13,8 +13,8 @@ const SYMBOLS = {
 function badge({ key, label }) {
   return h(
     "span",
-    { class: `badge ${key in SYMBOLS ? key : "unknown"}` },
-    h("span", { "aria-hidden": "true" }, SYMBOLS[key] ?? "?"),
+    { class: `badge ${Object.hasOwn(SYMBOLS, key) ? key : "unknown"}` },
+    h("span", { "aria-hidden": "true" }, own(SYMBOLS, key) ?? "?"),
     ` ${label}`,
   );
 }
@@ -71,7 +71,7 @@ function sparkline({ name, spark }) {
   const place = h("div", { class: "spark", "aria-hidden": "true" });
   const values = spark.map(decode).filter(Number.isFinite);
   if (values.length < 2) return place;
-  const stroke = STAGE_COLOURS[name.split("/")[0]] ?? "one";
+  const stroke = own(STAGE_COLOURS, name.split("/")[0]) ?? "one";
   whenNear(place, () => {
     const size = () => ({ width: Math.max(60, place.clientWidth), height: 34 });
     const options = {

@@ -30,10 +30,10 @@ class Chart {
       label: several ? data.runs[line.run].title : line.label,
       colour: several
         ? PALETTE[line.run % PALETTE.length]
-        : (STAGE_COLOURS[line.stage] ?? PALETTE[at % PALETTE.length]),
+        : (own(STAGE_COLOURS, line.stage) ?? PALETTE[at % PALETTE.length]),
       curve: decodeCurve(data.curves[line.run][line.name]),
       clock: data.clocks[line.run],
-      format: UNITS[this.spec.section] ?? number,
+      format: own(UNITS, this.spec.section) ?? number,
     }));
     this.spreadColours();
   }

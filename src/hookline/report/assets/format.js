@@ -1,9 +1,14 @@
 // Numbers and times for people.
 
+// What a table of ours has under a name. The name may be anybody's, and every object has a `constructor`.
+function own(table, name) {
+  return Object.hasOwn(table, name) ? table[name] : undefined;
+}
+
 const SPECIAL = { nan: NaN, inf: Infinity, "-inf": -Infinity };
 
 function decode(value) {
-  return typeof value === "string" && value in SPECIAL ? SPECIAL[value] : value;
+  return (typeof value === "string" ? own(SPECIAL, value) : undefined) ?? value;
 }
 
 function integer(value) {

@@ -70,7 +70,7 @@ function plotOptions(chart) {
 function tick(chart, plot, split) {
   if (split === null || split === undefined) return "";
   if (chart.log && !hasRoom(plot.scales.y, split)) return "";
-  return (UNITS[chart.spec.section] ?? short)(split);
+  return (own(UNITS, chart.spec.section) ?? short)(split);
 }
 
 // The library's own lines of a logarithmic scale need one that begins at a power of ten.

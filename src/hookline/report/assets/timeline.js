@@ -52,11 +52,11 @@ function timelineView({ rows, counts }, seconds) {
 
 function words(row) {
   const took = row.took ? `, took ${duration(row.took)}` : "";
-  return `${EVENTS[row.name] ?? row.name} at step ${integer(row.step)}, after ${duration(row.seconds)}${took}${row.text ? `: ${row.text}` : ""}`;
+  return `${own(EVENTS, row.name) ?? row.name} at step ${integer(row.step)}, after ${duration(row.seconds)}${took}${row.text ? `: ${row.text}` : ""}`;
 }
 
 function mark(row, end, caption) {
-  const kind = BAD.has(row.name) ? "bad" : row.name in EVENTS ? row.name : "other";
+  const kind = BAD.has(row.name) ? "bad" : Object.hasOwn(EVENTS, row.name) ? row.name : "other";
   const node = h("i", {
     class: `mark ${kind}`,
     title: words(row),
@@ -72,7 +72,7 @@ function eventList(rows, counts) {
   const fill = () => {
     const chosen = rows.filter(({ name }) => shown.has(name));
     const cells = chosen.map((row) => [
-      h("span", { class: BAD.has(row.name) ? "bad" : null }, EVENTS[row.name] ?? row.name),
+      h("span", { class: BAD.has(row.name) ? "bad" : null }, own(EVENTS, row.name) ?? row.name),
       integer(row.step),
       duration(row.seconds),
       row.took ? duration(row.took) : "",
@@ -94,7 +94,7 @@ function eventList(rows, counts) {
   };
   const chips = Object.entries(counts).map(([name, count]) => {
     const chip = button(
-      `${EVENTS[name] ?? name} ${integer(count)}`,
+      `${own(EVENTS, name) ?? name} ${integer(count)}`,
       () => {
         shown.has(name) ? shown.delete(name) : shown.add(name);
         chip.setAttribute("aria-pressed", String(shown.has(name)));
