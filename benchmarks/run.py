@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dispatch import event_cost
@@ -13,7 +13,7 @@ from memory import memory_growth
 from record_stream import record_stream
 from report_size import report_size
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from table import Section, show
 
 
@@ -112,8 +112,10 @@ BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
 }
 
 
-def _bar(label: str, rounds: int) -> Iterable[int]:
-    return track(range(rounds), label, console=Console(stderr=True), transient=True)
+def _bar(label: str, rounds: int) -> Iterator[int]:
+    """Drawn between two rounds and by no thread, which would take time from what is measured."""
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        yield from progress.track(range(rounds), description=label)
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ from hookline.loop import Result
 from hookline.loop.settings import Options
 from hookline.progress import Duration
 from hookline.records import Value
-from hookline.report.page import write_report
 
 
 class Trainer(loop.Trainer):
@@ -38,6 +37,8 @@ class Trainer(loop.Trainer):
         return [default for default in defaults if not any(isinstance(callback, type(default)) for callback in given)]
 
     def when_written(self, folder: Path) -> None:
+        from hookline.report.page import write_report  # only the end of a run needs it
+
         write_report(folder)
 
 

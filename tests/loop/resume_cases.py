@@ -309,8 +309,10 @@ def vars_of(row: Any) -> dict[str, Any]:
 
 
 def shown(row: dict[str, Any]) -> tuple[Any, ...]:
-    """A row of a metric without its time, in a form in which NaN is NaN."""
-    return row["name"], row["step"], row["epoch"], repr(row["value"]), row["kind"]
+    """A row without its time, in a form in which NaN is NaN."""
+    if row["kind"] not in ("step", "epoch", "eval"):
+        return tuple(repr(value) for name, value in row.items() if name != "seconds")
+    return row["name"], row["step"], row["epoch"], repr(_number(row["value"])), row["kind"]
 
 
 class LeftError(Exception):
@@ -324,7 +326,7 @@ class Outcome:
         self.seen, self.witness, self.folder, self.error, self.result = model.seen, witness, folder, error, result
         path = folder / "metrics.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        self.rows = [shown({**row, "value": _number(row["value"])}) for row in map(json.loads, lines)]
+        self.rows = [shown(row) for row in map(json.loads, lines)]
 
 
 def _number(value: Any) -> Any:

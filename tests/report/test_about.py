@@ -107,6 +107,11 @@ def test_a_callback_is_shown_as_it_would_be_written(text: str) -> None:
     assert call(CallbackEntry("EarlyStopping", text, optional=False)) == "EarlyStopping(patience=3)"
 
 
+def test_a_callback_made_of_a_function_is_shown_as_it_was_made() -> None:
+    made = "hl.on('epoch_end')(show)"
+    assert call(CallbackEntry("show", made, optional=False)) == made
+
+
 @pytest.mark.parametrize("tree", [5, None, "x", [], [1], {"a": {}}, {"a": {"b": [{"c": 1}]}}, {"": {"": 1}}])
 def test_any_tree_of_settings_can_be_shown(tree: Any) -> None:
     assert json.dumps(flat(tree))

@@ -45,6 +45,14 @@ def test_fifty_learning_rates_are_not_one_unreadable_chart() -> None:
     assert len(plan([f"lr/group{number}" for number in range(50)])) == 50
 
 
+def test_a_metric_or_two_of_ones_own_stand_beside_the_others_under_their_full_names() -> None:
+    assert charts("train/loss", "val/loss", "gap/loss", "train/acc") == [
+        ("metrics", "loss", ["train/loss", "val/loss"]),
+        ("metrics", "acc", ["train/acc"]),
+        ("metrics", "gap/loss", ["gap/loss"]),
+    ]
+
+
 def test_no_metric_is_lost_whatever_it_is_called() -> None:
     names = ["loss", "a/b/c/d", "/", "//", "val/", "train/", "_epoch", "train/_epoch", "🙂/x", "val/a/b/c", " "]
     assert sorted(line.name for chart in plan(names) for line in chart.lines) == sorted(names)
@@ -52,8 +60,9 @@ def test_no_metric_is_lost_whatever_it_is_called() -> None:
 
 
 def test_sections_have_names_for_people_and_a_fixed_order() -> None:
-    names = ["device/cpu", "zebra/x", "speed/x", "train/loss", "memory/x", "lr/x", "apple/x"]
-    sections = [section for section, _, _ in charts(*names)]
+    own = [f"{section}/{name}" for section in ("zebra", "apple") for name in "abc"]
+    names = ["device/cpu", "speed/x", "train/loss", "memory/x", "lr/x", *own]
+    sections = list(dict.fromkeys(section for section, _, _ in charts(*names)))
     assert sections == ["metrics", "lr", "speed", "memory", "device", "apple", "zebra"]
     assert [section_title(section) for section in sections[1:3]] == ["Learning rate", "Throughput"]
     assert section_title("zebra") == "zebra"

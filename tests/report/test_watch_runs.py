@@ -10,11 +10,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+import hookline as hl
 from hookline.records import EventRow, ImageRow, MetricRow, Record, to_json
 from hookline.records.run_file import RunFile, SessionEntry
 from hookline.report import serve_runs, serve_site
 from hookline.report.serve_runs import Glance, Runs
+from hookline.testing import TinyModel, tiny_data
 
 Watch = Callable[[Path], Any]
 
@@ -127,6 +131,25 @@ def test_the_list_says_how_each_run_stands(tmp_path: Path, watch: Watch) -> None
     assert (ended["project"], ended["name"], ended["status"]) == ("digits", "ended", "failed")
     assert (ended["step"], ended["epoch"], ended["reason"]) == (90, 9, "ValueError: no")
     assert list(ended["metrics"].items()) == [("val/loss", "0.25"), ("train/loss", "0.01099")]
+
+
+def test_a_real_run_is_listed_while_it_trains_and_when_it_has_ended(tmp_path: Path, watch: Watch) -> None:
+    served = watch(tmp_path)
+    seen = []
+
+    @hl.on("epoch_end")
+    def look(run: hl.Run) -> None:
+        seen.append(served.list()[0])
+
+    folder = tmp_path / "digits" / "real"
+    trainer = hl.Trainer(max_duration="2ep", log_every="1st", folder=folder, name="digits/real", callbacks=[look])
+    trainer.fit(TinyModel(), tiny_data(), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    (ended,) = served.list()
+    assert [run["status"] for run in (*seen, ended)] == ["running", "running", "finished"]
+    assert 0 < seen[0]["step"] < seen[1]["step"] == ended["step"]
+    assert {"val/loss", "train/loss"} <= set(ended["metrics"])
+    data = served.ask(f"/data?run={ended['id']}").json()
+    assert steps_of(data) == list(range(1, ended["step"] + 1))
 
 
 HUGE = b'{"kind": "step", "name": "a", "step": 1, "epoch": 1, "value": 1' + b"0" * 400 + b', "seconds": 0}\n'

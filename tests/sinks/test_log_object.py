@@ -190,7 +190,7 @@ class Half:
         (io.StringIO(), "a stream; to print lines to it write sinks=[hl.sinks.Console(stream)]"),
         (sys.__stdout__, "a stream; to print lines"),
     ],
-    ids=str,
+    ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )
 def test_what_is_no_sink_says_what_to_write_instead(given: Any, says: str) -> None:
     with pytest.raises(SetupError, match=re.escape(says)):

@@ -151,7 +151,7 @@ def trainer_settings(file: RunFile) -> list[tuple[str, Any]]:
 def call(entry: CallbackEntry) -> str:
     """The callback as it would be written: ``EarlyStopping(patience=3)``."""
     name, arguments = str(entry.name), str(entry.arguments)
-    return arguments if arguments.startswith(name) else f"{name}({arguments})"
+    return arguments if name in arguments and arguments.endswith(")") else f"{name}({arguments})"
 
 
 def flat(tree: Any) -> list[tuple[str, Any]]:

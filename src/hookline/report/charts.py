@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ TOGETHER = frozenset({"lr", "momentum", "weight_decay", "time", "memory"})
 """Sections whose curves have one unit and go into one chart,"""
 MOST = 8
 """as long as they are not more than this."""
+FEW = 3
+"""So many metrics of one's own make a section."""
 ALL_POINTS = 120_000
 """Of all curves of a page together; each gets its share."""
 
@@ -58,13 +61,14 @@ def plan(names: Iterable[str]) -> list[Chart]:
     [('loss', ['train', 'val']), ('lr', ['SGD'])]
     """
     names = sorted(names)
-    sizes: dict[str, int] = {}
-    for name in names:
-        sizes[_section(name)] = sizes.get(_section(name), 0) + 1
+    sizes = Counter(map(_section, names))
     groups: dict[tuple[str, str], list[Line]] = {}
     for name in names:
         section = _section(name)
-        groups.setdefault((section, _title(name, section, sizes[section])), []).append(_line(name, section))
+        title, line = _title(name, section, sizes[section]), _line(name, section)
+        if section not in TITLES and sizes[section] < FEW:
+            section, title = METRICS, name  # a section of its own would be an empty row
+        groups.setdefault((section, title), []).append(line)
     charts = [Chart(section, title, _sorted(lines)) for (section, title), lines in groups.items()]
     return sorted(charts, key=_place)
 
@@ -120,7 +124,8 @@ def _place(chart: Chart) -> tuple[int, str, bool, int, str]:
     sections = list(TITLES)
     place = sections.index(chart.section) if chart.section in sections else len(sections)
     stages = {line.stage for line in chart.lines}
-    return place, chart.section, chart.title.rpartition("/")[2] != "loss", -len(stages), chart.title
+    is_loss = chart.lines[0].stage != "" and chart.title.rpartition("/")[2] == "loss"
+    return place, chart.section, not is_loss, -len(stages), chart.title
 
 
 # -- the curves, as plain values ---------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Chart {
     const several = data.runs.length > 1;
     this.lines = this.spec.lines.map((line, at) => ({
       ...line,
-      label: several ? data.runs[line.run].title : line.label,
+      label: several ? data.runs[line.run].title : line.name === this.spec.title ? line.name : line.label,
       colour: several
         ? PALETTE[line.run % PALETTE.length]
         : (own(STAGE_COLOURS, line.stage) ?? PALETTE[at % PALETTE.length]),

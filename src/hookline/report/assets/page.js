@@ -2,6 +2,13 @@
 
 const root = document.getElementById("page");
 const theme = themeButton();
+const frame = {
+  header: h("header"),
+  nav: h("nav", { "aria-label": "Sections" }),
+  main: h("main"),
+  footer: h("footer"),
+};
+root.append(...Object.values(frame));
 let data = JSON.parse(document.getElementById("data").textContent);
 
 function themeButton() {
@@ -51,16 +58,23 @@ function show() {
   const logo = h("span", { class: "logo", "aria-hidden": "true" });
   const links = shown.map((its) => h("a", { href: `#${its.id}` }, its.querySelector("h2").textContent));
   const notes = [...data.notes, `Made by ${data.made_by}. This page holds all that it shows, and sends nothing.`];
-  root.replaceChildren(
-    h("header", {}, h("div", { class: "bar" }, logo, title, h("span", { class: "space" }), home, theme), under),
-    h("nav", { "aria-label": "Sections" }, links),
-    h("main", {}, shown),
-    h(
-      "footer",
-      {},
-      notes.map((note) => h("p", { class: "note" }, note)),
-    ),
+  const active = document.activeElement;
+  frame.header.replaceChildren(
+    h("div", { class: "bar" }, logo, title, h("span", { class: "space" }), home, theme),
+    ...[under].flat().filter(Boolean),
   );
+  frame.nav.replaceChildren(...links);
+  arrange(frame.main, shown);
+  frame.footer.replaceChildren(...notes.map((note) => h("p", { class: "note" }, note)));
+  if (active?.isConnected) active.focus({ preventScroll: true });
+}
+
+// What stays is not taken out and put back: it would lose the keyboard and how far it was scrolled.
+function arrange(parent, wanted) {
+  for (const child of [...parent.children]) if (!wanted.includes(child)) child.remove();
+  wanted.forEach((child, at) => {
+    if (parent.children[at] !== child) parent.insertBefore(child, parent.children[at] ?? null);
+  });
 }
 
 // -- new data in an open page ----------------------------------------------------------------------
