@@ -46,7 +46,15 @@ def python(code: str) -> str:
 
 @pytest.mark.parametrize(
     "module",
-    ["hookline", "hookline.errors", "hookline.progress", "hookline.records", "hookline.events", "hookline.run"],
+    [
+        "hookline",
+        "hookline.errors",
+        "hookline.progress",
+        "hookline.records",
+        "hookline.events",
+        "hookline.run",
+        "hookline.report",
+    ],
 )
 def test_the_core_can_be_imported_where_there_is_no_torch(module: str) -> None:
     loaded = python(f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])")

@@ -21,7 +21,7 @@ class CallbackEntry:
 
     name: str
     arguments: str
-    """Its constructor's, as a text."""
+    """The call that makes it, as far as its arguments are plain: ``EarlyStopping(patience=3)``."""
     optional: bool
 
 

@@ -3,16 +3,18 @@
 // What a person typed and ticked; it outlives new data.
 const listView = { text: "", chosen: new Set() };
 const listRows = new Map();
-let listTools = null;
+let list = null;
 
 function watchPage(data) {
   const runs = [...data.list].sort(byInterest);
   const ids = new Set(runs.map((run) => run.id));
   for (const id of listView.chosen) if (!ids.has(id)) listView.chosen.delete(id);
   for (const id of listRows.keys()) if (!ids.has(id)) listRows.delete(id);
-  listTools ??= buildTools();
-  keepFocus();
-  const rows = runs.map((run) => listRow(run, data.most));
+  list ??= buildList();
+  const rows = runs.map((run) => listRow(run, data.most).element);
+  arrange(list.body, rows);
+  list.empty.hidden = runs.length > 0;
+  list.tools.hidden = list.card.hidden = !runs.length;
   showChosen(data.most);
   narrow();
   showAges();
@@ -28,18 +30,35 @@ function watchPage(data) {
       { class: "facts under" },
       ...facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
     ),
-    sections: [section("runs", "Runs", runs.length ? [listTools.element, card(listTable(rows))] : noRuns())],
+    sections: [list.element],
   };
 }
 
-// An element loses the keyboard when it is put into its place again, even if it is the same one.
-function keepFocus() {
-  const active = document.activeElement;
-  queueMicrotask(() => active?.isConnected && active.focus({ preventScroll: true }));
-}
-
-function noRuns() {
-  return h("p", { class: "empty" }, "No runs here yet. One that starts appears by itself.");
+// Made once, so that nothing in it loses the keyboard when there is new data.
+function buildList() {
+  const search = h("input", { type: "search", id: "search", placeholder: "Filter runs", "aria-label": "Filter runs" });
+  search.addEventListener("input", () => {
+    listView.text = search.value;
+    narrow();
+  });
+  const compare = h("a", { id: "compare" });
+  const count = h("span", { class: "when", role: "status" });
+  const found = table(["", "run, newest values", { name: "so far", number: true }], []);
+  found.classList.remove("scroll");
+  found.removeAttribute("tabindex");
+  const tools = h("div", { class: "toolbar" }, search, compare, count);
+  const empty = h("p", { class: "empty" }, "No runs here yet. One that starts appears by itself.");
+  const place = card(found);
+  setInterval(showAges, 5000);
+  return {
+    compare,
+    count,
+    tools,
+    empty,
+    card: place,
+    body: found.querySelector("tbody"),
+    element: section("runs", "Runs", tools, place, empty),
+  };
 }
 
 // Those that are being trained first, by name, so that they stay in their place; then the newest.
@@ -101,15 +120,6 @@ function listRow(run, most) {
   return row;
 }
 
-function listTable(rows) {
-  const head = ["", "run, newest values", { name: "so far", number: true }];
-  const found = table(head, []);
-  found.querySelector("tbody").append(...rows.map(({ element }) => element));
-  found.classList.remove("scroll");
-  found.removeAttribute("tabindex");
-  return found;
-}
-
 function showAges() {
   for (const { run, age } of listRows.values()) {
     age.textContent = run.written ? `${ago(Date.now() / 1000 - run.written)} ago` : "no rows yet";
@@ -130,18 +140,6 @@ function ago(seconds) {
 
 // -- what is above them ----------------------------------------------------------------------------
 
-function buildTools() {
-  const search = h("input", { type: "search", id: "search", placeholder: "Filter runs", "aria-label": "Filter runs" });
-  search.addEventListener("input", () => {
-    listView.text = search.value;
-    narrow();
-  });
-  const count = h("span", { class: "when", role: "status" });
-  const compare = h("a", { id: "compare" });
-  setInterval(showAges, 5000);
-  return { search, count, compare, element: h("div", { class: "toolbar" }, search, compare, count) };
-}
-
 function narrow() {
   const words = listView.text.toLowerCase().split(/\s+/).filter(Boolean);
   let shown = 0;
@@ -149,11 +147,11 @@ function narrow() {
     row.element.hidden = !words.every((word) => row.words.includes(word));
     shown += row.element.hidden ? 0 : 1;
   }
-  listTools.count.textContent = words.length ? `${integer(shown)} of ${integer(listRows.size)}` : "";
+  list.count.textContent = words.length ? `${integer(shown)} of ${integer(listRows.size)}` : "";
 }
 
 function showChosen(most) {
-  const { compare } = listTools;
+  const { compare } = list;
   const ids = [...listView.chosen];
   const ready = ids.length >= 2 && ids.length <= most;
   compare.textContent =
