@@ -20,7 +20,7 @@ from measure import (
     uncertainty,
     usual_step,
 )
-from table import MISSED, Figure, Section, quartiles, verdict
+from table import Figure, Section, judged, quartiles, verdict
 from torch import Tensor
 
 Rounds = Callable[[str], Iterable[int]]
@@ -106,14 +106,8 @@ def _figure(name: str, steps: Tensor, runs: Added, bare: float) -> Figure:
         f"runs {statistics.median(runs.by_mean):+.1f} ({low:+.1f} to {high:+.1f}), "
         f"middle step {statistics.median(runs.by_median):+.1f}",
         "" if limit is None else f"≤ {limit:g} ({limit / LIMITS_SET_AT:.1%})",
-        "" if limit is None else _judged(value, limit, bare),
+        "" if limit is None else judged(value, limit, bare, LIMITS_SET_AT),
     )
-
-
-def _judged(value: float, limit: float, bare: float) -> str:
-    if value <= limit:
-        return verdict(True)
-    return "met by share" if value / bare <= limit / LIMITS_SET_AT else MISSED
 
 
 def _nothing_added(difference: Tensor) -> Figure:

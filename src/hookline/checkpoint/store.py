@@ -217,7 +217,8 @@ class Store:
             try:
                 valid.append(inspect(path))
             except CheckpointNotFoundError:
-                continue  # it has just been deleted
+                vanished = True  # it has just been deleted
+                continue
             except CheckpointCorruptError as error:
                 rejected.append(Rejected(path, f"{Path(error.path).name}: {error.reason}"))
         valid.sort(key=lambda item: (item.about.generation, item.about.step, item.manifest.created, item.name))
@@ -241,6 +242,7 @@ class Store:
         self, attempt: Callable[[Checkpoint], _T], strict: bool, exact: bool, whole: bool = False
     ) -> tuple[Checkpoint, _T] | None:
         valid, rejected = self._scan()
+        vanished = False
         skipped = [f"{item.path.name} ({item.reason})" for item in rejected]
         usable = [item for item in valid if (item.about.exact or not exact) and not (whole and item.weights_only)]
         for checkpoint in reversed(usable):
@@ -260,6 +262,8 @@ class Store:
                     stacklevel=3,
                 )
             return checkpoint, result
+        if vanished:  # whoever deleted it has saved a newer one before
+            return self._first(attempt, strict, exact, whole)
         if not skipped:
             return None
         what = "damaged, and strict=True was asked for" if strict else "no valid checkpoint; damaged"

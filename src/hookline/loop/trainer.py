@@ -12,7 +12,7 @@ from torch import nn
 
 from hookline.errors import SetupError, StopTraining
 from hookline.loop.answers import Returning, check_returned, evaluate_task, predict_task
-from hookline.loop.data import named_loaders
+from hookline.loop.data import check_loader, named_loaders
 from hookline.loop.loop import Loop
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.plain import plain_steps
@@ -146,6 +146,7 @@ class Trainer:
             raise SetupError("how long? pass max_duration, for example Trainer(max_duration='10ep')")
         task, run = loop.session.task, loop.run
         self._need(loop, "train_batch", "fit")
+        check_loader(train, "training")
         vals = {} if val is None else named_loaders(val, "val")
         tests = {} if test is None else named_loaders(test, "test")
         if vals or tests:

@@ -94,7 +94,7 @@ def test_text_that_is_no_unicode_is_written_as_well_as_it_can_be(tmp_path: Path)
     log.keep("a name of a file: \udcff")
     log.close()
     assert log.error is None
-    assert lines_of(tmp_path / "log.txt")[1] == "a name of a file: ?"
+    assert lines_of(tmp_path / "log.txt")[1] == "a name of a file: \\udcff"
 
 
 def test_a_program_that_prints_without_end_does_not_fill_the_disk(

@@ -57,7 +57,6 @@ class ModelSummary(Callback):
 
     optional = True
     ranks = "zero"
-    state = ("is_logged",)
 
     def __init__(self, depth: int | None = 2, *, flops: bool = True, print: bool = True) -> None:
         if depth is not None and (not isinstance(depth, int) or isinstance(depth, bool) or depth < 1):
@@ -65,15 +64,15 @@ class ModelSummary(Callback):
         self.depth = depth
         self.flops = flops
         self.print = print
-        self._is_shown = False
-        self.is_logged = False
+        self._is_shown = self._goes_on = False
         self._first_batch: _FirstBatch | None = None
 
     def on_setup(self, run: Run) -> None:
         if not run.clock.step:  # a second fit goes on with the same model
-            self._is_shown = self.is_logged = False
+            self._is_shown = False
 
     def on_train_start(self, run: Run) -> None:
+        self._goes_on = run.clock.step > 0
         if not self.flops:
             self._show(run, Seen())
         elif not self._is_shown:
@@ -93,8 +92,7 @@ class ModelSummary(Callback):
         self._is_shown = True
         samples = run.loop.samples
         rows = layers(run.model, self.depth, seen, samples)
-        if not self.is_logged:  # after a resume it is in metrics.jsonl already
-            self.is_logged = True
+        if not self._goes_on:  # after a resume it is in metrics.jsonl already
             run.log_table("model/summary", [row.cells for row in rows])
         note, forward = "", rows[-1].flops
         if forward is not None:
