@@ -217,8 +217,7 @@ class Store:
             try:
                 valid.append(inspect(path))
             except CheckpointNotFoundError:
-                vanished = True  # it has just been deleted
-                continue
+                continue  # it has just been deleted
             except CheckpointCorruptError as error:
                 rejected.append(Rejected(path, f"{Path(error.path).name}: {error.reason}"))
         valid.sort(key=lambda item: (item.about.generation, item.about.step, item.manifest.created, item.name))
@@ -251,7 +250,8 @@ class Store:
             try:
                 result = attempt(checkpoint)
             except CheckpointNotFoundError:
-                continue  # it has just been deleted
+                vanished = True  # it has just been deleted
+                continue
             except CheckpointCorruptError as error:
                 skipped.append(f"{checkpoint.name} ({Path(error.path).name}: {error.reason})")
                 continue
