@@ -206,8 +206,8 @@ class Store:
             removed.append(path)
         return removed
 
-    def _scan(self) -> tuple[list[Checkpoint], list[Rejected]]:
-        valid, rejected = [], []
+    def _scan(self, looks: int = 3) -> tuple[list[Checkpoint], list[Rejected]]:
+        valid, rejected, vanished = [], [], False
         for entry in self._entries():
             if entry.name.startswith(".") or names.is_ours(entry.name):
                 continue
@@ -217,9 +217,11 @@ class Store:
             try:
                 valid.append(inspect(path))
             except CheckpointNotFoundError:
-                continue  # it has just been deleted
+                vanished = True  # it has just been deleted
             except CheckpointCorruptError as error:
                 rejected.append(Rejected(path, f"{Path(error.path).name}: {error.reason}"))
+        if vanished and not valid and looks > 1:  # whoever deleted it has saved a newer one, for which this was too early
+            return self._scan(looks - 1)
         valid.sort(key=lambda item: (item.about.generation, item.about.step, item.manifest.created, item.name))
         return valid, sorted(rejected, key=lambda item: item.path.name)
 
@@ -238,7 +240,7 @@ class Store:
         return inspect(path)
 
     def _first(
-        self, attempt: Callable[[Checkpoint], _T], strict: bool, exact: bool, whole: bool = False
+        self, attempt: Callable[[Checkpoint], _T], strict: bool, exact: bool, whole: bool = False, looks: int = 10
     ) -> tuple[Checkpoint, _T] | None:
         valid, rejected = self._scan()
         vanished = False
@@ -262,8 +264,8 @@ class Store:
                     stacklevel=3,
                 )
             return checkpoint, result
-        if vanished:  # whoever deleted it has saved a newer one before
-            return self._first(attempt, strict, exact, whole)
+        if vanished and looks > 1:  # whoever deleted it has saved a newer one before
+            return self._first(attempt, strict, exact, whole, looks - 1)
         if not skipped:
             return None
         what = "damaged, and strict=True was asked for" if strict else "no valid checkpoint; damaged"
