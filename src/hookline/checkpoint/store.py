@@ -220,7 +220,7 @@ class Store:
                 vanished = True  # it has just been deleted
             except CheckpointCorruptError as error:
                 rejected.append(Rejected(path, f"{Path(error.path).name}: {error.reason}"))
-        if vanished and not valid and looks > 1:  # whoever deleted it has saved a newer one, for which this was too early
+        if vanished and not valid and looks > 1:  # a newer one was saved before, and this look came too early for it
             return self._scan(looks - 1)
         valid.sort(key=lambda item: (item.about.generation, item.about.step, item.manifest.created, item.name))
         return valid, sorted(rejected, key=lambda item: item.path.name)

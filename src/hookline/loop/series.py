@@ -148,14 +148,17 @@ class Group:
 
     def add(self, values: tuple[Any, ...], weight: Any) -> bool:
         """A detached copy of all; or nothing, if they are not of one kind."""
-        dtype = getattr(values[0], "dtype", None)
-        for value in values:
-            if value.__class__ is not Tensor or value.ndim or value.dtype is not dtype or value.requires_grad:
-                return False
         try:
-            self.stacks.append(torch.stack(values))
-        except RuntimeError:  # on several devices
+            dtype = values[0].dtype
+            for value in values:
+                if value.dtype is not dtype:  # a large whole number would lose digits among floats
+                    return False
+            stack = torch.stack(values)
+        except (AttributeError, TypeError, RuntimeError):  # no tensors, or of several shapes or devices
             return False
+        if stack.ndim != 1 or stack.__class__ is not Tensor or stack.is_complex():
+            return False
+        self.stacks.append(stack.detach() if stack.requires_grad else stack)
         self.weights.append(weight)
         if len(self.stacks) >= FOLD:
             self.spread()
