@@ -858,3 +858,24 @@ def test_the_losses_of_a_long_interval_are_folded() -> None:
     assert result.history["train/loss"] == [(number - 1) / 2]
     assert result.history.steps("train/loss") == [number]
     assert max(held) <= FOLD
+
+
+def test_a_sample_that_counts_nothing_may_be_nan() -> None:
+    """A masked token must not make the whole interval NaN."""
+
+    def log(run: hl.Run) -> None:
+        run.log({"x": torch.tensor([1.0, float("nan")])}, weight=torch.tensor([1.0, 0.0]))
+
+    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[hl.on("train_step_end")(log)])
+    result = trainer.fit(TinyModel(), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert result.metrics["train/x_epoch"] == 1.0
+
+
+def test_what_is_logged_together_in_the_sanity_check_does_not_take_the_names_of_training() -> None:
+    log = hl.LambdaCallback(
+        on_sanity_check_end=lambda run: run.log({"a": torch.tensor(5.0), "b": torch.tensor(5.0)}),
+        on_train_step_end=lambda run: run.log({"a": torch.tensor(1.0), "b": torch.tensor(1.0)}),
+    )
+    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[log])
+    result = trainer.fit(TinyModel(), tiny_data(2), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert result.metrics["train/a_epoch"] == 1.0

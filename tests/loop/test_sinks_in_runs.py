@@ -239,3 +239,9 @@ def test_a_sink_that_hangs_since_the_last_fit_is_left_out_of_the_next(
     assert [report.sink for report in result.sinks] == ["Memory"]
     assert "left out, because they hang since the last fit: Sleeps" in caplog.text
     until.set()
+
+
+@pytest.mark.parametrize("sink", [hl.sinks.CSV(), hl.sinks.TensorBoard()], ids=["CSV", "TensorBoard"])
+def test_a_sink_without_a_place_to_write_to_is_refused_before_anything_runs(sink: Any) -> None:
+    with pytest.raises(SetupError, match="give it a place of its own"):
+        Trainer(max_duration="1ep", folder=False, sinks=[sink])

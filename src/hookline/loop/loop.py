@@ -147,11 +147,13 @@ class Loop(Training):
                     logger.error("%s", note)
             return error
         finally:
-            self.record.end(self, error)
-            self.saving.close()
             self.signals.restore()
             if self.feed is not None:
                 self.feed.close()
+            try:
+                self.record.end(self, error)
+            finally:
+                self.saving.close()
 
     def _check_open(self, verb: str) -> None:
         if not self._open:

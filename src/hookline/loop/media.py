@@ -112,7 +112,7 @@ class LoopMedia:
 
 def forget_pictures(folder: Path, *, keep: set[str]) -> None:
     """Delete the pictures of steps that did not happen, because the run goes on from before them."""
-    for path in (folder / FOLDER).rglob("step-*.png"):
+    for path in (folder / FOLDER).rglob("step-" + "[0-9]" * 8 + "*.png"):
         if path.relative_to(folder).as_posix() not in keep:
             path.unlink(missing_ok=True)
 

@@ -214,7 +214,8 @@ class MetricObjects:
 
     def names(self) -> Iterator[str]:
         for series in self._series.values():
-            if series.is_open and (series.found is not None or was_updated(series.metric)):
+            there = series.found is not None or (series.metric is not None and was_updated(series.metric))
+            if series.is_open and there:
                 yield from self._memory.names.get(series.name) or self._result(series)
 
     def _result(self, series: ObjectSeries) -> Values:

@@ -61,7 +61,7 @@ class MetricBook:
             self._note_all(values, step)
             return
         if step is None and len(self._layers) == 1 and len(values) > 1:
-            group = self._groups.get(tuple(values))
+            group = self._groups.get((self._state.stage, *values))
             if group is not None and group.series[0].reduce == reduce and weight.__class__ is not Tensor:
                 checked = 1.0 if weight is None else weight_of("the metrics", weight)
                 if group.add(tuple(values.values()), checked):
@@ -131,10 +131,10 @@ class MetricBook:
 
     def _group(self, values: Mapping[str, Any]) -> None:
         """What is logged together once is probably logged together again."""
-        key = tuple(values)
-        found = [self._layers[0].series.get(self.full_name(name)) for name in key]
+        key = (self._state.stage, *values)
+        found = [self._layers[0].series.get(self.full_name(name)) for name in values]
         members = [series for series in found if series is not None]
-        if len(members) < len(key) or len({series.reduce for series in members}) > 1 or members[0].reduce == "last":
+        if len(members) < len(values) or len({series.reduce for series in members}) > 1 or members[0].reduce == "last":
             return
         for series in members:
             # Of another group, or of the engine: values would come in another order than they were logged in.

@@ -16,7 +16,7 @@ from hookline.errors import CheckpointMismatchError, CheckpointNotFoundError, Ho
 from hookline.loop.capture import load_callback_states, restore
 from hookline.loop.environment import environment
 from hookline.loop.media import forget_pictures
-from hookline.records import ImageRow, MetricRow
+from hookline.records import FileRow, ImageRow, MetricRow
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool
     for row in rows.read(size):
         if isinstance(row, MetricRow):
             history.record(row)
-        elif isinstance(row, ImageRow):
+        elif isinstance(row, ImageRow | FileRow):
             pictures.add(row.file)
     if own:
         forget_pictures(rows.path.parent, keep=pictures)

@@ -189,6 +189,7 @@ def number_or_tensor(name: str, value: Any) -> float | Tensor:
     if not isinstance(value, Tensor) or value.is_complex():
         raise MetricError(
             f"{name}: {value!r:.80} is a {type(value).__name__}, not a number; log numbers or small arrays"
+            + (", and texts with run.log_text()" if isinstance(value, str) else "")
         )
     if value.ndim != 1 and value.numel() > LARGEST_ARRAY:
         raise MetricError(
@@ -220,7 +221,8 @@ def of_samples(name: str, values: Tensor, weight: Any, reduce: str) -> tuple[Ten
         if weight.shape != values.shape:
             raise MetricError(f"{name}: {len(values)} values with {len(weight)} weights; give one for each")
         weights = weight.to(values)
-        return (values * weights).sum() / weights.sum(), weights.sum()
+        total = torch.where(weights == 0, 0.0, values * weights).sum()  # what counts nothing may be NaN
+        return total / weights.sum(), weights.sum()
     return values.mean(), len(values) if weight is None else weight
 
 

@@ -289,7 +289,10 @@ class Session:
                 self._note_end(error)
         except Exception as late:  # a full disk must not hide the user's own error
             error = first_of(error, [late])
-        self.stream.close()
+        try:
+            self.stream.close()
+        except BaseException as raised:  # a second Ctrl-C while it waits for a sink
+            error = first_of(error, [raised])
         state.clock.pause()
         self._restore.close()
         return error

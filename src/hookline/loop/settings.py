@@ -114,6 +114,10 @@ class Settings:
         given["resume"] = Resume.read(given.get("resume"), given.get("folder"))
         given["config"] = dict(given.get("config") or {})
         given["sinks"] = as_sinks(given.get("sinks", ()))
+        for sink in given["sinks"]:
+            if given.get("folder") is False and getattr(sink, "needs_folder", False):
+                name = type(sink).__name__
+                raise SetupError(f"{name}() writes into the run's folder, and folder=False: give it a place of its own")
         return cls(**given)
 
 

@@ -68,13 +68,18 @@ class Stream:
         """Wait for the sinks, all at the same time and not for long."""
         for pump in self._pumps:
             pump.end()
-        self.reports = tuple(pump.close(WAIT) for pump in self._pumps)
+        try:
+            self.reports = tuple(pump.close(WAIT) for pump in self._pumps)
+        finally:
+            self._end()
+        return self.reports
+
+    def _end(self) -> None:
         self._left = [pump for pump in (*self._left, *self._pumps) if pump.is_busy]
         self._pumps, self._is_open = [], False
         for file in (self.rows, self._events):
             if file is not None:
                 file.close()
-        return self.reports
 
 
 def _named(sinks: Sequence[Sink]) -> dict[str, Sink]:

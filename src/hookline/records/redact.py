@@ -15,10 +15,11 @@ _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _PASSWORD = re.compile(r"passphrase|passwd|passwords?|pwd|secrets?")
 """These may be numbers."""
 _SECRET = re.compile(
-    r"(access|api|auth|private|secret)(keys?|tokens?)|auth|authorization|bearer|cookies?|credentials?|token|webhook"
+    r"(access|api|auth|private|secret)(keys?|tokens?)|auth|authorization|bearer|cookies?|credentials?|passcode|pgpass|token|"
+    r"webhooks?"
 )
 _SECRET_PAIR = re.compile(
-    r"(access|account|anthropic|api|comet|deploy|encryption|hf|license|openai|private|sas|signing|ssh|storage|"
+    r"(access|account|anthropic|api|aws|comet|deploy|encryption|hf|license|openai|private|sas|signing|ssh|storage|"
     r"subscription|wandb) keys?|(access|api|auth|bearer|hf|refresh) tokens"
 )
 """``api_key`` is a secret; ``sort_key`` and ``max_tokens`` are none."""
@@ -81,6 +82,8 @@ def _secret_words(name: str) -> set[str]:
     words = [word.lower() for word in _WORDS.findall(name)]
     pairs = [f"{one} {two}" for one, two in pairwise(words)]
     found = {word for word in words if _SECRET.fullmatch(word) or _PASSWORD.fullmatch(word)}
+    if len(words) > 1 and words[-1] == "pass":  # db_pass; but not the pass of "pass: 3 of 4"
+        found.add("pass")
     found |= {pair for pair in pairs if _SECRET_PAIR.fullmatch(pair)}
     is_vocabulary = found == {"token"} and any(map(_OF_A_VOCABULARY.fullmatch, pairs))
     return set() if is_vocabulary else found

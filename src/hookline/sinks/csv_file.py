@@ -55,6 +55,7 @@ class CSV:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
+        self.needs_folder = path is None
         self._file: LineFile | None = None if self.path is None else LineFile(self.path)
 
     def start(self, info: RunInfo) -> None:

@@ -57,6 +57,7 @@ class TensorBoard:
         if find_spec("tensorboard") is None:
             raise SetupError("sinks.TensorBoard needs TensorBoard: pip install 'hookline[tensorboard]'")
         self.folder = None if folder is None else Path(folder)
+        self.needs_folder = folder is None
         self.graph = ModelGraph() if graph else None
         self.callbacks: tuple[Callback, ...] = () if self.graph is None else (self.graph,)
         self._file: EventFile | None = None

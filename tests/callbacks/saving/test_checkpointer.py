@@ -235,10 +235,10 @@ def test_what_was_due_at_the_last_step_is_not_lost_when_something_fails_behind_i
         ({"keep_last": 1, "keep_every": "3st"}, [3, 6, 8]),
         ({"keep_last": 1, "keep_every": "1ep"}, [4, 8]),
         ({"keep_last": 1, "keep_every": "16sp"}, [2, 4, 6, 8]),
-        ({"keep_last": 1, "monitor": "val/score"}, [3, 8]),
+        ({"keep_last": 1, "monitor": "val/score", "mode": "min"}, [3, 8]),
         ({"keep_last": 1, "monitor": "val/score", "mode": "max"}, [1, 8]),
-        ({"keep_last": 1, "monitor": "val/score", "keep_best": 2}, [3, 5, 8]),
-        ({"keep_last": 2, "monitor": "val/score", "keep_best": 1, "keep_every": "4st"}, [3, 4, 7, 8]),
+        ({"keep_last": 1, "monitor": "val/score", "mode": "min", "keep_best": 2}, [3, 5, 8]),
+        ({"keep_last": 2, "monitor": "val/score", "mode": "min", "keep_best": 1, "keep_every": "4st"}, [3, 4, 7, 8]),
     ],
 )
 def test_what_any_rule_keeps_is_kept(tmp_path: Path, rules: dict[str, Any], kept: list[int]) -> None:
@@ -254,11 +254,12 @@ def test_the_only_checkpoint_that_can_be_resumed_stays_beside_a_newer_one_that_c
 
 
 def test_the_best_checkpoint_is_on_the_result_also_after_a_resume(tmp_path: Path) -> None:
-    checkpointer = hl.Checkpointer(monitor="val/score", keep_last=1)
+    checkpointer = hl.Checkpointer(monitor="val/score", mode="min", keep_last=1)
     first = fit(tmp_path, checkpointer, Values(5, 1), val=tiny_data(1), max_duration="2ep")
     assert first.best_checkpoint == tmp_path / "checkpoints" / "step-00000008"
     trainer = Trainer(folder=tmp_path, max_duration="2ep", resume="auto", seed=0,
-                      callbacks=[hl.Checkpointer(monitor="val/score", keep_last=1), Values(7, 8)])  # fmt: skip
+                      callbacks=[hl.Checkpointer(monitor="val/score", mode="min", keep_last=1),
+                                 Values(7, 8)])  # fmt: skip
     second = trainer.fit(TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(),
                          optimizer=torch.optim.SGD, extend="2ep")  # fmt: skip
     assert second.clock.epoch == 4
@@ -267,7 +268,7 @@ def test_the_best_checkpoint_is_on_the_result_also_after_a_resume(tmp_path: Path
 
 
 def test_a_monitor_counts_also_where_evaluations_and_saves_do_not_fall_together(tmp_path: Path) -> None:
-    result = fit(tmp_path, hl.Checkpointer("3st", monitor="val/score"), Values(1, 2), val=tiny_data(1))
+    result = fit(tmp_path, hl.Checkpointer("3st", monitor="val/score", mode="min"), Values(1, 2), val=tiny_data(1))
     assert result.best_checkpoint == tmp_path / "checkpoints" / "step-00000004"
 
 
@@ -278,14 +279,16 @@ def test_without_a_monitor_no_checkpoint_is_the_best(tmp_path: Path) -> None:
 def test_a_metric_that_is_nan_is_said_once_and_is_never_the_best(tmp_path: Path) -> None:
     values = Values(float("nan"), 5, float("nan"), 6)
     with pytest.warns(HooklineWarning, match="val/score is NaN at step 2") as caught:
-        result = fit(tmp_path, hl.Checkpointer(monitor="val/score"), values, val=tiny_data(1), eval_every="2st")
+        result = fit(
+            tmp_path, hl.Checkpointer(monitor="val/score", mode="min"), values, val=tiny_data(1), eval_every="2st"
+        )
     assert len(caught) == 1
     assert result.best_checkpoint == tmp_path / "checkpoints" / "step-00000004"
 
 
 def test_a_monitor_that_nobody_logs_is_found_before_the_first_step(tmp_path: Path) -> None:
     with pytest.raises(MetricError, match=r"reads 'val/lose', which nobody logs; did you mean 'val/loss'"):
-        fit(tmp_path, hl.Checkpointer(monitor="val/lose"), val=tiny_data(1))
+        fit(tmp_path, hl.Checkpointer(monitor="val/lose", mode="min"), val=tiny_data(1))
     assert steps(tmp_path) == []
 
 
@@ -332,7 +335,7 @@ def test_an_old_one_that_cannot_be_deleted_stops_nobody(
 
 
 def test_names_are_filled_in_from_the_clock_and_the_metrics(tmp_path: Path) -> None:
-    checkpointer = hl.Checkpointer(name="e{epoch}-{step:04d}-{val/score:.1f}", monitor="val/score")
+    checkpointer = hl.Checkpointer(name="e{epoch}-{step:04d}-{val/score:.1f}", monitor="val/score", mode="min")
     fit(tmp_path, checkpointer, Values(0.25, 3), val=tiny_data(1))
     assert names(tmp_path) == ["e1-0004-0.2", "e2-0008-3.0"]
 
@@ -451,7 +454,7 @@ def test_any_tool_can_read_the_weights(tmp_path: Path) -> None:
         ({"keep_best": 1}, "Checkpointer: keep_best=1 without monitor="),
         ({"keep_best": -1, "monitor": "val/loss"}, "keep_best=-1: give a whole number"),
         ({"monitor": "val/loss", "keep_best": 0}, "monitor='val/loss' with keep_best=0"),
-        ({"monitor": "val/loss", "mode": "low"}, "mode='low': give 'min'"),
+        ({"monitor": "val/loss", "mode": "low"}, "mode='low': use 'min'"),
         ({"keep_every": "100tok"}, "keep_every='100tok'"),
         ({"keep_last": None, "keep_every": "1ep"}, "keeps all: leave out"),
         ({"keep_last": None, "monitor": "val/loss", "keep_best": 2}, "keeps all: leave out"),
@@ -471,7 +474,7 @@ def test_a_mistake_is_said_when_the_callback_is_made(arguments: dict[str, Any], 
 
 
 def test_a_monitor_that_keeps_all_has_a_best_one(tmp_path: Path) -> None:
-    checkpointer = hl.Checkpointer(monitor="val/score", keep_last=None)
+    checkpointer = hl.Checkpointer(monitor="val/score", mode="min", keep_last=None)
     result = fit(tmp_path, checkpointer, Values(1, 2), val=tiny_data(1))
     assert result.best_checkpoint == tmp_path / "checkpoints" / "step-00000004"
 
@@ -486,3 +489,12 @@ def test_a_run_without_a_folder_is_told_that_it_cannot_save() -> None:
 def test_a_class_in_place_of_an_instance_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RegistrationError, match="Checkpointer"):
         fit(tmp_path, hl.Checkpointer)
+
+
+def test_the_name_of_a_metric_says_which_is_better() -> None:
+    """One who writes monitor="val/acc" must not be left with the worst checkpoint."""
+    assert hl.Checkpointer(monitor="val/acc").plan.mode == "max"
+    assert hl.Checkpointer(monitor="val/loss").plan.mode == "min"
+    assert hl.Checkpointer(monitor="val/acc", mode="min").plan.mode == "min"
+    with pytest.raises(hl.HooklineError, match="is a larger 'val/odd' better, or a smaller"):
+        hl.Checkpointer(monitor="val/odd")

@@ -14,6 +14,7 @@ from hookline.checkpoint.retention import Keep
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
+from hookline.records.direction import direction
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -64,7 +65,7 @@ class Checkpointer(Callback):
         keep_best: int | None = None,
         keep_every: str | Duration | None = None,
         monitor: str | None = None,
-        mode: Literal["min", "max"] = "min",
+        mode: Literal["min", "max"] | None = None,
         weights_only: bool = False,
         background: bool = False,
         name: str | None = None,
@@ -87,6 +88,7 @@ class Checkpointer(Callback):
         if monitor is not None:
             self.reads = ("*", monitor)  # one that nobody logs is found before the first step
         self.monitor = monitor
+        self.mode = "min" if monitor is None else direction(monitor, mode)
         self.on_eval = on_eval
         self._said = False
         given = None if keep_every is None else Duration.parse(keep_every)
@@ -96,7 +98,7 @@ class Checkpointer(Callback):
             last=1 if keep_last is None else keep_last,
             best=keep_best,
             monitor=monitor,
-            mode=mode,
+            mode=self.mode,
             every=None if self._share else given,
         )
         self.plan = SavePlan(
@@ -105,7 +107,7 @@ class Checkpointer(Callback):
             on_exception=on_exception,
             keep=None if keep_last is None else keep,
             monitor=monitor,
-            mode=mode,
+            mode=self.mode,
             weights_only=weights_only,
             background=background,
             name=name,

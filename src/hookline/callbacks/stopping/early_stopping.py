@@ -9,44 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookline.errors import MetricError, RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
+from hookline.records.direction import direction
 
 if TYPE_CHECKING:
     from hookline.run import Run
 
 logger = logging.getLogger("hookline")
-
-SMALLER_IS_BETTER = (
-    "loss",
-    "error",
-    "err",
-    "perplexity",
-    "ppl",
-    "mse",
-    "mae",
-    "rmse",
-    "nll",
-    "wer",
-    "cer",
-    "fid",
-)
-LARGER_IS_BETTER = (
-    "acc",
-    "accuracy",
-    "f1",
-    "auc",
-    "auroc",
-    "precision",
-    "recall",
-    "iou",
-    "miou",
-    "map",
-    "bleu",
-    "rouge",
-    "r2",
-    "reward",
-    "score",
-    "dice",
-)
 
 
 class EarlyStopping(Callback):
@@ -87,7 +55,7 @@ class EarlyStopping(Callback):
         restore_best: bool = False,
     ) -> None:
         self.monitor = monitor
-        self.mode = _mode(monitor, mode)
+        self.mode = direction(monitor, mode)
         self.patience = patience if isinstance(patience, int) else Duration.parse(patience)
         if isinstance(patience, int) and (isinstance(patience, bool) or patience < 0):
             raise RegistrationError(
@@ -189,16 +157,3 @@ class EarlyStopping(Callback):
             return str(self.patience)
         what = "epoch" if self.monitor.startswith("train/") else "evaluation"
         return f"{self.waited} {what}{'' if self.waited == 1 else 's'}"
-
-
-def _mode(monitor: str, mode: str | None) -> str:
-    """``"min"`` or ``"max"``: as given, or as the name of the metric says."""
-    if mode in ("min", "max"):
-        return mode
-    if mode is not None:
-        raise RegistrationError(f"mode={mode!r}: use 'min' or 'max'")
-    words = monitor.rpartition("/")[2].lower().replace("-", "_").split("_")
-    smaller, larger = any(w in SMALLER_IS_BETTER for w in words), any(w in LARGER_IS_BETTER for w in words)
-    if smaller == larger:
-        raise RegistrationError(f"is a larger {monitor!r} better, or a smaller? Pass mode='max' or mode='min'")
-    return "min" if smaller else "max"
