@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,10 +11,9 @@ USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_D
 
 
 @pytest.fixture(autouse=True)
-def usual_signals() -> Iterator[None]:
+def usual_signals() -> None:
     """A library that a test has used may have left a handler, and ours call what they find."""
     if threading.current_thread() is threading.main_thread():
         for number, usual in USUAL.items():
             if signal.getsignal(number) is not usual and signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, usual)
-    yield
