@@ -507,12 +507,9 @@ def test_all_that_a_run_logs_is_in_tensorboard(tmp_path: Path) -> None:
     }
 
 
-def test_a_sink_without_a_place_to_write_to_is_named_and_changes_nothing() -> None:
-    with_sink, without = fit(False), fit(False, sinks=[])
-    (report,) = with_sink.sinks
-    assert "folder=False" in report.error
-    for name, weight in without.model.state_dict().items():
-        assert torch.equal(with_sink.model.state_dict()[name], weight)
+def test_a_sink_without_a_place_to_write_to_is_refused_before_anything_runs() -> None:
+    with pytest.raises(SetupError, match=r"TensorBoard\(\).*folder=False.*place of its own"):
+        fit(False)
 
 
 def test_a_second_fit_goes_on_in_the_same_run(tmp_path: Path) -> None:
