@@ -56,11 +56,13 @@ class Series:
         if not self.values:
             return
         values, weights = self.values, self.weights
-        if not self.shape and all(v.__class__ is float or v.is_cpu for v in values):
-            # On the CPU numbers are added faster than an operation starts; all are read at once.
-            self._fold_numbers(_numbers(values), _numbers(weights))
-        else:
+        # On the CPU numbers are added faster than an operation starts; all are read at once.
+        numbers = None if self.shape else _numbers(values)
+        counts = None if numbers is None else _numbers(weights)
+        if numbers is None or counts is None:
             self._fold_tensors(_stack(values), _stack(weights))
+        else:
+            self._fold_numbers(numbers, counts)
         self.values.clear()
         self.weights.clear()
 
@@ -226,27 +228,31 @@ def of_samples(name: str, values: Tensor, weight: Any, reduce: str) -> tuple[Ten
     return values.mean(), len(values) if weight is None else weight
 
 
-def _numbers(values: list[Any]) -> list[float]:
-    """Numbers and tensors of one number each, on the CPU, as numbers."""
-    if not any(isinstance(value, Tensor) for value in values):
+def _numbers(values: list[Any]) -> list[float] | None:
+    """Numbers and tensors of one number each, as numbers; or nothing, if they are not on the CPU."""
+    kinds = set(map(type, values))  # asked once, not of each of them: there may be hundreds
+    if not any(issubclass(kind, Tensor) for kind in kinds):
         return list(map(float, values))
-    numbers: list[float] = _stack([v.reshape(()) if isinstance(v, Tensor) else v for v in values]).tolist()
+    stacked = _stack(values)
+    if not stacked.is_cpu:
+        return None
+    numbers: list[float] = stacked.reshape(-1).tolist()
     return numbers
 
 
 def _stack(values: list[Any]) -> Tensor:
     """Numbers and tensors as one float64 tensor, on the device of the tensors."""
-    if not any(isinstance(value, Tensor) for value in values):
-        return torch.tensor(values, dtype=torch.float64)
     try:
         stacked = torch.stack(values)
-    except (TypeError, RuntimeError):  # numbers among tensors, or several devices
+    except (TypeError, RuntimeError):  # numbers, or numbers among tensors, or several devices
+        if not any(isinstance(value, Tensor) for value in values):
+            return torch.tensor(values, dtype=torch.float64)
         device = next(value.device for value in values if isinstance(value, Tensor))
         exact = torch.float32 if device.type == "mps" else torch.float64
         tensors = [
             v.to(device) if isinstance(v, Tensor) else torch.tensor(v, dtype=exact, device=device) for v in values
         ]
-        stacked = torch.stack(tensors)
+        stacked = torch.stack([v.reshape(()) if v.numel() == 1 else v for v in tensors])
     return stacked if stacked.device.type == "mps" else stacked.to(torch.float64)  # MPS has no float64
 
 
