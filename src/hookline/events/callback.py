@@ -43,6 +43,8 @@ class Callback(Hooks):
     state: ClassVar[tuple[str, ...]] = ()
     """The attributes that a checkpoint saves and restores."""
     per_rank_state: ClassVar[bool] = False
+    structural: ClassVar[bool] = False
+    """It changes what the model or the optimizers are made of: on a resume its state is loaded before theirs."""
 
     _arguments: dict[str, object]
 

@@ -98,6 +98,15 @@ class Agenda:
         self._looked = self._clock.step
         self._pick = self._sampler.next_after(self._clock.step - 1)
 
+    def went_back(self) -> None:
+        """Steps were taken back: what is due at one of them is due again."""
+        for schedule in (self._logs, self._evals, *self.saves):
+            if schedule is not None:
+                schedule.fired(self._clock)
+        self._looked = self._clock.step
+        self._pick = self._sampler.next_after(self._clock.step - 1)
+        self.sampling, self.wake = False, 0
+
     def _sample(self, step: int) -> None:
         """One step in 64 goes through timed hooks, at a pseudo-random place in each group of 64."""
         if self.sampling and step > self._pick:

@@ -11,8 +11,10 @@ import torch
 from hookline.errors import LossError, SetupError, StopTraining
 from hookline.loop.data import is_one_shot, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
+from hookline.loop.moment import take_moment
 
 if TYPE_CHECKING:
+    from hookline.events import Member
     from hookline.loop.loop import Loop
     from hookline.run import Run, RunState
 
@@ -132,6 +134,9 @@ class LoopAnswers:
 
     def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]:
         return self._loop.weights.swap(weights)
+
+    def snapshot(self, member: Member[Run]) -> dict[str, Any]:
+        return take_moment(self._loop, member)
 
     def _keep(self, verb: str, loaders: dict[str | None, Any], compute: Any) -> Any:
         version = self._loop.weights.version()

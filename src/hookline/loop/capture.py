@@ -46,6 +46,7 @@ def capture_state(loop: Loop) -> dict[str, Any]:
         "random": random_states(),
         "data": {"seed": session.seed, "feed": {} if loop.feed is None else loop.feed.state_dict()},
         "course": loop.course.state_dict(),
+        "accumulate": None if loop.accumulate == loop.settings.accumulate else loop.accumulate,  # a callback's change
         "save": loop.saving.due,
         "ended": loop.stop_reason() if loop.course.over else None,
         "metrics": session.book.state_dict({id(metric): path for path, metric in metrics_by_path(loop).items()}),
@@ -63,7 +64,24 @@ def restore(loop: Loop, snapshot: Snapshot) -> None:
             "this checkpoint holds weights only, so a run cannot go on from it; start a new run with "
             "callbacks=[hl.LoadWeights(path)]"
         )
-    _load_model(loop, snapshot.weights, saved["model"])
+    load_callback_states(loop, saved["callbacks"], structural=True)
+    restore_training(loop, snapshot.weights, saved)
+    state.clock.load_state_dict(saved["clock"])
+    session.seed = saved["data"]["seed"]
+    if "seed" not in session.settings.config:  # then it is the one that was drawn when the run began
+        state.config["seed"] = session.seed
+    loop.saved_feed = saved["data"]["feed"]
+    session.book.load_state_dict(saved["metrics"], metrics_by_path(loop))
+    state.messages.load_state_dict(saved["messages"])
+    loop.course.load_state_dict(saved["course"])
+    loop.accumulate = saved.get("accumulate") or loop.accumulate
+    loop.saved_random = saved["random"]
+
+
+def restore_training(loop: Loop, weights: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:
+    """What an update changes: the model, optimizers, schedulers and the scaler."""
+    state = loop.state
+    _load_model(loop, weights, saved["model"])
     _load_named("optimizers", state.optimizers, saved["optimizers"])
     if len(saved["schedulers"]) != len(state.schedulers):
         raise CheckpointMismatchError(
@@ -74,15 +92,6 @@ def restore(loop: Loop, snapshot: Snapshot) -> None:
         scheduler.scheduler.load_state_dict(its)
     if loop.precision.scaler is not None and saved["scaler"] is not None:
         loop.precision.scaler.load_state_dict(saved["scaler"])
-    state.clock.load_state_dict(saved["clock"])
-    session.seed = saved["data"]["seed"]
-    if "seed" not in session.settings.config:  # then it is the one that was drawn when the run began
-        state.config["seed"] = session.seed
-    loop.saved_feed = saved["data"]["feed"]
-    session.book.load_state_dict(saved["metrics"], metrics_by_path(loop))
-    state.messages.load_state_dict(saved["messages"])
-    loop.course.load_state_dict(saved["course"])
-    loop.saved_random = saved["random"]
 
 
 # -- the model -----------------------------------------------------------------------------------
@@ -186,10 +195,14 @@ def callback_states(loop: Loop) -> dict[str, Any]:
     return found
 
 
-def load_callback_states(loop: Loop, saved: Mapping[str, Any]) -> None:
-    """Give each callback its state back."""
+def load_callback_states(
+    loop: Loop, saved: Mapping[str, Any], *, structural: bool | None = None, but: Member[Run] | None = None
+) -> None:
+    """Give each callback its state back; or only those that are structural, or that are not, or all but one."""
     for member in loop.line.members:
-        if not member.is_task and not member.disabled and member.key in saved:
+        if member.is_task or member.disabled or member is but or member.key not in saved:
+            continue
+        if structural is None or member.callback.structural is structural:
             try:
                 _load_state(loop, member, saved[member.key])
             except Exception as error:

@@ -146,9 +146,16 @@ class Course:
             self._requests.ask_stop(StopRequest(*state["stop"]))
         self._requests.attention = self._requests.attention or self._requests.evaluate
 
+    def went_back(self, epoch: int) -> None:
+        """Steps were taken back, and with them the schedulers, to that epoch; the data is in this one."""
+        for done in range(epoch + 1, self._clock.epoch + 1):
+            self.step_schedulers([s for s in self._state.schedulers if s.unit == "ep" and s.due(done)])
+        self.agenda.went_back()
+        self._evaluated = -1
+
     # -- an epoch ------------------------------------------------------------------------------
 
-    def start_epoch(self, feed: Feed) -> Iterator[Any]:
+    def start_epoch(self, feed: Feed, *, repeat: bool = False) -> Iterator[Any]:
         """The epoch's iterator; where the last ``fit`` was stopped inside it, at the batch that comes next."""
         line, clock = self._line, self._clock
         self._drop_moment()
@@ -162,7 +169,7 @@ class Course:
         self._scopes.enter(line.hooks.around_epoch)
         if begins:
             line.emit(line.hooks.train_epoch_start)
-        return feed.iterate(clock.epoch, clock.batch_in_epoch)
+        return feed.iterate(0 if repeat else clock.epoch, clock.batch_in_epoch)
 
     def finish_pending_edge(self) -> None:
         """A signal came at an edge, before its evaluation or inside it: the run begins with what was left."""
@@ -282,7 +289,8 @@ class Course:
         """Whether training is over; a stop is announced once."""
         requests, stop = self._requests, self._requests.stop
         # Asked for too late for this step: it counts in the next one. The own loop asks `eval_due` itself.
-        requests.attention = requests.preempt is not None or (requests.evaluate and self.evaluate is not None)
+        evaluate = requests.evaluate and self.evaluate is not None
+        requests.attention = requests.preempt is not None or requests.rollback is not None or evaluate
         if self.agenda.max_duration != self._state.max_duration:  # a hook has changed it
             self.agenda.max_duration = self._state.max_duration
             self.agenda.look()

@@ -40,6 +40,20 @@ def check_weight(weight: Any, where: Callable[[], str]) -> Any:
     )
 
 
+def no_backward(where: str) -> LossError:
+    return LossError(
+        f"no backward in the step after {where}: return a loss from train_batch or call loop.backward(loss); "
+        f"to leave a batch out, call run.skip_step()"
+    )
+
+
+def two_weights(one: float, other: float, where: str) -> LossError:
+    return LossError(
+        f"two losses of one batch with the weights {one:g} and {other:g}, at {where}: "
+        f"give both the same weight, or add the losses up before backward"
+    )
+
+
 def raise_explained(loss: Any, where: str, error: Exception) -> NoReturn:
     """Raise what is wrong with the loss; or the error itself, when the loss is fine and something else failed."""
     problem = _explain(loss, where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -17,7 +18,6 @@ from hookline.events import Member, explain
 from hookline.loop.answers import LoopAnswers
 from hookline.loop.data import check_loader, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
-from hookline.loop.feed import Feed, feed_of
 from hookline.loop.result import Result
 from hookline.loop.resume import has_checkpoint, load_checkpoint
 from hookline.loop.run_record import RunRecord
@@ -26,6 +26,7 @@ from hookline.loop.session import Session
 from hookline.loop.settings import Options, Settings, as_list
 from hookline.loop.signals import Signals
 from hookline.loop.training import Training
+from hookline.loop.trial import Trial, trial
 from hookline.loop.verification import VARIABLE, Verification
 from hookline.progress import Duration
 from hookline.run import MISSING, Run
@@ -69,7 +70,6 @@ class Loop(Training):
         self._resume = self.settings.resume
         self.entry_point = "fit"
         self._open = False
-        self._fed: Any = None
         self.extend: Duration | None = None
         """How much longer than before a fit goes on."""
         self.ended: str | None = None
@@ -95,6 +95,7 @@ class Loop(Training):
             raise ScopeError("this loop is open already; one `with` at a time")
         self._open = True
         self.requests.clear()
+        self.forget_plans()
         self.signals.listen(in_fit=self.entry_point in ("fit", "train"))
         try:
             self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
@@ -183,6 +184,7 @@ class Loop(Training):
         self.saving.check_states()
         self.record.begin(self)
         self.session.start_stream(self.saving.run_id)
+        self.session.note("resume" if self.clock.step else "start")
 
     @property
     def will_resume(self) -> bool:
@@ -216,6 +218,7 @@ class Loop(Training):
     def batches(self, loader: Any) -> Generator[Any, None, Any]:
         """The batches of training, epoch after epoch, until ``max_duration`` or a stop."""
         self._check_open("batches")
+        loader = self._used.get("train", loader)
         if self.course.training:
             raise ScopeError("loop.batches(): training is under way already; one at a time")
         check_loader(loader, "training")
@@ -231,16 +234,9 @@ class Loop(Training):
             return self.handles.track(_nothing())
         return self.handles.track(self._train(self._feed_of(loader)))
 
-    def _feed_of(self, loader: Any) -> Feed:
-        """The feed of a loader, kept while the loader is the same: an iterator is where it was left."""
-        if self.feed is None or self._fed is not loader:
-            self._fed, self.feed = loader, feed_of(loader, seed=self.session.seed, rank=self.state.rank)
-            if self.saved_feed:
-                self.feed.load_state_dict(self.saved_feed)
-            if self.saving.is_used:
-                for note in self.feed.notes:
-                    logger.warning("after a resume: %s", note)
-        return self.feed
+    def trial(self) -> AbstractContextManager[Trial]:
+        """Steps of training that leave no trace; in ``fit_start`` or ``train_start``: ``with loop.trial() as trial``."""
+        return trial(self)
 
     @property
     def eval_due(self) -> bool:
@@ -253,6 +249,7 @@ class Loop(Training):
     def eval_batches(self, loaders: Any, stage: str = "val") -> Generator[Any, None, Any]:
         """The batches of one evaluation, over one loader or a dict of named ones."""
         self._check_open("eval_batches")
+        loaders = self._used.get(stage, loaders)
         named = named_loaders(loaders, stage)
         self.state.loaders[stage] = loaders
         return self.handles.track(evaluation(self, named, stage))
@@ -260,6 +257,7 @@ class Loop(Training):
     def predict_batches(self, loader: Any) -> Generator[Any, None, Any]:
         """The batches of one prediction; set ``loop.run.outputs`` to what you predict for each."""
         self._check_open("predict_batches")
+        loader = self._used.get("predict", loader)
         check_loader(loader, "predict")
         self.state.loaders["predict"] = loader
         return self.handles.track(prediction(self, loader))

@@ -233,6 +233,14 @@ class MetricBook:
             self._layers[0].dated[name, step].load_state_dict(its)
         self._newest, self._measured = dict(state["newest"]), dict(state["measured"])
 
+    def go_back(self, state: Mapping[str, Any], by_path: Mapping[str, Any], *, same_epoch: bool) -> None:
+        """Steps are taken back: what was pending before them is pending again, unless its epoch is over."""
+        for series in self._layers[0].series.values():
+            series.forget()
+        self._layers[0].dated.clear()
+        over: dict[str, Any] = {} if same_epoch else {"objects": {}, "pending": {}, "dated": [], "epoch": {}}
+        self.load_state_dict({**state, **over}, by_path)
+
     # -- intervals and evaluations ---------------------------------------------------------------
 
     def fold(self) -> None:

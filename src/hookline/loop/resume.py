@@ -43,7 +43,7 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
     if snapshot.about.pending_eval and snapshot.state and snapshot.state["save"]:
         loop.requests.save = loop.requests.attention = True  # it was due after the evaluation that was left
     _say_callbacks(loop, snapshot)
-    load_callback_states(loop, snapshot.state["callbacks"] if snapshot.state else {})
+    load_callback_states(loop, snapshot.state["callbacks"] if snapshot.state else {}, structural=False)
     _say_environment(loop, checkpoint)
     # The folder may be a link, or the path may lead there on another way.
     own = state.folder is not None and checkpoint.path.resolve().is_relative_to(state.folder.resolve())
@@ -118,7 +118,7 @@ def _begin_anew(loop: Loop) -> None:
 
 def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool) -> None:
     """``metrics.jsonl`` as it was when the checkpoint was saved, and the history in memory with it."""
-    rows, history = loop.session.stream.rows, loop.state.history
+    rows = loop.session.stream.rows
     size = snapshot.state["history"]["bytes"] if snapshot.state else 0
     if rows is None:
         return
@@ -129,6 +129,26 @@ def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool
             shutil.copyfile(theirs, rows.path)
     if rows.size < size:
         _warn(f"{rows.path} is shorter ({rows.size} bytes) than when the checkpoint was saved ({size}): rows are lost")
+    _take_back(loop, size, own=own)
+
+
+def rewind_rows(loop: Loop, size: int) -> None:
+    """In the middle of a run: take back the rows that were written since; sinks take up the run anew."""
+    session, rows = loop.session, loop.session.stream.rows
+    if rows is None:
+        loop.state.history.go_back(loop.clock.step)
+    elif rows.size == size:
+        return
+    session.stream.close()
+    if rows is not None:
+        _take_back(loop, size, own=True)
+    session.start_stream(loop.saving.run_id)
+
+
+def _take_back(loop: Loop, size: int, *, own: bool) -> None:
+    rows, history = loop.session.stream.rows, loop.state.history
+    if rows is None:
+        return
     rows.rewind(size)
     history.clear()
     pictures = set()

@@ -135,6 +135,15 @@ class Series:
     def clear(self) -> None:
         self.folded_total, self.folded_weight = None, 0.0
 
+    def forget(self) -> None:
+        """Nothing that is pending counts."""
+        if self.group is not None:
+            self.group.stacks.clear()
+            self.group.weights.clear()
+        self.values.clear()
+        self.weights.clear()
+        self.clear()
+
 
 class Group:
     """Metrics that are logged together in every step: one operation copies them all."""

@@ -62,6 +62,7 @@ class Session:
         )
         self.stream = Stream(settings.sinks)
         self._failures_noted = 0
+        self._schedulers_to_make: list[Callable[[dict[str, torch.optim.Optimizer]], Any]] = []
         self.seed = 0
         self.failed_fetch: BaseException | None = None
         """The error of the training loader: it rose between two steps."""
@@ -163,7 +164,6 @@ class Session:
                 earlier=lambda: iter(()) if rows is None else rows.read(size, quietly=True),
             )
         )
-        self.note("resume" if state.clock.step else "start")
 
     def rows_written(self) -> int:
         """The size of ``metrics.jsonl``, for a checkpoint: a resume goes back to it."""
@@ -255,7 +255,17 @@ class Session:
         optimizers = make_optimizers(given, self.module)
         state.schedulers.extend(make_schedulers(scheduler, optimizers))
         state.optimizers.update(optimizers)
+        for make in self._schedulers_to_make:
+            self.add_scheduler(make)
         state.clock.updates.update({name: 0 for name in state.optimizers if name not in state.clock.updates})
+
+    def add_scheduler(self, make: Callable[[dict[str, torch.optim.Optimizer]], Any]) -> None:
+        """For a callback, in ``setup``: made as soon as there are optimizers, before a checkpoint is loaded."""
+        optimizers = self.state.optimizers
+        if optimizers:
+            self.state.schedulers.extend(make_schedulers(make(optimizers), optimizers))
+        else:
+            self._schedulers_to_make.append(make)
 
     def _compile(self) -> None:
         """In place, so that no key of the state dict is renamed."""

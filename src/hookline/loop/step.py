@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from hookline.errors import LossError, ScopeError, SetupError
+from hookline.errors import ScopeError, SetupError
 from hookline.loop.course import Course
-from hookline.loop.gradients import check_weight, raise_explained
+from hookline.loop.gradients import check_weight, no_backward, raise_explained, two_weights
 from hookline.loop.handles import Handles
 from hookline.loop.optimizers import name_of
 from hookline.loop.schedulers import of_optimizer
@@ -25,11 +25,13 @@ class Steps:
 
     # What every step touches lies side by side in memory; the rest is in the __dict__ of ``Loop``.
     __slots__ = (
-        "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names", "_plain",
-        "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full", "_window_start",
-        "clock", "course", "handles", "line", "precision", "requests", "samples", "scopes", "session", "settings",
-        "state", "tokens", "weights",
+        "_accumulate", "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names",
+        "_plain", "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full",
+        "_window_start", "clock", "course", "handles", "line", "precision", "requests", "samples", "scopes",
+        "session", "settings", "state", "steps_are_plain", "tokens", "weights",
     )  # fmt: skip
+
+    tokens: int | None
 
     def __init__(self, session: Session) -> None:
         self.session, self.settings, self.precision = session, session.settings, session.precision
@@ -38,10 +40,7 @@ class Steps:
         self.weights = Weights(self.state.model, self.clock)
         self.course = Course(session, self.weights)
         self.handles = Handles(self.requests)
-        # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
-        self._plain = self.settings.accumulate == 1 and self.state.world_size == 1
         self._autocast, self._scaled = self.precision.dtype is not None, self.precision.scaler is not None
-        self._bare = self._plain and not self._scaled
         self._losses = self.course.losses()
         self._names: tuple[str, ...] = ()  # of all optimizers
         self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
@@ -52,8 +51,23 @@ class Steps:
         self._driven: dict[str, bool] = {}  # optimizers that the body steps itself, and whether they have moved
         self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
         self._batch_mark: int | None = None
-        self.samples = 0
-        self.tokens: int | None = None
+        self.samples, self.tokens = 0, None
+        self.accumulate = self.settings.accumulate
+
+    @property
+    def accumulate(self) -> int:
+        """How many batches make a step; it may be changed at the edge of a step."""
+        return self._accumulate
+
+    @accumulate.setter
+    def accumulate(self, batches: int) -> None:
+        if not isinstance(batches, int) or batches < 1 or self._window:
+            raise SetupError(f"loop.accumulate = {batches!r}: give 1 or more batches, at the edge of a step")
+        self._accumulate = batches
+        # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
+        self._plain = batches == 1 and self.state.world_size == 1
+        self._bare = self._plain and not self._scaled
+        self.steps_are_plain = self._bare and not self._autocast
 
     def backward(self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None) -> None:
         """Backward of the mean loss of this batch, weighted by ``weight`` (the samples, if not given)."""
@@ -121,10 +135,8 @@ class Steps:
         if self._batch_mark is not None:
             self.scopes.leave(self._batch_mark)
             self._batch_mark = None
-        clock.batch += 1
-        clock.sample += self.samples
-        if self.tokens is not None:
-            clock.token += self.tokens
+        clock.batch, clock.sample = clock.batch + 1, clock.sample + self.samples
+        clock.token += self.tokens or 0
         self._batch_open = False
         return self._complete_window() if self._window_full else False
 
@@ -134,10 +146,7 @@ class Steps:
         if requests.skip is not None:
             touched.update({name: 1 for name in self._names if name not in self._driven})
         elif not touched and not self._driven:
-            raise LossError(
-                f"no backward in the step after {self.session.where()}: return a loss from train_batch or call "
-                f"loop.backward(loss); to leave a batch out, call run.skip_step()"
-            )
+            raise no_backward(self.session.where())
         for name in touched:
             self._update(name)
         for name, moved in self._driven.items():
@@ -148,11 +157,9 @@ class Steps:
             self._weighed.clear()
         if self._scaled:
             self.precision.end_window()
-        moved = self._moved
-        self._window = 0
+        moved, self._window = self._moved, 0
         self._moved = requests.can_skip = False
-        if self._driven:
-            self._driven = {}
+        self._driven.clear()
         if requests.skip is None:
             clock.step += 1
             if line.hooks.train_step_end:
@@ -216,9 +223,7 @@ class Steps:
         moved = False
         if closure is not None:
             if not self._bare:
-                raise SetupError(
-                    "an optimizer with a closure computes its loss again: it needs accumulate=1 and no fp16"
-                )
+                raise SetupError("an optimizer with a closure computes its loss again: use accumulate=1 and no fp16")
             self._driven[name] = False
             moved = self._update(name, partial(self._compute_again, name, closure))
         elif not self._window_full:
@@ -230,8 +235,8 @@ class Steps:
             self._driven.setdefault(name, False)
             moved = self._update(name)
         self._driven[name] |= moved
-        self._touched.pop(name, None)
-        self._weighed.pop(name, None)
+        for counted in (self._touched, self._weighed):
+            counted.pop(name, None)
         return moved
 
     def _compute_again(self, name: str, compute: Callable[[], Any]) -> Any:
@@ -261,10 +266,7 @@ class Steps:
             self._weighed[name] = (self._window, weight)
             self._touched[name] = self._touched.get(name, 0) + weight
         elif float(counted) != float(weight):
-            raise LossError(
-                f"two losses of one batch with the weights {float(counted):g} and {float(weight):g}, at "
-                f"{self.session.where()}: give both the same weight, or add the losses up before backward"
-            )
+            raise two_weights(float(counted), float(weight), self.session.where())
 
     def _drop_window(self) -> None:
         """Leave a half-filled window: no clock, no gradients."""
@@ -280,16 +282,14 @@ class Steps:
         self._step_mark = self._batch_mark = self.requests.skip = None
         self._window_full = self._batch_open = self._moved = self.requests.can_skip = False
         self._window = 0
-        self._driven = {}
-        self._touched.clear()
-        self._weighed.clear()
+        for counted in (self._driven, self._touched, self._weighed):
+            counted.clear()
 
     def _turn_back(self) -> None:
         """The clock and the losses forget a window that is dropped, so that another fit trains on its batches."""
         clock = self.clock
-        losses = (
-            int(bool(self._touched)) if self._plain else max((batch for batch, _ in self._weighed.values()), default=0)
-        )
+        weighed = max((batch for batch, _ in self._weighed.values()), default=0)
+        losses = int(bool(self._touched)) if self._plain else weighed
         if losses and self._losses is not None:
             del self._losses.values[-losses:], self._losses.weights[-losses:]
         if self._window_start is not None:

@@ -6,18 +6,24 @@ windows and the clock happen around them. What happens at the edges of epochs is
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Any
 
 from hookline.loop.capture import set_random_states
 from hookline.loop.data import END, LEFT, to_device
-from hookline.loop.feed import Feed
+from hookline.loop.feed import Feed, feed_of
+from hookline.loop.moment import roll_back
 from hookline.loop.saving import Saving
+from hookline.loop.schedulers import scheduler_for
 from hookline.loop.session import Session
 from hookline.loop.step import Steps
 from hookline.loop.task import counter
 from hookline.run import MISSING
+
+logger = logging.getLogger("hookline")
 
 
 class Training(Steps):
@@ -30,12 +36,17 @@ class Training(Steps):
         self.counter = self.count = counter(session.task)
         self.iterator: Iterator[Any] = iter(())  # of this epoch
         self.position = 0  # batches that it has given
-        self.length: float = math.inf
+        self.length: float = math.inf  # how many it gives, where that is known
+        self.limits: dict[str, int] = {}
+        """By stage: the largest number of batches of an epoch or an evaluation. For one fit, from ``setup`` on."""
+        self.repeat_epoch = False
+        """Each epoch gives the batches of the first one again. For one fit, from ``setup`` on."""
+        self._used: dict[str, Any] = {}  # loaders in place of those that were passed
         self.exhausted: Any = None  # END or LEFT, once a plain step has met it
         self.feed: Feed | None = None
+        self._fed: Any = None  # the loader that it is of
         self.saved_feed: dict[str, Any] = {}  # from a checkpoint, until the loader is known
         self.saved_random: dict[str, Any] | None = None
-        self.steps_are_plain = self._bare and not self._autocast
         self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
 
     def _train(self, feed: Feed) -> Generator[Any, None, None]:
@@ -58,7 +69,7 @@ class Training(Steps):
 
     def _epoch(self, feed: Feed) -> Generator[Any, None, None]:
         state, line, scopes, requests, course = self.state, self.line, self.scopes, self.requests, self.course
-        accumulate, autocast, move, clock = self.settings.accumulate, self._autocast, self.move, self.clock
+        autocast, move, clock = self._autocast, self.move, self.clock
         over, batch = self._begin_epoch(feed), MISSING
         fetch, count, iterator, length = self.session.fetch, self.count, self.iterator, self.length
         while not over:
@@ -75,7 +86,7 @@ class Training(Steps):
                 line.emit(hooks.batch_fetch_end)
             if not self._window:
                 requests.can_skip, self._skipped = True, False
-                if accumulate > 1:
+                if self._accumulate > 1:
                     self._window_start = (clock.batch, clock.sample, clock.token)
                 if hooks.around_step:
                     self._step_mark = len(scopes)
@@ -85,7 +96,7 @@ class Training(Steps):
             self._window += 1
             if position == length:
                 course.at_edge, course.agenda.wake = True, 0
-            self._window_full = self._window == accumulate or position == length
+            self._window_full = self._window >= self._accumulate or position == length
             self._batch_open = True
             if hooks.around_batch or hooks.train_batch_start:
                 self.open_batch()
@@ -103,13 +114,13 @@ class Training(Steps):
                 break
         if batch is LEFT:
             self._leave_wait()
-        if self._window and batch is END and length is math.inf:  # that was the edge: its window is short
+        if self._window and batch is END and feed.length is None:  # that was the edge: its window is short
             course.at_edge, course.agenda.wake, self._window_full = True, 0, True
             self._complete_window()
             self._settle()
         if course.epoch_open:
             self._drop_window()
-            course.cut_epoch(exhausted=batch is END, position=self.position, length=length)
+            course.cut_epoch(exhausted=batch is END, position=self.position, length=feed.length or math.inf)
             self.saving.settle()
 
     def _begin_epoch(self, feed: Feed) -> bool:
@@ -117,8 +128,9 @@ class Training(Steps):
         if self.requests.preempt is not None:
             raise self.saving.preempted(pending_eval=self.course.step_pending)
         ended = self.course.cut_pending and self.course.over  # in the process before; a stop now is for a step's end
-        self.count, self.length = self.course.counting(self.counter), feed.length or math.inf
-        self.iterator = self.course.start_epoch(feed)
+        self.count = self.course.counting(self.counter)
+        self.length = min(feed.length or math.inf, self.limits.get("train", math.inf))
+        self.iterator = self.course.start_epoch(feed, repeat=self.repeat_epoch)
         self._restore_random()
         self.saved_random = self.exhausted = None
         self.position = self.clock.batch_in_epoch
@@ -130,6 +142,9 @@ class Training(Steps):
         requests, course = self.requests, self.course
         if requests.attention:
             self.handles.settle()
+            if requests.rollback is not None:
+                (moment, member), requests.rollback = requests.rollback, None
+                roll_back(self.state.loop, moment, member)
             if course.edge_is_open:
                 if requests.preempt is not None:
                     raise self.saving.preempted(pending_eval=True)
@@ -146,6 +161,34 @@ class Training(Steps):
         if requests.stop is not None and requests.stop.interrupt:
             self.saving.interrupted()
         return over
+
+    def _feed_of(self, loader: Any) -> Feed:
+        """The feed of a loader, kept while the loader is the same: an iterator is where it was left."""
+        if self.feed is None or self._fed is not loader:
+            self._fed, self.feed = loader, feed_of(loader, seed=self.session.seed, rank=self.state.rank)
+            if self.saved_feed:
+                self.feed.load_state_dict(self.saved_feed)
+            if self.saving.is_used:
+                for note in self.feed.notes:
+                    logger.warning("after a resume: %s", note)
+        return self.feed
+
+    def use_loader(self, stage: str, loader: Any) -> None:
+        """In ``setup`` or ``fit_start``: take this loader in place of the one that was passed, in this fit."""
+        self._used[stage] = self.state.loaders[stage] = loader
+
+    def add_scheduler(
+        self, make: Callable[[Any], Any], *, optimizer: str | None = None, every: str = "1st", monitor: str = "val/loss"
+    ) -> None:
+        """In ``setup``: ``make`` gives a scheduler for the optimizer of that name, as soon as there is one.
+
+        ``every`` and ``monitor`` are those of ``hl.Scheduler``.
+        """
+        self.session.add_scheduler(partial(scheduler_for, optimizer, make, every, monitor))
+
+    def forget_plans(self) -> None:
+        """A fit begins: its callbacks say anew what they change about the data."""
+        self.limits, self.repeat_epoch, self._used = {}, False, {}
 
     def _leave_wait(self) -> None:
         """A signal came while the loop waited for data: what is half done is dropped."""

@@ -150,6 +150,11 @@ class Clock:
     def seconds_in_epoch(self) -> float:
         return self.seconds - self._marks.seconds
 
+    def go_back(self, step: int, updates: Mapping[str, int]) -> None:
+        """Steps are taken back; what they have read stays read, so the other counters and the time go on."""
+        self.step, self.updates = step, dict(updates)
+        self._marks = self._marks._replace(step=min(self._marks.step, step))
+
     # --- evaluation and prediction
 
     @property

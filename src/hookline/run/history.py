@@ -56,6 +56,12 @@ class History(Mapping[str, list[Value]]):
         """Forget all rows, because those of a checkpoint follow."""
         self._rows.clear()
 
+    def go_back(self, step: int) -> None:
+        """Forget the rows of steps after this one: they were taken back."""
+        for name, (steps, others) in self._rows.items():
+            kept = deque((row for row in steps if row.step <= step), maxlen=self._step_rows)
+            self._rows[name] = kept, [row for row in others if row.step <= step]
+
     def __getitem__(self, name: str) -> list[Value]:
         return [row.value for row in self._named(name)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hookline.errors import ScopeError, SetupError
 
@@ -37,6 +38,7 @@ class Requests:
         "leave_evaluation",
         "may_save",
         "preempt",
+        "rollback",
         "save",
         "skip",
         "stop",
@@ -59,6 +61,7 @@ class Requests:
         self.waiting = False  # for data: the only moment that a signal leaves at once
         self.whole = False  # what is waited for belongs to an evaluation that only Ctrl-C may cut short
         self.skip: str | None = None
+        self.rollback: tuple[Any, Any] | None = None  # the moment, and who wants to go back to it
         self.stop: StopRequest | None = None
 
     def ask_stop(self, request: StopRequest) -> None:
@@ -75,6 +78,13 @@ class Requests:
         if not self.can_save:
             raise SetupError("run.request_save(): this run has no folder to save in; pass folder='runs/mine'")
         self.save = self.attention = True
+
+    def ask_rollback(self, moment: Any, member: Any) -> None:
+        """An update that is not made yet is left out: it would be taken back."""
+        if self.can_skip:
+            self.skip = member.name
+        self.rollback = (moment, member)
+        self.attention = True
 
     def ask_skip(self, by: str) -> None:
         if not self.can_skip:

@@ -294,6 +294,19 @@ class Run:
         self._required("called run.swap_weights()")
         return self._state.answers.swap_weights(weights)
 
+    def snapshot(self) -> dict[str, Any]:
+        """A copy, in memory, of all that the next step depends on; at the edge of a step. For ``roll_back``."""
+        return self._state.answers.snapshot(self.member)
+
+    def roll_back(self, snapshot: Mapping[str, Any]) -> None:
+        """Ask to go back to a snapshot at the end of this step; the data goes on, and the steps are made anew.
+
+        Weights, optimizers, schedulers, random states, the step and the other callbacks are as they were then. What
+        was logged since is taken back. The batches that were read since stay read.
+        """
+        self._required("called run.roll_back()")
+        self._state.requests.ask_rollback(snapshot, self.member)
+
     def emit(self, event: str, **payload: object) -> None:
         """Send an event: one declared with ``events``, or ``forward_start`` / ``forward_end`` in a task."""
         self._state.line.emit_custom(event, payload)

@@ -1,0 +1,108 @@
+"""A trial: steps of training that leave no trace, for callbacks that look for a learning rate or a batch size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hookline.errors import DataError, SetupError
+from hookline.loop.answers import check_returned
+from hookline.loop.data import check_loader, is_one_shot
+from hookline.loop.feed import feed_of
+from hookline.loop.moment import put_back, take_moment
+from hookline.loop.optimizers import needs_closure
+from hookline.loop.quiet import same_gradients, same_modes
+from hookline.run import MISSING
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+
+class Trial:
+    """Batches to try, and whole steps on them. Schedulers stand still; nobody hears anything."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def batches(self, count: int, loader: Any = None) -> Iterator[Any]:
+        """So many batches of the training loader, or of another one, from the first on; again if it is short."""
+        loop = self._loop
+        loader = loop.state.loaders.get("train") if loader is None else loader
+        check_loader(loader, "training")
+        if is_one_shot(loader):
+            raise SetupError("a trial would use up a loader that can be iterated over only once; pass a DataLoader")
+        feed = feed_of(loader, seed=loop.session.seed, rank=loop.state.rank)
+        given = epoch = 0
+        try:
+            while given < count:
+                before = given
+                for batch in feed.iterate(epoch, 0):
+                    yield batch
+                    given += 1
+                    if given == count:
+                        return
+                if given == before:
+                    raise DataError("the training loader gave no batch to try")
+                epoch += 1
+        finally:
+            feed.close()
+
+    def step(self, batch: Any) -> Tensor:
+        """Forward, backward and update on one batch; the loss."""
+        loop, task, run = self._loop, self._loop.session.task, self._loop.session.run
+        state = loop.state
+        state.outputs = state.loss = MISSING
+        state.batch = batch if loop.move is None else loop.move(batch)
+        loop.samples, loop.tokens = loop.count(state.batch)
+        loop._window, loop._window_full, loop._batch_open = 1, True, True
+        with loop.precision.autocast(enabled=loop.precision.dtype is not None):
+            if any(map(needs_closure, state.optimizers.values())):
+                loop.step(closure=partial(task.train_batch, run, state.batch))
+                found = None
+            else:
+                found = task.train_batch(run, state.batch)
+            if isinstance(found, dict):
+                check_returned("train_batch", found)
+                loop.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
+            elif found is not None:
+                loop.backward(found)
+            loop.step()
+        if state.loss is MISSING:
+            raise SetupError(f"{type(task).__name__}.train_batch gave no loss, so a trial cannot judge its steps")
+        return state.loss.detach().clone()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def trial(loop: Loop) -> Iterator[Trial]:
+    """Everything is bitwise as it was, on every way out."""
+    state, line, book, module = loop.state, loop.line, loop.session.book, loop.session.module
+    if not hasattr(loop.session.task, "train_batch"):
+        raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
+    moment, clock = take_moment(loop), loop.clock.state_dict()
+    moments = (state.stage, state.batch, state.outputs, state.loss, state.lent)
+    kept = (loop._losses, loop.samples, loop.tokens, loop.course.agenda.wake, line.hooks)
+    schedulers = state.schedulers[:]
+    with ExitStack() as stack:
+        stack.enter_context(same_gradients(module))
+        stack.enter_context(same_modes(module))
+        stack.enter_context(torch.enable_grad())
+        depth = book.open_layer(module)
+        state.schedulers.clear()
+        loop._losses, loop.course.agenda.wake, line.hooks, state.stage = None, math.inf, line.silent, "train"
+        module.train()
+        try:
+            yield Trial(loop)
+        finally:
+            loop._drop_window()
+            state.schedulers[:] = schedulers
+            book.drop_layers(depth)
+            put_back(loop, moment)
+            loop.clock.load_state_dict(clock)
+            state.stage, state.batch, state.outputs, state.loss, state.lent = moments
+            loop._losses, loop.samples, loop.tokens, loop.course.agenda.wake, line.hooks = kept

@@ -1,0 +1,219 @@
+"""What callbacks may change about the course of a run: its data, its windows, its schedulers, its model's parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+from torch.utils.data import DataLoader
+
+from hookline.callbacks import Checkpointer
+from hookline.errors import SetupError
+from hookline.events import Callback
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, tiny_data
+
+
+class Plan(Callback):
+    """Calls a function in ``setup``, and notes the batches that are trained and evaluated on."""
+
+    def __init__(self, plan: Any = None) -> None:
+        self.plan = plan
+        self.trained: list[float] = []
+        self.evaluated = 0
+        self.ends: list[int] = []
+
+    def on_setup(self, run: Any) -> None:
+        if self.plan is not None:
+            self.plan(run)
+
+    def on_train_batch_start(self, run: Any) -> None:
+        self.trained.append(float(run.batch[0].sum()))
+
+    def on_eval_batch_end(self, run: Any) -> None:
+        self.evaluated += 1
+
+    def on_train_epoch_end(self, run: Any) -> None:
+        self.ends.append(run.clock.batch)
+
+
+def fit(
+    callbacks: list[Any], train: Any = None, val: Any = None, duration: str = "2ep", folder: Any = False, **options: Any
+) -> Any:
+    trainer = Trainer(max_duration=duration, folder=folder, seed=1, callbacks=callbacks, **options)
+    loss, optimizer = nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.1)
+    return trainer.fit(TinyModel(seed=4), train or tiny_data(batches=7), val, loss=loss, optimizer=optimizer)
+
+
+class Stream:
+    """Data whose length is not known."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Any:
+        return iter(tiny_data(batches=self.count))
+
+
+@pytest.mark.parametrize("data", [lambda: tiny_data(batches=7), lambda: Stream(7)], ids=["list", "stream"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_limit_ends_epochs_and_evaluations_early(data: Any, accumulate: int) -> None:
+    plan = Plan(lambda run: run.loop.limits.update(train=3, val=2))
+    result = fit([plan], data(), tiny_data(batches=5), accumulate=accumulate)
+    assert plan.ends == [3, 6]
+    assert result.clock.epoch == 2
+    assert result.clock.step == 6 // accumulate + (accumulate == 2)
+    assert plan.evaluated == 2 * 2
+
+
+@pytest.mark.parametrize("data", [lambda: tiny_data(batches=3), lambda: Stream(3)], ids=["list", "stream"])
+def test_a_limit_beyond_the_data_changes_nothing(data: Any) -> None:
+    plan = Plan(lambda run: run.loop.limits.update(train=30, val=30))
+    fit([plan], data(), tiny_data(batches=2))
+    assert plan.ends == [3, 6]
+    assert plan.evaluated == 4
+
+
+def test_a_limit_is_of_one_fit() -> None:
+    trainer = Trainer(max_duration="1ep", folder=False)
+    limited, free = Plan(lambda run: run.loop.limits.update(train=2)), Plan()
+    model, data, loss = TinyModel(), tiny_data(batches=5), nn.CrossEntropyLoss()
+    trainer.fit(model, data, loss=loss, optimizer=torch.optim.SGD, callbacks=[limited])
+    trainer.fit(model, data, loss=loss, optimizer=torch.optim.SGD, callbacks=[free], extend="1ep")
+    assert (limited.ends, free.ends) == ([2], [7])
+
+
+def test_the_first_epoch_can_be_repeated() -> None:
+    def overfit(run: Any) -> None:
+        run.loop.repeat_epoch = True
+        run.loop.limits["train"] = 2
+
+    samples = [(torch.full((4,), float(i)), i % 3) for i in range(12)]
+    shuffled = DataLoader(samples, batch_size=2, shuffle=True)
+    plan, usual = Plan(overfit), Plan()
+    fit([plan], shuffled, duration="3ep")
+    fit([usual], shuffled, duration="3ep")
+    assert plan.trained == plan.trained[:2] * 3
+    assert plan.trained[:2] == usual.trained[:2]
+    assert usual.trained[:6] != usual.trained[6:12]
+
+
+def test_another_loader_takes_the_place_of_the_one_that_was_passed() -> None:
+    plan = Plan(
+        lambda run: (run.loop.use_loader("train", tiny_data(batches=2)), run.loop.use_loader("val", tiny_data(1)))
+    )
+    fit([plan], tiny_data(batches=9), tiny_data(batches=9))
+    assert plan.ends == [2, 4]
+    assert plan.evaluated == 2
+
+
+class Widen(Callback):
+    def on_train_epoch_start(self, run: Any) -> None:
+        run.loop.accumulate = 1 + run.clock.epoch
+
+
+def test_windows_that_grow_are_those_of_runs_with_that_setting() -> None:
+    data = tiny_data(batches=6)
+    result = fit([Widen()], data, duration="3ep")
+    model = TinyModel(seed=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for size in (1, 2, 3):
+        for start in range(0, 6, size):
+            window = data[start : start + size]
+            x, y = torch.cat([x for x, _ in window]), torch.cat([y for _, y in window])
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    assert result.clock.step == 6 + 3 + 2
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(result.model.state_dict()[name], weight, atol=1e-6, rtol=0)
+
+
+def test_a_resume_goes_on_with_the_window_that_a_callback_chose(tmp_path: Path) -> None:
+    data = tiny_data(batches=6)
+    whole = fit([Widen(), Checkpointer(every="1st", keep_last=None)], data, duration="3ep", folder=tmp_path / "whole")
+    again = fit(
+        [Widen()],
+        data,
+        duration="3ep",
+        folder=tmp_path / "again",
+        resume=tmp_path / "whole" / "checkpoints" / "step-00000007",  # inside the second epoch
+    )
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], weight), name
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "2"])
+def test_a_window_that_cannot_be_is_refused(size: Any) -> None:
+    class Wrong(Callback):
+        def on_train_epoch_start(self, run: Any) -> None:
+            run.loop.accumulate = size
+
+    with pytest.raises(SetupError, match=r"loop\.accumulate"):
+        fit([Wrong()])
+
+
+class Decay(Callback):
+    def on_setup(self, run: Any) -> None:
+        if not run.schedulers:
+            run.loop.add_scheduler(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+
+
+def test_a_scheduler_of_a_callback_moves_and_resumes(tmp_path: Path) -> None:
+    rates: list[float] = []
+
+    class Look(Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            rates.append(run.optimizers["SGD"].param_groups[0]["lr"])
+
+    fit([Decay(), Look(), Checkpointer(every="1st", keep_last=None)], duration="4st", folder=tmp_path / "run")
+    assert rates == [0.05, 0.025, 0.0125, 0.00625]
+    rates.clear()
+    fit([Decay(), Look()], duration="4st", folder=tmp_path / "b", resume=tmp_path / "run/checkpoints/step-00000002")
+    assert rates == [0.0125, 0.00625]
+
+
+def test_a_scheduler_for_an_optimizer_that_is_not_there_is_an_error() -> None:
+    make = torch.optim.lr_scheduler.ConstantLR
+    with pytest.raises(SetupError, match="'Adam' is none of SGD"):
+        fit([Plan(lambda run: run.loop.add_scheduler(make, optimizer="Adam"))])
+
+
+class Prune(Callback):
+    """Changes the names in the state dict, at a step."""
+
+    structural = True
+    state = ("done",)
+
+    def __init__(self) -> None:
+        self.done = False
+        self.model: Any = None
+
+    def on_setup(self, run: Any) -> None:
+        self.model = run.task.model
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.step == 3:
+            self.act()
+
+    def act(self) -> None:
+        layer = next(part for part in self.model.modules() if isinstance(part, nn.Linear))
+        prune.l1_unstructured(layer, "weight", amount=0.5)
+        self.done = True
+
+    def load_state_dict(self, state: Any) -> None:
+        if state["done"] and not self.done:
+            self.act()
+
+
+def test_what_changes_the_parts_of_a_model_is_loaded_before_its_weights(tmp_path: Path) -> None:
+    whole = fit([Prune(), Checkpointer(every="1st", keep_last=None)], folder=tmp_path / "run", duration="8st")
+    saved = tmp_path / "run" / "checkpoints" / "step-00000005"
+    again = fit([Prune()], folder=tmp_path / "again", duration="8st", resume=saved)
+    assert any(name.endswith("weight_mask") for name in whole.model.state_dict())
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], weight), name
