@@ -60,8 +60,7 @@ class Session:
         self.line: Line[Run] = Line(
             self._view, where=self.where, stop=self._stop_training, rank=here.rank, local_rank=here.local_rank
         )
-        self.stream = Stream(settings.sinks)
-        self._failures_noted = 0
+        self.stream, self._failures_noted = Stream(settings.sinks), 0
         self._schedulers_to_make: list[Callable[[dict[str, torch.optim.Optimizer]], Any]] = []
         self.seed = 0
         self.failed_fetch: BaseException | None = None

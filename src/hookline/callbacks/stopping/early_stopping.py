@@ -6,7 +6,9 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookline.errors import MetricError, RegistrationError
+from hookline.callbacks.stopping.monitored import Moment, Monitored
+from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience
+from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
 from hookline.records.direction import direction
@@ -20,13 +22,21 @@ logger = logging.getLogger("hookline")
 class EarlyStopping(Callback):
     """Stops when ``monitor`` has not improved for ``patience``.
 
-    It decides after each evaluation, or, for a ``train/…`` metric, at the end of each epoch. ``patience`` is a
-    number of such decisions, or a duration (``"500st"``, ``"2ep"``, ``"30m"``). In this order, the first that
-    holds counts: the value is not finite (``check_finite``); it has reached ``stopping_threshold``; it is worse
-    than ``divergence_threshold``; it has improved by more than ``min_delta``; the patience is used up.
+    It decides after each evaluation, or, for a ``train/…`` metric, at the end of each epoch; ``decide_at`` says it:
+    ``"eval"``, ``"epoch"`` or ``"interval"`` (``log_every``; for a run that is one long epoch). ``patience`` is a
+    number of such decisions, or a duration since the best one (``"500st"``, ``"2ep"``, ``"30m"``). In this order, the
+    first that holds counts: the value is not finite (``check_finite``); it is before ``start``, so that nothing else
+    counts; it has reached ``stopping_threshold``; it is worse than ``divergence_threshold``; it has improved by more
+    than ``min_delta`` (with ``threshold_mode="rel"``, a share of the best value); the patience is used up.
 
-    ``mode`` may be left out where the name says it (``loss``, ``acc``, …). With ``restore_best`` the weights of
-    the best decision are put back when training ends.
+    ``mode`` may be left out where the name says it (``loss``, ``acc``, …).
+
+    With ``restore_best`` the weights and buffers of the best decision are put back when training ends: those that
+    were evaluated, so the averaged ones beside ``EMA``. The checkpoint at the end has them, too. A run that is only
+    left, by Ctrl-C or by ``break``, keeps its last weights, so that it can go on; the best are in ``best_weights``.
+
+    Others differ: patience 0 stops at the first value that is not better, as in Lightning (there and here 1 does the
+    same); in AIToolbox it stops one decision later. A value equal to ``stopping_threshold`` has reached it.
 
     >>> import torch
     >>> from hookline.loop import Trainer
@@ -49,32 +59,38 @@ class EarlyStopping(Callback):
         mode: Literal["min", "max"] | None = None,
         patience: int | str | Duration = 3,
         min_delta: float = 0.0,
+        threshold_mode: Literal["abs", "rel"] = "abs",
         stopping_threshold: float | None = None,
         divergence_threshold: float | None = None,
         check_finite: bool = True,
+        start: str | Duration | None = None,
+        decide_at: Moment | None = None,
         restore_best: bool = False,
     ) -> None:
         self.monitor = monitor
         self.mode = direction(monitor, mode)
-        self.patience = patience if isinstance(patience, int) else Duration.parse(patience)
-        if isinstance(patience, int) and (isinstance(patience, bool) or patience < 0):
-            raise RegistrationError(
-                f"EarlyStopping(patience={patience!r}): give 0 or more decisions, or a duration such as '2ep'"
-            )
-        if min_delta < 0:
+        self.patience = read_patience("EarlyStopping", patience)
+        if not min_delta >= 0:
             raise RegistrationError(f"EarlyStopping(min_delta={min_delta}): how much counts as better; 0 or more")
+        if threshold_mode not in ("abs", "rel"):
+            raise RegistrationError(f"EarlyStopping(threshold_mode={threshold_mode!r}): use 'abs' or 'rel'")
         self.min_delta = min_delta
+        self.threshold_mode = threshold_mode
         self.stopping_threshold = stopping_threshold
         self.divergence_threshold = divergence_threshold
         self.check_finite = check_finite
+        self.start = None if start is None else Duration.parse(start)
         self.restore_best = restore_best
         self.reads = (monitor,)
-        self.writes = ("weights",) if restore_best else ()
+        if restore_best:
+            self.writes = ("weights",)
+            self.after = ("EMA", "SWA")  # what they put into the model at the end is not the best
+        self._monitored = Monitored("EarlyStopping", monitor, decide_at)
         self._forget()
 
     def _forget(self) -> None:
         """A new run begins: nothing of an earlier one counts."""
-        self._warned = self._has_decided = False
+        self._has_decided = False
         self.best: float | None = None
         self.best_step = 0
         self.waited = 0
@@ -86,74 +102,72 @@ class EarlyStopping(Callback):
     def on_setup(self, run: Run) -> None:
         if run.clock.step == 0 and self._has_decided:  # in another run; a state that was loaded stays
             self._forget()
+        self._monitored.check(run)
 
     def on_eval_end(self, run: Run) -> None:
-        if run.stage == "val" and run.entry_point == "fit" and not self.monitor.startswith("train/"):
+        if self._monitored.after_evaluation(run):
             self._decide(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if self.monitor.startswith("train/") and run.clock.epoch > self.decided_epoch:  # not in one that was cut short
+        if self._monitored.after_epoch(run, self.decided_epoch):
             self.decided_epoch = run.clock.epoch
             self._decide(run)
 
+    def on_metrics_ready(self, run: Run) -> None:
+        if self._monitored.after_interval(run):
+            self._decide(run)
+
     def on_train_end(self, run: Run) -> None:
-        if self.best_weights is not None:
+        if self.best_weights is None:
+            return
+        stop = run.loop.requests.stop
+        if stop is not None and stop.goes_on:
+            logger.warning(
+                "EarlyStopping: the run was left (%s) and can go on, so it keeps its last weights; the best, of step "
+                "%d, are in best_weights",
+                stop.reason,
+                self.best_step,
+            )
+        else:
             run.model.load_state_dict(self.best_weights)
 
     def _decide(self, run: Run) -> None:
         self._has_decided = True
-        if run.callbacks.lost(self.monitor):
-            self._warn_once()
+        value = self._monitored.value(run)
+        if value is None:
             return
-        value = self._value(run)
         if self.check_finite and not math.isfinite(value):
             run.stop(f"{self.monitor} is {value}")
+        elif self.start is not None and not run.clock.reached(self.start.of(run.max_duration)):
+            return
         elif self.stopping_threshold is not None and not self._better(self.stopping_threshold, value):
             run.stop(f"{self.monitor} = {value:.6g} has reached {self.stopping_threshold}")
         elif self.divergence_threshold is not None and self._better(self.divergence_threshold, value):
             run.stop(f"{self.monitor} = {value:.6g} is worse than {self.divergence_threshold}")
-        elif self.best is None or math.isnan(self.best) or self._better(value, self.best, self.min_delta):
+        elif self.best is None or math.isnan(self.best) or self._better(value, self.best, self._least()):
             self._keep(run, value)
-        elif self._patience_is_over(run):
-            run.stop(
-                f"{self.monitor} has not improved on {self.best:.6g} (step {self.best_step}) for {self._waiting()}"
-            )
+        else:
+            self._wait(run)
 
-    def _warn_once(self) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning("EarlyStopping decides nothing: the callback that logged %s is switched off", self.monitor)
-
-    def _value(self, run: Run) -> float:
-        if self.monitor not in run.metrics:
-            raise MetricError(
-                f"EarlyStopping monitors {self.monitor!r}, which nobody logs; "
-                f"there is {', '.join(sorted(run.metrics)) or 'none'}"
-            )
-        value = run.metrics[self.monitor]
-        if isinstance(value, list):
-            raise MetricError(f"EarlyStopping monitors {self.monitor!r}, which is an array; monitor a number")
-        return value
+    def _least(self) -> float:
+        """How much better than the best a value must be."""
+        relative = self.threshold_mode == "rel" and self.best is not None and math.isfinite(self.best)
+        return self.min_delta * abs(self.best or 0.0) if relative else self.min_delta
 
     def _better(self, one: float, other: float, by: float = 0.0) -> bool:
         return one < other - by if self.mode == "min" else one > other + by
 
     def _keep(self, run: Run, value: float) -> None:
         self.best, self.best_step, self.waited = value, run.clock.step, 0
-        if isinstance(self.patience, Duration):
-            self.best_at = run.clock.elapsed(self.patience.of(run.max_duration).unit)
+        self.best_at = clock_of(run, self.patience)
         if self.restore_best:
-            self.best_weights = {name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()}
+            self.best_weights = {
+                name: value.detach().clone() if hasattr(value, "detach") else value
+                for name, value in run.model.state_dict().items()
+            }
 
-    def _patience_is_over(self, run: Run) -> bool:
+    def _wait(self, run: Run) -> None:
         self.waited += 1
-        if isinstance(self.patience, int):
-            return self.waited >= self.patience
-        patience = self.patience.of(run.max_duration)
-        return run.clock.elapsed(patience.unit) - self.best_at >= patience.value
-
-    def _waiting(self) -> str:
-        if isinstance(self.patience, Duration):
-            return str(self.patience)
-        what = "epoch" if self.monitor.startswith("train/") else "evaluation"
-        return f"{self.waited} {what}{'' if self.waited == 1 else 's'}"
+        if is_over(run, self.patience, waited=self.waited, since=self.best_at):
+            waited = in_words(self.patience, self.waited, self._monitored.decisions)
+            run.stop(f"{self.monitor} has not improved on {self.best:.6g} (step {self.best_step}) for {waited}")
