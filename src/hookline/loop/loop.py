@@ -160,6 +160,8 @@ class Loop(Training):
         if not self._open:
             raise ScopeError(f"loop.{verb}(): the loop is not open; use it inside `with hl.Loop(…) as loop:`")
         self.handles.settle()
+        if self.look_due:
+            self.look()
 
     def _interrupt(self) -> None:
         """The first Ctrl-C: a vote to stop."""
@@ -235,15 +237,15 @@ class Loop(Training):
         return self.handles.track(self._train(self._feed_of(loader)))
 
     def trial(self) -> AbstractContextManager[Trial]:
-        """Steps of training that leave no trace; in ``fit_start`` or ``train_start``: ``with loop.trial() as trial``."""
+        """Steps of training that leave no trace, in ``fit_start`` or ``train_start``: ``with loop.trial() as t``."""
         return trial(self)
 
     @property
     def eval_due(self) -> bool:
         """Whether an evaluation is due now: by ``eval_every``, by request, or one at the end."""
-        self.handles.settle()
         if self._batch_open and self._driven:
             self.step()
+        self._check_open("eval_due")
         return self.course.eval_due
 
     def eval_batches(self, loaders: Any, stage: str = "val") -> Generator[Any, None, Any]:

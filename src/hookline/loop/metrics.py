@@ -6,12 +6,13 @@ is read from the device before the interval ends, unless somebody reads ``run.me
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from hookline.errors import MetricError
+from hookline.errors import HooklineWarning, MetricError
 from hookline.loop.metric_names import MetricNames
 from hookline.loop.metric_objects import MetricObjects, Values, is_metric_object
 from hookline.loop.series import FOLD, Group, Series, number_or_tensor, of_samples, to_python, weight_of
@@ -52,6 +53,7 @@ class MetricBook:
         self._newest: dict[str, Value] = {}
         self._measured: dict[str, int] = {}  # at which step
         self._kinds: dict[str, str] = {}
+        self._late: set[str] = set()  # names that somebody was warned about
         self._full_names: dict[tuple[str, Any, str], str] = {}
 
     # -- writing -------------------------------------------------------------------------------
@@ -341,6 +343,7 @@ class MetricBook:
         self._keep(sorted(rows, key=lambda row: row.step))
 
     def _keep(self, rows: list[MetricRow]) -> None:
+        rows = [row for row in rows if row.kind != "step" or not self._is_late(row)]
         for row in rows:
             self._newest[row.name] = row.value
             self._measured[row.name] = row.step
@@ -348,6 +351,19 @@ class MetricBook:
             for row in rows:
                 self._state.history.record(row)
             self._write(rows)
+
+    def _is_late(self, row: MetricRow) -> bool:
+        """Whether its step has a row already: a second one would contradict the first, in every file."""
+        late = self._measured.get(row.name, -1) >= row.step
+        if late and row.name not in self._late:
+            self._late.add(row.name)
+            warnings.warn(
+                f"{row.name} was logged again for step {row.step}, which has its row already, and is left out there: "
+                f"log it once a step, or under another name (in on_epoch_end, for example)",
+                HooklineWarning,
+                stacklevel=2,
+            )
+        return late
 
 
 def _opened(layer: dict[Any, Series], key: Any, name: str, reduce: str) -> Series:

@@ -27,7 +27,7 @@ class Steps:
     __slots__ = (
         "_accumulate", "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names",
         "_plain", "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full",
-        "_window_start", "clock", "course", "handles", "line", "precision", "requests", "samples", "scopes",
+        "_window_start", "clock", "course", "handles", "line", "look_due", "precision", "requests", "samples", "scopes",
         "session", "settings", "state", "steps_are_plain", "tokens", "weights",
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ class Steps:
         self._weighed: dict[str, tuple[int, Any]] = {}  # by optimizer: the last batch that counted, and its weight
         self._window = 0  # batches in it
         self._window_start: tuple[int, int, int] | None = None  # what the clock showed before it
-        self._window_full = self._batch_open = self._moved = self._skipped = False
+        self._window_full = self._batch_open = self._moved = self._skipped = self.look_due = False
         self._driven: dict[str, bool] = {}  # optimizers that the body steps itself, and whether they have moved
         self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
         self._batch_mark: int | None = None
@@ -170,8 +170,7 @@ class Steps:
         if self._step_mark is not None:
             self.scopes.leave(self._step_mark)
             self._step_mark = None
-        if clock.step >= self.course.agenda.wake:
-            self.course.wake_up()
+        self.look_due = clock.step >= self.course.agenda.wake  # what the body logs from here on is of this step, too
         return moved
 
     def _update(self, name: str, closure: Callable[[], Any] | None = None) -> bool:
@@ -280,7 +279,7 @@ class Steps:
                 self._turn_back()
         self.precision.end_window()
         self._step_mark = self._batch_mark = self.requests.skip = None
-        self._window_full = self._batch_open = self._moved = self.requests.can_skip = False
+        self._window_full = self._batch_open = self._moved = self.requests.can_skip = self.look_due = False
         self._window = 0
         for counted in (self._driven, self._touched, self._weighed):
             counted.clear()

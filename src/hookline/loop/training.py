@@ -61,7 +61,7 @@ class Training(Steps):
             self._leave_if_preempted()
             self.course.end_training(mark)
         except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
-            self.handles.leave(self.scopes, mark, finish=self.course.end_broken_training)
+            self.handles.leave(self.scopes, mark, finish=partial(self._end_broken, self.look_due))
             self._drop_window()
         except BaseException as error:
             self.scopes.leave(mark, because=error)
@@ -110,6 +110,8 @@ class Training(Steps):
                 self.step()
             if self._window:
                 continue
+            if self.look_due:
+                self.look()
             if (requests.attention or line.hooks.step_settled) and self._settle():
                 break
         if batch is LEFT:
@@ -117,6 +119,7 @@ class Training(Steps):
         if self._window and batch is END and feed.length is None:  # that was the edge: its window is short
             course.at_edge, course.agenda.wake, self._window_full = True, 0, True
             self._complete_window()
+            self.look()
             self._settle()
         if course.epoch_open:
             self._drop_window()
@@ -136,6 +139,17 @@ class Training(Steps):
         self.position = self.clock.batch_in_epoch
         pending, self.course.step_pending = self.course.step_pending, False
         return (pending and self._settle()) or ended  # pending: a signal came before an evaluation, or inside it
+
+    def look(self) -> None:
+        """After a step, and what the body did after it: is an interval over, an evaluation due, the epoch over?"""
+        self.look_due = False
+        self.course.wake_up()
+
+    def _end_broken(self, look_due: bool) -> None:
+        """The body was left; ``look_due``: after a whole step."""
+        if look_due:
+            self.look()
+        self.course.end_broken_training()
 
     def _settle(self) -> bool:
         """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""

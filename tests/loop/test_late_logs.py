@@ -1,0 +1,105 @@
+"""What is logged after the end of a step: where it counts, and that no step has two rows of one metric."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookline.errors import HooklineWarning
+from hookline.events import Callback
+from hookline.loop import Loop, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+@pytest.mark.parametrize("log_every", ["1st", "2st", "100st"])
+def test_an_own_loop_that_logs_after_its_step_has_every_batch_in_the_mean(
+    log_every: str, evaluates: bool, tmp_path: Path
+) -> None:
+    """At the edge of an epoch, too: the last batch was missing in its mean, and had a second row."""
+    model, data = TinyModel(), tiny_data(batches=5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    folder, number = tmp_path / "run", 0
+    with Loop(model, optimizer, max_duration="2ep", folder=folder, log_every=log_every, eval_every="1ep") as loop:
+        for x, y in loop.batches(data):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+            number += 1
+            loop.run.log({"number": float(number)})
+            if evaluates and loop.eval_due:
+                for _ in loop.eval_batches(data):
+                    loop.run.log({"val/zero": 0.0})
+    found = rows(folder)
+    assert max(Counter((row["name"], row["step"]) for row in found).values()) == 1
+    means = {row["step"]: row["value"] for row in found if row["name"] == "train/number_epoch"}
+    assert means == {5: 3.0, 10: 8.0}
+    if log_every == "1st":
+        each = {row["step"]: row["value"] for row in found if row["name"] == "train/number"}
+        assert each == {step: float(step) for step in range(1, 11)}
+
+
+def test_a_body_that_breaks_after_the_last_step_of_an_epoch_has_completed_it(tmp_path: Path) -> None:
+    model, data = TinyModel(), tiny_data(batches=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, max_duration="9ep", folder=tmp_path / "run") as loop:
+        for x, y in loop.batches(data):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+            if loop.run.clock.step == 3:
+                break
+    assert loop.run.clock.epoch == 1
+    assert loop.result().history.steps("train/loss_epoch") == [3]
+
+
+class Twice(Callback):
+    """Logs one name at each step, and again at the end of the epoch."""
+
+    def on_train_step_end(self, run: Any) -> None:
+        run.log({"train/x": 1.0})
+
+    def on_epoch_end(self, run: Any) -> None:
+        run.log({"train/x": 5.0})
+
+
+def test_a_second_row_of_a_step_is_left_out_and_said(tmp_path: Path) -> None:
+    trainer = Trainer(max_duration="2ep", folder=tmp_path / "run", log_every="1st", callbacks=[Twice()])
+    with pytest.warns(HooklineWarning, match="train/x was logged again for step 4") as warned:
+        trainer.fit(TinyModel(), tiny_data(batches=4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert len(warned) == 1
+    found = [(row["step"], row["value"]) for row in rows(tmp_path / "run") if row["name"] == "train/x"]
+    assert found == [(step, 1.0) for step in range(1, 9)]
+
+
+def test_what_is_logged_at_the_end_of_an_epoch_alone_has_its_row(tmp_path: Path) -> None:
+    class Once(Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            run.log({"train/x": float(run.clock.epoch)})
+
+    trainer = Trainer(max_duration="2ep", folder=tmp_path / "run", log_every="1st", callbacks=[Once()])
+    trainer.fit(TinyModel(), tiny_data(batches=4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    found = [(row["step"], row["value"]) for row in rows(tmp_path / "run") if row["name"] == "train/x"]
+    assert found == [(4, 1.0), (8, 2.0)]
+
+
+def test_a_row_with_a_step_of_its_own_that_exists_by_then_is_left_out(tmp_path: Path) -> None:
+    class Dated(Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            if run.clock.step == 1:
+                run.log({"train/x": 7.0}, step=2)
+            run.log({"train/x": 1.0})
+
+    trainer = Trainer(max_duration="4st", folder=tmp_path / "run", log_every="2st", callbacks=[Dated()])
+    with pytest.warns(HooklineWarning, match="logged again for step 2"):
+        trainer.fit(TinyModel(), tiny_data(batches=4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    found = Counter(row["step"] for row in rows(tmp_path / "run") if row["name"] == "train/x")
+    assert max(found.values()) == 1
