@@ -585,3 +585,50 @@ def test_one_that_nobody_saves_and_nobody_can_merge_is_said_to_be_lost(tmp_path:
     assert any(
         "train/score: what this Correlation had measured before the resume is lost" in str(w.message) for w in caught
     )
+
+
+class Broken(tm.Metric):
+    """Its ``compute`` fails, which is long after it was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("seen", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self) -> None:
+        self.seen += 1
+
+    def compute(self) -> torch.Tensor:
+        raise ArithmeticError("no mean of nothing")
+
+
+class LogsBroken(hl.Callback):
+    def __init__(self, hook: str, optional: bool) -> None:
+        self.hook, self.optional = hook, optional
+        self.metric = Broken()
+
+    def on_train_step_end(self, run: Any) -> None:
+        self._log(run, "train_step_end")
+
+    def on_eval_batch_end(self, run: Any) -> None:
+        self._log(run, "eval_batch_end")
+
+    def _log(self, run: Any, hook: str) -> None:
+        if hook == self.hook:
+            self.metric.update()
+            run.log({"broken": self.metric})
+
+
+@pytest.mark.parametrize("hook", ["train_step_end", "eval_batch_end"])
+def test_a_metric_of_an_optional_callback_that_cannot_be_computed_ends_no_run(hook: str) -> None:
+    def run(optional: bool) -> Any:
+        trainer = hl.Trainer(max_duration="2ep", log_every="2st", folder=False, callbacks=[LogsBroken(hook, optional)])
+        loss, data = torch.nn.CrossEntropyLoss(), tiny_data(4)
+        return trainer.fit(TinyModel(), data, data, loss=loss, optimizer=torch.optim.SGD)
+
+    result = run(optional=True)
+    assert result.clock.epoch == 2
+    (failure,) = result.failures
+    assert (failure.callback, failure.hook) == ("LogsBroken", "compute")
+    assert "no mean of nothing" in str(failure.error)
+    with pytest.raises(ArithmeticError, match="no mean of nothing"):
+        run(optional=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,12 +34,13 @@ __all__ = ["MetricObjects", "ObjectSeries", "Values", "is_metric_object", "load_
 
 Values = dict[str, float | Tensor]
 """What was computed, by the name of its row; tensors are still on their device."""
+Tolerates = Callable[[Exception], bool]
 
 
 class ObjectSeries:
     """One metric object under one name. A name that ends with a slash is that of a collection logged as a whole."""
 
-    __slots__ = ("carried", "epoch", "found", "metric", "name", "noted", "of_loader", "whole")
+    __slots__ = ("carried", "epoch", "found", "metric", "name", "noted", "of_loader", "tolerates", "whole")
 
     def __init__(self, name: str, metric: Any = None, *, of_loader: bool = False) -> None:
         self.name = name
@@ -55,6 +56,8 @@ class ObjectSeries:
         """What came out, once its loader is done."""
         self.carried: dict[str, Any] = {}
         """From a checkpoint: the state of an object that nobody has shown yet."""
+        self.tolerates: Tolerates | None = None
+        """An optional callback logs it: whether the run goes on without it after an error."""
 
     @property
     def is_open(self) -> bool:
@@ -93,11 +96,13 @@ class ObjectSeries:
             return {}
         try:
             with torch.no_grad(), same_random_state():
-                value = self.metric.compute()
+                return dict(self._flat(self.name, self.metric.compute()))
         except Exception as error:
             error.add_note(f"in compute() of the {type(self.metric).__name__} that is logged as {self.name!r}")
-            raise
-        return dict(self._flat(self.name, value))
+            if self.tolerates is None or not self.tolerates(error):
+                raise
+            self.found = {}  # it is asked for several times, and fails once
+            return self.found
 
     def _flat(self, name: str, value: Any) -> Iterator[tuple[str, float | Tensor]]:
         if isinstance(value, Mapping):
@@ -182,7 +187,7 @@ class MetricObjects:
             known = [metric for seen in self._memory.seen.values() if (metric := seen()) is not None]
             self._aside = SetAside(known if module is None else [*known, module])
 
-    def note(self, name: str, metric: Any, *, of_loader: bool = False) -> None:
+    def note(self, name: str, metric: Any, *, of_loader: bool = False, tolerates: Tolerates | None = None) -> None:
         """An object was logged: under its full name or, a collection as a whole, under the prefix of the stage."""
         series = self._series.get(name)
         if series is None or series.metric is not metric:
@@ -190,6 +195,7 @@ class MetricObjects:
             self._memory.seen[id(metric)] = weakref.ref(metric)
             if series is None:
                 series = self._series[name] = ObjectSeries(name, of_loader=of_loader)
+        series.tolerates = tolerates
         series.note(metric)
 
     def _check_other_names(self, name: str, metric: Any) -> None:

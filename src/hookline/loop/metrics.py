@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from hookline.errors import HooklineWarning, MetricError
 from hookline.loop.metric_names import MetricNames
-from hookline.loop.metric_objects import MetricObjects, Values, is_metric_object
+from hookline.loop.metric_objects import MetricObjects, Tolerates, Values, is_metric_object
 from hookline.loop.series import FOLD, Group, Series, number_or_tensor, of_samples, to_python, weight_of
 from hookline.records import Kind, MetricRow, Value
 from hookline.records.redact import whole_text
 from hookline.run.history import unknown_metric
 from hookline.run.state import MISSING, RunState
+
+if TYPE_CHECKING:
+    from hookline.run import Run
 
 REDUCTIONS = ("mean", "sum", "last", "max", "min")
 
@@ -58,9 +62,11 @@ class MetricBook:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def log(self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None) -> None:
+    def log(
+        self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None, by: Run | None = None
+    ) -> None:
         if values.__class__ is not dict and is_metric_object(values):
-            self._note_all(values, step)
+            self._note_all(values, step, by)
             return
         if step is None and len(self._layers) == 1 and len(values) > 1:
             group = self._groups.get((self._state.stage, *values))
@@ -72,27 +78,34 @@ class MetricBook:
             raise MetricError(f"reduce={reduce!r}: use one of {', '.join(REDUCTIONS)}")
         for name, value in values.items():
             if isinstance(value, nn.Module) and is_metric_object(value):
-                self._note(name, value, step)
+                self._note(name, value, step, by)
             else:
                 self._add(self.full_name(name), value, weight, reduce, step)
         if step is None and len(self._layers) == 1 and len(values) > 1:
             self._group(values)
 
-    def _note(self, name: str, metric: Any, step: int | None) -> None:
+    def _note(self, name: str, metric: Any, step: int | None, by: Run | None) -> None:
         """A torchmetrics object: computed when the interval or the evaluation ends."""
         full = self.full_name(name)
         if step is not None:
             raise MetricError(f"{full}: a metric object is computed at the end of its interval; leave step= out")
         self.claim(full, "a metric object")
         of_loader = "/" not in name and self._state.loader_name not in (MISSING, None)
-        self._layers[-1].objects.note(full, metric, of_loader=of_loader)
+        self._layers[-1].objects.note(full, metric, of_loader=of_loader, tolerates=self._tolerance(by))
 
-    def _note_all(self, collection: Any, step: int | None) -> None:
+    def _note_all(self, collection: Any, step: int | None, by: Run | None) -> None:
         """``run.log(collection)``: its keys are names."""
         prefix = self.full_name("all")[:-3]
         if step is not None or not hasattr(collection, "keys"):
             raise MetricError(f"run.log({type(collection).__name__}): give it a name, and no step: {{'acc': metric}}")
-        self._layers[-1].objects.note(prefix, collection, of_loader=prefix.count("/") > 1)
+        of_loader = prefix.count("/") > 1
+        self._layers[-1].objects.note(prefix, collection, of_loader=of_loader, tolerates=self._tolerance(by))
+
+    def _tolerance(self, by: Run | None) -> Tolerates | None:
+        """An object is computed when the callback that logged it is not at work: its error is still that callback's."""
+        if by is None or not by.member.optional:
+            return None
+        return partial(self._state.line.tolerates, by, "compute")
 
     def _claimed(self, rows: Values) -> Values:
         """The rows of objects: a number that is logged under one of these names would be lost."""

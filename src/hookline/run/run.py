@@ -231,7 +231,7 @@ class Run:
         is not the clock's: the steps of one metric only grow. A metric of torchmetrics, or a collection of them, is
         computed when the interval, the epoch or the evaluation ends, and reset.
         """
-        self._state.metrics.log(values, weight, reduce, step)
+        self._state.metrics.log(values, weight, reduce, step, self)
 
     def log_image(self, name: str, image: Any, *, caption: str = "", step: int | None = None) -> None:
         """A picture, now: (height, width), (channels, height, width), (height, width, channels), or a batch as a grid.
