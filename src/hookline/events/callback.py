@@ -41,7 +41,7 @@ class Callback(Hooks):
     events: ClassVar[tuple[Event, ...]] = ()
     """Events of its own, fired with ``run.emit``."""
     state: ClassVar[tuple[str, ...]] = ()
-    """The attributes that a checkpoint saves and restores."""
+    """The attributes that a checkpoint saves and restores: plain values, tensors, and what has a ``state_dict``."""
     per_rank_state: ClassVar[bool] = False
     structural: ClassVar[bool] = False
     """It changes what the model or the optimizers are made of: on a resume its state is loaded before theirs."""
@@ -63,7 +63,8 @@ class Callback(Hooks):
         return f"{kind}({', '.join(f'{key}={value!r}' for key, value in self._arguments.items())})"
 
     def state_dict(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in self.state}
+        values = {key: getattr(self, key) for key in self.state}
+        return {key: value.state_dict() if _saves_itself(value) else value for key, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         missing = [key for key in self.state if key not in state]
@@ -72,7 +73,12 @@ class Callback(Hooks):
                 f"{self.state_key}: the saved state lacks {', '.join(missing)}; it has {', '.join(state) or 'nothing'}"
             )
         for key in self.state:
-            setattr(self, key, state[key])
+            part: Any = getattr(self, key, None)
+            saved = state[key]
+            if not _saves_itself(part):
+                setattr(self, key, saved)
+            elif saved is not part:  # else the loop restores it, as it does with every module
+                part.load_state_dict(saved)
 
     def __repr__(self) -> str:
         return self.state_key
@@ -105,6 +111,10 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
             given.update(given.pop(parameter.name, {}))
     # A copy: a list that is changed later must not change under which name the state is saved.
     return {key: deepcopy(value) for key, value in given.items() if _is_plain(value)}
+
+
+def _saves_itself(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
 def _is_plain(value: object) -> bool:

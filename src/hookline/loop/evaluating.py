@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.errors import DataError, Preempted
-from hookline.loop.capture import load_callback_states
 from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
 from hookline.loop.feed.workers import Workers, ignoring_workers
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
@@ -77,7 +76,7 @@ def evaluation(
             book.drop_layers(depth)
             raise
     if left and _interrupted(loop) and not interrupted and states is not None:
-        load_callback_states(loop, states)  # as after another signal: a resume makes it up
+        loop.saving.as_before_evaluation(states)  # as after another signal
         loop.saving.interrupted(pending_eval=stage == "val")
     if not silent and stage == "val" and state.entry_point in ("fit", "train"):
         loop.course.evaluated(left=left)
@@ -95,7 +94,7 @@ def saved_if_preempted(loop: Loop, stage: str, states: dict[str, Any] | None) ->
         yield
     except Preempted as preempted:
         if states is not None and preempted.checkpoint is None:
-            load_callback_states(loop, states)
+            loop.saving.as_before_evaluation(states)
             raise loop.saving.preempted(pending_eval=stage == "val") from None
         if loop.signals.in_fit and not loop.course.training and not loop.clock.step:
             raise loop.saving.preempted() from None  # the sanity check: nothing is done yet

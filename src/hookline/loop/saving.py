@@ -14,7 +14,7 @@ from hookline.checkpoint.encode import check
 from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.retention import best
 from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary
-from hookline.loop.capture import callback_states, capture_state, capture_weights
+from hookline.loop.capture import callback_states, capture_state, capture_weights, load_callback_states
 from hookline.loop.environment import environment
 from hookline.loop.target import Target
 from hookline.loop.verification import AtSteps, Verification
@@ -220,15 +220,23 @@ class Saving:
         return loop.state.folder is not None and loop.course.evaluate is not None and not self._uncopyable
 
     def states_before_evaluation(self) -> dict[str, Any] | None:
-        """A copy of what callbacks would save, to go back to if a signal leaves the evaluation."""
+        """A copy of what callbacks would save, and of the place in the records, for ``as_before_evaluation``."""
         if not self.can_leave_evaluation:
             return None
         try:
-            return deepcopy(callback_states(self._loop))
+            states = deepcopy(callback_states(self._loop))
+            return {"callbacks": states, "rows": self._loop.session.rows_written()}
         except Exception as error:  # only a state that cannot be saved either: then a signal waits for the evaluation
             logger.info("a signal will wait for the end of an evaluation: %s", error)
             self._uncopyable = True
             return None
+
+    def as_before_evaluation(self, states: dict[str, Any]) -> None:
+        """A signal has left the evaluation, and a resume makes it up: nothing of it stays."""
+        load_callback_states(self._loop, states["callbacks"])
+        rows = self._loop.session.stream.rows
+        if rows is not None and rows.size > states["rows"]:  # pictures and texts
+            rows.rewind(states["rows"])
 
     @property
     def due(self) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from hookline.events.messages import Lifetime, Messages
 from hookline.loop.metrics import MetricBook
-from hookline.run import Requests, StopRequest
+from hookline.run import Requests, Run, StopRequest
 
 Note = Callable[..., None]
 
@@ -60,14 +60,17 @@ class NotedBook(MetricBook):
 
     note: Note
 
-    def log(self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None) -> None:
-        super().log(values, weight, reduce, step)
+    def log(
+        self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None, by: Run | None = None
+    ) -> None:
+        super().log(values, weight, reduce, step, by)
         for name, value in values.items():
             self.note(self.full_name(name), value.detach().tolist() if isinstance(value, torch.Tensor) else value)
 
     def put(self, values: Mapping[str, Any]) -> None:
         """Give metrics their values, whatever was logged before."""
         self._groups.clear()
+        self._measured.clear()  # a sequence may give them several times at one step
         for name in values:
             self._layers[-1].series.pop(self.full_name(name), None)
         super().log(values, None, "mean")

@@ -54,6 +54,8 @@ class ImageSamples(Callback):
     optional = True
     ranks = "zero"
 
+    state = ("_schedule",)
+
     def __init__(
         self,
         every: str | Duration = "1ep",
@@ -88,11 +90,9 @@ class ImageSamples(Callback):
     def on_setup(self, run: Run) -> None:
         has_length = self.every.unit != "dur" or run.max_duration is not None
         self._schedule = Schedule(self.every.of(run.max_duration)) if has_length else None
-        self._is_due = self._is_wanted = False
-
-    def on_fit_start(self, run: Run) -> None:
         if self._schedule is not None:
-            self._schedule.fired(run.clock)  # a run that goes on has its pictures
+            self._schedule.fired(run.clock)  # a second fit has the pictures of the first
+        self._is_due = self._is_wanted = False
 
     def on_metrics_ready(self, run: Run) -> None:
         if self.stage == "train" and self._fires(run):

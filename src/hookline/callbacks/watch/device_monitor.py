@@ -63,6 +63,7 @@ class DeviceMonitor(Callback):
     optional = True
     ranks = "local_zero"
     writes = ("device/*",)
+    state = ("_interval",)
 
     def __init__(self, cpu: bool = True, gpu: bool = True, disk: bool = True, network: bool = True) -> None:
         self.cpu = cpu

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 class Interval:
     """Whether a step was made since the last row. A monitor logs at intervals and at the ends of epochs.
 
-    The two may fall on one step, and a run may go on at the end of an epoch: each step has one row all the same.
+    The two may fall on one step, and a run may go on at the end of an epoch: each step has one row all the same. It
+    is saved with the monitor's state: after a resume in the middle of such an edge the row may still be to come.
     """
 
     __slots__ = ("_step",)
@@ -21,8 +22,8 @@ class Interval:
         self._step = 0
 
     def begin(self, run: Run) -> None:
-        """Training begins, or goes on: the steps before have their rows."""
-        self._step = run.clock.step
+        """In ``setup``: the steps of another run do not count."""
+        self._step = min(self._step, run.clock.step)
 
     def is_over(self, run: Run) -> bool:
         """Whether a row is due; if so, it counts as logged."""
@@ -30,6 +31,12 @@ class Interval:
             return False
         self._step = run.clock.step
         return True
+
+    def state_dict(self) -> dict[str, int]:
+        return {"step": self._step}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self._step = state["step"]
 
 
 class Aside:

@@ -33,6 +33,7 @@ class LRMonitor(Callback):
 
     optional = True
     ranks = "zero"
+    state = ("_interval",)
 
     def __init__(self, momentum: bool = False, weight_decay: bool = False) -> None:
         self.momentum = momentum
@@ -42,9 +43,6 @@ class LRMonitor(Callback):
         self._interval = Interval()
 
     def on_setup(self, run: Run) -> None:
-        self._interval.begin(run)
-
-    def on_train_start(self, run: Run) -> None:
         self._interval.begin(run)
 
     def on_metrics_ready(self, run: Run) -> None:

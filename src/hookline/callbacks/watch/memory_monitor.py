@@ -44,15 +44,13 @@ class MemoryMonitor(Callback):
     optional = True
     ranks = "zero"
     writes = ("memory/*",)
+    state = ("_interval",)
 
     def __init__(self, *, children: bool = False) -> None:
         self.children = children
         self._interval = Interval()
 
     def on_setup(self, run: Run) -> None:
-        self._interval.begin(run)
-
-    def on_train_start(self, run: Run) -> None:
         self._interval.begin(run)
 
     def on_metrics_ready(self, run: Run) -> None:

@@ -60,6 +60,7 @@ class SpeedMonitor(Callback):
     optional = True
     ranks = "zero"
     writes = ("speed/*",)
+    state = ("_interval",)
 
     def __init__(self, window: int = 1, *, data_wait: bool = False, peak: float | None = None) -> None:
         if not isinstance(window, int) or isinstance(window, bool) or window < 1:
@@ -132,7 +133,7 @@ class SpeedMonitor(Callback):
         self._marks.append(self._mark(run))
         first, now = self._marks[0], self._marks[-1]
         seconds = now.seconds - first.seconds
-        if seconds <= 0:
+        if seconds <= 0 or now.batch == first.batch:  # the row of a step that the process before has made
             return
         values = {
             "speed/steps_per_second": (now.step - first.step) / seconds,

@@ -52,6 +52,7 @@ class TimeRemaining(Callback):
     optional = True
     ranks = "zero"
     writes = ("time/*",)
+    state = ("_interval",)
 
     def __init__(self) -> None:
         self._interval = Interval()

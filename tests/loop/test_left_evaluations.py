@@ -1,0 +1,67 @@
+"""A signal leaves an evaluation, and the resume makes it up: every row is there, and none twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookline.callbacks import ImageSamples, LRMonitor, MemoryMonitor, TimeRemaining
+from hookline.errors import Preempted
+from hookline.events import Callback
+from hookline.loop import Trainer
+
+
+class Texts(Callback):
+    def on_eval_batch_end(self, run: Any) -> None:
+        if run.clock.eval.batch == 1:
+            run.log_text("note", f"step {run.clock.step}")
+
+
+class Leave(Callback):
+    """Sends a signal once, in an evaluation."""
+
+    def __init__(self, step: int, event: str) -> None:
+        self.step, self.event = step, event
+
+    def on_event(self, event: str, run: Any) -> None:
+        if event == self.event and run.clock.step == self.step:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def fit(folder: Path, *callbacks: Any, log_every: str | None, **options: Any) -> Any:
+    torch.manual_seed(0)
+    data = [(torch.rand(4, 1, 5, 5), torch.randint(0, 3, (4,))) for _ in range(4)]
+    model = nn.Sequential(nn.Flatten(), nn.Linear(25, 3))
+    monitors = [ImageSamples(), LRMonitor(), MemoryMonitor(), TimeRemaining(), Texts()]
+    trainer = Trainer(
+        max_duration="3ep", folder=folder, log_every=log_every, callbacks=[*monitors, *callbacks], **options
+    )
+    return trainer.fit(model, data, data[:3], loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+def written(folder: Path) -> list[tuple[str, int]]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # What is left is not known before this process has made a step.
+    return sorted((row["name"], row["step"]) for row in found if row["name"] != "time/remaining")
+
+
+@pytest.mark.parametrize("log_every", ["1st", "3st", None])
+@pytest.mark.parametrize("event", ["eval_start", "eval_batch_end", "train_epoch_end"])
+def test_each_row_is_there_once(event: str, log_every: str | None, tmp_path: Path) -> None:
+    fit(tmp_path / "straight", log_every=log_every)
+    with pytest.raises(Preempted):
+        fit(tmp_path / "left", Leave(8, event), log_every=log_every)
+    fit(tmp_path / "left", log_every=log_every, resume="auto")
+    expected = written(tmp_path / "straight")
+    assert ("val/samples", 8) in expected
+    assert ("val/note", 8) in expected
+    assert ("lr/SGD", 8) in expected
+    assert written(tmp_path / "left") == expected
+    pictures = sorted(path.name for path in (tmp_path / "left" / "media").rglob("*.png"))
+    assert pictures == sorted(path.name for path in (tmp_path / "straight" / "media").rglob("*.png"))
