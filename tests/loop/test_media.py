@@ -316,3 +316,34 @@ def test_only_pictures_of_ours_are_forgotten(tmp_path: Path) -> None:
         "step-00000001.png",
         "step-00000003.png",
     ]
+
+
+def test_what_hooks_log_in_a_sanity_check_leaves_no_row(tmp_path: Path) -> None:
+    class Says(hl.Callback):
+        def on_sanity_check_end(self, run: Any) -> None:
+            run.log({"val/sanity": 1.0})
+            run.log_text("sanity", "before step 1")
+
+    trainer = Trainer(max_duration="1ep", folder=tmp_path / "run", callbacks=[Says()])
+    data = tiny_data()
+    result = trainer.fit(TinyModel(), data, data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert "sanity" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "val/sanity" not in result.metrics
+
+
+def test_a_resume_in_another_folder_takes_the_pictures_along(tmp_path: Path) -> None:
+    class Draws(hl.Callback):
+        def on_eval_end(self, run: Any) -> None:
+            run.log_image("dot", torch.zeros(3, 3))
+
+    def fit(folder: str, **options: Any) -> Any:
+        callbacks = [Draws(), hl.Checkpointer(every="1ep", keep_last=None)]
+        trainer = Trainer(max_duration="3ep", folder=tmp_path / folder, callbacks=callbacks, **options)
+        data = tiny_data(batches=2)
+        return trainer.fit(TinyModel(), data, data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+    fit("one")
+    fit("two", resume=tmp_path / "one" / "checkpoints" / "step-00000004")
+    pictures = [sorted(p.name for p in (tmp_path / folder / "media").rglob("*.png")) for folder in ("one", "two")]
+    assert len(pictures[0]) == 3
+    assert pictures[0] == pictures[1]

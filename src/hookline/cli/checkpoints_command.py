@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hookline.errors import CheckpointCorruptError, CheckpointNotFoundError, HooklineError, SetupError
+from hookline.records.direction import direction
 
 if TYPE_CHECKING:
     from hookline.checkpoint import Checkpoint, Store
@@ -22,7 +23,9 @@ def register(commands: Any) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listing = _verb(verbs, "ls", _ls, "all checkpoints, and what is damaged")
     listing.add_argument("--monitor", metavar="M", help="mark the best by this metric (default: val/loss)")
-    listing.add_argument("--mode", choices=["min", "max"], default="min", help="which is better (default: min)")
+    listing.add_argument(
+        "--mode", choices=["min", "max"], help="which is better (default: by its name)"
+    )
     listing.add_argument("--json", action="store_true", help="for programs")
     showing = _verb(verbs, "show", _show, "what is in one checkpoint; it is read and its hashes are checked")
     showing.add_argument("name", metavar="NAME", nargs="?", help="which (default: the latest)")
@@ -31,7 +34,9 @@ def register(commands: Any) -> None:
     pruning.add_argument("--keep-last", type=int, metavar="N", help="the newest N")
     pruning.add_argument("--keep-best", type=int, metavar="K", help="the best K by --monitor")
     pruning.add_argument("--monitor", metavar="M", help="the metric for --keep-best")
-    pruning.add_argument("--mode", choices=["min", "max"], default="min", help="which is better (default: min)")
+    pruning.add_argument(
+        "--mode", choices=["min", "max"], help="which is better (default: by its name)"
+    )
     pruning.add_argument("--keep-every", metavar="D", help="one for each D of training, such as 1000st, 5ep or 2h")
     pruning.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
 
@@ -94,11 +99,12 @@ def _ls(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _best(checkpoints: list[Checkpoint], monitor: str | None, mode: str) -> str | None:
+def _best(checkpoints: list[Checkpoint], monitor: str | None, mode: str | None) -> str | None:
     """The name of the best one. A metric that was asked for must be there; the default need not."""
     from hookline.checkpoint.retention import best
 
-    found = best(checkpoints, monitor or "val/loss", mode, 1)
+    monitor_or_loss = monitor or "val/loss"
+    found = best(checkpoints, monitor_or_loss, direction(monitor_or_loss, mode), 1)
     if monitor and not found:
         have = sorted({metric for checkpoint in checkpoints for metric in checkpoint.about.metrics})
         raise SetupError(f"no checkpoint has a value of {monitor!r}; they have {', '.join(have) or 'no metrics'}")
@@ -162,7 +168,9 @@ def _prune(arguments: argparse.Namespace) -> int:
     if arguments.keep_last is None and arguments.keep_best is None and arguments.keep_every is None:
         raise SetupError("say what is kept: --keep-last N, --keep-best K --monitor M, --keep-every D, or several")
     last = 1 if arguments.keep_last is None else arguments.keep_last
-    keep = Keep(last, arguments.keep_best or 0, arguments.monitor, arguments.mode, arguments.keep_every)
+    monitor = arguments.monitor
+    mode = "min" if monitor is None else direction(monitor, arguments.mode)
+    keep = Keep(last, arguments.keep_best or 0, monitor, mode, arguments.keep_every)
     store = _store(arguments.folder)
     if arguments.dry_run:
         _report(to_delete(store.checkpoints(), keep), store, "would delete")

@@ -122,14 +122,18 @@ def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool
     size = snapshot.state["history"]["bytes"] if snapshot.state else 0
     if rows is None:
         return
-    if not own:
-        theirs = checkpoint.path.parent.parent / rows.path.name
-        if theirs.is_file():
-            rows.path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(theirs, rows.path)
+    theirs = checkpoint.path.parent.parent / rows.path.name
+    if not own and theirs.is_file():
+        rows.path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(theirs, rows.path)
     if rows.size < size:
         _warn(f"{rows.path} is shorter ({rows.size} bytes) than when the checkpoint was saved ({size}): rows are lost")
     _take_back(loop, size, own=own)
+    if not own:
+        for row in rows.read(size):
+            if isinstance(row, ImageRow | FileRow) and (theirs.parent / row.file).is_file():
+                (rows.path.parent / row.file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(theirs.parent / row.file, rows.path.parent / row.file)
 
 
 def rewind_rows(loop: Loop, size: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hookline.loop.answers import Returning, evaluate_task
@@ -20,20 +22,32 @@ BATCHES = 2
 
 def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
     """Two batches of each evaluation loader, on fresh iterators; only ``sanity_check_*`` is sent."""
-    line, state = loop.line, loop.state
+    line = loop.line
     again = {name: loader for name, loader in loaders.items() if not is_one_shot(loader)}
     for name in loaders.keys() - again.keys():
         named = "" if name is None else f" {name!r}"
         logger.warning("the sanity check leaves out the evaluation loader%s: it can be iterated over only once", named)
     logged: set[str] = set()
     if again:
-        state.stage = "val"
-        line.emit(line.hooks.sanity_check_start)
-        batches = Returning(evaluation(loop, again, "val", silent=True, limit=BATCHES))
-        evaluate_task(loop, batches)
-        logged.update(batches.value, map(loop.session.book.inner_name, batches.value))
-        line.emit(line.hooks.sanity_check_end)
-        state.stage = "train"
+        with _without_trace(loop):
+            line.emit(line.hooks.sanity_check_start)
+            batches = Returning(evaluation(loop, again, "val", silent=True, limit=BATCHES))
+            evaluate_task(loop, batches)
+            logged.update(batches.value, map(loop.session.book.inner_name, batches.value))
+            line.emit(line.hooks.sanity_check_end)
     if loop.requests.stop is not None and loop.requests.stop.interrupt:
         return  # it was left
     check_monitors(loop.line, logged, loop.state.schedulers, seen=len(again), all_loaders=len(loaders))
+
+
+@contextmanager
+def _without_trace(loop: Loop) -> Iterator[None]:
+    """What its two hooks log, numbers or pictures, is forgotten as well."""
+    session = loop.session
+    depth = session.book.open_layer()
+    loop.state.stage, session.is_trying = "val", True
+    try:
+        yield
+    finally:
+        loop.state.stage, session.is_trying = "train", False
+        session.book.drop_layers(depth)

@@ -62,7 +62,7 @@ class Session:
         )
         self.stream, self._failures_noted = Stream(settings.sinks), 0
         self._schedulers_to_make: list[Callable[[dict[str, torch.optim.Optimizer]], Any]] = []
-        self.seed = 0
+        self.seed, self.is_trying = 0, False
         self.failed_fetch: BaseException | None = None
         """The error of the training loader: it rose between two steps."""
         self.state = RunState(
@@ -121,7 +121,8 @@ class Session:
     def keeps_records(self) -> bool:
         """Whether what is logged now becomes a record: in a fit, and not in what leaves no trace."""
         state = self.state
-        return state.entry_point in ("fit", "train") and state.rank == 0 and self.line.hooks is not self.line.silent
+        in_fit = state.entry_point in ("fit", "train") and state.rank == 0
+        return in_fit and self.line.hooks is not self.line.silent and not self.is_trying
 
     def _write(self, rows: Sequence[Record]) -> None:
         if self.state.entry_point in ("fit", "train") and self.state.rank == 0:

@@ -135,7 +135,8 @@ def as_sinks(sinks: Any) -> tuple[Sink, ...]:
         if len(set(map(id, found))) < len(found):
             raise SetupError("sinks=[…]: one sink is there twice; make another one, with another place to write to")
         return found
-    raise SetupError(f"sinks={sinks!r:.80}: pass a list, such as sinks=[hl.sinks.TensorBoard()]")
+    one = f"hl.sinks.{type(sinks).__name__}(…)" if isinstance(sinks, Sink) else "hl.sinks.TensorBoard()"
+    raise SetupError(f"sinks={sinks!r:.80}: pass a list, such as sinks=[{one}]")
 
 
 def default_device(device: str | torch.device | None) -> torch.device:

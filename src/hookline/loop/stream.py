@@ -33,6 +33,10 @@ class Stream:
         self.rows = None if folder is None else JsonLines(folder / METRICS)
         self._events = None if folder is None else JsonLines(folder / EVENTS)
 
+    def after(self, earlier: Stream) -> None:
+        """Another stream had the same sinks: one that hangs there is not given to a second thread."""
+        self._left = [*earlier._left]
+
     def start(self, info: RunInfo) -> None:
         """From here on sinks get what is written."""
         hung = [pump.name for pump in self._left if pump.is_busy]

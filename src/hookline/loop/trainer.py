@@ -214,6 +214,8 @@ class Trainer:
                 **self._options,
             )
             loop.record.when_written = self.when_written
+            if self._loop is not None:
+                loop.session.stream.after(self._loop.session.stream)
             if self._loop is None or entry in ("fit", "train"):  # an evaluation of another model ends no fit
                 self._given, self._loop = given, loop
         loop.entry_point = entry

@@ -49,7 +49,7 @@ class SinkReport:
         parts = [f"{self.written:,} rows written"]
         parts += [f"{self.dropped:,} dropped"] if self.dropped else []
         parts += [f"failed {self.failures} time(s), last with {self.error}"] if self.failures else []
-        parts += [f"was still busy {WAIT:g} s after the end and was left"] if self.hung else []
+        parts += ["was still busy some seconds after the end and was left"] if self.hung else []
         return f"{self.sink}: {', '.join(parts)}"
 
 
