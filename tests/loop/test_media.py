@@ -322,7 +322,7 @@ def test_what_hooks_log_in_a_sanity_check_leaves_no_row(tmp_path: Path) -> None:
     class Says(hl.Callback):
         def on_sanity_check_end(self, run: Any) -> None:
             run.log({"val/sanity": 1.0})
-            run.log_text("sanity", "before step 1")
+            run.log_text("sanity_note", "before step 1")
 
     trainer = Trainer(max_duration="1ep", folder=tmp_path / "run", callbacks=[Says()])
     data = tiny_data()
