@@ -312,6 +312,66 @@ class HidesOptional(Hides):
     optional = True
 
 
+class PicklesAsAnother(hl.Callback):
+    def __reduce__(self) -> Any:
+        return Named, ()
+
+
+class Named(hl.Callback):
+    name = "another"
+
+
+class Speechless(hl.Callback):
+    def __reduce__(self) -> Any:
+        raise TypeError
+
+
+class CountsUnsaved(hl.Callback):
+    """Stops at a step that it counts itself, and does not save its count."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def on_train_step_end(self, run: hl.Run) -> None:
+        self.seen += 1
+        if self.seen == 6:
+            run.stop("six")
+
+
+class SavesLess(hl.Callback):
+    """Has a state that begins anew with each process."""
+
+    state = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def on_train_start(self, run: hl.Run) -> None:
+        self.seen = 0
+
+    def on_train_step_end(self, run: hl.Run) -> None:
+        self.seen += 1
+
+
+class LogsTheFirst(hl.Callback):
+    """Logs once in a process, whatever was logged before it."""
+
+    def __init__(self) -> None:
+        self.logged = False
+
+    def on_metrics_ready(self, run: hl.Run) -> None:
+        if not self.logged:
+            self.logged = True
+            run.log({"extra/first": 1.0})
+
+
+class LogsMore(hl.Callback):
+    writes = ("extra/*",)
+
+    def on_epoch_end(self, run: hl.Run) -> None:
+        run.log({"extra/one": 1.0, "other/two": 2.0})
+
+
 BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
     "constructs": CONSTRUCTS,
     "declares": DECLARES,
@@ -396,6 +456,15 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
             "model_ready", do=lambda run: part(run, "out").weight.register_hook(lambda grad: None)
         ),
     },
+    "pickles": {"the state_key 'Named\\[another\\]'": PicklesAsAnother, "does not say why": Speechless},
+    "interrupt": {"LookupError: planted": lambda: At("interrupt", do=fail)},
+    "resume": {
+        "the run ends with another": CountsUnsaved,
+        "its state differs in seen": SavesLess,
+        "a row too many, of extra/first": LogsTheFirst,
+        "it failed: At.on_checkpoint_loaded": lambda: At("checkpoint_loaded", do=fail, optional=True),
+    },
+    "metrics": {"it logs other/two": LogsMore},
     "failure": {
         "after an error in setup: .*failed too: AttributeError": NeedsSetup,
         "failed too: LookupError: planted": Hides,

@@ -19,12 +19,14 @@ def check_callback(factory: Callable[[], Callback], *, skip: Iterable[str] = ())
     ``factory`` makes a new callback each time: a class, or ``lambda: MyCallback(every="2st")``. Metrics that the runs
     know: ``loss`` and ``acc`` of ``train``, ``val`` and ``test``. ``skip`` leaves out rules by name:
 
-    - ``constructs``, ``declares``, ``registers``, ``docstring``, ``state_key``, ``copies``: what it is. To make one has
-      no side effects, what it declares has the right types, its docstring has an example that runs;
+    - ``constructs``, ``declares``, ``registers``, ``docstring``, ``state_key``, ``copies``, ``pickles``: what it is. To
+      make one has no side effects, what it declares has the right types, its docstring has an example that runs;
     - ``events``, ``fit``, ``accumulate``, ``stop``, ``second_fit``, ``evaluate``, ``predict``, ``own_loops``: it
       survives every event and every way to run;
     - ``optional``: an optional callback requests nothing; ``files``: it writes to ``run.folder`` only;
     - ``fresh``, ``state``: instances share nothing; what one saves another can load;
+    - ``interrupt``, ``resume``: it goes on after Ctrl-C; and in a new process it ends as if nothing had been;
+    - ``metrics``: one that declares which metrics it writes logs no others;
     - ``weights``, ``random``, ``modes``, ``leaves``: what it does not declare it does not change, in the run or after;
     - ``failure``: when the run fails, it does not fail on top of that.
 

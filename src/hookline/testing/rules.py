@@ -15,6 +15,7 @@ from hookline.events import Callback, Event, Failure, on
 from hookline.events.spec import RESOURCES
 from hookline.loop import Loop
 from hookline.testing.drive import drive
+from hookline.testing.resume_rules import interrupt, metrics, pickles, resume
 from hookline.testing.scenes import Fit, Watcher, every_event, files_here, own_loop, tried_out
 from hookline.testing.states import RuleError, check_same_state, containers, need, shared
 from hookline.testing.surroundings import (
@@ -332,6 +333,10 @@ def failure(factory: Factory) -> None:
                 _no_failures(run.failures)
                 notes = [note for note in getattr(planted, "__notes__", ()) if "failed too" in note]
                 need(not notes, f"after an error in {where}: {'; '.join(notes)}")
+
+
+for _check in (pickles, interrupt, resume, metrics):
+    rule(_check)
 
 
 # ------------------------------------------------------------------------------------------------

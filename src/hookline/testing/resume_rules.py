@@ -1,0 +1,137 @@
+"""Rules of the contract about leaving a run and going on with it, and about what is left of a callback in between."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from hookline.errors import Preempted
+from hookline.events import Callback
+from hookline.events.spec import RESOURCES
+from hookline.testing.scenes import Fit, tried_out
+from hookline.testing.states import RuleError, need
+from hookline.testing.surroundings import plain
+
+Factory = Callable[[], Callback]
+
+STEPS = (1, 4, 5, 8)
+"""Of ten, in two epochs: the first, one inside of each epoch, and the edge between them."""
+
+
+def pickles(factory: Factory) -> None:
+    """It can be pickled and is the same then; or the error says what of it cannot."""
+    callback = factory()
+    try:
+        other = pickle.loads(pickle.dumps(callback))
+    except Exception as error:
+        need(bool(str(error)), f"it cannot be pickled, and {type(error).__name__} does not say why")
+        return
+    need(other.state_key == callback.state_key, f"pickled, it has the state_key {other.state_key!r}")
+    need(plain(vars(other)) == plain(vars(callback)), "pickled, it has other attributes")
+
+
+def resume(factory: Factory) -> None:
+    """A run that was told to leave at a step, and goes on in another one, ends as the run that was not.
+
+    The same state, weights and optimizer, and a row for the same metrics at the same steps.
+    """
+    with tried_out() as folder:
+        whole = factory()
+        expected = Fit([whole], folder)
+        steps = expected().clock.step
+        rows = _rows(folder)
+    for step in (step for step in STEPS if step < steps):
+        with tried_out() as folder:
+            left = False
+            try:
+                Fit([_Leave(step), factory()], folder)()
+            except Preempted:
+                left = True
+            need(left, f"a run that is told to leave at step {step} goes on")
+            again = factory()
+            run = Fit([again], folder, resume="auto")
+            run()
+            if run.failures:
+                raise RuleError(f"after a resume at step {step} it failed: {run.failures[0]}") from run.failures[
+                    0
+                ].error
+            _compare(step, whole, again, expected, run)
+            missing, more = rows - _rows(folder), _rows(folder) - rows
+            need(not missing, f"after a resume at step {step} there is no row of {_words(missing)}")
+            need(not more, f"after a resume at step {step} there is a row too many, of {_words(more)}")
+
+
+def interrupt(factory: Factory) -> None:
+    """Ctrl-C in the middle of an epoch; a second fit goes on from there."""
+    with tried_out() as folder:
+        run = Fit([_Interrupt(3), factory()], folder)
+        need(run().interrupted, "a run that was interrupted does not say so")
+        run()
+        _no_failures(run, "it failed and was switched off")
+
+
+def metrics(factory: Factory) -> None:
+    """One that declares which metrics it writes logs no others."""
+    with tried_out() as folder:
+        callback = factory()
+        declared = [name for name in callback.writes if name not in RESOURCES]
+        if not declared:
+            return
+        Fit([callback], folder)()
+        found = {name for name, _ in _rows(folder)}
+    with tried_out() as folder:
+        Fit([], folder)()
+        found -= {name for name, _ in _rows(folder)}
+    names = {name.removesuffix("_epoch") for name in found}
+    undeclared = sorted(name for name in names if not any(fnmatchcase(name, pattern) for pattern in declared))
+    need(not undeclared, f"it logs {', '.join(undeclared)} and declares only writes = {tuple(declared)}")
+
+
+class _Leave(Callback):
+    """What a signal does at the end of a step, without one."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.step == self.step:
+            run.loop.requests.preempt = 15
+            run.loop.requests.attention = True
+
+
+class _Interrupt(Callback):
+    """What Ctrl-C does at the end of a step, once."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.step == self.step:
+            run.loop.session.stop("keyboard interrupt", "the user", interrupt=True)
+
+
+def _no_failures(run: Fit, what: str) -> None:
+    if run.failures:
+        raise RuleError(f"{what}: {run.failures[0]}") from run.failures[0].error
+
+
+def _compare(step: int, whole: Callback, again: Callback, expected: Fit, run: Fit) -> None:
+    saved, found = whole.state_dict(), again.state_dict()
+    changed = [key for key in saved | found if plain(saved.get(key)) != plain(found.get(key))]
+    need(not changed, f"after a resume at step {step} its state differs in {', '.join(changed)}")
+    weights, theirs = expected.weights(), run.weights()
+    changed = [name for name in weights | theirs if weights.get(name) != theirs.get(name)]
+    need(not changed, f"after a resume at step {step} the run ends with another {', '.join(changed[:3])}")
+
+
+def _rows(folder: Path) -> set[tuple[str, int]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return {(row["name"], row["step"]) for row in map(json.loads, lines)}
+
+
+def _words(rows: set[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} at step {step}" for name, step in sorted(rows)[:3])
