@@ -88,6 +88,12 @@ def _sinks(sizes: Sizes, rounds: int) -> Section:
     return sink_trouble(sizes.steps, _bar("sinks in trouble", min(sizes.processes, rounds)))
 
 
+def _callbacks(sizes: Sizes, rounds: int) -> Section:
+    from callback_cost import callback_cost
+
+    return callback_cost(min(200, sizes.steps // 50), _bar)
+
+
 def _stream(sizes: Sizes, rounds: int) -> Section:
     return record_stream(sizes.records)
 
@@ -107,6 +113,7 @@ BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "background": _background,
     "logging": _logging,
     "sinks": _sinks,
+    "callbacks": _callbacks,
     "stream": _stream,
     "report": _report,
 }

@@ -5,33 +5,13 @@ The names below are imported when they are first used, so ``import hookline.even
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookline import sinks
-    from hookline.callbacks import (
-        Checkpointer,
-        DerivedMetric,
-        DeviceMonitor,
-        EarlyStopping,
-        HistoryPlot,
-        ImageSamples,
-        LambdaCallback,
-        LoadWeights,
-        LogFile,
-        LRMonitor,
-        MemoryMonitor,
-        Metrics,
-        ModelSummary,
-        PrintMetrics,
-        ProgressBar,
-        ProgressDisplay,
-        RenameMetric,
-        SpeedMonitor,
-        StopOnSignal,
-        TimeRemaining,
-    )
+    from hookline.callbacks import *  # noqa: F403  # so that editors know them; at run time they come when used
     from hookline.checkpoint.request import Resume
     from hookline.errors import HooklineError, HooklineWarning, Preempted, StopTraining
     from hookline.events import Callback, Event, on
@@ -44,41 +24,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Callback",
-    "Checkpointer",
     "Clock",
-    "DerivedMetric",
-    "DeviceMonitor",
     "Duration",
-    "EarlyStopping",
     "Event",
     "History",
-    "HistoryPlot",
     "HooklineError",
     "HooklineWarning",
-    "ImageSamples",
-    "LRMonitor",
-    "LambdaCallback",
-    "LoadWeights",
-    "LogFile",
     "Loop",
-    "MemoryMonitor",
-    "Metrics",
-    "ModelSummary",
     "Preempted",
-    "PrintMetrics",
-    "ProgressBar",
-    "ProgressDisplay",
-    "RenameMetric",
     "Result",
     "Resume",
     "Run",
     "Scheduler",
-    "SpeedMonitor",
-    "StopOnSignal",
     "StopTraining",
     "SupervisedTask",
     "Task",
-    "TimeRemaining",
     "Trainer",
     "evaluate",
     "fit",
@@ -89,29 +49,13 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
-    "hookline.callbacks": (
-        "Checkpointer",
-        "DerivedMetric",
-        "DeviceMonitor",
-        "EarlyStopping",
-        "HistoryPlot",
-        "ImageSamples",
-        "LRMonitor",
-        "LambdaCallback",
-        "LoadWeights",
-        "LogFile",
-        "MemoryMonitor",
-        "Metrics",
-        "ModelSummary",
-        "PrintMetrics",
-        "ProgressBar",
-        "ProgressDisplay",
-        "RenameMetric",
-        "SpeedMonitor",
-        "StopOnSignal",
-        "TimeRemaining",
-    ),
+# Every callback is there, too, by the one list that they have. It is looked up and not imported: of what is below the
+# callbacks much imports this module, for the version.
+_CALLBACKS: list[str] = import_module("hookline.callbacks").__all__
+__all__ += _CALLBACKS
+
+_HOMES: dict[str, Sequence[str]] = {
+    "hookline.callbacks": _CALLBACKS,
     "hookline.checkpoint.request": ("Resume",),
     "hookline.errors": ("HooklineError", "HooklineWarning", "Preempted", "StopTraining"),
     "hookline.events": ("Callback", "Event", "on"),

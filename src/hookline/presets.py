@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from torch import nn
 
 from hookline import loop
-from hookline.callbacks import LogFile, ModelSummary, ProgressBar
+from hookline.callbacks.watch import LogFile, ModelSummary, ProgressBar
 from hookline.loop import Result
 from hookline.loop.settings import Options
 from hookline.progress import Duration

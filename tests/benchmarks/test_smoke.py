@@ -25,12 +25,14 @@ ROWS = {
         "reads, Hookline, every 100 steps",
     ),
     "sinks": ("it raises in each write", "its server goes away in the middle", "the end waits for one that hangs"),
+    "callbacks": ("EarlyStopping (stopping)", "EMA, to torch's AveragedModel alone"),
     "stream": ("TensorBoard, 50,000 records", "LogObject, 50,000 records"),
     "report": ("A report over 50,0", "the file", "opened, until a chart is drawn"),
 }
 GROUPS = {
     "loop": ("step", "null", "event", "import", "memory", "feed", "save", "background"),
     "logging": ("logging",),
+    "callbacks": ("callbacks",),
     "records": ("sinks", "stream", "report"),
 }
 

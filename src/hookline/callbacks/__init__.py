@@ -1,44 +1,150 @@
-"""The callbacks that come with Hookline: one class, one file; families are folders."""
+"""The callbacks that come with Hookline: one class, one file; families are folders.
 
-from hookline.callbacks.debug import LambdaCallback
-from hookline.callbacks.evaluation import DerivedMetric, HistoryPlot, ImageSamples, Metrics, PrintMetrics, RenameMetric
-from hookline.callbacks.saving import Checkpointer, LoadWeights
-from hookline.callbacks.stopping import EarlyStopping, StopOnSignal
-from hookline.callbacks.watch import (
-    Bar,
-    DeviceMonitor,
-    LogFile,
-    LRMonitor,
-    MemoryMonitor,
-    ModelSummary,
-    Progress,
-    ProgressBar,
-    ProgressDisplay,
-    SpeedMonitor,
-    TimeRemaining,
-)
+A family is imported when one of its names is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookline.callbacks.debug import (
+        DryRun,
+        GarbageCollector,
+        LambdaCallback,
+        LimitBatches,
+        MemorySnapshot,
+        OOMReport,
+        OverfitBatches,
+        TorchProfiler,
+    )
+    from hookline.callbacks.evaluation import (
+        DerivedMetric,
+        HistoryPlot,
+        ImageSamples,
+        Metrics,
+        PrintMetrics,
+        RenameMetric,
+    )
+    from hookline.callbacks.gradients import GradientClip, GradientMonitor, GradientPlot
+    from hookline.callbacks.saving import (
+        Checkpointer,
+        ExportModel,
+        LoadWeights,
+        PredictionWriter,
+        SaveAtEnd,
+        SaveBest,
+        Upload,
+    )
+    from hookline.callbacks.schedule import (
+        AccumulationSchedule,
+        BackboneFinetuning,
+        BatchSizeFinder,
+        Finetuning,
+        Freeze,
+        LRFinder,
+        LRSchedule,
+    )
+    from hookline.callbacks.stopping import (
+        EarlyStopping,
+        SpikeGuard,
+        StopAtThreshold,
+        StopOnConstantPredictions,
+        StopOnNaN,
+        StopOnSignal,
+        TimeLimit,
+    )
+    from hookline.callbacks.watch import (
+        ActivationMonitor,
+        Bar,
+        DeviceMonitor,
+        LogFile,
+        LRMonitor,
+        MemoryMonitor,
+        MLPerfLog,
+        ModelSummary,
+        Notify,
+        ParameterMonitor,
+        Progress,
+        ProgressBar,
+        ProgressDisplay,
+        SpeedMonitor,
+        TimeRemaining,
+    )
+    from hookline.callbacks.weights import EMA, SWA, Pruning, QuantizationAwareTraining
 
 __all__ = [
+    "EMA",
+    "SWA",
+    "AccumulationSchedule",
+    "ActivationMonitor",
+    "BackboneFinetuning",
     "Bar",
+    "BatchSizeFinder",
     "Checkpointer",
     "DerivedMetric",
     "DeviceMonitor",
+    "DryRun",
     "EarlyStopping",
+    "ExportModel",
+    "Finetuning",
+    "Freeze",
+    "GarbageCollector",
+    "GradientClip",
+    "GradientMonitor",
+    "GradientPlot",
     "HistoryPlot",
     "ImageSamples",
+    "LRFinder",
     "LRMonitor",
+    "LRSchedule",
     "LambdaCallback",
+    "LimitBatches",
     "LoadWeights",
     "LogFile",
+    "MLPerfLog",
     "MemoryMonitor",
+    "MemorySnapshot",
     "Metrics",
     "ModelSummary",
+    "Notify",
+    "OOMReport",
+    "OverfitBatches",
+    "ParameterMonitor",
+    "PredictionWriter",
     "PrintMetrics",
     "Progress",
     "ProgressBar",
     "ProgressDisplay",
+    "Pruning",
+    "QuantizationAwareTraining",
     "RenameMetric",
+    "SaveAtEnd",
+    "SaveBest",
     "SpeedMonitor",
+    "SpikeGuard",
+    "StopAtThreshold",
+    "StopOnConstantPredictions",
+    "StopOnNaN",
     "StopOnSignal",
+    "TimeLimit",
     "TimeRemaining",
+    "TorchProfiler",
+    "Upload",
 ]
+
+FAMILIES = ("stopping", "saving", "schedule", "weights", "gradients", "evaluation", "watch", "debug")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for family in FAMILIES:
+            module = import_module(f"hookline.callbacks.{family}")
+            if name in module.__all__:
+                return getattr(module, name)
+    raise AttributeError(f"module 'hookline.callbacks' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -23,9 +23,7 @@ def register(commands: Any) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listing = _verb(verbs, "ls", _ls, "all checkpoints, and what is damaged")
     listing.add_argument("--monitor", metavar="M", help="mark the best by this metric (default: val/loss)")
-    listing.add_argument(
-        "--mode", choices=["min", "max"], help="which is better (default: by its name)"
-    )
+    listing.add_argument("--mode", choices=["min", "max"], help="which is better (default: by its name)")
     listing.add_argument("--json", action="store_true", help="for programs")
     showing = _verb(verbs, "show", _show, "what is in one checkpoint; it is read and its hashes are checked")
     showing.add_argument("name", metavar="NAME", nargs="?", help="which (default: the latest)")
@@ -34,9 +32,7 @@ def register(commands: Any) -> None:
     pruning.add_argument("--keep-last", type=int, metavar="N", help="the newest N")
     pruning.add_argument("--keep-best", type=int, metavar="K", help="the best K by --monitor")
     pruning.add_argument("--monitor", metavar="M", help="the metric for --keep-best")
-    pruning.add_argument(
-        "--mode", choices=["min", "max"], help="which is better (default: by its name)"
-    )
+    pruning.add_argument("--mode", choices=["min", "max"], help="which is better (default: by its name)")
     pruning.add_argument("--keep-every", metavar="D", help="one for each D of training, such as 1000st, 5ep or 2h")
     pruning.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
 

@@ -1,4 +1,4 @@
-"""Write what is generated from the table of events: ``events/hooks.py`` and ``docs/events.md``."""
+"""Write what is generated: hooks and a page from the table of events, and a table of callbacks from their classes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from hookline.cli.callbacks_table import callback_rows
 from hookline.events.spec import EVENTS, SCOPES, Event
 
 PACKAGE = Path(__file__).parents[1]
@@ -63,6 +64,26 @@ def events_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def callbacks_page() -> str:
+    """The page ``docs/callbacks/README.md``."""
+    lines = [
+        "# Callbacks",
+        "",
+        "<!-- Generated from the docstrings by `make docs`; do not edit. -->",
+        "",
+        "All of them are `hl.<name>`. An optional one that fails is switched off and reported, and the run goes on.",
+    ]
+    rows = callback_rows()
+    for family in dict.fromkeys(row.family for row in rows):
+        lines += ["", f"## {family}", "", "| callback | what it does | optional | ranks |", "|---|---|---|---|"]
+        lines += [
+            f"| [`{row.name}`]({row.page}.md) | {row.what} | {'yes' if row.optional else 'no'} | {row.ranks} |"
+            for row in rows
+            if row.family == family
+        ]
+    return "\n".join(lines) + "\n"
+
+
 def _row(event: Event) -> str:
     valid = ", ".join(f"`{field}`" for field in event.valid)
     return f"| `{event.name}` | {event.when} | {event.scope} | {valid} | {', '.join(event.stages)} |"
@@ -80,6 +101,7 @@ def main() -> int:
     for path, text in (
         (PACKAGE / "events" / "hooks.py", hooks_source()),
         (DOCS / "events.md", events_page()),
+        (DOCS / "callbacks" / "README.md", callbacks_page()),
     ):
         if not path.exists() or path.read_text() != text:
             stale.append(str(path))

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from hookline.cli import (
+    callbacks_command,
     checkpoints_command,
     compare_command,
     demo_command,
@@ -21,6 +22,7 @@ COMMANDS = (
     compare_command,
     watch_command,
     events_command,
+    callbacks_command,
     checkpoints_command,
     verify_resume_command,
 )

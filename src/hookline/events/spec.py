@@ -143,7 +143,11 @@ INSIDE_STEPS: frozenset[str] = STEP_EVENTS - {"train_step_start", "train_step_en
 """The events between the two ends of a step. Where nobody hears them, steps are plain (``loop/plain.py``)."""
 
 RESOURCES: frozenset[str] = frozenset({"weights", "gradients", "optimizer", "batch", "loss"})
-"""What a callback can read or write that is not a metric."""
+"""What a callback can read or write that is not a metric; ``"optimizer/<name>"`` is one of several optimizers."""
+
+
+def is_resource(name: str) -> bool:
+    return name in RESOURCES or name.startswith("optimizer/")
 
 
 def moments(field: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from hookline.errors import RegistrationError
 from hookline.events.callback import Callback, callback_name
 from hookline.events.foreign import our_name
 from hookline.events.hooks import Hooks
-from hookline.events.spec import BY_NAME, RESOURCES, SCOPES, Event
+from hookline.events.spec import BY_NAME, SCOPES, Event, is_resource
 from hookline.events.when import FunctionCallback
 
 SCOPE_HOOKS = tuple(scope.hook for scope in SCOPES)
@@ -120,7 +120,7 @@ def _check_declarations(callback: Callback) -> None:
             )
     if not isinstance(callback.name, str):
         raise RegistrationError(f"{type(callback).__qualname__}.name = {callback.name!r}; a name is a text")
-    written = [name for name in callback.writes if name in RESOURCES]
+    written = [name for name in callback.writes if is_resource(name)]
     if callback.optional and written:
         raise RegistrationError(
             f"{callback_name(callback)} is optional and writes {written[0]!r}: the run would depend on one that may be "

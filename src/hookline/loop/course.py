@@ -57,15 +57,19 @@ class Course:
         self._announced = self._announced and self._resumed and self._requests.stop is not None
         self.cut_pending = self._resumed and self._mid_epoch and not self.edge_pending
         self._resumed = False
-        task = self._session.task
-        if not (task.model if isinstance(task, SupervisedTask) else self._state.model).training:
-            self._session.module.train()  # one that is in train mode keeps its frozen parts as they are
+        self.train_mode()
         for optimizer in self._state.optimizers.values():
             optimizer.zero_grad()
         self.agenda.max_duration = self._state.max_duration
         self._scopes.enter(self._line.hooks.around_train)
         self._line.emit(self._line.hooks.train_start)
         self._look()
+
+    def train_mode(self) -> None:
+        """A model that is in train mode keeps its frozen parts as they are."""
+        task = self._session.task
+        if not (task.model if isinstance(task, SupervisedTask) else self._state.model).training:
+            self._session.module.train()
 
     def end_training(self, mark: int) -> None:
         self.evaluate_if_due()  # a stop that came after the edge of an epoch

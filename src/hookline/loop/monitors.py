@@ -8,7 +8,7 @@ from typing import Any
 from hookline.errors import MetricError
 from hookline.events import Line
 from hookline.events.order import EVERYTHING, overlaps
-from hookline.events.spec import RESOURCES
+from hookline.events.spec import is_resource
 from hookline.events.validate import overridden
 from hookline.loop.schedulers import Scheduler
 
@@ -36,7 +36,7 @@ def check_monitors(
     readers += [("ReduceLROnPlateau", scheduler.monitor) for scheduler in schedulers if scheduler.unit == "eval"]
     for reader, name in readers:
         evaluation_metric = name.startswith("val/") or "/" not in name
-        if name in RESOURCES or name == EVERYTHING or not evaluation_metric:
+        if is_resource(name) or name == EVERYTHING or not evaluation_metric:
             continue
         if not any(overlaps(name, other) for other in known):
             raise _nobody_logs(reader, name, known | {"train/loss"})

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
     """As many steps as come before something is due, asked for, or heard; none at all if steps are not plain."""
-    if loop.look_due:
-        loop.look()
     state, line, clock, requests, session = loop.state, loop.line, loop.clock, loop.requests, loop.session
     hooks, run, task, names = line.hooks, session.run, session.task, loop._names
     if not (loop.steps_are_plain and hooks.plain and len(names) == 1):

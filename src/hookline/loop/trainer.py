@@ -174,6 +174,8 @@ class Trainer:
                     elif found is not None:
                         backward(found)
                     step()
+                    if loop.look_due:
+                        loop.look()
                     plain_steps(loop, train_batch)
             if tests and not loop.finished and not (loop.requests.stop is not None and loop.requests.stop.interrupt):
                 evaluate_task(loop, loop.eval_batches(test, "test"))

@@ -95,7 +95,7 @@ def trial(loop: Loop) -> Iterator[Trial]:
         depth = book.open_layer(module)
         state.schedulers.clear()
         loop._losses, loop.course.agenda.wake, line.hooks, state.stage = None, math.inf, line.silent, "train"
-        module.train()
+        loop.course.train_mode()
         try:
             yield Trial(loop)
         finally:

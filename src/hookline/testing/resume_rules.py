@@ -11,7 +11,7 @@ from typing import Any
 
 from hookline.errors import Preempted
 from hookline.events import Callback
-from hookline.events.spec import RESOURCES
+from hookline.events.spec import is_resource
 from hookline.testing.scenes import Fit, tried_out
 from hookline.testing.states import RuleError, need
 from hookline.testing.surroundings import plain
@@ -78,7 +78,7 @@ def metrics(factory: Factory) -> None:
     """One that declares which metrics it writes logs no others."""
     with tried_out() as folder:
         callback = factory()
-        declared = [name for name in callback.writes if name not in RESOURCES]
+        declared = [name for name in callback.writes if not is_resource(name)]
         if not declared:
             return
         Fit([callback], folder)()

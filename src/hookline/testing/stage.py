@@ -115,6 +115,7 @@ class Stage:
         state, clock, self._now = self.state, self.state.clock, event.name
         if event.name != "setup" and not state.optimizers:
             self.loop.session._make_optimizers()  # as in a run: after setup
+            self.loop._names = tuple(state.optimizers)
         self._set_stage(event, fields)
         if event.name == "train_epoch_start":
             clock.mark_epoch()

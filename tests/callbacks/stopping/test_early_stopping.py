@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 
 import hookline as hl
 from hookline.callbacks import EarlyStopping
-from hookline.errors import DurationError, MetricError, RegistrationError
+from hookline.errors import DurationError, MetricError, RegistrationError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 
@@ -67,6 +68,20 @@ COUNTS: dict[str, tuple[dict[str, Any], list[float], int | None]] = {
     "min_delta counts from the best": ({"patience": 2, "min_delta": 1.0}, [0, 0.9, 1.0, 3], 3),
     "more than min_delta": ({"patience": 2, "min_delta": 1.0}, [0, 1.1, 2.2, 3.3], None),
     "min_delta, smaller is better": ({"mode": "min", "patience": 1, "min_delta": 0.5}, [3, 2, 1.6, 1], 3),
+    "min_delta as a share of the best": (
+        {"patience": 1, "min_delta": 0.1, "threshold_mode": "rel"},
+        [100, 111, 122],
+        3,
+    ),
+    "a share of a negative best": ({"patience": 1, "min_delta": 0.1, "threshold_mode": "rel"}, [-100, -89, -81], 3),
+    "a share, smaller is better": (
+        {"mode": "min", "patience": 1, "min_delta": 0.1, "threshold_mode": "rel"},
+        [100, 89, 81],
+        3,
+    ),
+    "before start nothing counts": ({"patience": 1, "start": "3ep"}, [9, 1, 2, 1, 0], 4),
+    "start in steps": ({"patience": 1, "start": "6st"}, [9, 1, 2, 1, 0], 4),
+    "start as a share": ({"patience": 1, "start": "0.6dur"}, [9, 1, 2, 1, 0], 4),
 }
 
 
@@ -187,6 +202,14 @@ def test_the_first_reason_that_holds_counts() -> None:
     assert fit(stopper, [2, 4]).stop_reason == "val/score = 4 is worse than 3.0"
 
 
+def test_before_start_thresholds_do_not_count_but_a_value_that_is_not_finite_does() -> None:
+    options: dict[str, Any] = {"start": "3ep", "stopping_threshold": 0.9, "divergence_threshold": -5.0}
+    result = fit(EarlyStopping("val/score", **options), [1, -9, 0.5, 1, 1])
+    assert (result.clock.epoch, result.stop_reason) == (4, "val/score = 1 has reached 0.9")
+    result = fit(EarlyStopping("val/score", **options), [1, NAN, 0.5])
+    assert (result.clock.epoch, result.stop_reason) == (2, "val/score is nan")
+
+
 # -- mode --------------------------------------------------------------------------------------------
 
 
@@ -222,6 +245,10 @@ def test_the_mode_given_counts_more_than_the_name() -> None:
         ({"patience": "3 evaluations"}, DurationError, "evaluations"),
         ({"patience": "10ba"}, DurationError, "st"),
         ({"min_delta": -0.1}, RegistrationError, "min_delta"),
+        ({"min_delta": NAN}, RegistrationError, "min_delta"),
+        ({"threshold_mode": "share"}, RegistrationError, "use 'abs' or 'rel'"),
+        ({"decide_at": "step"}, RegistrationError, "use 'eval', 'epoch' or 'interval'"),
+        ({"start": "later"}, DurationError, "not a duration"),
     ],
 )
 def test_a_wrong_option_is_an_error_that_says_what_to_write(
@@ -254,6 +281,34 @@ def test_a_metric_of_training_is_not_looked_at_after_evaluations() -> None:
     trainer = Trainer(callbacks=[stopper], max_duration="2ep", eval_every="1st", folder=False)
     result = trainer.fit(TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     assert (result.clock.epoch, stopper.best_step) == (2, 8)
+
+
+def test_at_intervals_it_can_stop_in_the_middle_of_a_long_epoch() -> None:
+    class Steps(hl.Callback):
+        writes = ("train/noise",)
+
+        def on_train_step_end(self, run: Any) -> None:
+            run.log({"train/noise": float(max(run.clock.step, 6))})
+
+    stopper = EarlyStopping("train/noise", mode="min", patience=2, decide_at="interval")
+    trainer = Trainer(callbacks=[Steps(), stopper], max_duration="1ep", log_every="3st", folder=False)
+    result = trainer.fit(TinyModel(), tiny_data(30), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert result.clock.step == 9
+    assert result.stop_reason == "train/noise has not improved on 6 (step 3) for 2 intervals"
+
+
+def test_a_metric_of_the_evaluation_can_be_looked_at_once_an_epoch() -> None:
+    result = fit(EarlyStopping("val/score", patience=1, decide_at="epoch"), [9, 1, 9, 2, 9, 2], eval_every="1st")
+    assert (result.clock.epoch, result.stop_reason) == (3, "val/score has not improved on 2 (step 4) for 1 epoch")
+
+
+def test_a_metric_that_only_an_evaluation_could_give_needs_one() -> None:
+    """It would never decide, and never say so."""
+    trainer = Trainer(callbacks=[EarlyStopping("game/reward")], max_duration="1ep", folder=False)
+    with pytest.raises(
+        SetupError, match=r"EarlyStopping\('game/reward'\) decides after evaluations, and there is nothing"
+    ):
+        trainer.fit(TinyModel(), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 
 
 def test_an_epoch_that_is_cut_is_no_decision_about_a_metric_of_training() -> None:
@@ -407,6 +462,93 @@ def test_restore_best_beside_an_average_of_the_weights() -> None:
     assert not any(parameter.any() for parameter in model.parameters())
 
 
+class Leave(hl.Callback):
+    """Ends this process's part of the run after an epoch, as Ctrl-C does."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_epoch_end(self, run: Any) -> None:
+        if run.clock.epoch == self.epoch:
+            run.loop.session.stop("left", "the user", interrupt=True)
+
+
+def test_restore_best_leaves_a_run_that_is_only_interrupted_alone(tmp_path: Path, caplog: Any) -> None:
+    """Else it would go on from other weights than those at which it was left."""
+    made = []
+
+    def part(name: str, *callbacks: hl.Callback, resume: Any = None) -> tuple[Any, EarlyStopping, nn.Module]:
+        model, stopper = TinyModel(), EarlyStopping("val/score", patience=9, restore_best=True)
+        result = fit(stopper, [3, 2, 1, 0], hl.Checkpointer("1ep"), *callbacks, model=model,
+                     folder=tmp_path / name, resume=resume, seed=0)  # fmt: skip
+        made.append([parameter.detach().clone() for parameter in model.parameters()])
+        return result, stopper, model
+
+    weights = Weights()
+    part("whole", weights)
+    left, stopper, _ = part("parts", Leave(2))
+    assert left.interrupted
+    assert all(map(torch.equal, made[1], weights.kept[1]))  # the last ones
+    assert stopper.best_weights is not None
+    assert "keeps its last weights; the best, of step 2, are in best_weights" in caplog.text
+    part("parts", resume="auto")
+    assert all(map(torch.equal, made[0], made[2]))
+    assert all(map(torch.equal, made[0], weights.kept[0]))
+
+
+def test_restore_best_leaves_a_loop_that_was_left_by_break_alone() -> None:
+    model, stopper = TinyModel(), EarlyStopping("val/score", patience=9, restore_best=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, callbacks=[stopper], max_duration="9ep", folder=False) as loop:
+        for x, y in loop.batches(tiny_data(2)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+            if loop.eval_due:
+                for _ in loop.eval_batches(tiny_data(1)):
+                    loop.run.log({"val/score": -float(loop.clock.step)})
+            last = model.out.weight.detach().clone()
+            if loop.clock.step == 6:
+                break
+    assert torch.equal(model.out.weight, last)
+    assert stopper.best_step == 2
+
+
+def test_the_checkpoint_at_the_end_has_the_best_weights_and_so_has_a_run_that_is_resumed_when_it_is_finished(
+    tmp_path: Path,
+) -> None:
+    weights = Weights()
+    fit(EarlyStopping("val/score", patience=2, restore_best=True), [3, 2, 1, 0], weights, hl.Checkpointer("1ep"),
+        folder=tmp_path, seed=0)  # fmt: skip
+    model = TinyModel(seed=5)
+    again = fit(EarlyStopping("val/score", patience=2, restore_best=True), [3, 2, 1, 0], hl.Checkpointer("1ep"),
+                model=model, folder=tmp_path, seed=0, resume="auto")  # fmt: skip
+    assert again.stop_reason == "val/score has not improved on 3 (step 2) for 2 evaluations"
+    assert all(map(torch.equal, model.parameters(), weights.kept[0]))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_beside_one_called_ema_the_order_is_known_without_being_declared(turned: bool) -> None:
+    """What it puts into the model at the end must not replace the best."""
+
+    class EMA(hl.Callback):
+        writes = ("weights",)
+
+        def on_train_end(self, run: Any) -> None:
+            with torch.no_grad():
+                for parameter in run.model.parameters():
+                    parameter.zero_()
+
+    model, weights = TinyModel(), Weights()
+    callbacks = [EarlyStopping("val/score", restore_best=True), EMA()]
+    trainer = Trainer(
+        callbacks=[*(reversed(callbacks) if turned else callbacks), Feed([3, 2]), weights],
+        max_duration="2ep",
+        folder=False,
+    )
+    trainer.fit(model, tiny_data(2), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert all(map(torch.equal, model.parameters(), weights.kept[0]))
+
+
 # -- state -------------------------------------------------------------------------------------------
 
 
@@ -458,3 +600,31 @@ def test_a_second_fit_goes_on_with_what_it_knows() -> None:
     assert (first.clock.epoch, first.stopped_by, stopper.waited) == (2, None, 1)
     second = trainer.fit(model, tiny_data(2), tiny_data(1), **arguments, extend="5ep")
     assert (second.clock.epoch, second.stopped_by) == (3, "EarlyStopping")
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+@pytest.mark.parametrize("options", [{"patience": 3}, {"patience": "4st", "restore_best": True}, {"patience": "1ep"}])
+def test_a_run_that_is_left_and_resumed_decides_as_one_that_is_not(
+    tmp_path: Path, options: dict[str, Any], stop: int
+) -> None:
+    class Saved(Feed):
+        state = ("given",)
+
+    def part(name: str, *callbacks: hl.Callback, resume: Any = None) -> tuple[Any, dict[str, Any], nn.Module]:
+        model, stopper = TinyModel(), EarlyStopping("val/score", **options)
+        trainer = Trainer(
+            callbacks=[stopper, Saved([1, 3, 2, 4, 3, 3, 3, 3, 3]), hl.Checkpointer("100st"), *callbacks],
+            max_duration="9ep", folder=tmp_path / name, resume=resume, seed=0,
+        )  # fmt: skip
+        arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+        return trainer.fit(model, tiny_data(2), tiny_data(1), **arguments), stopper.state_dict(), model
+
+    whole, expected, model = part("whole")
+    part("parts", Leave(stop))
+    parts, state, other = part("parts", resume="auto")
+    assert (parts.clock.step, parts.stop_reason) == (whole.clock.step, whole.stop_reason)
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
+    kept, wanted = state.pop("best_weights"), expected.pop("best_weights")
+    assert state == expected
+    assert (kept is None) == (wanted is None)
+    assert kept is None or all(torch.equal(kept[name], wanted[name]) for name in wanted)

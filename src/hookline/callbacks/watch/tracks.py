@@ -71,7 +71,7 @@ class TrainTrack:
     def start_epoch(self, run: Run) -> None:
         """The number of the epoch is kept, because ``clock.epoch`` counts it while its evaluation still runs."""
         self.epoch = run.clock.epoch + 1
-        self._batches = length(run.loaders.get("train"))
+        self._batches = length(run.loaders.get("train"), run.loop.limits.get("train"))
         self._begun = True
 
     def set_aside(self, seconds: float) -> None:
@@ -156,7 +156,7 @@ class LoaderTrack:
 
     def __init__(self, run: Run, now: float) -> None:
         self._clock: EvalClock = run.clock.eval
-        self._total = total_length(run.loaders.get(run.stage))
+        self._total = total_length(run.loaders.get(run.stage), run.loop.limits.get(run.stage))
         self.began = now
         self.name: str = run.stage
 
@@ -175,16 +175,16 @@ class LoaderTrack:
         return Bar(self.name, count, done, total, ", ".join(part for part in words if part), left)
 
 
-def length(loader: Any) -> int | None:
-    """How many batches a loader says that it has, if it says so."""
+def length(loader: Any, limit: int | None = None) -> int | None:
+    """How many batches of a loader there will be, if it says so; not more than the ``limit`` of the loop."""
     try:
-        return len(loader)
+        return len(loader) if limit is None else min(len(loader), limit)
     except Exception:  # what a user's __len__ raises must not end in the bar
         return None
 
 
-def total_length(loaders: Any) -> int | None:
+def total_length(loaders: Any, limit: int | None = None) -> int | None:
     """The batches of one loader or of a dict of named ones; ``None`` when one of them does not say."""
-    lengths = [length(loader) for loader in (loaders.values() if isinstance(loaders, Mapping) else [loaders])]
+    lengths = [length(loader, limit) for loader in (loaders.values() if isinstance(loaders, Mapping) else [loaders])]
     known = [found for found in lengths if found is not None]
     return sum(known) if len(known) == len(lengths) else None

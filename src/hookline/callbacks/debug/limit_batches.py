@@ -1,0 +1,96 @@
+"""``LimitBatches``: shorter epochs and evaluations, for a quick look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookline.errors import RegistrationError, SetupError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+class LimitBatches(Callback):
+    """An epoch ends after ``train`` batches, an evaluation of each loader after ``val`` or ``test``, and so on.
+
+    A whole number is a number of batches (``1`` is one batch); a number with a point is a share of the loader, up
+    to ``1.0``, rounded down, but one batch at least. A stage that is not named is whole. To leave out an evaluation, do
+    not pass its loader: ``0`` is refused. A share needs a loader that has a length.
+
+    What is limited is how many batches are taken, not which: with ``shuffle=True`` each epoch has others. The batches
+    that are left out are not loaded. ``OverfitBatches`` takes the same ones again, ``DryRun`` limits everything.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> trainer = Trainer(max_duration="2ep", callbacks=[LimitBatches(train=3, val=0.25)], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(10), tiny_data(8), loss=loss, optimizer=optimizer)
+    >>> result.clock.step, result.history.steps("val/loss")
+    (6, [3, 6])
+    """
+
+    reads = ("*",)
+    """Last: what others have made of the loaders is what is limited."""
+    writes = ("batch",)
+    before = ("OverfitBatches", "DryRun")
+
+    def __init__(
+        self,
+        train: int | float | None = None,
+        val: int | float | None = None,
+        test: int | float | None = None,
+        predict: int | float | None = None,
+    ) -> None:
+        given = {"train": train, "val": val, "test": test, "predict": predict}
+        self.limits = {stage: _checked(stage, limit) for stage, limit in given.items() if limit is not None}
+        if not self.limits:
+            raise RegistrationError("LimitBatches(): say what to limit, such as LimitBatches(train=10, val=0.1)")
+
+    def on_setup(self, run: Run) -> None:
+        for stage, limit in self.limits.items():
+            if isinstance(limit, int):
+                run.loop.limits[stage] = limit
+            else:
+                self._set(run, stage)
+
+    def on_train_start(self, run: Run) -> None:
+        self._set(run, "train")
+
+    def on_eval_loader_start(self, run: Run) -> None:
+        self._set(run, run.stage, run.loader_name)
+
+    def on_predict_start(self, run: Run) -> None:
+        self._set(run, "predict")
+
+    def _set(self, run: Run, stage: str, name: str | None = None) -> None:
+        """The share of a loader, once it is known; of several, that of the longest, until one of them is read."""
+        share, loaders = self.limits.get(stage), run.loaders.get(stage)
+        if isinstance(share, float) and loaders is not None:
+            named = loaders if isinstance(loaders, Mapping) else {None: loaders}
+            read = named.values() if name is None else [named[name]]
+            run.loop.limits[stage] = max(_share_of(stage, share, loader) for loader in read)
+
+
+def _checked(stage: str, limit: int | float) -> int | float:
+    where = f"LimitBatches({stage}={limit!r})"
+    if isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise RegistrationError(f"{where}: give a number of batches, or a share such as 0.1")
+    if isinstance(limit, int) and limit < 1:
+        raise RegistrationError(f"{where}: give 1 batch or more; to leave {stage} out, pass no loader for it")
+    if isinstance(limit, float) and not 0 < limit <= 1:
+        raise RegistrationError(f"{where}: a share is more than 0.0 and at most 1.0; for batches give a whole number")
+    return limit
+
+
+def _share_of(stage: str, share: float, loader: Any) -> int:
+    try:
+        length = len(loader)
+    except (TypeError, NotImplementedError):
+        raise SetupError(
+            f"LimitBatches({stage}={share}) is a share, and the {stage} loader, a {type(loader).__name__}, has no "
+            f"length; give a number of batches"
+        ) from None
+    return max(1, int(length * share))

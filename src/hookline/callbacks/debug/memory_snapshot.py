@@ -1,0 +1,139 @@
+"""``MemorySnapshot``: what takes memory in a few steps of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hookline.callbacks.debug.memory_recording import CudaRecording, HostRecording
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+IN_FIT = ("fit", "train")
+
+
+class MemorySnapshot(Callback):
+    """Records what happens to memory in ``steps`` steps, after ``start`` steps have passed, and writes it.
+
+    **On a CUDA device**: every allocation and release with the stack that made it (``torch.cuda.memory``'s history,
+    of at most ``max_entries``), as ``train-00000004-rank0.pickle`` for the viewer at https://pytorch.org/memory_viz.
+    It is torch's own format, and a pickle: open only what you have recorded yourself.
+
+    **Elsewhere** torch keeps no such history. What is compared there is the beginning and the end of the window:
+    of which tensors there are more (by what they are for, type and shape), and which lines of Python hold more
+    memory (``tracemalloc``). What grows from step to step is a leak. ``train-00000004-rank0.txt`` has ``rows`` lines
+    of each; it is logged as the text ``memory_snapshot/host``, too. ``tracemalloc`` makes Python two to four times
+    slower while it records. What only the graph of a backward holds is not seen.
+
+    Files are in ``memory/`` in the run's folder, or in ``dirpath``. In ``evaluate``, ``test`` and ``predict`` it counts
+    batches. On every way out the recording ends, and what there is of it is written. A run that is resumed inside
+    the window records the rest of it; one that is resumed later records nothing.
+
+    >>> import torch
+    >>> from tempfile import mkdtemp
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> folder = mkdtemp()
+    >>> trainer = Trainer(max_duration="2ep", callbacks=[MemorySnapshot(start=1, steps=3)], folder=folder)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> [path.name for path in Path(folder, "memory").iterdir()]
+    ['train-00000004-rank0.txt']
+    """
+
+    optional = True
+    writes = ("memory_snapshot/*",)
+
+    def __init__(
+        self,
+        start: int = 1,
+        steps: int = 3,
+        *,
+        max_entries: int = 100_000,
+        rows: int = 20,
+        dirpath: str | os.PathLike[str] | None = None,
+    ) -> None:
+        least = {"start": 0, "steps": 1, "max_entries": 1, "rows": 1}
+        given = {"start": start, "steps": steps, "max_entries": max_entries, "rows": rows}
+        for name, value in given.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < least[name]:
+                raise RegistrationError(f"MemorySnapshot({name}={value!r}): give a whole number, {least[name]} or more")
+        self.start = start
+        self.steps = steps
+        self.max_entries = max_entries
+        self.rows = rows
+        self.dirpath = None if dirpath is None else Path(dirpath)
+        self._recording: CudaRecording | HostRecording | None = None
+
+    def on_train_step_end(self, run: Run) -> None:
+        self._tick(run, run.clock.step)
+
+    def on_eval_batch_end(self, run: Run) -> None:
+        if run.entry_point not in IN_FIT:
+            self._tick(run, run.clock.eval.batch)
+
+    def on_predict_batch_end(self, run: Run) -> None:
+        if run.entry_point not in IN_FIT:
+            self._tick(run, run.clock.eval.batch)
+
+    def around_train(self, run: Run) -> Iterator[None]:
+        yield from self._window(run, run.clock.step)
+
+    def around_eval(self, run: Run) -> Iterator[None]:
+        if run.entry_point in IN_FIT:
+            yield
+        else:
+            yield from self._window(run, 0)
+
+    def around_predict(self, run: Run) -> Iterator[None]:
+        if run.entry_point in IN_FIT:
+            yield
+        else:
+            yield from self._window(run, 0)
+
+    def _window(self, run: Run, done: int) -> Iterator[None]:
+        if self.start <= done < self.start + self.steps:
+            self._begin(run)
+        try:
+            yield
+        finally:
+            self._end(run)  # if it is not over yet
+
+    def _tick(self, run: Run, done: int) -> None:
+        if done == self.start:
+            self._begin(run)
+        elif done == self.start + self.steps:
+            self._end(run)
+
+    def _begin(self, run: Run) -> None:
+        if run.device.type == "cuda":
+            recording: CudaRecording | HostRecording = CudaRecording(self.max_entries)
+        else:
+            recording = HostRecording(run.model, run.optimizers, self.rows)
+        recording.begin()
+        self._recording = recording
+
+    def _end(self, run: Run) -> None:
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        try:
+            self._write(run, recording)
+        finally:
+            recording.end()
+
+    def _write(self, run: Run, recording: CudaRecording | HostRecording) -> None:
+        folder = self.dirpath or (run.folder and run.folder / "memory")
+        in_fit = run.entry_point in IN_FIT
+        number, stage = (run.clock.step, "train") if in_fit else (run.clock.eval.batch, run.stage)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif isinstance(recording, CudaRecording):
+            return  # it can only be a file
+        text = recording.write(folder, f"{stage}-{number:08d}-rank{run.rank}")  # type: ignore[arg-type]
+        run.log_text("memory_snapshot/host" if isinstance(recording, HostRecording) else "memory_snapshot/cuda", text)

@@ -1,0 +1,158 @@
+"""``OOMReport``: what was in memory when there was none left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.callbacks.debug.host_memory import host_memory
+from hookline.callbacks.debug.live_tensors import live_tensors, megabytes, table, tensors_in
+from hookline.errors import NotAvailableError, RegistrationError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+PACKAGE = Path(__file__).parents[2]
+MODULE_CALL = Path(str(torch.nn.modules.module.__file__))
+SAYS_SO = ("can't allocate memory", "not enough memory", "out of memory", "STATUS_ALLOC_FAILED")
+"""How a plain ``RuntimeError`` of torch, or of a library below it, says that there was no memory left."""
+
+
+class OOMReport(Callback):
+    """Writes a report when a run fails because there is no memory left; the error then goes on unchanged.
+
+    It hears ``torch.OutOfMemoryError``, ``MemoryError``, and a ``RuntimeError`` in which torch's allocator of the host,
+    or cuBLAS or cuDNN, says so. While a run goes well it does nothing at all.
+
+    The report, ``oom/step-00000005-rank0.txt`` in the run's folder or in ``dirpath``, has: the error; the batch with
+    types, shapes and sizes; the sizes of weights, gradients and the optimizer's state; the memory of this process,
+    of the machine and its limits; torch's own summary of a CUDA device; the live tensors, the ``rows`` largest
+    groups; and which tensors the lines that failed held. Where you have torch record the history of a CUDA device
+    (``torch.cuda.memory._record_memory_history()``), it is written beside the report; a ``MemorySnapshot`` writes its
+    own. A run without a folder has the report in the log.
+
+    A process that the system kills (exit code -9, "Killed") gets no chance to report.
+
+    >>> import torch
+    >>> from tempfile import mkdtemp
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> class Hungry(TinyModel):
+    ...     def forward(self, x):
+    ...         return super().forward(x) + torch.empty(10**15)
+    >>> folder = mkdtemp()
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[OOMReport()], folder=folder)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> try:
+    ...     trainer.fit(Hungry(), tiny_data(), loss=loss, optimizer=optimizer)
+    ... except RuntimeError:
+    ...     print(Path(folder, "oom/step-00000000-rank0.txt").read_text().splitlines()[0])
+    out of memory at step 0, epoch 0
+    """
+
+    optional = True
+
+    def __init__(self, *, rows: int = 20, dirpath: str | os.PathLike[str] | None = None) -> None:
+        if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+            raise RegistrationError(f"OOMReport(rows={rows!r}): give a whole number, 1 or more")
+        self.rows = rows
+        self.dirpath = None if dirpath is None else Path(dirpath)
+
+    def on_exception(self, run: Run) -> None:
+        if not is_out_of_memory(run.exception):
+            return
+        text = "\n".join(self._report(run))
+        folder = self.dirpath or (run.folder and run.folder / "oom")
+        if folder is None:
+            logger.error("%s", text)
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"step-{run.clock.step:08d}-rank{run.rank}.txt"
+        path.write_text(text)
+        logger.error("out of memory; what was in it is in %s", path)
+        if run.device.type == "cuda":
+            write_history(path.with_suffix(".pickle"), torch.cuda.memory)
+
+    def _report(self, run: Run) -> Iterator[str]:
+        clock = run.clock
+        yield f"out of memory at step {clock.step}, epoch {clock.epoch}"
+        yield f"{type(run.exception).__name__}: {run.exception}"
+        yield from ("", "the batch:", *(_lines(tensors_in(_batch(run), "batch"), self.rows) or ["not known"]))
+        groups = live_tensors(run.model, run.optimizers)
+        yield from ("", "sizes:")
+        for kind in ("weights", "buffers", "optimizer state", "other"):
+            name = "other tensors" if kind == "other" else kind
+            yield f"{name:>24}: {megabytes(sum(group.nbytes for group in groups if group.kind == kind))}"
+        trained = sum(parameter.nbytes for parameter in run.model.parameters() if parameter.requires_grad)
+        yield f"{'gradients of a backward':>24}: {megabytes(trained)}"  # those that there were are dropped by now
+        yield from ("", "memory of the host:")
+        for name, size in host_memory().items():
+            yield f"{name:>24}: {megabytes(size)}"
+        if run.device.type == "cuda":
+            yield from ("", "memory of the device:", torch.cuda.memory_summary(run.device))
+        yield from ("", "live tensors:", *table(groups, self.rows))
+        yield from ("", "tensors in the lines that failed, the last line last:")
+        yield from (*_in_frames(run.exception, self.rows), "")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, or the one that it was raised from, says that there was no memory left.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not fit"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in SAYS_SO):
+        return True
+    return error.__cause__ is not None and is_out_of_memory(error.__cause__)
+
+
+def write_history(path: Path, memory: Any) -> None:
+    """The history of a CUDA device, if torch has recorded one. ``memory`` is ``torch.cuda.memory``."""
+    if any(memory._snapshot()["device_traces"]):
+        memory._dump_snapshot(str(path))
+
+
+def _batch(run: Run) -> Any:
+    """The batch at which it failed: what the lines call so (an evaluation is left by now), or the run's."""
+    frames = [frame for frame, _ in traceback.walk_tb(run.exception.__traceback__)]
+    for frame in reversed(frames):
+        if "batch" in frame.f_locals:
+            return frame.f_locals["batch"]
+    with suppress(NotAvailableError):
+        return run.batch
+    return None
+
+
+def _lines(tensors: Iterable[tuple[str, torch.Tensor]], most: int) -> list[str]:
+    """The largest of some tensors, a line each."""
+    found = sorted(tensors, key=lambda pair: -pair[1].nbytes)
+    lines = [
+        f"{megabytes(tensor.nbytes):>12}  {path:<12} {str(tensor.dtype).removeprefix('torch.'):<9} "
+        f"{tuple(tensor.shape)} {tensor.device}"
+        for path, tensor in found[:most]
+    ]
+    return lines + ([f"{'':>12}  and {len(found) - most} smaller ones"] if len(found) > most else [])
+
+
+def _in_frames(error: BaseException, most: int) -> Iterator[str]:
+    """For each line on the way to the error that held tensors by name: where it is, and what it held."""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        if PACKAGE in path.parents or path == MODULE_CALL:  # ours, and torch's way into a module
+            continue
+        held = [pair for name, value in frame.f_locals.items() for pair in tensors_in(value, name, depth=2)]
+        if held:
+            yield f"{path}:{line} in {frame.f_code.co_name}"
+            yield from _lines(held, most)

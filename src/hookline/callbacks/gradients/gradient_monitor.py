@@ -1,0 +1,166 @@
+"""``GradientMonitor``: how large gradients, weights and updates are, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.callbacks.gradients.layers import (
+    REST,
+    Layers,
+    by_layer,
+    check_layers,
+    norms,
+    patterns_of,
+    values_of,
+    with_gradients,
+)
+from hookline.callbacks.gradients.sampling import Sampling
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hookline.progress import Duration
+    from hookline.run import Run
+
+
+class GradientMonitor(Callback):
+    """Logs the norms of the gradients: ``grad_norm/total``, and ``grad_norm/<layer>`` for each layer.
+
+    It looks at the first step, and then at each step that completes ``every``; each of them has its row, whatever
+    ``log_every`` is. Gradients are seen as they are before clipping. A layer is a module with parameters of its own,
+    all of them together. ``layers`` chooses: ``True`` for all, ``False`` for the total only, or names (with all that
+    is inside) and patterns, such as ``("encoder", "*.attn")``; one that means no layer is an error.
+
+    ``weights`` adds ``weight_norm/…``. ``updates`` adds ``update_norm/…``, of what the optimizer has added to the
+    weights, and ``update_ratio/…``, the norm of the update by that of the weights before it; about 0.001 is usual.
+    It keeps a copy of the weights during the steps that it looks at. ``histograms`` logs ``grad_histogram/<layer>``.
+    With several optimizers, the totals are ``grad_norm/total/<optimizer>``.
+
+    Norms stay on the device until the interval ends; only histograms are read from it at once.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> monitor = GradientMonitor(every="2st", updates=True)
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[monitor], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> result.history.steps("grad_norm/total")
+    [1, 2, 4]
+    >>> [name for name in result.history if name.startswith("update_ratio/")]
+    ['update_ratio/hidden', 'update_ratio/out', 'update_ratio/total']
+    """
+
+    optional = True
+    ranks = "zero"
+    reads = ("gradients",)
+
+    def __init__(
+        self,
+        every: str | Duration = "100st",
+        *,
+        layers: Layers = True,
+        weights: bool = False,
+        updates: bool = False,
+        histograms: bool = False,
+    ) -> None:
+        self._sampling = Sampling(every)
+        self._patterns = patterns_of(layers, "GradientMonitor")
+        self.every = self._sampling.every
+        self.layers = layers
+        self.weights = weights
+        self.updates = updates
+        self.histograms = histograms
+        wanted = {"grad_norm": True, "weight_norm": weights, "update_norm": updates, "update_ratio": updates}
+        wanted["grad_histogram"] = histograms
+        self.writes = tuple(f"{name}/*" for name, is_wanted in wanted.items() if is_wanted)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is under way."""
+        self._groups: dict[str, list[Tensor]] = {}
+        self._values: dict[str, Tensor] = {}
+        self._held: dict[str, list[Tensor]] = {}
+        """The weights before the update."""
+        self._spread: dict[str, Tensor] = {}
+        """The gradients of each layer, for histograms."""
+
+    # -- when ----------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        self._sampling.begin(run)
+        self._forget()
+        check_layers(run.model, self._patterns, "GradientMonitor")
+
+    def on_gradients_ready(self, run: Run) -> None:
+        if self._sampling.wants(run):
+            self._look(run)
+
+    def on_optimizer_step_end(self, run: Run) -> None:
+        if self._groups:
+            self._report(run)
+
+    def on_step_skipped(self, run: Run) -> None:
+        self._sampling.skipped(run)
+        self._forget()
+
+    def on_teardown(self, run: Run) -> None:
+        self._forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._sampling.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._sampling.load_state_dict(state)
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def _look(self, run: Run) -> None:
+        self._groups = groups = by_layer(with_gradients(run.optimizer), run.model, self._patterns)
+        gradients = {layer: [values_of(p.grad) for p in its if p.grad is not None] for layer, its in groups.items()}
+        if not groups:
+            return
+        self._values = self._named(run, "grad_norm", gradients.values())
+        if self.histograms:
+            self._spread = {
+                layer: torch.cat([gradient.flatten() for gradient in its])
+                for layer, its in gradients.items()
+                if layer != REST
+            }
+        if self.weights or self.updates:
+            self._values |= self._named(run, "weight_norm", groups.values())
+        if self.updates:
+            self._held = {layer: [p.detach().clone() for p in its] for layer, its in groups.items()}
+
+    def _report(self, run: Run) -> None:
+        values, step = self._values, run.clock.step + 1
+        if self.updates:
+            pairs = ((self._groups[layer], held) for layer, held in self._held.items())
+            moved = [torch._foreach_sub([p.detach() for p in now], held) for now, held in pairs]
+            updates = self._named(run, "update_norm", moved)
+            weights = [values[name.replace("update", "weight", 1)] for name in updates]
+            ratios = torch._foreach_div(list(updates.values()), weights)
+            values |= updates
+            values |= {name.replace("norm", "ratio", 1): ratio for name, ratio in zip(updates, ratios, strict=True)}
+        if not self.weights:
+            values = {name: value for name, value in values.items() if not name.startswith("weight_norm/")}
+        run.log(values, reduce="last", step=step)
+        for layer, gradients in self._spread.items():
+            run.log_histogram(f"grad_histogram/{layer}", gradients, step=step)
+        self._forget()
+
+    def _named(self, run: Run, kind: str, groups: Iterable[Sequence[Tensor]]) -> dict[str, Tensor]:
+        total, parts = norms(groups)
+        found = {f"{kind}/{layer}": part for layer, part in zip(self._groups, parts, strict=True) if layer != REST}
+        return found | {f"{kind}/total{_of(run)}": total}
+
+
+def _of(run: Run) -> str:
+    """Behind a name: which optimizer, if there are several."""
+    if len(run.optimizers) == 1:
+        return ""
+    return "/" + next(name for name, optimizer in run.optimizers.items() if optimizer is run.optimizer)

@@ -1,0 +1,92 @@
+"""Layers of a model by name, and the norms of what belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from hookline.errors import RegistrationError, SetupError
+
+Layers = bool | str | Sequence[str]
+REST = ""
+"""Under this name is what belongs to no layer that was chosen."""
+LOW = (torch.float16, torch.bfloat16)
+
+
+def patterns_of(layers: Layers, who: str) -> tuple[str, ...] | None:
+    """``None`` for all layers, nothing for none; else names, each with all that is inside it, or patterns."""
+    if isinstance(layers, bool):
+        return None if layers else ()
+    found = (layers,) if isinstance(layers, str) else tuple(layers)
+    if not all(isinstance(pattern, str) and pattern for pattern in found):
+        raise RegistrationError(f"{who}(layers={layers!r}): give True, False, or names such as 'encoder' or '*.attn'")
+    return found
+
+
+def check_layers(model: nn.Module, patterns: Sequence[str] | None, who: str) -> None:
+    """Each pattern means at least one layer that has parameters."""
+    names = list(dict.fromkeys(layer_names(model).values()))
+    for pattern in patterns or ():
+        if not any(is_chosen(name, (pattern,)) for name in names):
+            known = names + [name.rpartition(".")[0] for name in names if "." in name]
+            close = get_close_matches(pattern, known, n=3, cutoff=0.4) or names[:5]
+            raise SetupError(
+                f"{who}(layers={pattern!r}): the model has no such layer with parameters; the nearest: "
+                f"{', '.join(close) or 'none, it has no parameters'}"
+            )
+
+
+def layer_names(model: nn.Module) -> dict[int, str]:
+    """By ``id`` of a parameter: the layer that holds it, the first one if there are several."""
+    found: dict[int, str] = {}
+    for name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            # ``total`` is the name of the sum of all.
+            found.setdefault(id(parameter), "model" if not name else f"model.{name}" if name == "total" else name)
+    return found
+
+
+def is_chosen(name: str, patterns: Sequence[str] | None) -> bool:
+    """Whether a layer is meant.
+
+    >>> is_chosen("encoder.0.attn", ["encoder"]), is_chosen("encoder.0.attn", ["*.attn"]), is_chosen("head", [])
+    (True, True, False)
+    """
+    if patterns is None:
+        return True
+    return any(fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in patterns)
+
+
+def by_layer(parameters: Iterable[Tensor], model: nn.Module, patterns: Sequence[str] | None) -> dict[str, list[Tensor]]:
+    """The parameters of each layer that was chosen; the others under ``REST``."""
+    names = layer_names(model)
+    found: dict[str, list[Tensor]] = {}
+    for parameter in parameters:
+        name = names.get(id(parameter), REST)
+        found.setdefault(name if name and is_chosen(name, patterns) else REST, []).append(parameter)
+    return found
+
+
+def with_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def values_of(tensor: Tensor) -> Tensor:
+    """Without what a sparse gradient does not hold, and in a number format that sums well."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.coalesce().values()
+    return tensor.float() if tensor.dtype in LOW else tensor
+
+
+def norms(groups: Iterable[Sequence[Tensor]]) -> tuple[Tensor, list[Tensor]]:
+    """The norm of all, and of each group. Nothing is read from the device."""
+    groups = list(groups)
+    single = torch._foreach_norm([values_of(tensor) for group in groups for tensor in group])
+    stacked = torch.stack([norm.to(single[0]) for norm in single])
+    parts = torch.split(stacked, [len(group) for group in groups])
+    return torch.linalg.vector_norm(stacked), list(torch._foreach_norm(parts))

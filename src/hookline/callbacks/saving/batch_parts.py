@@ -1,0 +1,53 @@
+"""The parts of a batch or of outputs: labels, tensors by name, batches put together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LABELS = ("labels", "label", "targets", "target", "y")
+"""Under one of these a dict has them."""
+
+
+def labels_of(batch: Any) -> Any:
+    """The last part of a tuple or list of two or more, or ``"labels"``, ``"target"``, ``"y"`` of a dict."""
+    if isinstance(batch, Mapping):
+        return next((batch[key] for key in LABELS if key in batch), None)
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        return batch[-1]
+    return None
+
+
+def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """What is in dicts, tuples and dataclasses, each with its name.
+
+    >>> dict(leaves({"logits": 1, "boxes": (2, 3)}, ""))
+    {'logits': 1, 'boxes.0': 2, 'boxes.1': 3}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Mapping):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        parts = {str(key): its for key, its in value.items()}
+    elif isinstance(value, tuple) or (isinstance(value, list) and any(isinstance(its, Tensor) for its in value)):
+        fields = getattr(value, "_fields", range(len(value)))
+        parts = {str(key): its for key, its in zip(fields, value, strict=True)}
+    else:
+        if value is not None:
+            yield name, value
+        return
+    for key, its in parts.items():
+        yield from leaves(its, f"{name}.{key}" if name else key)
+
+
+def together(batches: list[Any]) -> Any:
+    """One tensor of many where their shapes allow it, one list of many lists, else the batches."""
+    if all(isinstance(batch, Tensor) and batch.ndim for batch in batches):
+        if len({(batch.shape[1:], batch.dtype) for batch in batches}) == 1:
+            return torch.cat([batch.detach().cpu() for batch in batches])
+    elif all(isinstance(batch, list) for batch in batches):
+        return [item for batch in batches for item in batch]
+    return batches

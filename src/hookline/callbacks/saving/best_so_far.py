@@ -1,0 +1,89 @@
+"""The best value of a metric so far, and the weights that had it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor
+
+from hookline.callbacks.saving.weights_file import copy_of
+from hookline.errors import MetricError, RegistrationError
+from hookline.records.direction import direction
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+
+class BestSoFar:
+    """Looks after each evaluation or, for a ``train/…`` metric, at the end of each epoch; ``who`` asks for it."""
+
+    def __init__(self, who: str, monitor: str, mode: Literal["min", "max"] | None, min_delta: float) -> None:
+        if min_delta < 0:
+            raise RegistrationError(f"{who}(min_delta={min_delta}): how much counts as better; 0 or more")
+        self.who, self.monitor, self.min_delta = who, monitor, min_delta
+        self.mode = direction(monitor, mode)
+        self.forget()
+
+    def forget(self) -> None:
+        """A new run begins: nothing of an earlier one counts."""
+        self.value: float | None = None
+        self.step = 0
+        self.weights: dict[str, Tensor] | None = None
+        """A copy, in main memory."""
+        self._epoch = 0
+        self._warned = self.has_looked = False
+
+    def look_after_eval(self, run: Run) -> bool:
+        """In ``on_eval_end``: whether these weights are the best so far."""
+        wanted = run.stage == "val" and run.entry_point == "fit" and not self.monitor.startswith("train/")
+        return wanted and self._look(run)
+
+    def look_after_epoch(self, run: Run) -> bool:
+        """In ``on_epoch_end``: the same."""
+        if not self.monitor.startswith("train/") or run.clock.epoch <= self._epoch:  # one that was cut short
+            return False
+        self._epoch = run.clock.epoch
+        return self._look(run)
+
+    def _look(self, run: Run) -> bool:
+        self.has_looked = True
+        if run.callbacks.lost(self.monitor):
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "%s sees no better value any more: the callback that logged %s is switched off",
+                    self.who,
+                    self.monitor,
+                )
+            return False
+        value = self._read(run)
+        if not math.isfinite(value) or not self._is_better(value):
+            return False
+        self.value, self.step, self.weights = value, run.clock.step, copy_of(run.model)
+        logger.info("the best %s so far: %.6g at step %d", self.monitor, value, self.step)
+        return True
+
+    def _read(self, run: Run) -> float:
+        value = run.metrics.get(self.monitor)
+        if not isinstance(value, float | int):
+            known = ", ".join(sorted(run.metrics)) or "none"
+            what = "which nobody logs" if value is None else "which is an array; monitor a number"
+            raise MetricError(f"{self.who} monitors {self.monitor!r}, {what}; there is {known}")
+        return value
+
+    def _is_better(self, value: float) -> bool:
+        if self.value is None:
+            return True
+        return value < self.value - self.min_delta if self.mode == "min" else value > self.value + self.min_delta
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.value, "best_step": self.step, "best_weights": self.weights, "epoch": self._epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.value, self.step, self.weights = state["best"], state["best_step"], state["best_weights"]
+        self._epoch = state["epoch"]

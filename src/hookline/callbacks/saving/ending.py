@@ -1,0 +1,26 @@
+"""How a fit has ended, as its last hook sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookline.errors import NotAvailableError
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+def has_returned(run: Run) -> bool:
+    """In ``on_teardown``: whether ``fit`` is about to return its result, and not to raise an error or leave."""
+    if run.entry_point not in ("fit", "train") or run.loop.requests.preempt is not None:
+        return False
+    try:
+        return not run.exception
+    except NotAvailableError:
+        return True
+
+
+def is_complete(run: Run) -> bool:
+    """The same, and nobody has pressed Ctrl-C: the run has come to its own end."""
+    stop = run.loop.requests.stop
+    return has_returned(run) and not (stop is not None and stop.interrupt)

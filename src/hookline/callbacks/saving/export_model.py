@@ -1,0 +1,252 @@
+"""``ExportModel``: the trained model as a file that runs without its source."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from hookline.callbacks.saving.atomic_file import replacing_with_others
+from hookline.callbacks.saving.best_so_far import BestSoFar
+from hookline.callbacks.saving.ending import is_complete
+from hookline.callbacks.saving.export_check import export
+from hookline.callbacks.saving.export_formats import FORMATS, Call, check_installed
+from hookline.callbacks.saving.run_paths import check_writable, place
+from hookline.callbacks.saving.weights_file import load_into
+from hookline.errors import HooklineWarning, RegistrationError, SetupError
+from hookline.events import Callback
+from hookline.events.line import Heard
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+ROWS = 8
+"""So many samples of a batch are kept at most."""
+
+
+class ExportModel(Callback):
+    """Writes ``model.pt2`` (or ``.onnx``, ``.ts``) into the run's folder when a fit is complete, and checks it.
+
+    ``format`` is ``"pt2"`` (``torch.export``), ``"onnx"`` (needs ``hookline[onnx]``) or ``"torchscript"`` (a trace).
+    The file is loaded again, ONNX in onnxruntime, and must give what the model gives, within ``tolerance``, for batches
+    of the size of the sample, of one, and of one more. The size of the batch may vary unless ``dynamic=False``.
+
+    **What.** The weights that ``fit`` gives back; with ``monitor`` those with its best value; with ``averaged`` those
+    that a prediction uses, if a callback such as ``EMA`` swaps others in. A copy of the model is exported, on the CPU
+    and in eval mode: the model itself stays as it is.
+
+    **Sample.** The first batch at hand: of an evaluation, or at the first interval of training. The model is called
+    with all but the last part of a tuple, with a dict by name, or with what ``inputs`` makes of the batch: a tensor, a
+    tuple, or a dict for arguments by name. ``module`` names a part of the model or task to export in its place.
+
+    **When it fails.** A model can defeat an exporter. So ``rehearse`` tries it once as soon as there is a sample, and
+    throws the file away. With ``on_error="raise"`` an error ends the run there; at the end it comes after all else is
+    saved. ``"warn"`` goes on without a file. After an error, a signal or Ctrl-C nothing is exported.
+
+    >>> import tempfile, torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trainer = Trainer(max_duration="1ep", folder=folder, callbacks=[ExportModel("torchscript")])
+    ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    ...     result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+    ...     exported = torch.jit.load(result.folder / "model.ts")
+    >>> exported(torch.zeros(5, 4)).shape
+    torch.Size([5, 3])
+    """
+
+    ranks = "zero"
+    after = ("SaveBest",)
+
+    def __init__(
+        self,
+        format: Literal["pt2", "onnx", "torchscript"] = "pt2",
+        *,
+        path: str | os.PathLike[str] | None = None,
+        monitor: str | None = None,
+        mode: Literal["min", "max"] | None = None,
+        averaged: bool = False,
+        inputs: Callable[[Any], Any] | None = None,
+        module: str = "",
+        dynamic: bool = True,
+        tolerance: float = 1e-4,
+        rehearse: bool = True,
+        on_error: Literal["raise", "warn"] = "raise",
+    ) -> None:
+        if format not in FORMATS:
+            raise RegistrationError(f"ExportModel(format={format!r}): use one of {', '.join(FORMATS)}")
+        if on_error not in ("raise", "warn"):
+            raise RegistrationError(f"ExportModel(on_error={on_error!r}): use 'raise' or 'warn'")
+        if not tolerance >= 0:
+            raise RegistrationError(f"ExportModel(tolerance={tolerance}): how far an output may be off; 0 or more")
+        if monitor is not None and averaged:
+            raise RegistrationError("ExportModel(monitor=…) has what was evaluated already: leave out averaged=True")
+        self.format = format
+        self.path = Path(f"model{FORMATS[format].suffix}" if path is None else path)
+        self.monitor = monitor
+        self.averaged = averaged
+        self.inputs = inputs
+        self.module = module
+        self.dynamic = dynamic
+        self.tolerance = tolerance
+        self.rehearse = rehearse
+        self.on_error = on_error
+        self._best = None if monitor is None else BestSoFar("ExportModel", monitor, mode, 0.0)
+        self.reads = ("weights", "*") if monitor is None else ("weights", "*", monitor)
+        self._sample: Call | None = None
+        self._file: Path | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._best is None else self._best.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._best is not None:
+            self._best.load_state_dict(state)
+
+    # -- when ----------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        self._sample = self._file = None
+        if run.entry_point not in ("fit", "train"):
+            return
+        if self._best is not None and run.clock.step == 0 and self._best.has_looked:
+            self._best.forget()
+        check_installed(self.format)
+        self._part(run.model)
+        if self.averaged and not _swaps(run):
+            raise SetupError("ExportModel(averaged=True): no callback of this run swaps weights in; add one like EMA()")
+        self._file = place(run, self.path, "ExportModel")
+        check_writable(self._file, "ExportModel")
+
+    def on_metrics_ready(self, run: Run) -> None:
+        self._take_sample(run)
+
+    def on_eval_batch_end(self, run: Run) -> None:
+        if run.entry_point == "fit":
+            self._take_sample(run)
+
+    def on_eval_end(self, run: Run) -> None:
+        if self._best is not None:
+            self._best.look_after_eval(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._best is not None:
+            self._best.look_after_epoch(run)
+
+    def on_teardown(self, run: Run) -> None:
+        sample, file, self._sample = self._sample, self._file, None
+        if not is_complete(run) or file is None or (sample is None and file.exists()):
+            return  # a run that was finished before has its file
+        with self._policy():
+            if sample is None:
+                raise SetupError(
+                    f"ExportModel({self.format!r}) has seen no batch, and needs one to call the model with"
+                )
+            with _averaged(run) if self.averaged else _nothing(), replacing_with_others(file) as fresh:
+                export(self.format, self._copy(run), sample, fresh, dynamic=self.dynamic, tolerance=self.tolerance)
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def _take_sample(self, run: Run) -> None:
+        if self._sample is not None or self._file is None:
+            return
+        with self._policy():
+            self._sample = self._call(run)
+            if self.rehearse:
+                with tempfile.TemporaryDirectory(prefix="hookline-export-") as folder:
+                    path = Path(folder) / self._file.name
+                    export(
+                        self.format, self._copy(run), self._sample, path, dynamic=self.dynamic, tolerance=self.tolerance
+                    )
+
+    def _call(self, run: Run) -> Call:
+        """How the model is called with the batch at hand; a copy, on the CPU."""
+        made = _inputs(run.batch) if self.inputs is None else self.inputs(run.batch)
+        args = () if isinstance(made, Mapping) else tuple(made) if isinstance(made, tuple | list) else (made,)
+        call = Call(args, dict(made) if isinstance(made, Mapping) else {}, 0)
+        first = next((tensor for tensor in call.tensors() if tensor.ndim), None)
+        if first is None:
+            raise SetupError("ExportModel: there is no tensor in the batch that the model could be called with")
+        call = Call(call.args, call.kwargs, len(first)).map(lambda tensor: tensor.detach().cpu().clone())
+        return call.of_size(min(max(call.rows, 2), ROWS))  # one sample alone would be taken for a constant
+
+    def _copy(self, run: Run) -> nn.Module:
+        """The part to export, as it is to be used."""
+        whole = deepcopy(run.model)
+        if self._best is not None and self._best.weights is not None:
+            load_into(whole, self._best.weights)
+        copied = self._part(whole).cpu().eval().requires_grad_(False)
+        for part in copied.modules():
+            part._compiled_call_impl = None  # what was compiled in place cannot be traced
+        return copied
+
+    def _part(self, model: nn.Module) -> nn.Module:
+        if self.module:
+            names = dict(model.named_modules())
+            if self.module not in names:
+                raise SetupError(
+                    f"ExportModel(module={self.module!r}): the model has no such part; it has {_listed(names)}"
+                )
+            part: nn.Module = names[self.module]
+            return part
+        if type(model).forward is not nn.Module.forward:
+            return model
+        inner: Any = getattr(model, "model", None)
+        if isinstance(inner, nn.Module):
+            return inner
+        raise SetupError(
+            f"ExportModel: {type(model).__qualname__} has no forward() and cannot be exported; name a part that has: "
+            f"module='…', one of {_listed(dict(model.named_children()))}"
+        )
+
+    @contextmanager
+    def _policy(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self.on_error == "raise":
+                raise
+            warnings.warn(f"nothing is exported: {error}", HooklineWarning, stacklevel=2)
+            self._file = None
+
+
+def _inputs(batch: Any) -> Any:
+    """As ``Trainer.fit`` calls a plain model."""
+    if isinstance(batch, tuple | list):
+        return tuple(batch[:1] if len(batch) <= 2 else batch[:-1])
+    return batch
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(repr(name) for name in list(names)[:12] if name) or "none"
+
+
+def _swaps(run: Run) -> list[Any]:
+    """The scopes of a prediction in which callbacks swap weights, with the run of each."""
+    heard = run.loop.line.fast.around_predict
+    return [pair for pair in heard if "weights" in getattr(pair[1].member.callback, "writes", ())]
+
+
+@contextmanager
+def _averaged(run: Run) -> Iterator[None]:
+    """The weights that a prediction would use."""
+    scopes, around = run.loop.scopes, Heard(_swaps(run))
+    around.event = "around_predict"
+    mark = len(scopes)
+    try:
+        scopes.enter(around)
+        yield
+    finally:
+        scopes.leave(mark)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,111 @@
+"""Columns of predictions as files: parquet, csv, npz."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookline.checkpoint.tensor_bytes import memory
+from hookline.errors import DataError, SetupError
+
+Columns = Mapping[str, Any]
+"""Tensors on the CPU, or lists, of one length."""
+Write = Callable[[Path, Columns], None]
+WIDEST = 1_000
+"""More columns than this in a csv file are a mistake."""
+
+
+def check_installed(format: str) -> None:
+    needs = {"parquet": ("pyarrow", "'hookline[parquet]'"), "npz": ("numpy", "numpy")}
+    package, install = needs.get(format, ("", ""))
+    if package and find_spec(package) is None:
+        raise SetupError(f"PredictionWriter(format={format!r}) needs {package}: pip install {install}")
+
+
+# -- parquet -------------------------------------------------------------------------------------
+
+
+def write_parquet(path: Path, columns: Columns) -> None:
+    """Each column keeps its type; a tensor with more dimensions is a column of lists of a fixed length."""
+    pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    parquet.write_table(pa.table({name: _arrow(value, pa) for name, value in columns.items()}), path)
+
+
+def _arrow(value: Any, pa: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return pa.array(value)
+    flat = _storable(value).contiguous().reshape(-1)
+    if flat.dtype is torch.bool:
+        found = pa.array(flat.tolist(), pa.bool_())
+    else:
+        kind = getattr(pa, str(flat.dtype).removeprefix("torch."))()
+        found = pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(bytes(memory(flat)))])
+    for size in reversed(value.shape[1:]):
+        found = pa.FixedSizeListArray.from_arrays(found, size) if size else pa.array([[]] * len(value))
+    return found
+
+
+def _storable(tensor: Tensor) -> Tensor:
+    """As a type that every format has."""
+    if tensor.is_complex():
+        raise DataError("complex numbers cannot be written; give their parts with columns=lambda run: {…}")
+    small_float = tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64)
+    return tensor.float() if small_float else tensor
+
+
+# -- csv -----------------------------------------------------------------------------------------
+
+
+def write_csv(path: Path, columns: Columns) -> None:
+    """One line a sample. A vector has a column for each of its numbers, ``logits.0``; a larger part is JSON."""
+    texts: dict[str, list[Any]] = {}
+    for name, value in columns.items():
+        texts |= _texts(name, value)
+    if len(texts) > WIDEST:
+        raise DataError(
+            f"PredictionWriter(format='csv'): {len(texts):,} columns; use format='parquet' or 'npz', or choose with "
+            f"columns=lambda run: {{…}}"
+        )
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(texts)
+        writer.writerows(zip(*texts.values(), strict=True))
+
+
+def _texts(name: str, value: Any) -> dict[str, list[Any]]:
+    if not isinstance(value, Tensor):
+        return {name: [json.dumps(its) if isinstance(its, list | tuple | dict) else its for its in value]}
+    rows = _storable(value)
+    if rows.ndim == 1:
+        return {name: rows.tolist()}
+    if rows.ndim == 2:
+        return {f"{name}.{index}": column.tolist() for index, column in enumerate(rows.unbind(1))}
+    return {name: [json.dumps(row.tolist()) for row in rows]}
+
+
+# -- npz -----------------------------------------------------------------------------------------
+
+
+def write_npz(path: Path, columns: Columns) -> None:
+    """One array a column, as ``numpy.load`` reads it; no pickle."""
+    np = import_module("numpy")
+    arrays = {
+        name: _storable(value).numpy() if isinstance(value, Tensor) else np.asarray(value)
+        for name, value in columns.items()
+    }
+    for name, array in arrays.items():
+        if array.dtype == object:
+            raise DataError(f"PredictionWriter(format='npz'): {name!r} is no array of numbers or texts; leave it out")
+    with path.open("wb") as file:  # savez would add a suffix to a path
+        np.savez(file, **arrays)
+
+
+FORMATS: Mapping[str, Write] = {"parquet": write_parquet, "csv": write_csv, "npz": write_npz}

@@ -1,0 +1,113 @@
+"""Predictions in parts: which are written, and where one that was killed goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.utils.data import DataLoader
+
+from hookline.callbacks.saving.atomic_file import replacing, write_parts
+from hookline.callbacks.saving.prediction_formats import Columns, Write
+from hookline.callbacks.saving.weights_file import tensors_of
+from hookline.checkpoint.tensor_bytes import memory, on_cpu_in_order
+
+logger = logging.getLogger("hookline")
+
+PROGRESS = "progress.json"
+
+
+class Parts:
+    """A folder with files ``part-<first index>`` and a record of how far they go.
+
+    The record is written after each part. A part that is not in it was not finished, and is written again.
+    """
+
+    def __init__(self, folder: Path, suffix: str, write: Write, about: dict[str, Any]) -> None:
+        self._folder, self._suffix, self._write, self._about = folder, suffix, write, about
+        self.batches = self.rows = 0
+        """What is written."""
+
+    def begin(self) -> None:
+        """Go on with a prediction of the same weights that was left, or remove what is there."""
+        found = self._read()
+        if found is not None and not found["complete"] and found["about"] == self._about:
+            self.batches, self.rows = found["batches"], found["rows"]
+            logger.info("going on with the predictions in %s after %d batches", self._folder, self.batches)
+            return
+        if found is not None and not found["complete"]:
+            logger.warning("the predictions in %s were left by another model or loader; begun anew", self._folder)
+        (self._folder / PROGRESS).unlink(missing_ok=True)  # first: parts without it are not gone on with
+        for path in self._folder.glob(f"part-*{self._suffix}"):
+            path.unlink()
+
+    def add(self, columns: Columns, rows: int, batches: int, *, complete: bool = False) -> None:
+        """One more part; the last one if it makes them ``complete``."""
+        with replacing(self._folder / f"part-{self.rows:010d}{self._suffix}") as fresh:
+            self._write(fresh, columns)
+        self.rows += rows
+        self.batches += batches
+        self._note(complete=complete)
+
+    def end(self) -> None:
+        self._note(complete=True)
+
+    def _note(self, *, complete: bool) -> None:
+        facts = {"complete": complete, "batches": self.batches, "rows": self.rows, "about": self._about}
+        write_parts(self._folder / PROGRESS, [json.dumps(facts).encode()])
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads((self._folder / PROGRESS).read_bytes())
+            sizes = found["batches"] + found["rows"]
+            return found if isinstance(sizes, int) and {"complete", "about"} <= found.keys() else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+class Rest:
+    """A loader that leaves out the first batches, as many as are written when it is iterated over."""
+
+    def __init__(self, loader: Any, skip: Callable[[], int]) -> None:
+        self.loader = loader
+        self._skip = skip
+
+    def __iter__(self) -> Iterator[Any]:
+        loader, skip = self.loader, self._skip()
+        if skip and type(loader) is DataLoader and loader.batch_sampler is not None:
+            yield from _without(loader, skip)  # what is left out is not even read
+        else:
+            yield from islice(iter(loader), skip, None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+def _without(loader: DataLoader[Any], skip: int) -> Iterator[Any]:
+    batches: Any = list(islice(iter(loader.batch_sampler or ()), skip, None))
+    yield from DataLoader(
+        loader.dataset,
+        batch_sampler=batches,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+    )
+
+
+def fingerprint(model: nn.Module) -> str:
+    """The same for the same weights."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors_of(model).items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(memory(on_cpu_in_order(tensor)))
+    return digest.hexdigest()

@@ -1,0 +1,284 @@
+"""``PredictionWriter``: what a model predicts, as files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from hookline.callbacks.saving.atomic_file import replacing
+from hookline.callbacks.saving.batch_parts import leaves
+from hookline.callbacks.saving.prediction_formats import FORMATS, Columns, Write, check_installed
+from hookline.callbacks.saving.prediction_parts import Parts, Rest, fingerprint
+from hookline.callbacks.saving.run_paths import check_writable, place
+from hookline.errors import DataError, NotAvailableError, RegistrationError, SetupError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+STAGES = ("predict", "val", "test")
+SHUFFLED = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+class PredictionWriter(Callback):
+    """Writes predictions to ``predictions/`` in the run's folder: one row a sample, with its index, in order.
+
+    ``interval="epoch"`` keeps them in memory and writes one file at the end: ``predict.parquet``. ``"batch"`` writes
+    as it goes: ``predict/part-0000000000.parquet`` and so on, each named by its first index, one for every
+    ``batches_per_file`` batches. Every file is there whole or not at all. ``format`` is ``"parquet"`` (needs
+    ``hookline[parquet]``), ``"csv"``, ``"npz"``, or a function that is called with a path and the columns.
+
+    **Columns.** ``index``, the place in the loader's order; then a tensor as ``prediction``, a dict by its keys, a
+    tuple as ``prediction.0``, ``prediction.1``. ``columns`` is a function of ``run`` that gives others:
+    ``lambda run: {"id": run.batch["id"], "label": run.outputs.argmax(1)}``; ``index`` one that gives other indices. A
+    loader that shuffles needs it: a place in its order says nothing.
+
+    **After a kill.** A prediction with ``interval="batch"`` that was left goes on if it is started again with the same
+    folder, weights and loader: what is written is not written again. With ``trainer.predict(model,
+    writer.rest(loader))`` it is not computed again either, and ``predict`` gives back the rest. A prediction that was
+    complete, or was one of other weights, is begun anew.
+
+    **Evaluations**, if ``stages`` has ``"val"`` or ``"test"``: ``val-step-00000500.parquet``, of what ``run.outputs``
+    was; with named loaders ``val-<name>-step-…``. One that is left before its end leaves no file.
+
+    >>> import tempfile, torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     writer = PredictionWriter(format="csv", columns=lambda run: {"label": run.outputs.argmax(1)})
+    ...     found = Trainer(folder=folder, callbacks=[writer]).predict(TinyModel(), tiny_data(batches=2, batch_size=2))
+    ...     print(Path(folder, "predictions", "predict.csv").read_text().split())
+    ['index,label', '0,2', '1,2', '2,2', '3,2']
+    """
+
+    reads = ("weights",)
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] = "predictions",
+        *,
+        interval: Literal["batch", "epoch"] = "epoch",
+        format: str | Callable[[Path, Mapping[str, Any]], None] = "parquet",
+        suffix: str | None = None,
+        stages: str | Iterable[str] = ("predict",),
+        columns: Callable[[Run], Mapping[str, Any]] | None = None,
+        index: Callable[[Run], Any] | None = None,
+        batches_per_file: int = 1,
+    ) -> None:
+        if interval not in ("batch", "epoch"):
+            raise RegistrationError(f"PredictionWriter(interval={interval!r}): use 'batch' or 'epoch'")
+        if isinstance(format, str) and format not in FORMATS:
+            raise RegistrationError(
+                f"PredictionWriter(format={format!r}): use {', '.join(map(repr, FORMATS))}, or a function of a path "
+                f"and the columns"
+            )
+        self.stages = (stages,) if isinstance(stages, str) else tuple(stages)
+        if not self.stages or set(self.stages) - set(STAGES):
+            raise RegistrationError(f"PredictionWriter(stages={stages!r}): choose from {', '.join(STAGES)}")
+        if not isinstance(batches_per_file, int) or isinstance(batches_per_file, bool) or batches_per_file < 1:
+            raise RegistrationError(f"PredictionWriter(batches_per_file={batches_per_file!r}): give 1 or more")
+        self.dirpath = Path(dirpath)
+        self.interval = interval
+        self.format = format
+        self.suffix = suffix if suffix is not None else f".{format}" if isinstance(format, str) else ""
+        self.columns = columns
+        self.index = index
+        self.batches_per_file = batches_per_file
+        self._forget()
+
+    def _forget(self) -> None:
+        self._target: Path | None = None
+        self._parts: Parts | None = None
+        self._kept: list[dict[str, Any]] = []
+        self._length: int | None = None
+        self._rows = self._batches = 0
+        """Of the prediction that is under way, what is written included."""
+
+    def rest(self, loader: Any) -> Rest:
+        """The batches of a loader that an earlier prediction into this folder has not written; for ``predict``."""
+        return Rest(loader, lambda: 0 if self._parts is None else self._parts.batches)
+
+    # -- when ----------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        self._forget()
+        if isinstance(self.format, str):
+            check_installed(self.format)
+        check_writable(place(run, self.dirpath, "PredictionWriter") / "file", "PredictionWriter")
+
+    def on_predict_start(self, run: Run) -> None:
+        if "predict" in self.stages:
+            self._begin(run, "predict", run.loaders.get("predict"))
+
+    def on_predict_batch_end(self, run: Run) -> None:
+        if "predict" in self.stages:
+            self._add(run)
+
+    def on_predict_end(self, run: Run) -> None:
+        if "predict" in self.stages:
+            self._end()
+
+    def on_eval_loader_start(self, run: Run) -> None:
+        if run.stage in self.stages:
+            name = "" if run.loader_name is None else f"-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.loader_name)}"
+            self._begin(run, f"{run.stage}{name}-step-{run.clock.step:08d}", _loader(run))
+
+    def on_eval_batch_end(self, run: Run) -> None:
+        if run.stage in self.stages:
+            self._add(run)
+
+    def on_eval_loader_end(self, run: Run) -> None:
+        if run.stage in self.stages:
+            self._end()
+
+    def on_teardown(self, run: Run) -> None:
+        self._forget()
+
+    # -- how -----------------------------------------------------------------------------------
+
+    def _begin(self, run: Run, name: str, loader: Any) -> None:
+        self._forget()
+        shuffles = isinstance(getattr(loader, "sampler", None), SHUFFLED)
+        if shuffles and self.index is None:
+            raise SetupError(
+                "PredictionWriter: the loader shuffles, so a place in its order says nothing; give shuffle=False, or "
+                "index=lambda run: run.batch['id']"
+            )
+        share = f"-rank{run.rank}" if run.world_size > 1 else ""
+        self._target = place(run, self.dirpath, "PredictionWriter") / f"{name}{share}"
+        self._length = _length(run, loader)
+        if self.interval == "epoch":
+            return
+        about = {"weights": fingerprint(run.model), "length": self._length, "per_file": self.batches_per_file}
+        if shuffles:
+            about["order"] = run.started.isoformat()  # another order the next time: never gone on with
+        self._parts = Parts(self._target, self.suffix, self._write, about)
+        self._parts.begin()
+        if isinstance(loader, Rest):
+            self._batches, self._rows = self._parts.batches, self._parts.rows
+
+    def _add(self, run: Run) -> None:
+        if self._target is None:  # it has joined in the middle
+            return
+        columns, rows = self._columns(run)
+        self._batches += 1
+        self._rows += rows
+        if self._parts is not None and self._batches <= self._parts.batches:  # written before
+            if self._batches == self._parts.batches and self._rows != self._parts.rows:
+                raise DataError(
+                    f"PredictionWriter: {self._target} has {self._parts.rows} rows of {self._batches} batches, and now "
+                    f"they are {self._rows}: the loader is another one; remove the folder to begin anew"
+                )
+            return
+        self._kept.append(columns)
+        is_full = len(self._kept) == self.batches_per_file or self._batches == self._length
+        if self._parts is not None and is_full:
+            self._write_part(self._parts)
+
+    def _write_part(self, parts: Parts) -> None:
+        is_last = self._batches == self._length
+        parts.add(_joined(self._kept), self._rows - parts.rows, len(self._kept), complete=is_last)
+        self._kept = []
+
+    def _end(self) -> None:
+        is_whole = self._length is None or self._batches >= self._length  # else it was left
+        if self._target is not None and is_whole:
+            if self._parts is None:
+                with replacing(self._target.with_name(f"{self._target.name}{self.suffix}")) as fresh:
+                    self._write(fresh, _joined(self._kept))
+            else:
+                if self._kept:
+                    self._write_part(self._parts)
+                self._parts.end()
+        self._forget()
+
+    def _write(self, path: Path, columns: Columns) -> None:
+        write: Write = FORMATS[self.format] if isinstance(self.format, str) else self.format
+        write(path, columns)
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def _columns(self, run: Run) -> tuple[dict[str, Any], int]:
+        """The columns of a batch, on the CPU, and how many rows they have."""
+        found = dict(leaves(self.columns(run) if self.columns else _outputs(run), ""))
+        found = {name or "prediction": value for name, value in found.items()}
+        if not self.columns:
+            found = {f"prediction.{name}" if name[0].isdigit() else name: value for name, value in found.items()}
+        columns = {name: _column(name, value) for name, value in found.items()}
+        sizes = {name: len(value) for name, value in columns.items()}
+        if len(set(sizes.values())) != 1:
+            listed = ", ".join(f"{name} has {size}" for name, size in sizes.items()) or "there are none"
+            raise DataError(
+                f"PredictionWriter: each column needs one value a sample, and {listed}; choose with columns="
+            )
+        rows = next(iter(sizes.values()))
+        index = torch.arange(self._rows, self._rows + rows) if self.index is None else self.index(run)
+        index = _column("index", index)
+        if len(index) != rows:
+            raise DataError(f"PredictionWriter(index=…) gave {len(index)} for {rows} samples; give one for each")
+        return {"index": index, **columns}, rows
+
+
+def _column(name: str, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if not value.ndim:
+            raise DataError(f"PredictionWriter: {name!r} is one number for all of a batch; choose with columns=")
+        return value.detach().cpu()
+    if hasattr(value, "__array__"):
+        return torch.as_tensor(value)
+    if isinstance(value, list):
+        return value
+    raise DataError(f"PredictionWriter: {name!r} is a {type(value).__name__}; give a tensor, or a list of texts")
+
+
+def _joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of all batches, one below the other."""
+    names = list(batches[0])
+    for batch in batches:
+        if list(batch) != names:
+            raise DataError(f"PredictionWriter: the columns of one batch are {names}, of another {list(batch)}")
+    return {name: _stacked(name, [batch[name] for batch in batches]) for name in names}
+
+
+def _stacked(name: str, values: list[Any]) -> Any:
+    if not isinstance(values[0], Tensor):
+        return [item for value in values for item in value]
+    if len({value.shape[1:] for value in values}) > 1:
+        shapes = ", ".join(sorted({str(tuple(value.shape[1:])) for value in values}))
+        raise DataError(
+            f"PredictionWriter: {name!r} has rows of several shapes ({shapes}); give it as a list: "
+            f"columns=lambda run: {{{name!r}: run.outputs.tolist()}}"
+        )
+    return torch.cat(values)
+
+
+def _outputs(run: Run) -> Any:
+    try:
+        return run.outputs
+    except NotAvailableError as error:
+        raise SetupError(
+            "PredictionWriter finds no outputs: let eval_batch return {'loss': …, 'outputs': …}, set run.outputs in "
+            "your own loop, or give columns=lambda run: {…}"
+        ) from error
+
+
+def _loader(run: Run) -> Any:
+    loaders = run.loaders.get(run.stage)
+    return loaders.get(run.loader_name) if isinstance(loaders, Mapping) else loaders
+
+
+def _length(run: Run, loader: Any) -> int | None:
+    """How many batches there are, where that can be known."""
+    try:
+        length = len(loader.loader if isinstance(loader, Rest) else loader)
+    except (TypeError, NotImplementedError):
+        return None
+    limit = getattr(run.loop, "limits", {}).get(run.stage)
+    return length if limit is None else min(length, limit)

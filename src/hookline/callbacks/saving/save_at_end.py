@@ -1,0 +1,227 @@
+"""``SaveAtEnd``: everything that one wants to have of a finished run, in one folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from hookline.callbacks.saving.atomic_file import write_parts
+from hookline.callbacks.saving.batch_parts import labels_of, leaves, together
+from hookline.callbacks.saving.ending import is_complete
+from hookline.callbacks.saving.run_paths import check_writable, place
+from hookline.callbacks.saving.source_snapshot import check_paths, packed, script
+from hookline.callbacks.saving.weights_file import copy_of, write_weights
+from hookline.errors import NotAvailableError, RegistrationError, SetupError
+from hookline.events import Callback
+from hookline.records.plain import plain, public
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+STAGES = ("val", "test", "train")
+USUAL = ("val", "test")
+
+
+class SaveAtEnd(Callback):
+    """Writes the final model and what belongs to it into ``final/`` in the run's folder, when a fit is complete.
+
+    - ``model.safetensors``: the weights that ``fit`` gives back, also if a ``SaveBest`` has just loaded them;
+    - ``predictions-val.safetensors``, ``predictions-test.safetensors``: what this model predicts, as ``predictions``,
+      and the true ``labels``, in the order of the loader; parts of a dict or tuple are ``predictions.logits``,
+      ``predictions.0``. What is no tensor, such as texts, is in a ``.json`` file of the same name;
+    - ``metrics.json``: the last value of each metric, and the history; why the run stopped;
+    - ``settings.json``: ``config``, names, how long; without secrets;
+    - ``source.zip``: the script as it was when the run began. It is not searched for secrets.
+
+    ``predictions`` are the loaders to predict, of ``"val"``, ``"test"`` and ``"train"``; by default those of the first
+    two that the run has, if its task can predict. ``labels`` takes them out of a batch; by default they are the last
+    part of a tuple, or ``"labels"``, ``"target"``, ``"y"`` of a dict. ``source`` are more files and folders to pack, or
+    ``False``. After an error, a signal or Ctrl-C nothing is written: the run has not come to its end.
+
+    >>> import tempfile, torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trainer = Trainer(max_duration="1ep", folder=folder, callbacks=[SaveAtEnd(source=False)])
+    ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    ...     print(sorted(path.name for path in result.folder.glob("final/*")))
+    ['metrics.json', 'model.safetensors', 'predictions-val.safetensors', 'settings.json']
+    """
+
+    ranks = "zero"
+    reads = ("weights", "*")
+    """It runs last, when all others have put into the model and logged what they want."""
+    after = ("SaveBest",)
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] = "final",
+        *,
+        predictions: str | Iterable[str] | None = None,
+        labels: Callable[[Any], Any] | None = None,
+        source: bool | str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = True,
+    ) -> None:
+        if predictions is not None:
+            predictions = (predictions,) if isinstance(predictions, str) else tuple(predictions)
+            if wrong := [stage for stage in predictions if stage not in STAGES]:
+                raise RegistrationError(f"SaveAtEnd(predictions={wrong[0]!r}): use one of {', '.join(STAGES)}")
+        self.dirpath = Path(dirpath)
+        self.predictions = predictions
+        self.labels = labels_of if labels is None else labels
+        self.source = source if isinstance(source, bool) else _paths(source)
+        self._packed = b""
+
+    def on_setup(self, run: Run) -> None:
+        self._packed = b""
+        if run.entry_point not in ("fit", "train"):
+            return
+        check_writable(place(run, self.dirpath, "SaveAtEnd") / "model.safetensors", "SaveAtEnd")
+        if self.predictions:
+            if not _can_predict(run):
+                raise SetupError(
+                    f"SaveAtEnd(predictions={self.predictions!r}) needs a task with predict_batch(run, batch); "
+                    f"add one, or leave out predictions"
+                )
+            if missing := [stage for stage in self.predictions if stage not in run.loaders]:
+                known = ", ".join(run.loaders) or "none"
+                raise SetupError(f"SaveAtEnd(predictions={missing[0]!r}): this run has no such loader; it has {known}")
+        self._packed = self._pack()
+
+    def _pack(self) -> bytes:
+        """Now: the files may be edited while the run goes on."""
+        if self.source is False:
+            return b""
+        first, more = script(), () if self.source is True else self.source
+        if first is None and not more:
+            logger.info("SaveAtEnd packs no source: there is no script; give source=…")
+            return b""
+        check_paths(more, "SaveAtEnd")
+        return packed([*([first] if first else []), *more])
+
+    def on_teardown(self, run: Run) -> None:
+        if not is_complete(run):
+            return
+        folder = place(run, self.dirpath, "SaveAtEnd")
+        write_weights(folder / "model.safetensors", copy_of(run.model), {"step": str(run.clock.step)})
+        for name, loader in self._loaders(run):
+            self._write_predictions(run, folder / f"predictions-{name}", loader)
+        if self._packed:
+            write_parts(folder / "source.zip", [self._packed])
+        _write_json(folder / "settings.json", _settings(run))
+        _write_json(folder / "metrics.json", _metrics(run))
+
+    # -- predictions ---------------------------------------------------------------------------
+
+    def _loaders(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """The loaders to predict, by the name of their file."""
+        wanted = USUAL if self.predictions is None else self.predictions
+        if not _can_predict(run):
+            return
+        for stage in wanted:
+            loaders = run.loaders.get(stage)
+            named = loaders if isinstance(loaders, Mapping) else {None: loaders}
+            for name, loader in named.items():
+                if loader is not None and hasattr(loader, "__next__"):
+                    logger.warning("SaveAtEnd: the %s loader is used up, so it is not predicted", stage)
+                elif loader is not None:
+                    yield stage if name is None else f"{stage}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', str(name))}", loader
+
+    def _write_predictions(self, run: Run, path: Path, loader: Any) -> None:
+        seen = _Seen(loader, self.labels)
+        found = dict(leaves(run.predict(seen), "predictions"))
+        if any(label is not None for label in seen.labels):
+            found |= {name: together(batches) for name, batches in _columns(seen.labels).items()}
+        tensors = {key: value.detach().cpu() for key, value in found.items() if isinstance(value, Tensor)}
+        rest = {key: value for key, value in found.items() if key not in tensors}
+        if tensors:
+            write_weights(path.with_name(f"{path.name}.safetensors"), tensors)
+        if rest:
+            _write_json(path.with_name(f"{path.name}.json"), {key: _listed(value) for key, value in rest.items()})
+
+
+class _Seen:
+    """A loader that notes the labels of what it gives: a second pass could be in another order."""
+
+    def __init__(self, loader: Any, labels: Callable[[Any], Any]) -> None:
+        self._loader = loader
+        self._labels = labels
+        self.labels: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        self.labels = []
+        for batch in self._loader:
+            self.labels.append(self._labels(batch))
+            yield batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _columns(labels: list[Any]) -> dict[str, list[Any]]:
+    """By name, for labels that are dicts or tuples."""
+    columns: dict[str, list[Any]] = {}
+    for batch in labels:
+        for name, value in leaves(batch, "labels"):
+            columns.setdefault(name, []).append(value)
+    return columns
+
+
+def _listed(value: Any) -> Any:
+    """Tensors as lists of numbers, for JSON."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().tolist()
+    if isinstance(value, list | tuple):
+        return [_listed(its) for its in value]
+    return plain(value)
+
+
+# -- facts ---------------------------------------------------------------------------------------
+
+
+def _paths(source: Any) -> tuple[Path, ...]:
+    return tuple(map(Path, (source,) if isinstance(source, str | os.PathLike) else source))
+
+
+def _can_predict(run: Run) -> bool:
+    try:
+        return hasattr(run.task, "predict_batch")
+    except NotAvailableError:  # an own loop
+        return False
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {
+        "project": run.project,
+        "name": run.name,
+        "started": run.started.isoformat(timespec="seconds"),
+        "max_duration": None if run.max_duration is None else str(run.max_duration),
+        "model": type(run.model).__qualname__,
+        "callbacks": public([repr(callback) for callback in run.callbacks]),
+        "config": public(run.config),
+    }
+
+
+def _metrics(run: Run) -> dict[str, Any]:
+    clock, history = run.clock, run.history
+    return {
+        "step": clock.step,
+        "epoch": clock.epoch,
+        "seconds": clock.seconds,
+        "stop_reason": public(run.loop.stop_reason()),
+        "metrics": plain(dict(run.metrics)),
+        "history": {name: {"steps": plain(history.steps(name)), "values": plain(history[name])} for name in history},
+    }
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_parts(path, [json.dumps(content, indent=2, allow_nan=False).encode(), b"\n"])

@@ -1,0 +1,203 @@
+"""``SaveBest``: the best weights of a run as one file, and in the model at its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor, nn
+
+from hookline.callbacks.saving.best_so_far import BestSoFar
+from hookline.callbacks.saving.ending import has_returned
+from hookline.callbacks.saving.run_paths import check_writable, place
+from hookline.callbacks.saving.weights_file import copy_of, load_into, write_weights
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+
+class SaveBest(Callback):
+    """Writes the weights with the best ``monitor`` to one file, ``best.safetensors`` in the run's folder.
+
+    It decides after each evaluation, or, for a ``train/…`` metric, at the end of each epoch. A value counts as better
+    if it is so by more than ``min_delta``; one that is not finite never does. What was evaluated is what is saved: if
+    an ``EMA`` had its average in the model, the file holds the average. The file is replaced in one step, and its
+    metadata has the step and the value. ``mode`` may be left out where the name says it (``loss``, ``acc``, …).
+
+    With ``load_best`` the model has the best weights when ``fit`` returns, also after Ctrl-C, and the test at the end
+    of ``fit`` is made with them. They are loaded last of all: the final checkpoint has the weights of the last step.
+    A further ``fit`` of the same trainer goes on from those, too, unless you have changed the weights between.
+
+    ``best``, ``best_step`` and the weights are a part of every checkpoint, so that a run that goes on from any of
+    them has the best of its own past, and not a file of steps that are taken back. This costs the memory of one copy,
+    and makes checkpoints larger by the size of the model.
+
+    >>> import tempfile, torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     best = SaveBest("val/loss")
+    ...     trainer = Trainer(max_duration="3ep", folder=folder, callbacks=[best])
+    ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    ...     print((result.folder / "best.safetensors").exists(), best.best_step)
+    True 12
+    """
+
+    after = ("EMA", "SWA", "EarlyStopping", "LoadWeights", "Pruning", "QuantizationAwareTraining")
+    """Of all that put weights into the model at the end, this one is the last."""
+
+    def __init__(
+        self,
+        monitor: str = "val/loss",
+        *,
+        mode: Literal["min", "max"] | None = None,
+        path: str | os.PathLike[str] = "best.safetensors",
+        load_best: bool = True,
+        min_delta: float = 0.0,
+    ) -> None:
+        if Path(path).suffix != ".safetensors":
+            raise RegistrationError(f"SaveBest(path={str(path)!r}): it writes safetensors; give '….safetensors'")
+        self._best = BestSoFar("SaveBest", monitor, mode, min_delta)
+        self.monitor = monitor
+        self.mode = self._best.mode
+        self.path = Path(path)
+        self.load_best = load_best
+        self.reads = (monitor, "weights")
+        self.writes = ("weights",) if load_best else ()
+        self._last: _Last | None = None
+        self._swap = ExitStack()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._best.forget()
+        self._file: Path | None = None
+        self._on_disk: tuple[float | None, int] | None = None
+        """Value and step of what this process has written."""
+        self._is_trained = False
+
+    @property
+    def best(self) -> float | None:
+        """The best value so far; ``None`` before the first."""
+        return self._best.value
+
+    @property
+    def best_step(self) -> int:
+        return self._best.step
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._best.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._best.load_state_dict(state)
+
+    # -- when ----------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        if run.entry_point not in ("fit", "train"):
+            return
+        if run.clock.step == 0 and self._best.has_looked:  # in another run; a state that was loaded stays
+            self._forget()
+        self._is_trained = False
+        self._file = place(run, self.path, "SaveBest")
+        check_writable(self._file, "SaveBest")
+        last, self._last = self._last, None
+        if last is not None and run.clock.step:
+            last.put_back(run.model)
+
+    def on_model_ready(self, run: Run) -> None:
+        self._write_if_other(run)  # after a resume
+
+    def on_rollback(self, run: Run) -> None:
+        self._write_if_other(run)
+
+    def on_eval_end(self, run: Run) -> None:
+        if self._best.look_after_eval(run):
+            self._write_if_other(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._best.look_after_epoch(run):
+            self._write_if_other(run)
+
+    def on_train_end(self, run: Run) -> None:
+        self._is_trained = True
+
+    def around_eval(self, run: Run) -> Iterator[None]:
+        """The test at the end is that of the model that is given back."""
+        is_last = run.stage == "test" and run.entry_point == "fit" and self._is_trained
+        weights = self._best.weights
+        if not (is_last and self.load_best and weights is not None):
+            yield
+            return
+        with self._swapped(run, weights):
+            yield
+
+    def on_fit_end(self, run: Run) -> None:
+        """From here on the model has the best weights; the final checkpoint knows of the swap, and saves the last."""
+        self._write_if_other(run)
+        stop = run.loop.requests.stop
+        goes_on = stop is not None and stop.goes_on  # it may be measured yet
+        if self.best is None and self._is_trained and not goes_on:
+            logger.warning("SaveBest has saved nothing: there was no finite %s to decide on in this run", self.monitor)
+        if self.load_best and self._best.weights is not None:
+            self._swap.enter_context(self._swapped(run, self._best.weights))
+
+    def on_teardown(self, run: Run) -> None:
+        self._swap.close()
+        if self.load_best and self._best.weights is not None and has_returned(run):
+            last = _Last(run.model)
+            load_into(run.model, self._best.weights)
+            last.note(run.model)
+            self._last = last
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def _swapped(self, run: Run, weights: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+        own = {name for name, _ in (*run.model.named_parameters(), *run.model.named_buffers())}
+        return run.swap_weights({name: value for name, value in weights.items() if name in own})
+
+    def _write_if_other(self, run: Run) -> None:
+        """The file holds what the state says, also after a resume or a rollback."""
+        now = (self.best, self.best_step)
+        if self._file is None or self._best.weights is None or self._on_disk == now or run.rank:
+            return
+        notes = {"step": str(self.best_step), "monitor": self.monitor, "value": repr(self.best)}
+        write_weights(self._file, self._best.weights, notes)
+        self._on_disk = now
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of it belongs to no model."""
+        return {**self.__dict__, "_last": None, "_swap": ExitStack()}
+
+
+class _Last:
+    """The weights of the last step, for a fit that goes on after the best ones were loaded."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = weakref.ref(model)
+        self._weights = copy_of(model)
+        self._version: tuple[tuple[int, int], ...] = ()
+
+    def note(self, model: nn.Module) -> None:
+        """How the model looks with the best weights."""
+        self._version = _version(model)
+
+    def put_back(self, model: nn.Module) -> None:
+        """Into the same model, if nobody has touched it."""
+        if self._model() is model and _version(model) == self._version:
+            load_into(model, self._weights)
+        else:
+            logger.info("SaveBest leaves the weights as they are: they were changed since the last fit")
+
+
+def _version(model: nn.Module) -> tuple[tuple[int, int], ...]:
+    return tuple((tensor.data_ptr(), tensor._version) for tensor in (*model.parameters(), *model.buffers()))

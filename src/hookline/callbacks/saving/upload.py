@@ -1,0 +1,213 @@
+"""``Upload``: the run's folder at another place, while it trains."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from hookline.callbacks.saving.remote_folder import RemoteFolder, check_address
+from hookline.callbacks.saving.upload_queue import UploadQueue, UploadReport
+from hookline.checkpoint.lock import NAME as LOCK
+from hookline.checkpoint.names import MANIFEST, is_ours
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+from hookline.progress import Duration, Schedule
+from hookline.records.redact import redact_text
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+LIVE = ("metrics.jsonl", "log.txt", "run.json")
+"""What grows while a run trains."""
+WAIT_AFTER_SIGNAL = 10.0
+"""Seconds at most, when the system wants the process to leave."""
+
+
+class Upload(Callback):
+    """Copies the run's folder to ``<to>/<project>/<name>/``, at any address of fsspec, in the background.
+
+    ``to`` is ``"s3://bucket/runs"``, ``"gs://…"``, ``"sftp://…"``, a folder: whatever fsspec has, with ``options`` for
+    it, such as ``{"endpoint_url": "http://…"}``. It needs ``hookline[upload]``, and for S3 ``hookline[s3]``.
+
+    **When.** A checkpoint when it is committed, its manifest last, so that there too it is whole or none;
+    ``metrics.jsonl``, ``log.txt`` and ``run.json`` each ``every`` so much; everything when the fit ends, on every way
+    out. ``files`` are patterns for what is uploaded, such as ``("checkpoints/*", "metrics.jsonl")``; ``exclude`` for
+    what is not. What is hidden or not finished is never uploaded, and nothing is deleted there.
+
+    **Training never waits.** One thread uploads one file at a time. What fails is tried again after 1, 4, 15 and 60
+    seconds, then left, and tried once more at the end. At most ``queue`` items wait; beyond that the oldest are left
+    for the end. The end of the run waits ``wait`` seconds at most, after a signal 10. What was not uploaded is named
+    in the log then, with the reason; ``report`` has it, too. It is optional: whatever happens, the run goes on.
+
+    **After a resume** nothing is sent again that is there: a checkpoint with the same manifest, another file with the
+    same size that is not older.
+
+    >>> import tempfile, torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
+    ...     trainer = Trainer(max_duration="1ep", folder=here, name="digits/first", callbacks=[Upload(there)])
+    ...     result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    ...     print(sorted(path.name for path in Path(there, "digits/first").iterdir()))
+    ['events.jsonl', 'metrics.jsonl', 'run.json']
+    """
+
+    optional = True
+    ranks = "zero"
+    reads = ("*",)
+    """It runs last, when the others have written what they write."""
+
+    def __init__(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        files: str | Iterable[str] = ("*",),
+        exclude: str | Iterable[str] = (),
+        every: str | Duration = "5m",
+        queue: int = 100,
+        wait: float = 60.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(queue, int) or isinstance(queue, bool) or queue < 1:
+            raise RegistrationError(f"Upload(queue={queue!r}): how many items may wait; 1 or more")
+        if not wait >= 0:
+            raise RegistrationError(f"Upload(wait={wait!r}): seconds to wait at the end; 0 or more")
+        self.to = check_address(os.fspath(to))
+        self.files = (files,) if isinstance(files, str) else tuple(files)
+        self.exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+        self.every = Duration.parse(every)
+        self.queue = queue
+        self.wait = wait
+        self.options = dict(options or {})
+        self.report: UploadReport | None = None
+        """What became of the files of the last fit."""
+        self._queue: UploadQueue | None = None
+        self._schedule: Schedule | None = None
+        self._hooked: tuple[Any, Any] | None = None
+        """The record of a run, and what it called before."""
+
+    # -- when ----------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        self._queue = self._schedule = None
+        self._unhook()
+        if run.entry_point not in ("fit", "train"):
+            return
+        self.report = None
+        if run.folder is None:
+            logger.warning("Upload does nothing: this run has no folder (folder=False)")
+            return
+        address = f"{self.to}/{run.project}/{run.name}"
+        self._queue = UploadQueue(RemoteFolder(address, self.options), run.folder, most=self.queue)
+        if self.every.unit != "dur" or run.max_duration is not None:
+            self._schedule = Schedule(self.every.of(run.max_duration))
+
+    def on_fit_start(self, run: Run) -> None:
+        if self._schedule is not None:
+            self._schedule.fired(run.clock)
+
+    def on_checkpoint_saved(self, run: Run) -> None:
+        if self._queue is not None and run.folder is not None and run.checkpoint.is_relative_to(run.folder):
+            if self._is_wanted(run.checkpoint.relative_to(run.folder).as_posix()):
+                self._queue.put(run.checkpoint)
+            self._say_trouble(self._queue)
+
+    def on_metrics_ready(self, run: Run) -> None:
+        self._upload_live(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._upload_live(run)
+
+    def _upload_live(self, run: Run) -> None:
+        if self._queue is None or self._schedule is None or run.folder is None or not self._schedule.due(run.clock):
+            return
+        self._schedule.fired(run.clock)
+        for name in LIVE:
+            if self._is_wanted(name) and (run.folder / name).exists():
+                self._queue.put(run.folder / name)
+        self._say_trouble(self._queue)
+
+    def on_teardown(self, run: Run) -> None:
+        queue, folder, self._queue = self._queue, run.folder, None
+        if queue is None or folder is None:
+            return
+        wait = self.wait if run.loop.requests.preempt is None else min(self.wait, WAIT_AFTER_SIGNAL)
+        end = monotonic() + wait
+        self._finish(queue, folder, end)
+        self._finish_later(run.loop.record, queue, folder, end)
+
+    def _finish_later(self, record: Any, queue: UploadQueue, folder: Path, end: float) -> None:
+        """The last words of ``run.json`` and the report are written after the last hook."""
+        write = record.when_written
+
+        def then_upload(path: Path) -> None:
+            self._unhook()
+            try:
+                if write is not None:
+                    write(path)
+            finally:
+                if self.report is not None and not self.report.hung:
+                    self._finish(queue, folder, end)
+                self._say()
+
+        self._hooked = record, write
+        record.when_written = then_upload
+
+    def _unhook(self) -> None:
+        """Also before a new fit: one that fails early writes no record."""
+        if self._hooked is not None:
+            record, write = self._hooked
+            record.when_written, self._hooked = write, None
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def _finish(self, queue: UploadQueue, folder: Path, end: float) -> None:
+        for path in self._found(folder):
+            queue.put(path, last=True)
+        self.report = queue.finish(max(0.0, end - monotonic()))
+
+    def _found(self, folder: Path) -> Iterator[Path]:
+        """The files of the run, and checkpoints, that are finished and wanted."""
+        for here, folders, names in os.walk(folder):
+            path = Path(here)
+            if MANIFEST in names and path != folder:
+                folders.clear()
+                if self._is_wanted(path.relative_to(folder).as_posix()):
+                    yield path
+                continue
+            folders[:] = sorted(name for name in folders if not _is_unfinished(name))
+            for name in sorted(names):
+                if not _is_unfinished(name) and self._is_wanted((path / name).relative_to(folder).as_posix()):
+                    yield path / name
+
+    def _is_wanted(self, name: str) -> bool:
+        def matches(pattern: str) -> bool:
+            return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
+
+        return any(map(matches, self.files)) and not any(map(matches, self.exclude))
+
+    # -- words ---------------------------------------------------------------------------------
+
+    def _say_trouble(self, queue: UploadQueue) -> None:
+        if trouble := queue.trouble():
+            logger.warning("Upload to %s: %s; it is tried again, and training goes on", redact_text(self.to), trouble)
+
+    def _say(self) -> None:
+        if self.report is not None:
+            say = logger.info if self.report.is_well else logger.warning
+            say("Upload to %s: %s", redact_text(self.to), self.report)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of it has no thread."""
+        return {**self.__dict__, "_queue": None, "_hooked": None}
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.startswith(".") or is_ours(name) or name == LOCK

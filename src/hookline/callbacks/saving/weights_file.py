@@ -1,0 +1,59 @@
+"""Weights as one safetensors file, which every other tool can read; and a copy of them in memory."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from hookline.callbacks.saving.atomic_file import write_parts
+from hookline.checkpoint.commit import free_bytes
+from hookline.checkpoint.matching import match
+from hookline.checkpoint.tensor_bytes import identity
+from hookline.checkpoint.tensor_file import Layout, lay_out
+from hookline.errors import CheckpointWriteError
+
+
+def copy_of(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a state dict in main memory; those that are tied in the model are tied in the copy."""
+    copied: dict[object, Tensor] = {}
+    found = {}
+    for name, tensor in tensors_of(model).items():
+        key = identity(tensor) or name
+        if key not in copied:
+            copied[key] = tensor.detach().to("cpu", copy=True)
+        found[name] = copied[key]
+    return found
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict without what is no tensor, such as the extra state of a module."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def load_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put weights into a model; names and shapes must fit."""
+    match(tensors_of(model), weights, strict=True)
+    model.load_state_dict(dict(weights), strict=False)  # extra states stay as they are
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
+    """Write a file in one piece. ``notes`` go into its metadata, where ``safe_open(…).metadata()`` finds them."""
+    layout = lay_out(weights)
+    layout = _noted(layout, notes) if notes else layout
+    try:
+        write_parts(path, layout.parts())
+    except OSError as error:
+        raise CheckpointWriteError(str(path), error, needed=layout.size, free=free_bytes(path.parent)) from error
+
+
+def _noted(layout: Layout, notes: Mapping[str, str]) -> Layout:
+    header = json.loads(layout.header[8:])
+    header["__metadata__"] = {**notes, **header["__metadata__"]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    head = struct.pack("<Q", len(text)) + text
+    return Layout(head, layout.tensors, len(head) + layout.size - len(layout.header))

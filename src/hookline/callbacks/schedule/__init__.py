@@ -1,0 +1,19 @@
+"""What changes as a run goes on: learning rates, accumulation, which layers are trained; and finders of settings."""
+
+from hookline.callbacks.schedule.accumulation_schedule import AccumulationSchedule
+from hookline.callbacks.schedule.backbone_finetuning import BackboneFinetuning
+from hookline.callbacks.schedule.batch_size_finder import BatchSizeFinder
+from hookline.callbacks.schedule.finetuning import Finetuning
+from hookline.callbacks.schedule.freeze import Freeze
+from hookline.callbacks.schedule.lr_finder import LRFinder
+from hookline.callbacks.schedule.lr_schedule import LRSchedule
+
+__all__ = [
+    "AccumulationSchedule",
+    "BackboneFinetuning",
+    "BatchSizeFinder",
+    "Finetuning",
+    "Freeze",
+    "LRFinder",
+    "LRSchedule",
+]

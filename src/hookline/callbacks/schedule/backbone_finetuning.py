@@ -1,0 +1,184 @@
+"""``BackboneFinetuning``: the head first, then the backbone with it, at a rate that grows to the head's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from hookline.callbacks.schedule.frozen import Frozen
+from hookline.callbacks.schedule.groups import grouping, own_group, regroup, the_optimizer
+from hookline.callbacks.schedule.layers import check_something_is_left, named
+from hookline.callbacks.schedule.schedulers import scale_rate
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+GROUP = "backbone"
+
+
+class BackboneFinetuning(Callback):
+    """Freezes ``backbone`` until epoch ``unfreeze_backbone_at_epoch``, then trains it at a rate of its own.
+
+    The rate begins with ``backbone_initial_lr``, or with ``backbone_initial_ratio_lr`` of the head's, and is multiplied
+    at the start of each following epoch by ``lambda_func``, a number or a function of that epoch, counted from 1. With
+    ``should_align`` it stays at the head's once it would pass it. Within an epoch schedulers move it in proportion.
+
+    ``backbone`` is the name of a layer. With ``train_bn`` its batch norms are trained from the start. ``verbose`` logs
+    both rates at each epoch, rounded to ``rounding`` digits. ``optimizer`` names one of several. It may hold the
+    parameters of the backbone already, or not: they get a group of their own. A resume finds all of it as it was.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> tuning = BackboneFinetuning(1, backbone="hidden", lambda_func=2)
+    >>> trainer = Trainer(max_duration="4ep", callbacks=[tuning], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.5)
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> tuning.rate
+    0.2
+    """
+
+    structural = True
+    writes = ("weights", "optimizer")
+    before = (
+        "EarlyStopping",
+        "SaveBest",
+        "EMA",
+        "SWA",
+        "Pruning",
+        "QuantizationAwareTraining",
+        "SpikeGuard",
+        "StopOnNaN",
+    )
+    after = ("LoadWeights", "AccumulationSchedule", "BatchSizeFinder", "LRFinder")
+
+    def __init__(
+        self,
+        unfreeze_backbone_at_epoch: int = 10,
+        *,
+        backbone: str = "backbone",
+        lambda_func: float | Callable[[int], float] = 2.0,
+        backbone_initial_ratio_lr: float = 0.1,
+        backbone_initial_lr: float | None = None,
+        should_align: bool = True,
+        train_bn: bool = True,
+        verbose: bool = False,
+        rounding: int = 12,
+        optimizer: str | None = None,
+    ) -> None:
+        if isinstance(unfreeze_backbone_at_epoch, bool) or not isinstance(unfreeze_backbone_at_epoch, int):
+            raise RegistrationError(f"BackboneFinetuning({unfreeze_backbone_at_epoch!r}): the epoch is a whole number")
+        if unfreeze_backbone_at_epoch < 0:
+            raise RegistrationError(f"BackboneFinetuning({unfreeze_backbone_at_epoch}): epochs are counted from 0")
+        for name, value in (("backbone_initial_ratio_lr", backbone_initial_ratio_lr), ("lambda_func", lambda_func)):
+            if not callable(value) and not value > 0:
+                raise RegistrationError(f"BackboneFinetuning({name}={value!r}): give a number above 0")
+        if backbone_initial_lr is not None and not backbone_initial_lr > 0:
+            raise RegistrationError(f"BackboneFinetuning(backbone_initial_lr={backbone_initial_lr!r}): it is above 0")
+        self.unfreeze_backbone_at_epoch = unfreeze_backbone_at_epoch
+        self.backbone = backbone
+        self.lambda_func = lambda_func
+        self.backbone_initial_ratio_lr = backbone_initial_ratio_lr
+        self.backbone_initial_lr = backbone_initial_lr
+        self.should_align = should_align
+        self.train_bn = train_bn
+        self.verbose = verbose
+        self.rounding = rounding
+        self.optimizer = optimizer
+        self._forget()
+
+    def _forget(self) -> None:
+        self.rate: float | None = None
+        """The backbone's rate, as it was set at the start of the epoch; ``None`` as long as it is frozen."""
+        self._frozen = Frozen()
+        self._run: Run | None = None
+        self._groups: list[Any] = []
+
+    def on_setup(self, run: Run) -> None:
+        if run.entry_point not in ("fit", "train"):
+            return
+        if run.clock.step == 0:
+            self._forget()
+        self._run = run
+        names = named(run.model, (self.backbone,), "BackboneFinetuning")
+        if self.rate is None:
+            self._frozen = Frozen()
+            self._frozen.freeze(run.model, names, train_bn=self.train_bn)
+            check_something_is_left(run.model, "BackboneFinetuning")
+
+    def on_train_start(self, run: Run) -> None:
+        self._optimizer(run)
+        self._frozen.still()
+
+    def on_train_epoch_start(self, run: Run) -> None:
+        epoch = run.clock.epoch
+        if self.rate is None and epoch >= self.unfreeze_backbone_at_epoch:
+            self._unfreeze(run)
+        elif self.rate is not None:
+            self._raise(run, epoch)
+        if self.verbose and self.rate is not None:
+            head = float(self._optimizer(run).param_groups[0]["lr"])
+            logger.info(
+                "epoch %d: head at %s, backbone at %s",
+                epoch,
+                round(head, self.rounding),
+                round(self.rate, self.rounding),
+            )
+
+    def on_teardown(self, run: Run) -> None:
+        if self._run is not None:
+            self._groups = self._grouping(run)
+        self._frozen.release()
+        self._run = None
+
+    def state_dict(self) -> dict[str, Any]:
+        groups = self._groups if self._run is None else self._grouping(self._run)
+        return {"rate": self.rate, "frozen": list(self._frozen.names), "groups": groups}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rate = state["rate"]
+        self._frozen.become(state["frozen"])
+        self._groups = list(state["groups"])
+        if self._run is not None and self._groups:
+            regroup(self._optimizer(self._run), self._groups, self._run.model, self._run.schedulers)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _unfreeze(self, run: Run) -> None:
+        optimizer = self._optimizer(run)
+        head = float(optimizer.param_groups[0]["lr"])
+        self.rate = (
+            head * self.backbone_initial_ratio_lr if self.backbone_initial_lr is None else self.backbone_initial_lr
+        )
+        parameters = dict(run.model.named_parameters())
+        thawed = {name: parameters[name] for name in self._frozen.thaw()}
+        own_group(optimizer, thawed, self.rate, GROUP, run.schedulers)
+
+    def _raise(self, run: Run, epoch: int) -> None:
+        optimizer = self._optimizer(run)
+        groups = optimizer.param_groups
+        index = next(index for index, group in enumerate(groups) if group.get("name") == GROUP)
+        head, before = float(groups[0]["lr"]), float(groups[index]["lr"])
+        factor = self.lambda_func(epoch + 1) if callable(self.lambda_func) else self.lambda_func
+        rate = (self.rate or 0.0) * factor
+        if self.should_align and rate > head:
+            rate = head
+        self.rate = rate
+        if before:
+            scale_rate(optimizer, index, rate / before, run.schedulers)
+        groups[index]["lr"] = rate
+
+    def _optimizer(self, run: Run) -> Optimizer:
+        return the_optimizer(run, self.optimizer, "BackboneFinetuning")
+
+    def _grouping(self, run: Run) -> list[Any]:
+        if not run.optimizers:
+            return []
+        return grouping(self._optimizer(run), run.model)

@@ -1,0 +1,247 @@
+"""``Finetuning``: train a part of a model first, and the rest of it later, at rates of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from hookline.callbacks.schedule.frozen import Frozen
+from hookline.callbacks.schedule.groups import grouping, own_group, regroup, the_optimizer
+from hookline.callbacks.schedule.layers import check_something_is_left, named, patterns_of
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+from hookline.progress import Duration
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+Layers = str | Iterable[str]
+What = Layers | Mapping[str, Any] | Callable[["Run"], object]
+
+
+class Finetuning(Callback):
+    """Freezes ``layers`` before training, and unfreezes parts of the model at the moments of ``unfreeze``.
+
+    The keys of ``unfreeze`` are epochs, counted from zero, or durations; its values are layers, or a dict with
+    ``"layers"`` and ``"lr"``, or a function of ``run`` that calls ``unfreeze_layers``. What is unfrozen gets a group of
+    its own in the optimizer, at its ``lr``, else ``lr``, else a ``initial_denom_lr``-th of the first group's rate, and
+    schedulers move this rate in proportion to the first group's. ``optimizer`` names one of several.
+
+    Or subclass it: override ``freeze_before_training(run)``, which calls ``freeze_layers``, and
+    ``finetune_function(run, epoch, optimizer)``, which is called for each optimizer at the start of each epoch.
+
+    With ``train_bn`` batch norms in frozen layers are trained like the rest; without it they are in eval mode. A resume
+    finds layers, groups and rates as they were. When the fit is over all layers can be trained again.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> tuning = Finetuning("hidden", {1: {"layers": "hidden", "lr": 0.01}})
+    >>> trainer = Trainer(max_duration="2ep", callbacks=[tuning], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.1)
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> tuning.rates
+    {'SGD': [0.1, 0.01]}
+    """
+
+    structural = True
+    writes = ("weights", "optimizer")
+    before = ("BackboneFinetuning", "EarlyStopping", "SaveBest", "EMA", "SWA", "Pruning", "QuantizationAwareTraining",
+              "SpikeGuard", "StopOnNaN")  # fmt: skip
+    after = ("LoadWeights", "AccumulationSchedule", "BatchSizeFinder", "LRFinder")
+
+    def __init__(
+        self,
+        layers: Layers = (),
+        unfreeze: Mapping[int | str | Duration, What] | None = None,
+        *,
+        lr: float | None = None,
+        initial_denom_lr: float = 10.0,
+        train_bn: bool = True,
+        optimizer: str | None = None,
+    ) -> None:
+        self.layers = patterns_of(layers, "Finetuning") if layers else ()
+        self.unfreeze = [(_moment(key), _what(key, value)) for key, value in (unfreeze or {}).items()]
+        if initial_denom_lr <= 0 or (lr is not None and lr <= 0):
+            raise RegistrationError(
+                f"Finetuning(lr={lr!r}, initial_denom_lr={initial_denom_lr!r}): give numbers above 0"
+            )
+        self.lr = lr
+        self.initial_denom_lr = initial_denom_lr
+        self.train_bn = train_bn
+        self.optimizer = optimizer
+        self._plan: list[tuple[Duration | int, What]] = []
+        self._by_step = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self.done: list[int] = []
+        """Which of the moments have come, in the order in which they were given."""
+        self._frozen = Frozen()
+        self._run: Run | None = None
+        self._groups: dict[str, Any] = {}
+        self._rates: dict[str, list[float]] = {}
+        """Those at the end of the last run."""
+
+    @property
+    def rates(self) -> dict[str, list[float]]:
+        """The rate of each group, by optimizer."""
+        return (
+            {name: list(rates) for name, rates in self._rates.items()} if self._run is None else self._look(self._run)
+        )
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """The parameters that it has frozen."""
+        return tuple(self._frozen.names)
+
+    # -- to override ---------------------------------------------------------------------------
+
+    def freeze_before_training(self, run: Run) -> None:
+        """What is frozen at the start. Calls ``freeze_layers``."""
+        if self.layers:
+            self.freeze_layers(run, self.layers)
+
+    def finetune_function(self, run: Run, epoch: int, optimizer: Optimizer) -> None:
+        """What is done at the start of an epoch, for each optimizer. Calls ``unfreeze_layers``."""
+
+    # -- to call -------------------------------------------------------------------------------
+
+    def freeze_layers(self, run: Run, layers: Layers) -> None:
+        """Freeze layers, by names or patterns."""
+        names = named(run.model, patterns_of(layers, self._who), self._who)
+        self._frozen.freeze(run.model, names, train_bn=self.train_bn)
+        check_something_is_left(run.model, self._who)
+
+    def unfreeze_layers(
+        self, run: Run, layers: Layers, *, lr: float | None = None, optimizer: Optimizer | None = None
+    ) -> None:
+        """Unfreeze layers, and train them at a rate of their own."""
+        patterns = patterns_of(layers, self._who)
+        thawed = self._frozen.thaw(named(run.model, patterns, self._who))
+        if not thawed:
+            logger.warning("%s: %s was not frozen by it, and stays as it is", self._who, ", ".join(patterns))
+            return
+        optimizer = self._optimizer(run) if optimizer is None else optimizer
+        lr = self.lr if lr is None else lr
+        rate = float(optimizer.param_groups[0]["lr"]) / self.initial_denom_lr if lr is None else lr
+        parameters = dict(run.model.named_parameters())
+        own_group(optimizer, {name: parameters[name] for name in thawed}, rate, "-".join(patterns), run.schedulers)
+        logger.info("%s: %s is trained from here on, at a rate of %g", self._who, ", ".join(patterns), rate)
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        if run.entry_point not in ("fit", "train"):
+            return
+        if run.clock.step == 0:
+            self._forget()
+        self._run = run
+        self._plan = [(_resolved(moment, run), what) for moment, what in self.unfreeze]
+        self._by_step = any(isinstance(moment, Duration) and moment.unit != "ep" for moment, _ in self._plan)
+        if run.clock.step == 0:
+            self.freeze_before_training(run)
+        else:  # a second fit goes on with what was frozen when the first ended
+            names, self._frozen = self._frozen.names, Frozen()
+            self._frozen.freeze(run.model, names, train_bn=self.train_bn)
+        for _, what in self._plan:
+            self._check(run, what)
+
+    def on_train_start(self, run: Run) -> None:
+        self._optimizer(run)
+        self._frozen.still()
+
+    def on_train_epoch_start(self, run: Run) -> None:
+        self._unfreeze_what_is_due(run)
+        for optimizer in run.optimizers.values():
+            self.finetune_function(run, run.clock.epoch, optimizer)
+
+    def on_train_step_end(self, run: Run) -> None:
+        if self._by_step and len(self.done) < len(self._plan):
+            self._unfreeze_what_is_due(run)
+
+    def on_teardown(self, run: Run) -> None:
+        if self._run is not None:
+            self._rates, self._groups = self._look(run), self._grouping(run)
+        self._frozen.release()
+        self._run = None
+
+    def state_dict(self) -> dict[str, Any]:
+        groups = self._groups if self._run is None else self._grouping(self._run)
+        return {"done": list(self.done), "frozen": list(self._frozen.names), "groups": groups}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done = list(state["done"])
+        self._frozen.become(state["frozen"])
+        self._groups = dict(state["groups"])
+        if self._run is not None:
+            for name, saved in self._groups.items():
+                if name in self._run.optimizers:
+                    regroup(self._run.optimizers[name], saved, self._run.model, self._run.schedulers)
+
+    # ------------------------------------------------------------------------------------------
+
+    @property
+    def _who(self) -> str:
+        return type(self).__name__
+
+    def _unfreeze_what_is_due(self, run: Run) -> None:
+        for index, (moment, what) in enumerate(self._plan):
+            now = run.clock.epoch if isinstance(moment, int) else run.clock.elapsed(moment.unit)
+            if index not in self.done and now >= (moment if isinstance(moment, int) else moment.value):
+                self.done.append(index)
+                self._apply(run, what)
+
+    def _apply(self, run: Run, what: What) -> None:
+        if callable(what):
+            what(run)
+        elif isinstance(what, Mapping):
+            self.unfreeze_layers(run, what["layers"], lr=what.get("lr"))
+        else:
+            self.unfreeze_layers(run, what)
+
+    def _check(self, run: Run, what: What) -> None:
+        """Names that are wrong are found before training, not at the epoch in which they are used."""
+        if not callable(what):
+            layers = what["layers"] if isinstance(what, Mapping) else what
+            named(run.model, patterns_of(layers, self._who), self._who)
+
+    def _optimizer(self, run: Run) -> Optimizer:
+        return the_optimizer(run, self.optimizer, self._who)
+
+    def _look(self, run: Run) -> dict[str, list[float]]:
+        return {name: [float(g["lr"]) for g in optimizer.param_groups] for name, optimizer in run.optimizers.items()}
+
+    def _grouping(self, run: Run) -> dict[str, Any]:
+        return {name: grouping(optimizer, run.model) for name, optimizer in run.optimizers.items()}
+
+
+def _moment(key: object) -> Duration | int:
+    if isinstance(key, int) and not isinstance(key, bool):
+        if key < 0:
+            raise RegistrationError(f"Finetuning(unfreeze={{{key}: …}}): epochs are counted from 0")
+        return key
+    return Duration.parse(key)  # type: ignore[arg-type]  # it says what is wrong
+
+
+def _what(key: object, value: Any) -> What:
+    if isinstance(value, Mapping):
+        unknown = [name for name in value if name not in ("layers", "lr")]
+        if unknown or "layers" not in value:
+            raise RegistrationError(
+                f"Finetuning(unfreeze={{{key!r}: {dict(value)!r}}}): give 'layers' and, if you like, 'lr'"
+            )
+        patterns_of(value["layers"], "Finetuning")
+        return value
+    if callable(value):
+        return value  # type: ignore[no-any-return]
+    return patterns_of(value, "Finetuning")
+
+
+def _resolved(moment: Duration | int, run: Run) -> Duration | int:
+    return moment.of(run.max_duration) if isinstance(moment, Duration) else moment

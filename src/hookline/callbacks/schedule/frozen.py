@@ -1,0 +1,61 @@
+"""What is frozen in a model: kept, put back, and undone when the fit is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from hookline.callbacks.schedule.layers import batch_norms, set_trainable, without_batch_norms
+
+
+class Frozen:
+    """The parameters of a model that a callback has frozen. Those that were frozen before are not its own."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.train_bn = False
+        self._model: nn.Module | None = None
+
+    def freeze(self, model: nn.Module, names: Sequence[str], *, train_bn: bool) -> list[str]:
+        """Freeze them; with ``train_bn`` the batch norms among them stay as they are. What is frozen now."""
+        self._model, self.train_bn = model, train_bn
+        parameters = dict(model.named_parameters())
+        wanted = without_batch_norms(model, names) if train_bn else names
+        fresh = [name for name in wanted if parameters[name].requires_grad and name not in self.names]
+        set_trainable(model, fresh, False)
+        self.names += fresh
+        self.still()
+        return fresh
+
+    def still(self) -> None:
+        """Batch norms that are frozen keep their statistics: they are in eval mode, also while the model trains."""
+        if self._model is not None and not self.train_bn:
+            for _, part in batch_norms(self._model, self.names):
+                part.training = False
+
+    def thaw(self, names: Sequence[str] | None = None) -> list[str]:
+        """Unfreeze those of its own, all of them or these. What is trained again now."""
+        if self._model is None:
+            return []
+        thawed = [name for name in self.names if names is None or name in names]
+        set_trainable(self._model, thawed, True)
+        self.names = [name for name in self.names if name not in thawed]
+        if self._model.training:
+            for _, part in batch_norms(self._model, thawed):
+                part.training = True
+        return thawed
+
+    def become(self, names: Sequence[str]) -> None:
+        """Freeze exactly these of all that it has frozen, as a checkpoint says."""
+        if self._model is None:
+            self.names = list(names)
+            return
+        self.thaw([name for name in self.names if name not in names])
+        self.freeze(self._model, list(names), train_bn=self.train_bn)
+
+    def release(self) -> None:
+        """The fit is over: the model is as it was, but ``names`` still says what was frozen."""
+        if self._model is not None:
+            set_trainable(self._model, self.names, True)
+            self._model = None

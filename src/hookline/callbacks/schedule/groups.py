@@ -1,0 +1,83 @@
+"""Groups of parameters in an optimizer: to put some into one of their own, and to find the same ones after a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from hookline.callbacks.schedule.schedulers import GROUP_EXTRAS, GROUP_RATES, follow_groups
+from hookline.errors import SetupError
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+Saved = list[list[str | None]]
+"""For each group the names of its parameters; ``None`` for one that is not the model's."""
+
+
+def the_optimizer(run: Run, name: str | None, who: str) -> Optimizer:
+    """The optimizer of this name, or the only one."""
+    if name is None and len(run.optimizers) == 1:
+        return next(iter(run.optimizers.values()))
+    if name is None or name not in run.optimizers:
+        there = ", ".join(run.optimizers) or "none"
+        raise SetupError(f"{who}(optimizer={name!r}): which optimizer? Give the name of one; there is {there}")
+    return run.optimizers[name]
+
+
+def own_group(
+    optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], rate: float, name: str, entries: Iterable[Any]
+) -> int:
+    """Put parameters into a group of their own, at this rate. Its index.
+
+    They leave the groups in which they are. The new group has the options of the first one, and schedulers move it in
+    proportion: its rate is ``rate`` now, and later as much more or less as that of the first group.
+    """
+    chosen = {id(parameter) for parameter in parameters.values()}
+    first = optimizer.param_groups[0]
+    now = float(first["lr"]) or float(first.get("initial_lr", 0.0))
+    share = rate / now if now else 1.0
+    options = {key: value for key, value in first.items() if key not in ("params", "lr", "name", *GROUP_EXTRAS)}
+    extras = {key: first[key] * share if key in GROUP_RATES else first[key] for key in GROUP_EXTRAS if key in first}
+    for group in optimizer.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in chosen]
+    optimizer.add_param_group({"params": list(parameters.values()), **options, **extras, "lr": rate, "name": name})
+    follow_groups(optimizer, entries)
+    return len(optimizer.param_groups) - 1
+
+
+def grouping(optimizer: Optimizer, model: nn.Module) -> Saved:
+    """Which parameters are in which group, by name."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def regroup(
+    optimizer: Optimizer, saved: Sequence[Sequence[str | None]], model: nn.Module, entries: Iterable[Any]
+) -> None:
+    """Make the groups those of a checkpoint, so that its state fits. What is in them besides comes from it."""
+    if grouping(optimizer, model) == [list(group) for group in saved]:
+        return
+    parameters = dict(model.named_parameters())
+    own = {id(parameter) for parameter in parameters.values()}
+    foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+    unknown = [name for group in saved for name in group if name is not None and name not in parameters]
+    if unknown or sum(name is None for group in saved for name in group) != len(foreign):
+        raise SetupError(
+            f"the checkpoint groups parameters that {type(model).__name__} has not: "
+            f"{', '.join(unknown) or 'some that are outside of the model'}; make the same model and optimizer as before"
+        )
+    others = iter(foreign)
+    wanted = [[next(others) if name is None else parameters[name] for name in group] for group in saved]
+    first = optimizer.param_groups[0]
+    options = {key: value for key, value in first.items() if key not in ("params", "name")}
+    del optimizer.param_groups[len(wanted) :]
+    for index, group in enumerate(wanted):
+        if index < len(optimizer.param_groups):
+            optimizer.param_groups[index]["params"] = group
+        else:
+            optimizer.param_groups.append({**options, "params": group})
+    follow_groups(optimizer, entries)

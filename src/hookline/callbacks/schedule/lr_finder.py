@@ -1,0 +1,194 @@
+"""``LRFinder``: which learning rate to begin with."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch.optim import Optimizer
+
+from hookline.callbacks.schedule.groups import the_optimizer
+from hookline.callbacks.schedule.lr_curve import Smoothed, rates, steepest
+from hookline.callbacks.schedule.pictures import lr_figure, need_matplotlib, save_png
+from hookline.callbacks.schedule.schedulers import scale_rate, set_rate
+from hookline.callbacks.schedule.trying import need_one_process, need_task
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+
+class LRFinder(Callback):
+    """Trains some steps at a growing learning rate, before the run, and suggests the rate at which the loss falls most.
+
+    From ``min_lr`` to ``max_lr`` in ``num_training_steps`` steps, ``"exponential"`` or ``"linear"``. The losses are
+    smoothed (``smoothing`` is the share of the past); it ends early once the smoothed loss is above
+    ``early_stop_threshold`` times the smallest one, or not finite. The suggestion is the steepest place of the
+    smoothed curve, without the first ``skip_begin`` and the last ``skip_end`` points; ``None``, with a warning, if
+    the loss falls nowhere.
+
+    All of it happens on a snapshot. Afterwards training is bitwise what it would have been without it, unless
+    ``apply`` is set: then the optimizer begins at the suggested rate, its groups in the same proportion as before,
+    and its schedulers with them.
+
+    ``lrs``, ``losses``, ``smoothed`` and ``suggestion`` stay on the callback. With ``plot`` the curve is logged as
+    the figure ``plots/lr_finder`` and drawn to ``lr_finder.png`` in the run's folder. It runs once: not again after a
+    resume. It needs a task, so not an own loop; and one process.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> finder = LRFinder(num_training_steps=40, plot=False)
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[finder], folder=False, seed=0)
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    >>> 1e-3 < finder.suggestion < 1
+    True
+    """
+
+    state = ("lrs", "losses", "smoothed", "found", "searched")
+
+    def __init__(
+        self,
+        min_lr: float = 1e-8,
+        max_lr: float = 1.0,
+        *,
+        num_training_steps: int = 100,
+        mode: Literal["exponential", "linear"] = "exponential",
+        smoothing: float = 0.98,
+        early_stop_threshold: float | None = 4.0,
+        skip_begin: int = 10,
+        skip_end: int = 1,
+        apply: bool = False,
+        optimizer: str | None = None,
+        plot: bool = True,
+    ) -> None:
+        if not (0 < min_lr < max_lr < math.inf):
+            raise RegistrationError(f"LRFinder(min_lr={min_lr!r}, max_lr={max_lr!r}): 0 < min_lr < max_lr")
+        if num_training_steps < 3 or skip_begin < 0 or skip_end < 0 or num_training_steps - skip_begin - skip_end < 2:
+            raise RegistrationError(
+                f"LRFinder(num_training_steps={num_training_steps}, skip_begin={skip_begin}, skip_end={skip_end}): two "
+                f"points or more must be left, of three or more"
+            )
+        if mode not in ("exponential", "linear"):
+            raise RegistrationError(f"LRFinder(mode={mode!r}): use 'exponential' or 'linear'")
+        if not 0 <= smoothing < 1:
+            raise RegistrationError(f"LRFinder(smoothing={smoothing!r}): from 0 (none) to below 1")
+        if early_stop_threshold is not None and early_stop_threshold <= 1:
+            raise RegistrationError(
+                f"LRFinder(early_stop_threshold={early_stop_threshold!r}): above 1, or None for no early stop"
+            )
+        self.min_lr, self.max_lr = min_lr, max_lr
+        self.num_training_steps = num_training_steps
+        self.mode = mode
+        self.smoothing = smoothing
+        self.early_stop_threshold = early_stop_threshold
+        self.skip_begin, self.skip_end = skip_begin, skip_end
+        self.apply = apply
+        self.optimizer = optimizer
+        self.plot = plot
+        self.optional = not apply
+        self.writes = ("optimizer",) if apply else ()
+        self.after = ("AccumulationSchedule", "BatchSizeFinder")
+        self._forget()
+
+    def _forget(self) -> None:
+        self.lrs: list[float] = []
+        self.losses: list[float] = []
+        self.smoothed: list[float] = []
+        self.found: int | None = None
+        self.searched = False
+
+    @property
+    def suggestion(self) -> float | None:
+        """The learning rate to take, or ``None``."""
+        return None if self.found is None else self.lrs[self.found]
+
+    def on_setup(self, run: Run) -> None:
+        if run.entry_point in ("fit", "train"):
+            if run.clock.step == 0:
+                self._forget()
+            if self.plot:
+                need_matplotlib("LRFinder")
+            need_one_process(run, "LRFinder")
+            need_task(run, "LRFinder")
+
+    def on_fit_start(self, run: Run) -> None:
+        if self.searched or run.clock.step:
+            return
+        optimizer = the_optimizer(run, self.optimizer, "LRFinder")
+        self._search(run, optimizer)
+        self.searched = True
+        self.found = steepest(self.smoothed, skip_begin=self.skip_begin, skip_end=self.skip_end)
+        self._say(optimizer)
+        if self.plot and run.rank == 0:
+            self._draw(run)
+        if self.apply and self.suggestion is not None:
+            self._apply(run, optimizer, self.suggestion)
+
+    def figure(self) -> Any:
+        """The curve, as a figure of matplotlib."""
+        return lr_figure(self.lrs, self.losses, self.smoothed, self.found, self.mode == "exponential")
+
+    def _search(self, run: Run, optimizer: Optimizer) -> None:
+        plan = rates(self.min_lr, self.max_lr, self.num_training_steps, linear=self.mode == "linear")
+        shares = _shares(optimizer)
+        smooth = Smoothed(self.smoothing)
+        with run.loop.trial() as trial:
+            for rate, batch in zip(plan, trial.batches(len(plan)), strict=False):
+                for group, share in zip(optimizer.param_groups, shares, strict=True):
+                    set_rate(group, rate * share)
+                loss = float(trial.step(batch))
+                self.lrs.append(rate)
+                self.losses.append(loss)
+                self.smoothed.append(smooth.add(loss))
+                if self._has_diverged(smooth):
+                    break
+
+    def _has_diverged(self, smooth: Smoothed) -> bool:
+        if not math.isfinite(self.losses[-1]):
+            return True
+        limit = self.early_stop_threshold
+        return limit is not None and len(self.losses) > 1 and self.smoothed[-1] > limit * smooth.best
+
+    def _say(self, optimizer: Optimizer) -> None:
+        now = _base(optimizer.param_groups[0])
+        if self.suggestion is None:
+            logger.warning(
+                "LRFinder has no suggestion: the loss fell nowhere from %g to %g, in %d steps; try other limits or "
+                "more steps. The learning rate stays at %g",
+                self.lrs[0],
+                self.lrs[-1],
+                len(self.lrs),
+                now,
+            )
+        else:
+            what = "it is set" if self.apply else "it was not changed"
+            logger.info("LRFinder suggests a learning rate of %.3g; it was %g, and %s", self.suggestion, now, what)
+
+    def _draw(self, run: Run) -> None:
+        figure = self.figure()
+        if run.folder is not None:
+            save_png(figure, run.folder / "lr_finder.png")
+        run.log_figure("plots/lr_finder", figure)
+
+    def _apply(self, run: Run, optimizer: Optimizer, rate: float) -> None:
+        for index, share in enumerate(_shares(optimizer)):
+            group = optimizer.param_groups[index]
+            scale_rate(optimizer, index, rate * share / _base(group), run.schedulers)
+            if "initial_lr" not in group:
+                set_rate(group, rate * share)  # without the rounding of a division
+
+
+def _base(group: dict[str, Any]) -> float:
+    """The rate that a group is meant to have, whatever a scheduler has made of it for the first step."""
+    return float(group.get("max_lr", group.get("initial_lr", group["lr"])))
+
+
+def _shares(optimizer: Optimizer) -> list[float]:
+    """The rate of each group as a share of the first one's."""
+    first = _base(optimizer.param_groups[0])
+    return [_base(group) / first if first else 1.0 for group in optimizer.param_groups]

@@ -1,0 +1,275 @@
+"""``LRSchedule``: the learning rate over a run."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+
+from hookline.callbacks.schedule.planning import epochs_in, length_of_run, steps_in
+from hookline.callbacks.schedule.schedulers import Planned
+from hookline.callbacks.schedule.shapes import OPTIONS, Shape, check_options
+from hookline.errors import RegistrationError, SetupError
+from hookline.events import Callback
+from hookline.progress import Duration
+from hookline.records.direction import direction
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+NAMES = (*OPTIONS, "one_cycle", "plateau")
+TOTALS = ("total", "total_steps", "T_max", "num_training_steps")
+"""Arguments of schedulers that mean the length of the whole schedule: they are filled in."""
+WARMUP = 0.3
+"""The share of a one-cycle that climbs, as in torch."""
+
+
+class LRSchedule(Callback):
+    """Moves the learning rate: by a named shape, by any scheduler of torch, or on a plateau of a metric.
+
+    Named shapes are factors of the rate that each group of the optimizer has: ``"constant"``, ``"linear"``,
+    ``"cosine"``, ``"cosine_restarts"`` (``cycles=2``), ``"wsd"`` (stable, then ``decay="0.1dur"``, with
+    ``decay_shape`` ``"sqrt"``, ``"linear"`` or ``"cosine"``) and ``"one_cycle"`` (torch's ``OneCycleLR``, up to the
+    optimizer's rate, with its options). ``warmup`` is a duration (``"500st"``, ``"1ep"``) or a share (``0.1``); it
+    climbs from ``start`` to 1, and a fall ends at ``end``. No step is made with a rate of zero.
+
+    A class of torch, or a function of the optimizer, takes its own options: ``LRSchedule(StepLR, step_size="2ep")``. A
+    duration among them is turned into moves, and ``total_steps``, ``T_max``, ``num_training_steps`` and ``total`` are
+    filled in where they have no default. ``"plateau"`` or ``ReduceLROnPlateau`` looks at ``monitor`` at evaluations.
+
+    ``total`` is the length of the schedule, ``max_duration`` if it is not given; a share is a share of it. ``every``
+    is how often it moves, ``"1st"`` or ``"1ep"``. ``optimizer`` is the name of one of several; all of them, if not
+    given. It ends in ``run.schedulers``. A run that goes on keeps the lengths that it began with.
+
+    >>> import torch
+    >>> from hookline.callbacks import LRMonitor
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> callbacks = [LRSchedule("linear", warmup="2st"), LRMonitor()]
+    >>> trainer = Trainer(max_duration="2ep", callbacks=callbacks, folder=False, log_every="1st")
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.6)
+    >>> result = trainer.fit(TinyModel(), tiny_data(batches=4), loss=loss, optimizer=optimizer)
+    >>> [round(lr, 3) for lr in result.history["lr/SGD"]]
+    [0.6, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
+    """
+
+    structural = True
+    """Its schedulers are there before a checkpoint gives them their state."""
+    after = ("AccumulationSchedule", "BatchSizeFinder", "LRFinder", "Finetuning", "BackboneFinetuning")
+
+    def __init__(
+        self,
+        schedule: str | type[LRScheduler] | Callable[..., LRScheduler] = "cosine",
+        *,
+        warmup: str | float | Duration | None = None,
+        total: str | Duration | None = None,
+        every: str | Duration = "1st",
+        monitor: str = "val/loss",
+        mode: str | None = None,
+        optimizer: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.schedule = schedule
+        self.warmup = None if warmup is None else _length("warmup", warmup)
+        self.total = None if total is None else Duration.parse(total)
+        self.every = Duration.parse(every)
+        self.monitor = monitor
+        self.optimizer = optimizer
+        self.options = options
+        self._check()
+        if self._is_plateau:
+            self.options = {"mode": direction(monitor, mode), **options}
+            self.reads = (monitor,)
+        elif mode is not None:
+            raise RegistrationError(f"LRSchedule(mode={mode!r}): only a plateau has a mode; leave it out")
+        self.writes = ("optimizer",) if optimizer is None else (f"optimizer/{optimizer}",)
+        self._forget()
+
+    def _check(self) -> None:
+        schedule, who = self.schedule, self._who
+        if isinstance(schedule, str):
+            if schedule not in NAMES:
+                close = get_close_matches(schedule, NAMES, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(NAMES)}"
+                raise RegistrationError(f"{who}: no such shape; {hint}")
+            if schedule in OPTIONS:
+                check_options(schedule, self.options)
+        elif isinstance(schedule, LRScheduler):
+            raise RegistrationError(f"{who}: give the class and its options; an instance goes to fit(…, scheduler=…)")
+        elif not callable(schedule):
+            raise RegistrationError(f"{who}: give a name ({', '.join(NAMES)}), a class of torch, or a function")
+        if self.warmup is not None and (schedule not in (*OPTIONS, "one_cycle")):
+            raise RegistrationError(
+                f"{who}: warmup= goes with {', '.join((*OPTIONS, 'one_cycle'))}; for others use torch's SequentialLR"
+            )
+        if self.every.unit not in ("st", "ep"):
+            raise RegistrationError(f"{who}: it moves every so many steps or epochs, not every {self.every}")
+
+    @property
+    def _who(self) -> str:
+        what = self.schedule
+        return f"LRSchedule({what!r})" if isinstance(what, str) else f"LRSchedule({getattr(what, '__name__', what)})"
+
+    @property
+    def _is_plateau(self) -> bool:
+        what = self.schedule
+        return what == "plateau" or (isinstance(what, type) and issubclass(what, ReduceLROnPlateau))
+
+    def _forget(self) -> None:
+        self._run: Run | None = None
+        self._entries: list[Planned] = []
+        self.planned = False
+        """Its schedulers are in ``run.schedulers``."""
+        self.lengths: dict[str, int] = {}
+        """What durations were, in moves: ``total``, ``warmup`` and options; known once training begins."""
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        if not any(entry is other for entry in self._entries for other in run.schedulers):
+            self._forget()  # another run; one that goes on has its schedulers
+        self._run = run if run.entry_point in ("fit", "train") else None
+
+    def on_train_start(self, run: Run) -> None:
+        if not self._entries:
+            self.lengths = self._lengths(run)
+            self._add(run)
+        elif self.lengths != (wanted := self._lengths(run)):
+            logger.warning(
+                "%s goes on as it was planned, with %s; for this run it would be %s",
+                self._who,
+                _words(self.lengths),
+                _words(wanted),
+            )
+
+    def on_teardown(self, run: Run) -> None:
+        self._run = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lengths": dict(self.lengths), "planned": self.planned}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._entries:  # a rollback: they stay, and get their own state back
+            return
+        self.lengths, self.planned = dict(state["lengths"]), state["planned"]
+        if self._run is not None and self.planned:
+            self._add(self._run)
+
+    # -- its schedulers ------------------------------------------------------------------------
+
+    def _add(self, run: Run) -> None:
+        for name, optimizer in self._optimizers(run).items():
+            others = [type(s.scheduler).__name__ for s in run.schedulers if s.scheduler.optimizer is optimizer]
+            if others:
+                logger.warning("%s and %s both move the learning rate of %s", self._who, ", ".join(others), name)
+            self._entries.append(Planned(self._make(optimizer), self.every, self.monitor))
+        run.schedulers.extend(self._entries)
+        self.planned = True
+
+    def _optimizers(self, run: Run) -> dict[str, Optimizer]:
+        if self.optimizer is None:
+            return dict(run.optimizers)
+        if self.optimizer not in run.optimizers:
+            raise SetupError(
+                f"{self._who}: no optimizer {self.optimizer!r} in this run; there is {', '.join(run.optimizers)}"
+            )
+        return {self.optimizer: run.optimizers[self.optimizer]}
+
+    def _make(self, optimizer: Optimizer) -> LRScheduler:
+        known = self.options | self.lengths
+        if self.schedule in OPTIONS:
+            return LambdaLR(optimizer, Shape(str(self.schedule), **known))
+        if self.schedule == "one_cycle":
+            return _one_cycle(optimizer, known, self._who)
+        make: Any = ReduceLROnPlateau if self.schedule == "plateau" else self.schedule
+        try:
+            made = make(optimizer, **known)
+        except (TypeError, ValueError) as error:
+            raise SetupError(f"{self._who} could not be made with {known}: {error}") from error
+        if not isinstance(made, LRScheduler) or made.optimizer is not optimizer:
+            raise SetupError(
+                f"{self._who} gave {made!r}, which is no scheduler of torch for the optimizer it was given"
+            )
+        return made
+
+    # -- its lengths ---------------------------------------------------------------------------
+
+    def _lengths(self, run: Run) -> dict[str, int]:
+        """All durations as numbers of moves."""
+        given = {name: Duration.parse(value) for name, value in self.options.items() if _is_duration(value)}
+        if self.schedule == "wsd":
+            given.setdefault("decay", Duration.parse("0.1dur"))
+        if self.warmup is not None:
+            given["warmup"] = self.warmup
+        name = self._name_of_total()
+        if name is None and not any(length.unit == "dur" for length in given.values()):
+            return {key: self._moves(length, run) for key, length in given.items()}
+        whole = length_of_run(run, self.total, self._who)
+        total = self._moves(whole, run)
+        found = {key: self._moves(length, run, total) for key, length in given.items()}
+        if name is not None:
+            found[name] = total
+        if self.schedule in OPTIONS and found.get("warmup", 0) + found.get("decay", 0) > total:
+            raise SetupError(f"{self._who}: {_words(found)}: more than the whole schedule")
+        return found
+
+    def _name_of_total(self) -> str | None:
+        """What the whole length is called, where the scheduler needs it."""
+        if isinstance(self.schedule, str):
+            return "total" if self.schedule in (*OPTIONS, "one_cycle") and self.schedule != "constant" else None
+        wanted = inspect.signature(self.schedule).parameters
+        open_ = [name for name in TOTALS if name in wanted and name not in self.options]
+        if "total_steps" in open_ and not {"epochs", "steps_per_epoch"} & self.options.keys():
+            return "total_steps"  # it has a default in torch, which is no length
+        return next((name for name in open_ if wanted[name].default is inspect.Parameter.empty), None)
+
+    def _moves(self, length: Duration, run: Run, total: int | None = None) -> int:
+        if length.unit == "dur" and total is not None:
+            return int(length.of(Duration(total, "st")).value)
+        count = epochs_in if self.every.unit == "ep" else steps_in
+        return max(1, count(length.of(run.max_duration), run, self._who) // int(self.every.value))
+
+
+def _length(name: str, given: str | float | Duration) -> Duration:
+    """A duration, or a share as a number."""
+    if isinstance(given, float) and 0 < given < 1:
+        return Duration(given, "dur")
+    try:
+        return Duration.parse(given)  # type: ignore[arg-type]  # it says what is wrong
+    except ValueError as error:
+        raise RegistrationError(
+            f"LRSchedule({name}={given!r}): give a duration, or a share such as 0.1; {error}"
+        ) from error
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, Duration) or (isinstance(value, str) and value[:1].isdigit())
+
+
+def _words(lengths: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {moves}" for name, moves in lengths.items()) or "no length"
+
+
+def _one_cycle(optimizer: Optimizer, known: dict[str, Any], who: str) -> LRScheduler:
+    """Torch's, up to the rate that each group has."""
+    options = dict(known)
+    total, warmup = options.pop("total"), options.pop("warmup", None)
+    if total < 4:
+        raise SetupError(f"{who}: {total} moves are too few for a climb and a fall; it needs 4 or more")
+    if warmup is not None:
+        options["pct_start"] = warmup / total
+    share = options.get("pct_start", WARMUP)
+    options["pct_start"] = min(max(share, 2 / total), 1 - 2 / total)  # torch divides by both parts' moves but one
+    options.setdefault("max_lr", [group["lr"] for group in optimizer.param_groups])
+    options.setdefault("cycle_momentum", "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum")))
+    try:
+        return OneCycleLR(optimizer, total_steps=total, **options)
+    except (TypeError, ValueError) as error:
+        raise SetupError(f"{who} could not be made with {options}: {error}") from error

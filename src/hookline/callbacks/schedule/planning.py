@@ -1,0 +1,77 @@
+"""How many steps a run will have, so far as that can be known before it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from hookline.callbacks.schedule.accumulation_schedule import AccumulationSchedule
+from hookline.errors import SetupError
+from hookline.progress import Duration
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+def steps_in(duration: Duration, run: Run, who: str) -> int:
+    """A number of steps or epochs as steps."""
+    if duration.unit == "st":
+        return int(duration.value)
+    if duration.unit == "ep":
+        return _steps_in_epochs(int(duration.value), run, who)
+    raise SetupError(
+        f"{who}: how many steps are {str(duration)!r}? That is known for steps and epochs only; say how long the "
+        f"schedule is, for example total='10000st'"
+    )
+
+
+def epochs_in(duration: Duration, run: Run, who: str) -> int:
+    """A number of steps or epochs as epochs, begun ones included."""
+    if duration.unit == "ep":
+        return int(duration.value)
+    steps = steps_in(duration, run, who)
+    return math.ceil(steps / _steps_in_epochs(1, run, who))
+
+
+def length_of_run(run: Run, total: Duration | None, who: str) -> Duration:
+    """``total``, or ``max_duration``."""
+    if total is not None and total.unit != "dur":
+        return total
+    if run.max_duration is None:
+        raise SetupError(f"{who}: how long? The run has no max_duration; give total='1000st' or '10ep'")
+    return run.max_duration if total is None else total.of(run.max_duration)
+
+
+def _steps_in_epochs(epochs: int, run: Run, who: str) -> int:
+    batches = _batches_in_epoch(run, who)
+    accumulation = next((c for c in run.callbacks if isinstance(c, AccumulationSchedule)), None)
+    if accumulation is None:
+        return epochs * math.ceil(batches / int(getattr(run.loop, "accumulate", run.loop.settings.accumulate)))
+    steps = 0
+    for epoch in range(epochs):
+        done = 0
+        while done < batches:
+            factor = accumulation.planned(epoch, steps, run)
+            if factor is None:
+                raise SetupError(
+                    f"{who}: AccumulationSchedule changes by {accumulation.unit!r}, so the number of steps is not "
+                    f"known before; say how long the schedule is, for example total='10000st'"
+                )
+            if accumulation.unit == "ep":  # the same for the rest of the epoch
+                steps, done = steps + math.ceil(batches / factor), batches
+            else:
+                steps, done = steps + 1, done + factor
+    return steps
+
+
+def _batches_in_epoch(run: Run, who: str) -> int:
+    loader: Any = run.loaders.get("train")
+    try:
+        length = len(loader)
+    except (TypeError, NotImplementedError):
+        raise SetupError(
+            f"{who}: the training loader ({type(loader).__name__}) has no length, so an epoch is not known in steps; "
+            f"say how long the schedule is, for example total='10000st'"
+        ) from None
+    limit = getattr(run.loop, "limits", {}).get("train")
+    return length if limit is None else min(length, int(limit))

@@ -1,0 +1,102 @@
+"""Bad batches, kept aside in the folder of a run: what they were, and the tensors in them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from hookline.checkpoint.tensor_file import lay_out
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+FOLDER = "spikes"
+TABLE = "spikes.jsonl"
+TEXT = 200
+"""So many characters of what is neither a tensor nor plain."""
+
+Row = dict[str, Any]
+
+
+class BadBatches:
+    """``spikes.jsonl`` has one row for each spike; the tensors are beside it, in the format of safetensors."""
+
+    __slots__ = ("_folder",)
+
+    def __init__(self, folder: Path, rank: int = 0) -> None:
+        self._folder = folder / FOLDER / (f"rank-{rank}" if rank else "")
+
+    def tidy(self, rows: list[Row]) -> None:
+        """A run begins or goes on: what it has not seen yet, in the place where it begins, is not there."""
+        if not self._folder.is_dir():
+            return
+        known = {row["file"] for row in rows}
+        for path in self._folder.glob("epoch-*.safetensors"):
+            if path.name not in known:
+                path.unlink()
+        self._write_table(rows)
+
+    def keep(self, rows: list[Row], batches: Mapping[int, Any]) -> Path:
+        """The tensors of the last row's batches, by their number, and all rows."""
+        row = rows[-1]
+        tensors: dict[str, torch.Tensor] = {}
+        others: dict[str, Any] = {}
+        for number, batch in batches.items():
+            for name, part in _parts(batch, str(number)):
+                if isinstance(part, torch.Tensor):
+                    tensors[name] = part.detach()
+                else:
+                    others[name] = part
+        if others:
+            row["others"] = others
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / str(row["file"])
+        _replace(path, lay_out(tensors, "a bad batch: ").parts())
+        self._write_table(rows)
+        return path
+
+    def _write_table(self, rows: list[Row]) -> None:
+        _replace(self._folder / TABLE, (f"{json.dumps(row)}\n".encode() for row in rows))
+
+
+def samples_of(run: Run, epoch: int, number: int) -> list[int] | None:
+    """The indices of a batch in the data set, where a plain loader's order can be asked for again."""
+    loader = run.loaders.get("train")
+    batches = loader.batch_sampler if type(loader) is DataLoader else None
+    if type(batches) is not BatchSampler or type(batches.sampler) not in (RandomSampler, SequentialSampler):
+        return None
+    if getattr(batches.sampler, "replacement", False):
+        return None
+    tickets = getattr(run.loop.feed, "_tickets", None)
+    epoch = 0 if run.loop.repeat_epoch else epoch
+    return None if tickets is None else list(next(iter(tickets._order.indices(epoch, number))))
+
+
+def _parts(batch: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The tensors in a batch by their place in it; what is no tensor as something that JSON can hold."""
+    if isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from _parts(value, f"{name}/{key}")
+    elif isinstance(batch, list | tuple) and not all(isinstance(item, str | int | float) for item in batch):
+        for index, value in enumerate(batch):
+            yield from _parts(value, f"{name}/{index}")
+    elif type(batch).__module__ == "numpy" and batch.dtype.kind in "biuf":
+        yield name, torch.as_tensor(batch)
+    elif isinstance(batch, torch.Tensor | str | int | float | list | tuple | None):
+        yield name, batch
+    else:
+        yield name, repr(batch)[:TEXT]
+
+
+def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """All of it, or what was there before."""
+    beside = path.with_name(f"{path.name}.tmp")
+    with beside.open("wb") as file:
+        file.writelines(parts)
+    os.replace(beside, path)

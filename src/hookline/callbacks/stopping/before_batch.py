@@ -1,0 +1,126 @@
+"""What a forward pass changes besides gradients: buffers, such as those of batch norm, and random states."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+Pair = tuple[Tensor, Tensor]
+"""Where to, and from where."""
+SMALL = 65536
+"""The statistics of norms are smaller. They are always copied, because torch does not count their changes."""
+
+
+class BeforeBatch:
+    """A copy of all buffers of a run's model and task, and of the random states, to go back to.
+
+    A large buffer is copied only when it has changed, so that the mask of a transformer costs nothing.
+
+    >>> norm, before = nn.BatchNorm1d(2), BeforeBatch()
+    >>> before.watch(norm)
+    >>> before.note()
+    >>> after = norm(torch.ones(3, 2))
+    >>> before.put_back()
+    >>> norm.running_mean.tolist(), norm.num_batches_tracked.item()
+    ([0.0, 0.0], 0)
+    """
+
+    __slots__ = ("_kept", "_put_random", "_random")
+
+    def __init__(self, *, random_states: bool = False) -> None:
+        self._random = random_states
+        self._kept: list[_Kept] = []
+        self._put_random: list[tuple[Callable[[Any], object], Any]] = []
+
+    def watch(self, module: nn.Module) -> None:
+        """Training begins: these are the buffers."""
+        self._put_random = []
+        self._kept = [
+            _Kept(part._buffers, name)
+            for part in module.modules()
+            for name, buffer in part._buffers.items()
+            if buffer is not None
+        ]
+
+    def note(self) -> None:
+        """Remember how things are."""
+        _copy([pair for kept in self._kept if (pair := kept.noted()) is not None])
+        if self._random:
+            self._put_random = list(_random_states())
+
+    def put_back(self) -> None:
+        """Make things as they were."""
+        _copy([pair for kept in self._kept if (pair := kept.put_back()) is not None])
+        for put, state in self._put_random:
+            put(state)
+
+
+class _Kept:
+    """One buffer: which tensor it was, and the values in it."""
+
+    __slots__ = ("_buffers", "_copy", "_name", "_tensor", "_version")
+
+    def __init__(self, buffers: dict[str, Tensor | None], name: str) -> None:
+        self._buffers, self._name = buffers, name
+        self._tensor: Tensor | None = None
+        self._copy: Tensor | None = None
+        self._version = -1
+
+    def noted(self) -> Pair | None:
+        """What is to be copied, and to where, for the values to be kept."""
+        tensor = self._buffers.get(self._name)
+        if tensor is None:
+            self._tensor = self._copy = None
+            return None
+        new = self._copy is None or tensor is not self._tensor
+        changed = new or tensor.numel() <= SMALL or tensor._version != self._version
+        if new:
+            self._tensor, self._copy = tensor, torch.empty_like(tensor, requires_grad=False)
+        self._version = tensor._version
+        return (self._copy, tensor) if changed and self._copy is not None else None
+
+    def put_back(self) -> Pair | None:
+        """What is to be copied, and to where, for the values to be as they were."""
+        if self._tensor is None or self._copy is None:
+            return None
+        self._buffers[self._name] = self._tensor  # a module may have put another one in its place
+        changed = self._tensor.numel() <= SMALL or self._tensor._version != self._version
+        self._version = -1  # it changes by the copy
+        return (self._tensor, self._copy) if changed else None
+
+
+def _copy(pairs: list[Pair]) -> None:
+    """All that are of one kind in one call, because a network may have hundreds."""
+    kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in pairs:
+        targets, sources = kinds.setdefault(target.dtype, ([], []))
+        targets.append(target)
+        sources.append(source)
+    with torch.no_grad():
+        for targets, sources in kinds.values():
+            torch._foreach_copy_(targets, sources)
+
+
+def _random_states() -> Any:
+    """Those of torch on every device that is in use, of Python, and of NumPy if it is loaded."""
+    yield torch.set_rng_state, torch.get_rng_state()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()
+    yield random.setstate, random.getstate()
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        yield numpy.random.set_state, numpy.random.get_state()
+
+
+def module_of(run: Run) -> nn.Module:
+    """The task with all that is in it; in an own loop the model."""
+    task = getattr(run, "task", None)
+    return task if isinstance(task, nn.Module) else run.model

@@ -1,0 +1,43 @@
+"""The norm of all gradients as one number, and which of them are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+def gradients_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+    """What there is now; of a sparse gradient, its values."""
+    return [
+        parameter.grad if parameter.grad.layout == torch.strided else parameter.grad.coalesce().values()
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """One number, on the device of the gradients; NaN or infinite where any of them is.
+
+    >>> total_norm([torch.tensor([3.0]), torch.tensor([4.0])])
+    tensor(5.)
+    """
+    return nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+
+
+def not_finite(run: Run) -> Iterator[str]:
+    """The names of the parameters whose gradients are not finite, with what is in them. Slow: for a message."""
+    for name, parameter in run.model.named_parameters():
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        values = gradient if gradient.layout == torch.strided else gradient.coalesce().values()
+        if not bool(torch.isfinite(values).all()):
+            yield f"{name} ({'nan' if bool(torch.isnan(values).any()) else 'inf'})"

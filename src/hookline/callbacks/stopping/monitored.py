@@ -1,0 +1,73 @@
+"""A metric that a callback decides by: when it is final, and what it is then."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+from hookline.errors import MetricError, RegistrationError, SetupError
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+Moment = Literal["eval", "epoch", "interval"]
+MOMENTS = ("eval", "epoch", "interval")
+
+
+class Monitored:
+    """The metric ``name``, which ``reader`` looks at after evaluations, epochs or intervals."""
+
+    __slots__ = ("_reader", "_warned", "at", "name")
+
+    def __init__(self, reader: str, name: str, at: str | None) -> None:
+        if at is not None and at not in MOMENTS:
+            raise RegistrationError(f"{reader}(decide_at={at!r}): use 'eval', 'epoch' or 'interval'")
+        self._reader, self.name = reader, name
+        self.at = at or ("epoch" if name.startswith("train/") else "eval")
+        self._warned = False
+
+    def check(self, run: Run) -> None:
+        """Before a fit: without anything to evaluate on it would never decide. An own loop cannot be asked."""
+        if self.at != "eval" or run.entry_point not in ("fit", "train") or getattr(run, "task", None) is None:
+            return
+        if not self.name.startswith("val/") and "val" not in run.loaders:  # val/… has an error of its own
+            raise SetupError(
+                f"{self._reader}({self.name!r}) decides after evaluations, and there is nothing to evaluate on: "
+                f"pass a validation loader to fit, or decide_at='epoch' or 'interval'"
+            )
+
+    def after_evaluation(self, run: Run) -> bool:
+        return self.at == "eval" and run.stage == "val" and run.entry_point == "fit"
+
+    def after_epoch(self, run: Run, decided: int) -> bool:
+        """Not in one that was cut short: its metrics are those of the epoch before."""
+        return self.at == "epoch" and run.clock.epoch > decided
+
+    def after_interval(self, run: Run) -> bool:
+        """Not in one that a stop has cut short."""
+        return self.at == "interval" and run.loop.requests.stop is None
+
+    def value(self, run: Run) -> float | None:
+        """The newest value; ``None``, said once, when the callback that logged it has been switched off."""
+        name = self.name
+        if run.callbacks.lost(name):
+            if not self._warned:
+                self._warned = True
+                logger.warning("%s decides nothing: the callback that logged %s is switched off", self._reader, name)
+            return None
+        if name not in run.metrics:
+            raise MetricError(
+                f"{self._reader} monitors {name!r}, which nobody logs; "
+                f"there is {', '.join(sorted(run.metrics)) or 'none'}"
+            )
+        value = run.metrics[name]
+        if isinstance(value, list):
+            raise MetricError(f"{self._reader} monitors {name!r}, which is an array; monitor a number")
+        return value
+
+    @property
+    def decisions(self) -> str:
+        """What a decision follows, in words."""
+        return {"eval": "evaluation", "epoch": "epoch", "interval": "interval"}[self.at]

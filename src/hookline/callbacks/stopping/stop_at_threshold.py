@@ -1,0 +1,114 @@
+"""``StopAtThreshold``: stop when a metric has reached a value, or keeps missing it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from hookline.callbacks.stopping.monitored import Moment, Monitored
+from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+from hookline.progress import Duration
+from hookline.records.direction import direction
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+class StopAtThreshold(Callback):
+    """Stops when ``monitor`` has reached ``threshold``; or, with ``when="missed"``, when it keeps missing it.
+
+    A value that is equal to the threshold, or better, has reached it; any other has missed it, NaN too. ``mode``
+    says what is better, and may be left out where the name says it (``loss``, ``acc``, …).
+
+    It decides after each evaluation, or, for a ``train/…`` metric, at the end of each epoch; ``decide_at`` says it:
+    ``"eval"``, ``"epoch"`` or ``"interval"`` (``log_every``). ``patience`` is how many decisions in a row must say the
+    same; 0 and 1 stop at the first. As a duration (``"2ep"``, ``"500st"``, ``"1h"``) it is how long they must: for
+    ``"reached"`` since the first that reached it, for ``"missed"`` since the last that did, or since the run began.
+
+    Composer's ``ThresholdStopper`` is ``when="reached"``; AIToolbox's ``ThresholdEarlyStopping(patience=n)`` is
+    ``when="missed", patience=n + 1``.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> trainer = Trainer(max_duration="9ep", callbacks=[StopAtThreshold("val/loss", 100.0)], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> result.clock.epoch, result.stopped_by
+    (1, 'StopAtThreshold')
+    """
+
+    state = ("in_a_row", "since", "decided_epoch")
+
+    def __init__(
+        self,
+        monitor: str,
+        threshold: float,
+        *,
+        when: Literal["reached", "missed"] = "reached",
+        mode: Literal["min", "max"] | None = None,
+        patience: int | str | Duration = 1,
+        decide_at: Moment | None = None,
+    ) -> None:
+        if when not in ("reached", "missed"):
+            raise RegistrationError(f"StopAtThreshold(when={when!r}): use 'reached' or 'missed'")
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not math.isfinite(threshold):
+            raise RegistrationError(f"StopAtThreshold(threshold={threshold!r}): give a finite number")
+        self.monitor = monitor
+        self.threshold = threshold
+        self.when = when
+        self.mode = direction(monitor, mode)
+        self.patience = read_patience("StopAtThreshold", patience)
+        self.reads = (monitor,)
+        self._monitored = Monitored("StopAtThreshold", monitor, decide_at)
+        self._forget()
+
+    def _forget(self) -> None:
+        """A new run begins: nothing of an earlier one counts."""
+        self._has_decided = False
+        self.in_a_row = 0
+        """How many decisions in a row have said that it is time to stop."""
+        self.since: float = 0
+        """What the clock of the patience's unit showed when that began."""
+        self.decided_epoch = 0
+
+    def on_setup(self, run: Run) -> None:
+        if run.clock.step == 0 and self._has_decided:
+            self._forget()
+        self._monitored.check(run)
+
+    def on_eval_end(self, run: Run) -> None:
+        if self._monitored.after_evaluation(run):
+            self._decide(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._monitored.after_epoch(run, self.decided_epoch):
+            self.decided_epoch = run.clock.epoch
+            self._decide(run)
+
+    def on_metrics_ready(self, run: Run) -> None:
+        if self._monitored.after_interval(run):
+            self._decide(run)
+
+    def _decide(self, run: Run) -> None:
+        self._has_decided = True
+        value = self._monitored.value(run)
+        if value is None:
+            return
+        reached = value <= self.threshold if self.mode == "min" else value >= self.threshold
+        if reached != (self.when == "reached"):
+            self.in_a_row, self.since = 0, clock_of(run, self.patience)
+            return
+        if self.when == "reached" and not self.in_a_row:
+            self.since = clock_of(run, self.patience)
+        self.in_a_row += 1
+        if is_over(run, self.patience, waited=self.in_a_row, since=self.since):
+            run.stop(self._reason(value))
+
+    def _reason(self, value: float) -> str:
+        for_long = in_words(self.patience, self.in_a_row, self._monitored.decisions)
+        alone = isinstance(self.patience, int) and self.in_a_row == 1
+        held = "" if alone else f" for {for_long}"
+        return f"{self.monitor} = {value:.6g} has {self.when} {self.threshold}{held}"

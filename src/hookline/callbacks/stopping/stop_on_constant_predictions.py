@@ -1,0 +1,155 @@
+"""``StopOnConstantPredictions``: notice a model that says the same whatever it is shown."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from hookline.errors import RegistrationError, SetupError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+
+class StopOnConstantPredictions(Callback):
+    """Stops when the predictions of a whole evaluation are all the same; ``action="warn"`` only says so.
+
+    It looks at ``run.outputs`` of each batch of an evaluation in ``fit``, so nothing is computed twice. Without
+    ``predictions`` the prediction is the class with the largest output, over the second dimension, where there are
+    several (of each sample; of each pixel or token too, if there are more dimensions); else the output itself.
+    Otherwise ``predictions`` makes a tensor out of the outputs: each row of it is one prediction.
+
+    With ``value`` only predictions that are all equal to it count: ``value=0`` for a model that always says "no".
+    Numbers that differ by no more than ``tolerance`` are the same. ``patience`` is how many evaluations in a row must
+    be like this. The smallest and the largest are kept on the device and read once an evaluation.
+
+    AIToolbox's ``AllPredictionsSame`` finds one given value (0), predicts again for it, and only prints by default.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> model = TinyModel()
+    >>> torch.nn.init.zeros_(model.out.weight).sum().item()
+    0.0
+    >>> trainer = Trainer(max_duration="9ep", callbacks=[StopOnConstantPredictions()], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(model, tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> result.stop_reason
+    'all 32 predictions are 2'
+    """
+
+    state = ("in_a_row",)
+
+    def __init__(
+        self,
+        value: float | None = None,
+        *,
+        action: Literal["stop", "warn"] = "stop",
+        predictions: Callable[[Any], Tensor] | None = None,
+        patience: int = 1,
+        tolerance: float = 0.0,
+    ) -> None:
+        if action not in ("stop", "warn"):
+            raise RegistrationError(f"StopOnConstantPredictions(action={action!r}): use 'stop' or 'warn'")
+        if predictions is not None and not callable(predictions):
+            raise RegistrationError(
+                f"StopOnConstantPredictions(predictions={predictions!r}): give a function of the outputs"
+            )
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise RegistrationError(f"StopOnConstantPredictions(patience={patience!r}): give 1 or more evaluations")
+        if not tolerance >= 0 or (value is not None and not math.isfinite(value)):
+            raise RegistrationError(
+                f"StopOnConstantPredictions(value={value!r}, tolerance={tolerance!r}): give finite numbers, "
+                f"the tolerance 0 or more"
+            )
+        self.value = value
+        self.action = action
+        self.predictions = predictions
+        self.patience = patience
+        self.tolerance = tolerance
+        self.in_a_row = 0
+        """How many evaluations in a row were constant."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._least: Tensor | None = None
+        self._most: Tensor | None = None
+        self._count = 0
+
+    def on_setup(self, run: Run) -> None:
+        if run.entry_point not in ("fit", "train"):
+            return
+        if run.clock.step == 0:
+            self.in_a_row = 0
+        if getattr(run, "task", None) is not None and "val" not in run.loaders:
+            raise SetupError(
+                "StopOnConstantPredictions looks at evaluations, and there is nothing to evaluate on: "
+                "pass a validation loader to fit"
+            )
+
+    def on_eval_start(self, run: Run) -> None:
+        self._begin()
+
+    def on_eval_batch_end(self, run: Run) -> None:
+        if run.stage != "val" or run.entry_point != "fit":
+            return
+        rows = self._rows(run.outputs)
+        least, most = rows.amin(0), rows.amax(0)
+        if self._least is not None and self._most is not None:
+            if least.shape != self._least.shape:
+                raise SetupError(
+                    f"StopOnConstantPredictions: rows of {least.numel()} numbers after rows of {self._least.numel()}; "
+                    f"give predictions=, a function that makes rows of one size"
+                )
+            least, most = torch.minimum(least, self._least), torch.maximum(most, self._most)
+        self._least, self._most = least, most
+        self._count += len(rows)
+
+    def on_eval_end(self, run: Run) -> None:
+        if self._least is None or self._most is None:
+            return
+        least, most = torch.stack([self._least, self._most]).double().tolist()
+        count = self._count
+        self._begin()
+        if not self._are_alike(least, most):
+            self.in_a_row = 0
+            return
+        self.in_a_row += 1
+        if self.in_a_row < self.patience:
+            return
+        shown = ", ".join(f"{number:.6g}" for number in least[:4]) + (", …" if len(least) > 4 else "")
+        often = f" in {self.in_a_row} evaluations" if self.patience > 1 else ""
+        said = f"all {count} predictions are {shown if len(least) == 1 else f'({shown})'}{often}"
+        if self.action == "stop":
+            run.stop(said)
+        else:
+            logger.warning("StopOnConstantPredictions: %s, at step %d", said, run.clock.step)
+
+    def _are_alike(self, least: list[float], most: list[float]) -> bool:
+        """NaN is like nothing, not even like itself: that is for ``StopOnNaN``."""
+        if self.value is not None:
+            return all(abs(number - self.value) <= self.tolerance for number in (*least, *most))
+        return all(high - low <= self.tolerance for low, high in zip(least, most, strict=True))
+
+    def _rows(self, outputs: Any) -> Tensor:
+        """One prediction in each row."""
+        if self.predictions is not None:
+            found = self.predictions(outputs)
+        elif not isinstance(outputs, Tensor) or not outputs.ndim:
+            raise SetupError(
+                f"StopOnConstantPredictions: the outputs are a {type(outputs).__name__}, not a tensor with one row for "
+                f"each sample; give predictions=, a function that makes one of them"
+            )
+        else:
+            several = outputs.ndim > 1 and outputs.shape[1] > 1
+            found = (outputs.argmax(1) if several else outputs).reshape(-1)
+        found = found.detach()
+        return found.reshape(len(found), -1)

@@ -1,0 +1,224 @@
+"""``StopOnNaN``: stop before a value that is not finite gets into the weights."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.callbacks.stopping.before_batch import BeforeBatch, module_of
+from hookline.callbacks.stopping.gradient_norm import gradients_of, not_finite, total_norm
+from hookline.errors import MetricError, RegistrationError
+from hookline.events import Callback
+from hookline.progress import Duration, Schedule
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+
+class StopOnNaN(Callback):
+    """Stops when the loss, a gradient or a metric is NaN or infinite.
+
+    ``monitor`` names what is watched: ``"loss"``, ``"gradients"``, metrics such as ``"val/loss"``, or several of them.
+    Loss and gradients are looked at before each update: one number is read from the device a step. The update is
+    left out, so weights and optimizer stay those of the last finite step, and so do the buffers: a forward pass on a
+    bad batch has changed the statistics of batch norm, which are put back. A ``val/…`` metric is looked at after
+    each evaluation, a ``train/…`` metric at each interval, any other at the end of each epoch.
+
+    With ``every="100st"`` nothing is read in between: what was not finite since then is found at the next look, and
+    may be in the weights by then. A warning at the start says so. Gradients are then looked at in these steps alone.
+
+    An fp16 overflow of the gradients is no reason to stop, because the scaler handles it; a loss that is not finite
+    is. With several optimizers that a task steps itself, each keeps the weights of its last finite update. Beside
+    ``SpikeGuard``, which leaves bad steps out, it stops only for what that one lets through.
+
+    TerminateOnNaN of pytorch-accelerated ends the process after the loss alone; NaNMonitor of Composer does not
+    see infinity; the one of AIToolbox looks once an epoch.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> data = tiny_data(batches=3)
+    >>> data[1][0].fill_(float("nan")).shape
+    torch.Size([8, 4])
+    >>> trainer = Trainer(max_duration="2ep", callbacks=[StopOnNaN()], folder=False)
+    >>> result = trainer.fit(TinyModel(), data, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    >>> result.stop_reason
+    'the loss is nan in epoch 0, batch 1; weights and optimizer are those of step 1'
+    """
+
+    state = ("seen", "decided_epoch", "looked")
+    after = ("SpikeGuard",)  # what it leaves out is no reason to stop
+
+    def __init__(
+        self, monitor: str | Sequence[str] = ("loss", "gradients"), *, every: str | Duration | None = None
+    ) -> None:
+        names = (monitor,) if isinstance(monitor, str) else tuple(monitor)
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise RegistrationError(f"StopOnNaN(monitor={monitor!r}): name 'loss', 'gradients' or metrics")
+        self.monitor = names
+        self.every = None if every is None else Duration.parse(every)
+        if self.every is not None and not {"loss", "gradients"} & set(names):
+            raise RegistrationError(
+                f"StopOnNaN({monitor!r}, every={every!r}): every is for 'loss' and 'gradients'; metrics are looked at "
+                f"when they are final"
+            )
+        self.reads = names
+        self._loss, self._gradients = "loss" in names, "gradients" in names
+        self._metrics = tuple(name for name in names if name not in ("loss", "gradients"))
+        self._before = BeforeBatch()
+        self._losses: list[torch.Tensor] = []
+        self._schedule: Schedule | None = None
+        self._closures = False
+        self._moment: dict[str, Any] | None = None  # before the step of an optimizer with a closure
+        self._forget()
+
+    def _forget(self) -> None:
+        self._used = False
+        self.seen: torch.Tensor | None = None
+        """With ``every``: NaN as soon as a loss was not finite, on its device."""
+        self.decided_epoch = 0
+        self.looked: dict[str, Any] | None = None
+        """With ``every``: when it has looked last."""
+
+    # -- the beginning ---------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        if run.clock.step == 0 and self._used:
+            self._forget()
+        if self.every is not None and run.entry_point in ("fit", "train"):
+            logger.warning(
+                "StopOnNaN(every=%r) looks only then: what is not finite may be in the weights when it is found; "
+                "leave every out to keep the weights of the last finite step",
+                str(self.every),
+            )
+
+    def on_train_start(self, run: Run) -> None:
+        self._used = True
+        self._losses.clear()
+        if self.seen is not None:  # from a checkpoint
+            self.seen = self.seen.to(run.device)
+        self._before.watch(module_of(run))
+        self._closures = any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in run.optimizers.values())
+        if self.every is not None:
+            self._schedule = Schedule(self.every.of(run.max_duration))
+            if self.looked is not None:
+                self._schedule.load_state_dict(self.looked)
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def on_train_step_start(self, run: Run) -> None:
+        self._losses.clear()
+        if self.every is None:
+            self._before.note()
+            if self._closures:
+                self._moment = run.snapshot()
+
+    def on_backward_end(self, run: Run) -> None:
+        if not self._loss:
+            return
+        loss = run.loss.detach()
+        if self.every is None:
+            self._losses.append(loss)
+        elif self.seen is None:
+            self.seen = loss * 0
+        else:
+            self.seen.add_(loss, alpha=0)  # not finite times zero is NaN, and stays so
+
+    def on_gradients_ready(self, run: Run) -> None:
+        if run.loop.requests.skip is not None:  # somebody else has found the step to be bad
+            self._losses.clear()
+            return
+        if self._schedule is not None:
+            if not self._schedule.due(run.clock):
+                return
+            self._schedule.fired(run.clock)
+            self.looked = self._schedule.state_dict()
+        found = self._look(run)
+        if not math.isfinite(found):
+            self._stop(run)
+
+    def on_step_skipped(self, run: Run) -> None:
+        """After an fp16 overflow nobody has looked: no scale helps a loss that is not finite."""
+        if run.loop.requests.skip is None and self._losses and not math.isfinite(_sum(self._losses)):
+            self._stop(run)
+        self._losses.clear()
+
+    def _look(self, run: Run) -> float:
+        """All that is watched as one number, which is finite if all of it is."""
+        parts = list(self._losses)
+        if self.seen is not None:
+            parts.append(self.seen)
+        if self._gradients:
+            parts.append(total_norm(gradients_of(run.optimizers.values())))
+        return _sum(parts)
+
+    def _stop(self, run: Run) -> None:
+        what = self._found(run)
+        if self._moment is not None:
+            run.roll_back(self._moment)
+        elif run.loop.requests.can_skip:
+            run.skip_step()
+        else:  # an update of this step is made already: this one is left out by having no gradients
+            run.optimizer.zero_grad(set_to_none=True)
+        if self.every is None:
+            self._before.put_back()
+            kept = f"; weights and optimizer are those of step {run.clock.step}"
+        else:
+            kept = "; it may be in the weights already"
+        where = f"epoch {run.clock.epoch}, batch {run.clock.batch_in_epoch - 1}"
+        run.stop(f"{what} in {where}{kept}" if self.every is None else f"{what} at or before {where}{kept}")
+        self._losses.clear()
+
+    def _found(self, run: Run) -> str:
+        bad = [loss.item() for loss in (*self._losses, self.seen) if loss is not None]
+        bad = [value for value in bad if not math.isfinite(value)]
+        if bad:
+            return f"the loss is {bad[0]}" if self.every is None else "the loss is not finite"
+        names = list(not_finite(run))
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return f"the gradients are not finite, {', '.join(names[:3])}{more}," if names else "the gradients overflow"
+
+    # -- metrics -----------------------------------------------------------------------------------
+
+    def on_eval_end(self, run: Run) -> None:
+        if self._metrics and run.stage == "val" and run.entry_point == "fit":
+            self._check(run, [name for name in self._metrics if name.startswith("val/")])
+
+    def on_metrics_ready(self, run: Run) -> None:
+        if self._metrics:
+            here = run.metrics
+            self._check(run, [name for name in self._metrics if name.startswith("train/") and name in here])
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._metrics and run.clock.epoch > self.decided_epoch:
+            self.decided_epoch = run.clock.epoch
+            self._check(run, [name for name in self._metrics if not name.startswith("val/")])
+
+    def on_train_end(self, run: Run) -> None:
+        if self.seen is not None and not math.isfinite(self.seen.item()):
+            logger.warning("StopOnNaN: a loss was not finite since the last look, and training has ended")
+
+    def _check(self, run: Run, names: list[str]) -> None:
+        for name in names:
+            if run.callbacks.lost(name):
+                continue
+            if name not in run.metrics:
+                raise MetricError(
+                    f"StopOnNaN monitors {name!r}, which nobody logs; there is {', '.join(sorted(run.metrics))}"
+                )
+            value = run.metrics[name]
+            if not bool(torch.isfinite(torch.as_tensor(value)).all()):
+                run.stop(f"{name} is {value}")
+
+
+def _sum(parts: list[torch.Tensor]) -> float:
+    """One number that is read from the device; finite if all parts are."""
+    if len(parts) == 1:
+        return parts[0].item()
+    return torch.stack([part.double() for part in parts]).sum().item() if parts else 0.0

@@ -1,0 +1,120 @@
+"""``TimeLimit``: stop when the time is used up, early enough to save."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+from hookline.errors import DurationError, RegistrationError, SetupError
+from hookline.events import Callback
+from hookline.progress import Duration
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+Time = str | timedelta | Duration
+
+
+class TimeLimit(Callback):
+    """Stops at the end of the first step after ``duration``, less ``margin``.
+
+    ``duration`` is ``"1h30m"``, ``"2d"`` or a ``timedelta``. With ``count="run"`` it is the time that the whole run has
+    trained, over all its resumes (``run.clock.seconds``): when it is used up, the run is finished. With
+    ``count="process"`` it is the time since this fit began in this process, as for a job on a cluster: then the run is
+    only left, as with Ctrl-C, and ``resume="auto"`` goes on with the whole time again. ``until`` is a moment with a
+    time zone, at which the run is left in the same way; the earlier of the two counts. A run with a folder is saved
+    when it is left, ``Checkpointer`` or not.
+
+    ``margin`` is the time that is left for the last evaluation, the save and the end: give what these take, and the
+    longest step. An evaluation that is under way is finished.
+
+    Lightning's ``Timer`` counts over resumes, as ``count="run"`` does; TorchTNT's ``TimeLimitInterrupter`` counts
+    one process, and has ``until`` as ``timestamp``.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> trainer = Trainer(max_duration="1000000ep", callbacks=[TimeLimit("0.05s")], folder=False)
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    >>> result.stopped_by, result.stop_reason.partition(" is")[0]
+    ('TimeLimit', 'the time limit of 0.05s')
+    """
+
+    def __init__(
+        self,
+        duration: Time | None = None,
+        *,
+        count: Literal["run", "process"] = "run",
+        until: datetime | None = None,
+        margin: Time | None = None,
+    ) -> None:
+        if duration is None and until is None:
+            raise RegistrationError("TimeLimit(): give a duration, such as TimeLimit('2h'), or until=")
+        if count not in ("run", "process"):
+            raise RegistrationError(f"TimeLimit(count={count!r}): use 'run' (over all resumes) or 'process'")
+        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+            raise RegistrationError(
+                f"TimeLimit(until={until!r}): give a datetime with a time zone, such as "
+                f"datetime(2030, 1, 31, 12, 0).astimezone()"
+            )
+        self.duration = None if duration is None else _time("duration", duration)
+        self.margin = None if margin is None else _time("margin", margin)
+        if self.duration is not None and self.margin is not None and self.margin >= self.duration:
+            raise RegistrationError(
+                f"TimeLimit(margin={str(self.margin)!r}) leaves nothing of the {self.duration} for training"
+            )
+        self.count = count
+        self.until = until
+        self._limit = self._end = float("inf")
+
+    def on_setup(self, run: Run) -> None:
+        if run.entry_point in ("fit", "train") and self.until is not None and self._seconds_to(self.until) <= 0:
+            raise SetupError(f"TimeLimit(until={self.until.isoformat()!r}): there is no time left; give a later moment")
+
+    def on_fit_start(self, run: Run) -> None:
+        """The clock is loaded and runs: what it will show at the end."""
+        now = run.clock.elapsed("s")
+        self._limit = self._end = float("inf")
+        if self.duration is not None:
+            self._limit = self.duration.value - self._margin + (now if self.count == "process" else 0)
+        if self.until is not None:
+            self._end = now + self._seconds_to(self.until)
+
+    def on_train_step_end(self, run: Run) -> None:
+        seconds = run.clock.elapsed("s")
+        if seconds >= self._limit:
+            self._stop(run, f"the time limit of {self.duration}", finished=self.count == "run")
+        elif seconds >= self._end and self.until is not None:
+            self._stop(run, f"the time limit, {self.until.isoformat(sep=' ', timespec='seconds')},", finished=False)
+
+    @property
+    def _margin(self) -> float:
+        return 0.0 if self.margin is None else self.margin.value
+
+    def _seconds_to(self, until: datetime) -> float:
+        return (until - datetime.now(until.tzinfo)).total_seconds() - self._margin
+
+    def _stop(self, run: Run, limit: str, *, finished: bool) -> None:
+        margin = "" if self.margin is None else f" (less {self.margin} to end and save)"
+        reason = f"{limit} is reached{margin}"
+        if finished:
+            run.stop(reason)
+            return
+        # A vote that ends this process's part of the run, as Ctrl-C does: a resume goes on.
+        run.loop.session.stop(reason, run.member.name, interrupt=True)
+        if run.folder is not None:
+            run.request_save()
+
+
+def _time(name: str, given: Time) -> Duration:
+    if isinstance(given, timedelta):
+        if given <= timedelta(0):
+            raise RegistrationError(f"TimeLimit({name}={given!r}): give more than no time")
+        return Duration(given.total_seconds(), "s")
+    try:
+        duration = Duration.parse(given)
+    except DurationError as error:
+        raise RegistrationError(f"TimeLimit({name}={given!r}): {error}") from None
+    if duration.unit != "s":
+        raise RegistrationError(f"TimeLimit({name}={given!r}): give a time, such as '90s', '30m', '1h30m' or '2d'")
+    return duration

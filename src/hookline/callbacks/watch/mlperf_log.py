@@ -1,0 +1,241 @@
+"""``MLPerfLog``: a log of the run in the public format of the MLPerf training benchmarks."""
+
+from __future__ import annotations
+
+import os
+import platform as machine
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookline.callbacks.watch.mlperf_lines import EventType, append, cut, line, now_ms
+from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.events import Callback
+from hookline.records.direction import direction
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+DIVISIONS = ("open", "closed")
+STATUSES = ("onprem", "cloud", "preview", "research")
+
+
+class MLPerfLog(Callback):
+    """Writes ``mlperf/result_0.txt`` in the run's folder: lines of ``:::MLLOG {…}``, which MLPerf's checker takes.
+
+    The lines are those that the rules ask for: ``submission_*``, ``cache_clear``, ``init_start`` / ``init_stop``,
+    ``run_start`` / ``run_stop``, ``block_*`` and ``epoch_*`` with ``epoch_num``, ``eval_start`` / ``eval_stop`` and
+    ``eval_accuracy`` with the value of ``monitor``, ``train_samples``, ``eval_samples``, ``global_batch_size``,
+    ``gradient_accumulation_steps``, ``seed``, ``opt_name`` and ``opt_base_learning_rate``. ``extra`` adds lines, or
+    gives these another value; the closed division wants more of them for each benchmark. How many samples there are is
+    taken from the datasets or, where these do not say, from the first epoch and the first evaluation.
+
+    The status in ``run_stop`` is ``"success"`` once ``monitor`` has reached ``target`` (``mode`` says which way, where
+    its name does not), else ``"aborted"``; without a ``target``, ``"success"`` when training ends as planned. It
+    stops nothing: for that there is ``StopAtThreshold``.
+
+    ``cache_clear`` is a function that clears the system's caches, called before the run; ``path`` is another file,
+    which must not be there yet. After a resume the log goes on as if the run had never been stopped. It is not
+    optional: a result without its log is none, so what cannot be written stops the run.
+
+    >>> import torch
+    >>> from tempfile import mkdtemp
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> folder = mkdtemp()
+    >>> log = MLPerfLog("bert", organization="Us", monitor="val/loss", target=0.1)
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[log], folder=folder)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> lines = Path(folder, "mlperf/result_0.txt").read_text().splitlines()
+    >>> lines[0].startswith(':::MLLOG {"namespace": "", "time_ms": '), lines[-1].endswith('{"status": "aborted"}}')
+    (True, True)
+    """
+
+    ranks = "zero"
+    state = ("lines", "has_started", "epoch", "told", "has_reached")
+
+    def __init__(
+        self,
+        benchmark: str,
+        *,
+        organization: str,
+        platform: str | None = None,
+        division: Literal["open", "closed"] = "open",
+        status: Literal["onprem", "cloud", "preview", "research"] = "onprem",
+        monitor: str = "val/acc",
+        target: float | None = None,
+        mode: Literal["min", "max"] | None = None,
+        path: str | os.PathLike[str] | None = None,
+        cache_clear: Callable[[], object] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, text in (("benchmark", benchmark), ("organization", organization), ("platform", platform)):
+            if not (isinstance(text, str) and text.strip()) and not (name == "platform" and text is None):
+                raise RegistrationError(f"MLPerfLog({name}={text!r}): the rules want a text that is not empty")
+        for name, value, known in (("division", division, DIVISIONS), ("status", status, STATUSES)):
+            if value not in known:
+                raise RegistrationError(f"MLPerfLog({name}={value!r}): use one of {', '.join(known)}")
+        self.benchmark = benchmark
+        self.organization = organization
+        self.platform = platform
+        self.division = division
+        self.status = status
+        self.monitor = monitor
+        self.target = target
+        self.mode = None if target is None else direction(monitor, mode)
+        self.path = None if path is None else Path(path)
+        self.cache_clear = cache_clear
+        self.extra = dict(extra or {})
+        self.reads = (monitor,)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.lines = 0
+        """How many the log has, without ``run_stop``: it is taken back when the run goes on."""
+        self.has_started = self.has_reached = False
+        self.epoch = 0
+        """The number of the epoch that is under way, or was last; the first is 1."""
+        self.told: tuple[str, ...] = ()
+        """What is said once in a log, and was."""
+        self._file: Path | None = None
+        self._setup_ms = 0
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        if run.clock.step == 0:
+            self._forget()
+        self._file, self._setup_ms = None, now_ms()
+        if run.entry_point in ("fit", "train"):
+            self._file = self._place(run)
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a"):  # whether it can be written is known now
+                pass
+
+    def _place(self, run: Run) -> Path:
+        if self.path is not None:
+            return self.path
+        if run.folder is None:
+            raise SetupError("MLPerfLog: the run has no folder to write to; give folder=… or MLPerfLog(path='…')")
+        return run.folder / "mlperf" / "result_0.txt"
+
+    def on_fit_start(self, run: Run) -> None:
+        if self._file is None:
+            return
+        if not self.lines and self.path is not None and self.path.stat().st_size:
+            raise SetupError(f"MLPerfLog(path={str(self.path)!r}): there is such a file; a log is of one run only")
+        cut(self._file, self.lines)
+        if not self.lines:
+            self._introduce(run)
+
+    def on_train_start(self, run: Run) -> None:
+        if self._file is not None and not self.has_started:
+            self.has_started = True
+            self._describe(run)
+            self._write("INTERVAL_END", "init_stop")
+            self._write("INTERVAL_START", "run_start")
+
+    def on_train_end(self, run: Run) -> None:
+        self._stop(has_reached=self.has_reached if self.target is not None else True)
+
+    def on_exception(self, run: Run) -> None:
+        self._stop(has_reached=False)
+
+    def on_teardown(self, run: Run) -> None:
+        self._file = None
+
+    def on_rollback(self, run: Run) -> None:
+        if self._file is not None:
+            cut(self._file, self.lines)
+
+    def _stop(self, *, has_reached: bool) -> None:
+        if self._file is not None and self.has_started:
+            metadata = {"status": "success" if has_reached else "aborted"}
+            append(self._file, line("INTERVAL_END", "run_stop", None, metadata, now_ms()))
+            self._file = None
+
+    # -- what is said once -----------------------------------------------------------------------
+
+    def _introduce(self, run: Run) -> None:
+        self._write("INTERVAL_START", "init_start", time_ms=self._setup_ms)
+        if self.cache_clear is not None:
+            self.cache_clear()
+        self._once("cache_clear", self.cache_clear is not None)
+        self._once("submission_benchmark", self.benchmark)
+        self._once("submission_org", self.organization)
+        self._once("submission_division", self.division)
+        self._once("submission_status", self.status)
+        self._once("submission_platform", self.platform or machine.node() or "unknown")
+
+    def _describe(self, run: Run) -> None:
+        train, val = run.loaders.get("train"), run.loaders.get("val")
+        size = getattr(train, "batch_size", None)
+        accumulate: int = run.loop.accumulate
+        optimizer = next(iter(run.optimizers.values()), None)
+        known = {
+            "seed": run.config.get("seed"),
+            "global_batch_size": None if size is None else size * accumulate * run.world_size,
+            "gradient_accumulation_steps": accumulate,
+            "train_samples": _samples(train),
+            "eval_samples": _samples(val),
+            "opt_name": None if optimizer is None else type(optimizer).__name__.lower(),
+            "opt_base_learning_rate": None if optimizer is None else float(optimizer.param_groups[0]["lr"]),
+        }
+        for key, value in (known | self.extra).items():
+            if value is not None:
+                self._once(key, value)
+
+    def _once(self, key: str, value: Any) -> None:
+        if key not in self.told:
+            self.told = (*self.told, key)
+            self._write("POINT_IN_TIME", key, self.extra.get(key, value))
+
+    # -- epochs and evaluations ------------------------------------------------------------------
+
+    def on_train_epoch_start(self, run: Run) -> None:
+        self.epoch = run.clock.epoch + 1
+        self._write("INTERVAL_START", "block_start", first_epoch_num=self.epoch, epoch_count=1)
+        self._write("INTERVAL_START", "epoch_start", epoch_num=self.epoch)
+
+    def on_train_epoch_end(self, run: Run) -> None:
+        if run.clock.epoch == self.epoch:  # not one that was cut short
+            self._once("train_samples", run.clock.sample_in_epoch)
+            self._write("INTERVAL_END", "epoch_stop", epoch_num=self.epoch)
+            self._write("INTERVAL_END", "block_stop", first_epoch_num=self.epoch)
+
+    def on_eval_start(self, run: Run) -> None:
+        if run.stage == "val":
+            self._write("INTERVAL_START", "eval_start", **self._where(run))
+
+    def on_eval_end(self, run: Run) -> None:
+        if run.stage != "val" or self._file is None:
+            return
+        if self.monitor not in run.metrics:
+            raise MetricError(f"MLPerfLog(monitor={self.monitor!r}): this evaluation has {', '.join(run.metrics)}")
+        value = run.metrics[self.monitor]
+        if not isinstance(value, int | float):
+            raise MetricError(f"MLPerfLog(monitor={self.monitor!r}): it is an array, and the log takes one number")
+        if self.target is not None:
+            self.has_reached |= value <= self.target if self.mode == "min" else value >= self.target
+        self._once("eval_samples", run.clock.eval.sample)
+        self._write("POINT_IN_TIME", "eval_accuracy", float(value), **self._where(run))
+        self._write("INTERVAL_END", "eval_stop", **self._where(run))
+
+    def _where(self, run: Run) -> dict[str, int]:
+        return {"epoch_num": self.epoch, "samples_count": run.clock.sample}
+
+    def _write(
+        self, kind: EventType, key: str, value: Any = None, *, time_ms: int | None = None, **metadata: Any
+    ) -> None:
+        if self._file is not None:
+            append(self._file, line(kind, key, value, metadata, now_ms() if time_ms is None else time_ms))
+            self.lines += 1
+
+
+def _samples(loader: Any) -> int | None:
+    """How many a loader gives in an epoch, if its dataset says so."""
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError, NotImplementedError):
+        return None

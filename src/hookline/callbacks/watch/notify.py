@@ -1,0 +1,192 @@
+"""``Notify``: a mail, or a message to a web address, when something happens in a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from hookline.callbacks.watch.notify_alerts import Alert
+from hookline.callbacks.watch.notify_message import compose
+from hookline.callbacks.watch.notify_outbox import Outbox
+from hookline.callbacks.watch.notify_transports import Security, Transport, mail_of, webhook_of
+from hookline.errors import MetricError, RegistrationError
+from hookline.events import Callback
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+EVENTS = ("end", "stop", "exception", "epoch")
+SECRETS = ("password", "webhook")
+
+
+class Notify(Callback):
+    """Sends a message by mail, to a web address, or both, when a run ends, stops, fails, or a metric crosses a value.
+
+    ``on`` are some of ``"end"`` (training came to its end), ``"stop"`` (it was stopped before, by a callback, Ctrl-C or
+    a signal), ``"exception"`` (it failed) and ``"epoch"`` (an epoch is over). ``alerts`` are conditions:
+    ``"val/loss > 2"``, ``"val/acc >= 0.9"``, ``"train/loss is not finite"``. One is told when it begins to hold, and
+    again only after it has not held in between. Metrics of evaluations are looked at after each evaluation, all others
+    at each interval.
+
+    A message has what happened and why, steps, epochs and time, and the newest value of each metric in ``metrics``
+    (patterns). By mail, files of the run's folder that ``attach`` names go with it: by default what ``HistoryPlot``
+    draws. All is sent in the background, from a queue that is bounded: a server that is slow, refuses or is not there
+    never stalls training. Each try may take ``timeout`` seconds, and so may the end of the run. What was not sent is
+    said as a warning, and is in ``unsent``.
+
+    Mail: ``to`` (addresses), ``smtp`` (``"mail.example.org:587"``), ``sender``, ``user`` and ``password``;
+    ``security`` is ``"starttls"``, ``"ssl"`` or ``"none"``. Web: ``webhook`` is an address that takes a POST of JSON,
+    with a ``"text"`` as Slack, Mattermost and Teams want it; ``payload`` is a function that makes another form of
+    it: ``lambda message: {"content": message["text"]}`` for Discord. Secrets are in no state, log or ``repr``.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> notify = Notify(webhook="http://127.0.0.1:9/nobody-listens", on="end", alerts="val/loss > 100")
+    >>> trainer = Trainer(max_duration="1ep", callbacks=[notify], folder=False, name="demo/one")
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> notify.unsent[0].partition(":")[0]
+    "'demo/one has ended' was not sent by webhook at 127.0.0.1"
+    """
+
+    optional = True
+    ranks = "zero"
+    state = ("holding",)
+    after = ("HistoryPlot",)
+
+    def __init__(
+        self,
+        on: str | Iterable[str] = ("end", "stop", "exception"),
+        *,
+        webhook: str | None = None,
+        payload: Callable[[dict[str, Any]], Any] | None = None,
+        to: str | Iterable[str] = (),
+        smtp: str | None = None,
+        sender: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        security: Security = "starttls",
+        alerts: str | Iterable[str] = (),
+        metrics: str | Iterable[str] = ("train/*", "val/*", "test/*"),
+        attach: str | Iterable[str] = ("plots/*",),
+        timeout: float = 10.0,
+    ) -> None:
+        for name in SECRETS:  # nor are they a part of its identity
+            self._arguments.pop(name, None)
+        self.on = _texts(on)
+        if not set(self.on) <= set(EVENTS):
+            raise RegistrationError(f"Notify(on={self.on!r}): choose from {', '.join(EVENTS)}")
+        if not isinstance(timeout, int | float) or not 0 < timeout <= 600:
+            raise RegistrationError(f"Notify(timeout={timeout!r}): give seconds, more than 0 and at most 600")
+        self.alerts = tuple(map(Alert.parse, _texts(alerts)))
+        self.metrics = _texts(metrics)
+        self.attach = _texts(attach)
+        self.timeout = timeout
+        self._transports: list[Transport] = []
+        if webhook is not None:
+            self._transports.append(webhook_of(webhook, payload, timeout))
+        if to or smtp:
+            self._transports.append(mail_of(_texts(to), smtp, sender, user, password, security, timeout))
+        if not self._transports:
+            raise RegistrationError("Notify(): say where to: webhook='https://…', or to='me@example.org' and smtp='…'")
+        self.reads = ("*", *dict.fromkeys(alert.metric for alert in self.alerts))
+        self._outboxes: list[Outbox] = []
+        self.holding: list[str] = []
+        """The alerts that hold, and were told."""
+
+    @property
+    def unsent(self) -> list[str]:
+        """What was not sent in the last run: a line for each message, with the reason."""
+        return [line for outbox in self._outboxes for line in outbox.unsent]
+
+    @property
+    def sent(self) -> int:
+        """How many messages were sent in the last run."""
+        return sum(outbox.sent for outbox in self._outboxes)
+
+    # -- when ----------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        if run.clock.step == 0:
+            self.holding = []
+        self._outboxes = [Outbox(transport) for transport in self._transports]
+
+    def on_metrics_ready(self, run: Run) -> None:
+        self._look(run, [alert for alert in self.alerts if not _is_of_evaluation(alert.metric)])
+
+    def on_eval_end(self, run: Run) -> None:
+        if run.entry_point in ("fit", "train"):
+            self._look(run, [alert for alert in self.alerts if alert.metric.startswith(f"{run.stage}/")])
+
+    def on_epoch_end(self, run: Run) -> None:
+        if "epoch" in self.on:
+            self._tell(run, "epoch", f"has done epoch {run.clock.epoch:,}")
+
+    def on_fit_end(self, run: Run) -> None:
+        for alert in self.alerts:
+            if alert.metric not in run.metrics:
+                logger.warning("Notify(alerts=%r): nobody has logged %s", alert.text, alert.metric)
+        stop = _stop_reason(run)
+        if stop is not None and {"stop", "end"}.intersection(self.on):
+            self._tell(run, "stop", "was stopped", stop)
+        elif stop is None and "end" in self.on:
+            self._tell(run, "end", "has ended")
+
+    def on_preempt(self, run: Run) -> None:
+        if "stop" in self.on and run.entry_point in ("fit", "train"):
+            self._tell(run, "stop", "was stopped", run.stop_reason)
+
+    def on_exception(self, run: Run) -> None:
+        error = run.exception
+        if "exception" in self.on and run.entry_point in ("fit", "train"):
+            self._tell(run, "exception", "has failed", f"{type(error).__name__}: {error}")
+
+    def on_teardown(self, run: Run) -> None:
+        for outbox in self._outboxes:
+            outbox.end()
+        deadline = monotonic() + self.timeout
+        for outbox in self._outboxes:
+            outbox.close(deadline)
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def _look(self, run: Run, alerts: list[Alert]) -> None:
+        for alert in alerts:
+            try:
+                value = run.metrics[alert.metric]
+            except (KeyError, MetricError):  # not logged yet
+                continue
+            if not isinstance(value, int | float):
+                raise MetricError(f"Notify(alerts={alert.text!r}): {alert.metric} is an array; give a number's name")
+            held = alert.text in self.holding
+            if alert.holds(value) and not held:
+                self.holding = [*self.holding, alert.text]
+                self._tell(run, "alert", f"{alert.text}", f"{alert.metric} = {value:.6g}")
+            elif held and not alert.holds(value):
+                self.holding = [text for text in self.holding if text != alert.text]
+
+    def _tell(self, run: Run, event: str, headline: str, why: str = "") -> None:
+        message = compose(run, event, headline, why=why, metrics=self.metrics, attach=self.attach)
+        for outbox in self._outboxes:
+            outbox.put(message)
+
+
+def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _is_of_evaluation(metric: str) -> bool:
+    return metric.startswith(("val/", "test/"))
+
+
+def _stop_reason(run: Run) -> str | None:
+    """Why the run was stopped before its end; ``None`` if it was not."""
+    try:
+        return run.stop_reason
+    except AttributeError:
+        return None

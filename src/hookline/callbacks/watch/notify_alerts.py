@@ -1,0 +1,54 @@
+"""Conditions on metrics that are written as text: ``"val/loss > 2"``, ``"train/loss is not finite"``."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hookline.errors import RegistrationError
+
+SIGNS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+NOT_FINITE = "is not finite"
+_COMPARISON = re.compile(r"(?P<metric>\S+)\s*(?P<sign>>=|<=|>|<)\s*(?P<value>\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One condition. ``text`` is how it was written."""
+
+    text: str
+    metric: str
+    sign: str
+    value: float = math.nan
+
+    def holds(self, value: float) -> bool:
+        """NaN is neither above nor below anything.
+
+        >>> Alert.parse("val/loss > 2").holds(2.5), Alert.parse("val/loss is not finite").holds(math.nan)
+        (True, True)
+        """
+        return not math.isfinite(value) if self.sign == NOT_FINITE else SIGNS[self.sign](value, self.value)
+
+    @classmethod
+    def parse(cls, text: str) -> Alert:
+        words = text.strip() if isinstance(text, str) else ""
+        if words.endswith(NOT_FINITE) and len(words.split()) == 4:
+            return cls(words, words.split()[0], NOT_FINITE)
+        found = _COMPARISON.fullmatch(words)
+        try:
+            if found is not None and not math.isnan(value := float(found["value"])):
+                return cls(words, found["metric"], found["sign"], value)
+        except ValueError:
+            pass
+        raise RegistrationError(
+            f"Notify(alerts={text!r}): write a metric, one of {', '.join(SIGNS)} and a number, such as 'val/loss > 2'; "
+            f"or 'train/loss {NOT_FINITE}'"
+        )

@@ -1,0 +1,112 @@
+"""``Outbox``: the thread and the bounded queue between a run and one way to send messages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic
+
+from hookline.callbacks.watch.notify_message import Message
+from hookline.callbacks.watch.notify_transports import Transport, is_final
+from hookline.records.redact import redact_text
+
+logger = logging.getLogger("hookline")
+
+MOST = 32
+"""So many messages wait; then the oldest are dropped."""
+PAUSES = (1.0, 4.0)
+"""Seconds until a message that could not be sent is tried again; after the last try it is lost."""
+
+
+class Outbox:
+    """Sends messages in a thread of its own. Nothing here waits but ``close``, and that not long."""
+
+    def __init__(self, transport: Transport, *, most: int = MOST, pauses: Sequence[float] = PAUSES) -> None:
+        self._transport, self._most, self._pauses = transport, most, tuple(pauses)
+        self._queue: deque[Message] = deque()
+        self._in_hand: Message | None = None
+        self._changed = threading.Condition()
+        self._closing = self._is_left = False
+        self._thread: threading.Thread | None = None
+        self.sent = 0
+        self.unsent: list[str] = []
+        """A line for each message that was not sent: which, and why."""
+
+    def put(self, message: Message) -> None:
+        """Take a message. Never waits."""
+        with self._changed:
+            self._queue.append(message)
+            dropped = self._queue.popleft() if len(self._queue) > self._most else None
+            self._changed.notify()
+        if dropped is not None:
+            self._say(dropped, f"{self._most} messages were waiting already")
+        if self._thread is None:  # a daemon: a server that hangs must not keep the process
+            self._thread = threading.Thread(target=self._work, name="hookline notify", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Nothing more follows."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def close(self, deadline: float) -> None:
+        """Wait until all is sent, but not longer than to a moment of the monotonic clock; what is not is said."""
+        self.end()
+        if self._thread is None:
+            return
+        self._thread.join(max(0.0, deadline - monotonic()))
+        with self._changed:
+            left = [*([self._in_hand] if self._in_hand is not None else []), *self._queue]
+            self._is_left = True
+            self._queue.clear()
+        for message in left:
+            self._say(message, "the server had not answered when the run was over")
+
+    # -- in the thread -------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (message := self._next()) is not None:
+            why = self._try(message)
+            with self._changed:
+                self._in_hand = None
+                if self._is_left:  # the run has said already that this one is not sent
+                    return
+            if why is None:
+                self.sent += 1
+            else:
+                self._say(message, why)
+
+    def _next(self) -> Message | None:
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            self._in_hand = self._queue.popleft() if self._queue else None
+            return self._in_hand
+
+    def _try(self, message: Message) -> str | None:
+        """Send it, again after a pause if that fails; why it was not sent, or ``None``."""
+        for pause in (*self._pauses, None):
+            try:
+                self._transport.send(message)
+                return None
+            except Exception as error:
+                why = redact_text(f"{type(error).__name__}: {error}"[:300])
+                if pause is None or is_final(error) or self._is_over(pause):
+                    return why
+        return None
+
+    def _is_over(self, pause: float) -> bool:
+        """Wait; whether the run came to its end meanwhile, and there is one more message behind, or no time."""
+        end = monotonic() + pause
+        with self._changed:
+            while not self._closing and (left := end - monotonic()) > 0:
+                self._changed.wait(left)
+            return self._closing
+
+    def _say(self, message: Message, why: str) -> None:
+        line = f"{message.title!r} was not sent by {self._transport.place}: {why}"
+        self.unsent.append(line)
+        logger.warning("Notify: %s", line)

@@ -1,0 +1,169 @@
+"""Two ways to send a message: by mail (SMTP), and to a web address as JSON."""
+
+from __future__ import annotations
+
+import json
+import smtplib
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+from hookline.callbacks.watch.notify_message import Message
+from hookline.errors import RegistrationError
+from hookline.records.redact import HIDDEN
+
+Security = Literal["starttls", "ssl", "none"]
+PORTS: dict[str, int] = {"starttls": 587, "ssl": 465, "none": 25}
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Secret:
+    """A text that is not shown: not in a repr, not in a message."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+
+class Transport(Protocol):
+    """Sends one message, or raises."""
+
+    @property
+    def place(self) -> str:
+        """Where it sends to, without secrets."""
+
+    def send(self, message: Message) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """Through a mail server, encrypted unless it is said otherwise."""
+
+    host: str
+    port: int
+    sender: str
+    to: tuple[str, ...]
+    user: str | None
+    password: Secret | None
+    security: Security
+    timeout: float
+
+    @property
+    def place(self) -> str:
+        return f"mail to {', '.join(self.to)} through {self.host}:{self.port}"
+
+    def send(self, message: Message) -> None:
+        mail = message.as_mail(self.sender, self.to)
+        with self._connect() as server:
+            if self.security == "starttls":
+                server.starttls(context=ssl.create_default_context())
+            if self.user is not None and self.password is not None:
+                server.login(self.user, self.password.reveal())
+            refused = server.send_message(mail, self.sender, self.to)
+        if refused:
+            raise OSError(f"the server refused {', '.join(refused)}")
+
+    def _connect(self) -> smtplib.SMTP:
+        if self.security == "ssl":
+            context = ssl.create_default_context()
+            return smtplib.SMTP_SSL(self.host, self.port, timeout=self.timeout, context=context)
+        return smtplib.SMTP(self.host, self.port, timeout=self.timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A POST of JSON. The address is a secret: whoever knows it can send."""
+
+    address: Secret
+    payload: Callable[[dict[str, Any]], Any] | None
+    timeout: float
+
+    @property
+    def place(self) -> str:
+        return f"webhook at {urlsplit(self.address.reveal()).hostname}"
+
+    def send(self, message: Message) -> None:
+        content = message.as_json() if self.payload is None else self.payload(message.as_json())
+        request = urllib.request.Request(
+            self.address.reveal(),
+            json.dumps(content, allow_nan=False).encode(),
+            {"Content-Type": "application/json", "User-Agent": "hookline"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout) as answer:
+                answer.read(1_000)
+        except urllib.error.HTTPError as error:
+            error.close()  # it holds the connection
+            raise
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether another try would be refused as well."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code < 500 and error.code != 429
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return all(code >= 500 for code, _ in error.recipients.values())
+    if isinstance(error, smtplib.SMTPResponseException):
+        return error.smtp_code >= 500
+    return isinstance(error, ssl.SSLCertVerificationError | smtplib.SMTPNotSupportedError | TypeError | ValueError)
+
+
+# -- reading what the user gave ------------------------------------------------------------------
+
+
+def mail_of(
+    to: Sequence[str],
+    smtp: str | None,
+    sender: str | None,
+    user: str | None,
+    password: str | None,
+    security: Security,
+    timeout: float,
+) -> Mail:
+    if not to or not all(isinstance(address, str) and "@" in address and "\n" not in address for address in to):
+        raise RegistrationError(f"Notify(to={list(to)!r}): give one or more mail addresses, such as 'me@example.org'")
+    if not smtp:
+        raise RegistrationError("Notify(to=…): say through which server: smtp='mail.example.org:587'")
+    if security not in PORTS:
+        raise RegistrationError(f"Notify(security={security!r}): use one of {', '.join(PORTS)}")
+    host, port = _host_and_port(smtp, PORTS[security])
+    if (user is None) != (password is None):
+        raise RegistrationError("Notify: give user and password, or neither of them")
+    if password is not None and security == "none" and host not in LOOPBACK:
+        raise RegistrationError(
+            f"Notify(security='none', password=…): all could read the password on its way to {host}; use 'starttls' or "
+            f"'ssl'"
+        )
+    own = sender or (user if user is not None and "@" in user else to[0])
+    if "@" not in own or "\n" in own:
+        raise RegistrationError(f"Notify(sender={own!r}): give a mail address")
+    return Mail(host, port, own, tuple(to), user, None if password is None else Secret(password), security, timeout)
+
+
+def webhook_of(address: str, payload: Callable[[dict[str, Any]], Any] | None, timeout: float) -> Webhook:
+    parts = urlsplit(address) if isinstance(address, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RegistrationError("Notify(webhook=…): give an address that begins with https:// or http://")
+    return Webhook(Secret(address), payload, timeout)
+
+
+def _host_and_port(smtp: str, usual: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{smtp}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if not parts.hostname or port == -1 or parts.path or "@" in smtp:
+        raise RegistrationError(f"Notify(smtp={smtp!r}): give 'mail.example.org' or 'mail.example.org:587'")
+    return parts.hostname, usual if port is None else port

@@ -1,0 +1,134 @@
+"""``ParameterMonitor``: how large the parameters are, and how they are spread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hookline.callbacks.watch.interval import Interval
+from hookline.callbacks.watch.name_patterns import check_patterns, is_meant, patterns_of
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+from hookline.progress import Duration, Schedule
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
+    "norm": torch.linalg.vector_norm,
+    "mean": torch.mean,
+    "std": lambda values: torch.std(values, correction=0),
+    "zeros": lambda values: 1 - torch.count_nonzero(values) / values.numel(),
+}
+
+
+class ParameterMonitor(Callback):
+    """Logs the norm, mean, standard deviation and share of zeros of each parameter of the model.
+
+    ``parameters/norm/total`` is the norm of all; ``parameters/norm/encoder.0.weight``, ``parameters/mean/…``,
+    ``parameters/std/…`` and ``parameters/zeros/…`` (from 0 to 1) are of one. Frozen ones are there too.
+    ``statistics`` are those of ``"norm"``, ``"mean"``, ``"std"`` and ``"zeros"`` that are wanted. ``layers`` chooses by
+    name: ``True`` for all, or names (with all that is inside) and patterns, such as ``("encoder", "*.bias")``; one that
+    means no parameter is an error. ``histograms`` logs ``parameters/values/<name>`` as well.
+
+    It looks at the end of each interval (``log_every``) and of each epoch; with ``every``, at the first of these after
+    each ``every``. It hears no event inside a step. Numbers stay on the device until the next interval ends; only
+    histograms are read from it at once. ``GradientMonitor`` has the norms of gradients and updates.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> monitor = ParameterMonitor(statistics=("norm", "zeros"), layers="*.weight")
+    >>> trainer = Trainer(max_duration="2ep", callbacks=[monitor], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> result.history.steps("parameters/norm/total"), result.metrics["parameters/zeros/hidden.weight"]
+    ([4, 8], 0.0)
+    """
+
+    optional = True
+    ranks = "zero"
+    writes = ("parameters/*",)
+
+    def __init__(
+        self,
+        every: str | Duration | None = None,
+        *,
+        layers: bool | str | Iterable[str] = True,
+        statistics: str | Iterable[str] = tuple(STATISTICS),
+        histograms: bool = False,
+    ) -> None:
+        self.every = None if every is None else Duration.parse(every)
+        self._patterns = patterns_of(layers, "ParameterMonitor(layers)")
+        self.statistics = (statistics,) if isinstance(statistics, str) else tuple(statistics)
+        if not set(self.statistics) <= STATISTICS.keys() or not (self.statistics or histograms):
+            raise RegistrationError(
+                f"ParameterMonitor(statistics={self.statistics!r}): choose from {', '.join(STATISTICS)}"
+            )
+        self.histograms = histograms
+        self._interval = Interval()
+        self._schedule: Schedule | None = None
+
+    def on_setup(self, run: Run) -> None:
+        self._interval.begin(run)
+        self._schedule = None
+        if self.every is not None and run.entry_point in ("fit", "train"):
+            self._schedule = Schedule(self.every.of(run.max_duration))
+            self._schedule.fired(run.clock)  # what a checkpoint knows better comes after this
+        check_patterns(self._patterns, [name for name, _ in run.model.named_parameters()], "ParameterMonitor(layers)")
+
+    def on_metrics_ready(self, run: Run) -> None:
+        self._report(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._report(run)
+
+    def state_dict(self) -> dict[str, Any]:
+        schedule = None if self._schedule is None else self._schedule.state_dict()
+        return {"interval": self._interval.state_dict(), "schedule": schedule}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._interval.load_state_dict(state["interval"])
+        if state["schedule"] is not None and self.every is not None:
+            if self._schedule is None:
+                self._schedule = Schedule(Duration.parse(state["schedule"]["every"]))
+            self._schedule.load_state_dict(state["schedule"])
+
+    def _report(self, run: Run) -> None:
+        if not self._interval.is_over(run):
+            return
+        if self._schedule is not None:
+            if not self._schedule.due(run.clock):
+                return
+            self._schedule.fired(run.clock)
+        found = {name: _numbers(its) for name, its in run.model.named_parameters() if is_meant(name, self._patterns)}
+        found = {name: values for name, values in found.items() if values.numel()}
+        if not found:
+            return
+        if self.statistics:
+            run.log(self._values(found), reduce="last")
+        for name, values in found.items() if self.histograms else ():
+            run.log_histogram(f"parameters/values/{name}", values)
+
+    def _values(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        values = {
+            f"parameters/{kind}/{name}": STATISTICS[kind](tensor)
+            for kind in self.statistics
+            for name, tensor in found.items()
+        }
+        if "norm" in self.statistics:
+            norms = [values[f"parameters/norm/{name}"] for name in found]
+            total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0]) for norm in norms]))
+            values["parameters/norm/total"] = total
+        return values
+
+
+def _numbers(parameter: nn.Parameter) -> Tensor:
+    """The real numbers of a parameter, in a format that sums well."""
+    values = parameter.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()

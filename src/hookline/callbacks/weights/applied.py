@@ -1,0 +1,79 @@
+"""``Applied``: other weights in a model after the fit, and the raw ones for the next."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hookline.callbacks.weights.averages import named_tensors
+from hookline.errors import NotAvailableError
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+class Applied:
+    """Puts weights into a model when the last checkpoint is written, and takes them out when it trains again."""
+
+    def __init__(self) -> None:
+        self._model: weakref.ref[nn.Module] | None = None
+        self._raw: dict[str, Tensor] = {}
+        self._noted: list[tuple[int, int]] | None = None
+
+    def note_end(self, model: nn.Module) -> None:
+        """Training is over: whoever changes the weights from now on means to."""
+        self._noted = _versions(model)
+
+    def is_in(self, model: nn.Module) -> bool:
+        """Whether the model has them now."""
+        return self._model is not None and self._model() is model
+
+    @torch.no_grad()
+    def put(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        """Copy them into the model, unless its weights were changed after training, as by ``restore_best``."""
+        noted, self._noted = self._noted, None
+        if noted is not None and noted != _versions(model):
+            return
+        own = named_tensors(model)
+        self._model = weakref.ref(model)
+        self._raw = {name: own[name].detach().clone() for name in weights}
+        for name, tensor in weights.items():
+            own[name].copy_(tensor)
+
+    @torch.no_grad()
+    def take_back(self, model: nn.Module, weights: Mapping[str, Tensor]) -> bool:
+        """Before training goes on: the raw weights again. False if the user has put in others meanwhile."""
+        if not self.is_in(model):
+            return True
+        own, raw = named_tensors(model), self._raw
+        self.forget()
+        if not all(name in own and torch.equal(own[name], weights[name].to(own[name])) for name in raw):
+            return False
+        for name, tensor in raw.items():
+            own[name].copy_(tensor)
+        return True
+
+    def forget(self) -> None:
+        self._model, self._raw, self._noted = None, {}, None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy belongs to no model."""
+        return {"_model": None, "_raw": {}, "_noted": None}
+
+
+def fit_returns(run: Run) -> bool:
+    """In ``on_teardown``: whether ``fit`` is about to give back its result, and not to raise or to leave."""
+    if run.entry_point not in ("fit", "train") or run.loop.requests.preempt is not None:
+        return False
+    try:
+        return not run.exception
+    except NotAvailableError:
+        return True
+
+
+def _versions(model: nn.Module) -> list[tuple[int, int]]:
+    return [(parameter.data_ptr(), parameter._version) for parameter in model.parameters()]

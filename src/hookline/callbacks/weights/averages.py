@@ -1,0 +1,133 @@
+"""``Averages``: averaged copies of the weights of a model, moved together."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookline.errors import CheckpointMismatchError
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class Averages:
+    """One tensor for each weight, by its name. ``bind`` says whose weights they follow.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> averages = Averages.of(model)
+    >>> with torch.no_grad():
+    ...     _ = model.weight.add_(1.0)
+    >>> before = averages.tensors["weight"].clone()
+    >>> averages.move(0.25)
+    >>> torch.allclose(averages.tensors["weight"] - before, torch.tensor(0.25))
+    True
+    """
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+        self._model: weakref.ref[nn.Module] | None = None
+        self._alike: list[tuple[list[Tensor], list[Tensor]]] = []
+        """The averages and the weights that they follow, by device and dtype."""
+        self._unlike: list[tuple[list[Tensor], list[Tensor]]] = []
+        """The same, where the average has another dtype."""
+
+    @classmethod
+    def of(cls, model: nn.Module, *, use_buffers: bool = False, dtype: torch.dtype | None = None) -> Averages:
+        """Begin with what the model has now."""
+        found = dict(_averaged(model, use_buffers=use_buffers))
+        averages = cls({name: tensor.detach().to(_kept_in(tensor, dtype), copy=True) for name, tensor in found.items()})
+        averages.bind(model)
+        return averages
+
+    def follows(self, model: nn.Module) -> bool:
+        return self._model is not None and self._model() is model
+
+    def bind(self, model: nn.Module) -> None:
+        """Follow the weights that this model has under the same names."""
+        own = named_tensors(model)
+        if lost := [name for name in self.tensors if name not in own]:
+            raise CheckpointMismatchError(
+                f"there is an average of {', '.join(lost[:5])}, which the model does not have; "
+                f"go on with the model that it was made of"
+            )
+        groups: dict[tuple[Any, ...], tuple[list[Tensor], list[Tensor]]] = {}
+        for name, average in self.tensors.items():
+            weight = own[name]
+            if average.shape != weight.shape:
+                raise CheckpointMismatchError(
+                    f"the average of {name} has the shape {tuple(average.shape)}, the model's {tuple(weight.shape)}"
+                )
+            average = self.tensors[name] = average.to(weight.device)
+            kept, live = groups.setdefault((average.device, average.dtype, weight.dtype), ([], []))
+            kept.append(average)
+            live.append(weight)
+        self._alike = [group for (_, kept, live), group in groups.items() if kept == live]
+        self._unlike = [group for (_, kept, live), group in groups.items() if kept != live]
+        self._model = weakref.ref(model)
+
+    @torch.no_grad()
+    def move(self, share: float) -> None:
+        """Take each average this share of the way to its weight."""
+        for kept, live in self._alike:
+            torch._foreach_lerp_(kept, live, share)
+        for kept, live in self._unlike:
+            torch._foreach_lerp_(kept, [tensor.to(kept[0].dtype) for tensor in live], share)
+
+    def take(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Take on saved values in place; whether they fit."""
+        if tensors.keys() != self.tensors.keys():
+            return False
+        if any(
+            tensors[name].shape != own.shape or tensors[name].dtype != own.dtype for name, own in self.tensors.items()
+        ):
+            return False
+        for name, own in self.tensors.items():
+            own.copy_(tensors[name])
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy follows no model until it is bound."""
+        return {"tensors": self.tensors, "_model": None, "_alike": [], "_unlike": []}
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a model by name."""
+    found: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    found.update(model.named_buffers(remove_duplicate=False))
+    return found
+
+
+def _averaged(model: nn.Module, *, use_buffers: bool) -> Iterator[tuple[str, Tensor]]:
+    """What can be averaged: numbers with a fraction; of the buffers those that are saved and finite.
+
+    A mask of ``-inf`` is a constant, and its average with itself would be NaN.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() or parameter.is_complex():
+            yield name, parameter
+    if not use_buffers:
+        return
+    saved = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, part in model.named_modules()
+        for name in part._buffers
+        if name not in part._non_persistent_buffers_set
+    }
+    for name, buffer in model.named_buffers():
+        if name in saved and buffer.is_floating_point() and bool(torch.isfinite(buffer).all()):
+            yield name, buffer
+
+
+def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
+
+
+def _kept_in(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype of an average: float32 for halves, which would be too coarse to move by a thousandth."""
+    if tensor.is_complex():
+        return tensor.dtype
+    return (torch.float32 if tensor.dtype in HALVES else tensor.dtype) if dtype is None else dtype

@@ -1,0 +1,110 @@
+"""The statistics of batch norm for weights that were never trained as they are: one pass over the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hookline.errors import SetupError
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+Call = Callable[[nn.Module, Any], Any]
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def statistics_of(model: nn.Module) -> dict[str, Tensor]:
+    """The running statistics of the batch norms that train, by name; a frozen one keeps its own."""
+    return {
+        f"{prefix}.{name}" if prefix else name: getattr(part, name)
+        for prefix, part in model.named_modules()
+        if _is_moving(part)
+        for name in STATISTICS
+    }
+
+
+def computed_statistics(run: Run, weights: Mapping[str, Tensor], call: Call | None) -> dict[str, Tensor]:
+    """What the statistics are with these weights: the mean over the training data, as ``torch``'s ``update_bn`` does.
+
+    The model is called as the task calls it in an evaluation, or by ``call(model, batch)``, or in an own loop on the
+    first part of each batch. All else stays as it was: modes, random states, the place in the data.
+    """
+    model, loader = run.model, run.loaders.get("train")
+    if loader is None:
+        raise SetupError("SWA: batch norm needs a pass over the training data, and there is none; give update_bn=False")
+    mine = {name: tensor.detach().clone() for name, tensor in statistics_of(model).items()}
+    count = _count(run, loader)
+    with run.swap_weights({**weights, **mine}):
+        with _collecting(model):
+            if call is None and hasattr(run.loop.session.task, "eval_batch"):
+                run.evaluate("train" if count is None else _First(loader, count))
+            else:
+                _call_on_batches(run, islice(loader, count), call or _on_first_part)
+        return {name: tensor.detach().clone() for name, tensor in statistics_of(model).items()}
+
+
+def _is_moving(part: nn.Module) -> bool:
+    return isinstance(part, _BatchNorm) and part.track_running_stats and part.training
+
+
+def _count(run: Run, loader: Any) -> int | None:
+    """Of a stream whose end has not been seen, as many batches as were trained on; else all."""
+    try:
+        return None if len(loader) else 0
+    except TypeError:
+        return None if run.clock.epoch else run.clock.batch
+
+
+class _First:
+    """The first batches of a loader."""
+
+    def __init__(self, loader: Any, count: int) -> None:
+        self._loader, self._count = loader, count
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self._loader, self._count)
+
+
+@contextmanager
+def _collecting(model: nn.Module) -> Iterator[None]:
+    """What trains is called in train mode, in an evaluation, too, and batch norm takes the mean of all batches."""
+    norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and _is_moving(part)]
+    momenta = [part.momentum for part in norms]
+    with ExitStack() as stack:
+        for part in model.modules():
+            if part.training:
+                stack.callback(part.register_forward_pre_hook(_to_train_mode).remove)
+        for part, momentum in zip(norms, momenta, strict=True):
+            stack.callback(setattr, part, "momentum", momentum)
+            part.reset_running_stats()
+            part.momentum = None
+        yield
+
+
+def _to_train_mode(part: nn.Module, _inputs: Any) -> None:
+    part.training = True
+
+
+def _call_on_batches(run: Run, batches: Iterator[Any], call: Call) -> None:
+    move = run.loop.move
+    with torch.no_grad(), torch.random.fork_rng():
+        for batch in batches:
+            call(run.model, batch if move is None else move(batch))
+
+
+def _on_first_part(model: nn.Module, batch: Any) -> Any:
+    """How torch's ``update_bn`` calls a model."""
+    inputs = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    if not isinstance(inputs, Tensor):
+        raise SetupError(
+            f"SWA cannot tell how the model is called on a {type(batch).__name__}, for the statistics of batch norm; "
+            f"give update_bn=lambda model, batch: model(...), or update_bn=False"
+        )
+    return model(inputs)

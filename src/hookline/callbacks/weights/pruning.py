@@ -1,0 +1,294 @@
+"""``Pruning``: weights that are set to zero, more of them as training goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
+
+from hookline.callbacks.weights.applied import fit_returns
+from hookline.callbacks.weights.masks import METHODS, Rule, next_masks, pruned_share
+from hookline.callbacks.weights.parameter_names import matching
+from hookline.errors import RegistrationError, SetupError
+from hookline.events import Callback
+from hookline.progress import Duration, Schedule
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
+
+Amount = float | Callable[[int], float]
+
+
+class Pruning(Callback):
+    """Prunes weights at the end of each epoch, or ``every`` so much, from ``start`` to ``end``.
+
+    **Which.** ``pruning_fn`` is a method of ``torch.nn.utils.prune``: ``"l1_unstructured"`` (the smallest weights),
+    ``"random_unstructured"``, ``"ln_structured"`` (whole channels along ``pruning_dim`` with the smallest
+    ``pruning_norm``), ``"random_structured"``, or a class of your own that is a ``BasePruningMethod``. ``parameters``
+    are patterns for names (``"encoder.*.weight"``); without them all parameters of two and more dimensions, but for
+    embeddings. Unstructured methods compare all of them together, unless ``use_global_unstructured=False``.
+
+    **How much.** ``amount`` is a share (0.2), a number of weights or channels (100), or a function of the number of
+    epochs that are over. It is that of what is left, so that 0.5 twice prunes three quarters; ``of="all"`` makes it the
+    share of all weights that is pruned afterwards. Where fewer are left than a whole number says, no more is pruned,
+    with a warning. ``pruning/sparsity`` is logged each time.
+
+    **How.** The model keeps its shape and the names of its weights: what is pruned is zero in it, gets no gradient, and
+    is set to zero again after each step, since momentum and weight decay would move it. So every checkpoint, export
+    and average (``EMA``) has the zeros in it, and can be loaded without this callback. A resume is exact.
+
+    **Lottery tickets.** With ``lottery_ticket`` each pruning puts all weights back to what they were when training
+    began (``True``), or after so much of it (``"1ep"``), and the optimizers forget their state. Learning rates go on.
+
+    >>> import torch
+    >>> from hookline.loop import Trainer
+    >>> from hookline.testing import TinyModel, tiny_data
+    >>> trainer = Trainer(max_duration="2ep", callbacks=[Pruning(amount=0.5)], folder=False)
+    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+    >>> result.history["pruning/sparsity"]
+    [0.5, 0.75]
+    """
+
+    after = ("EMA", "SWA", "EarlyStopping", "LoadWeights")
+
+    def __init__(
+        self,
+        pruning_fn: str | type[BasePruningMethod] = "l1_unstructured",
+        amount: Amount = 0.5,
+        *,
+        parameters: Sequence[str] | str | None = None,
+        use_global_unstructured: bool = True,
+        pruning_dim: int = 0,
+        pruning_norm: float | str = 2,
+        of: Literal["remaining", "all"] = "remaining",
+        every: str | Duration = "1ep",
+        start: str | Duration | None = None,
+        end: str | Duration | None = None,
+        lottery_ticket: bool | str | Duration = False,
+    ) -> None:
+        if of not in ("remaining", "all"):
+            raise RegistrationError(f"Pruning(of={of!r}): an amount is that of the 'remaining' weights, or of 'all'")
+        self.amount = amount if callable(amount) else checked_amount(amount)
+        self.rule = _rule(pruning_fn, use_global_unstructured, pruning_dim, pruning_norm, of_all=of == "all")
+        self.parameters = (parameters,) if isinstance(parameters, str) else parameters
+        self.every = Duration.parse(every)
+        self.start = None if start is None else Duration.parse(start)
+        self.end = None if end is None else Duration.parse(end)
+        self.rewinds = lottery_ticket is not False
+        self.rewind_to = None if isinstance(lottery_ticket, bool) else Duration.parse(lottery_ticket)
+        self.writes = ("weights", "pruning/sparsity", *(("optimizer",) if self.rewinds else ()))
+        self._schedule = Schedule(Duration(1, "st"))
+        self._hooks: dict[str, Any] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self.masks: dict[str, Tensor] = {}
+        """By name of a parameter: True for what stays."""
+        self._ticket: dict[str, Tensor] | None = None
+        self._pairs: tuple[list[Tensor], list[Tensor]] | None = None
+        """The pruned parameters and their masks in the same dtype; ``None`` when they are to be made anew."""
+
+    @property
+    def sparsity(self) -> float:
+        """The share of the weights that is pruned, of those that may be."""
+        return pruned_share(self.masks)
+
+    # -- when ----------------------------------------------------------------------------------
+
+    def on_setup(self, run: Run) -> None:
+        if run.entry_point in ("fit", "train"):
+            if run.clock.step == 0:
+                self._forget()
+            self._check(run.model)
+            self._schedule = Schedule(self.every.of(run.max_duration))
+
+    def on_model_ready(self, run: Run) -> None:
+        if run.entry_point not in ("fit", "train"):
+            return
+        self._pairs = None
+        self._schedule.fired(run.clock)
+        self._take_ticket(run)
+        self._stop_gradients(run)
+
+    def on_rollback(self, run: Run) -> None:
+        self._pairs = None
+        self._schedule.fired(run.clock)
+
+    def on_train_epoch_start(self, run: Run) -> None:
+        self._stop_gradients(run)  # of what was frozen before
+
+    def on_train_step_end(self, run: Run) -> None:
+        if self.masks:
+            self._zero(run)
+        if self.rewinds and self._ticket is None:
+            self._take_ticket(run)
+        if self._schedule.due(run.clock):
+            self._prune_when_due(run)
+
+    def on_train_epoch_end(self, run: Run) -> None:
+        if self.rewinds and self._ticket is None:
+            self._take_ticket(run)
+        if self._schedule.due(run.clock):  # epochs are counted after the last step of theirs
+            self._prune_when_due(run)
+
+    def on_train_end(self, run: Run) -> None:
+        named = dict(run.model.named_parameters())
+        if any(bool(named[name].detach()[~mask.to(named[name].device)].any()) for name, mask in self.masks.items()):
+            self._zero(run)  # weights that were restored may be older than the masks
+
+    def on_teardown(self, run: Run) -> None:
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks = {}
+        if fit_returns(run):
+            self._zero(run)
+        self._pairs = None
+
+    def _prune_when_due(self, run: Run) -> None:
+        self._schedule.fired(run.clock)
+        is_over = self.end is not None and not _reached(run, self.end, or_at=True)
+        if (self.start is None or _reached(run, self.start)) and not is_over:
+            self._prune(run)
+
+    # -- how -----------------------------------------------------------------------------------
+
+    def _prune(self, run: Run) -> None:
+        amount = checked_amount(self.amount(run.clock.epoch)) if callable(self.amount) else self.amount
+        self.masks = next_masks(self.rule, self._chosen(run.model), self.masks, amount)
+        self._pairs = None
+        if self._ticket is not None:
+            self._rewind(run, self._ticket)
+        self._zero(run)
+        share = self.sparsity
+        logger.info("pruned: %.1f %% of the weights are zero", 100 * share)
+        run.log({"pruning/sparsity": share}, reduce="last")
+
+    def _chosen(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters that may be pruned, by name."""
+        named = dict(model.named_parameters())
+        if self.parameters is not None:
+            names = matching(self.parameters, named, f"Pruning(parameters={list(self.parameters)})")
+        else:
+            names = list(_prunable(model))
+        if not names:
+            raise SetupError("Pruning: the model has no parameter of two dimensions or more; name some: parameters=[…]")
+        return {name: named[name] for name in names}
+
+    def _check(self, model: nn.Module) -> None:
+        """Before the first step: a pattern that matches nothing, a layer without such channels, or with too few."""
+        chosen = self._chosen(model)
+        shapes = {name: torch.ones(weight.shape, dtype=torch.bool, device="meta") for name, weight in chosen.items()}
+        units = {name: self.rule.units(ones).numel() for name, ones in shapes.items()}
+        if self.rule.together:
+            units = {"the model": sum(units.values())}
+        for name, count in units.items():
+            if isinstance(self.amount, int) and self.amount > count:
+                raise SetupError(
+                    f"Pruning(amount={self.amount}): {name} has only {count} to prune; give a share, or less"
+                )
+
+    @torch.no_grad()
+    def _zero(self, run: Run) -> None:
+        if self._pairs is None:
+            named = dict(run.model.named_parameters())
+            of: list[Tensor] = [named[name] for name in self.masks]
+            self._pairs = of, [mask.to(weight) for weight, mask in zip(of, self.masks.values(), strict=True)]
+        weights, masks = self._pairs
+        if weights:
+            torch._foreach_mul_(weights, masks)
+
+    def constrain_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Set to zero what is pruned in other tensors, such as an average."""
+        for name, mask in self.masks.items():
+            if name in weights:
+                weights[name].mul_(mask.to(weights[name].device))
+
+    def _stop_gradients(self, run: Run) -> None:
+        """What is pruned gets no gradient: it would count in the norm, and move the rest when that is clipped."""
+        for name, parameter in self._chosen(run.model).items():
+            if name not in self._hooks and parameter.requires_grad:
+                self._hooks[name] = parameter.register_hook(self._masked(name))  # type: ignore[no-untyped-call]
+
+    def _masked(self, name: str) -> Callable[[Tensor], Tensor | None]:
+        def mask_gradient(gradient: Tensor) -> Tensor | None:
+            mask = self.masks.get(name)
+            return None if mask is None or gradient.is_sparse else gradient * mask.to(gradient.device)
+
+        return mask_gradient
+
+    def _take_ticket(self, run: Run) -> None:
+        """The weights that a pruning goes back to, once it is time."""
+        if self.rewinds and self._ticket is None and (self.rewind_to is None or _reached(run, self.rewind_to)):
+            self._ticket = {name: weight.detach().clone() for name, weight in run.model.named_parameters()}
+
+    @torch.no_grad()
+    def _rewind(self, run: Run, ticket: Mapping[str, Tensor]) -> None:
+        for name, parameter in run.model.named_parameters():
+            parameter.copy_(ticket[name])
+            for optimizer in run.optimizers.values():
+                optimizer.state.pop(parameter, None)
+
+    # -- in checkpoints ------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"masks": dict(self.masks), "ticket": None if self._ticket is None else dict(self._ticket)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.masks = {name: mask.clone() for name, mask in state["masks"].items()}
+        ticket = state["ticket"]
+        self._ticket = None if ticket is None else {name: weight.clone() for name, weight in ticket.items()}
+        self._pairs = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of it belongs to no model."""
+        return {**self.__dict__, "_hooks": {}, "_pairs": None}
+
+
+def checked_amount(amount: Any) -> float:
+    """A share from 0 to 1, or a whole number."""
+    whole = isinstance(amount, int) and not isinstance(amount, bool)
+    if not (whole or (isinstance(amount, float) and amount <= 1)) or amount < 0:
+        raise RegistrationError(f"Pruning(amount={amount!r}): give a share from 0.0 to 1.0, or a whole number")
+    return amount  # type: ignore[no-any-return]
+
+
+def _rule(fn: str | type[BasePruningMethod], together: bool, dim: int, norm: Any, *, of_all: bool) -> Rule:
+    if isinstance(fn, str):
+        if fn not in METHODS:
+            close = get_close_matches(fn, METHODS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(METHODS)}"
+            raise RegistrationError(f"Pruning(pruning_fn={fn!r}): no such method; {hint}")
+        method = METHODS[fn]
+    elif isinstance(fn, type) and issubclass(fn, BasePruningMethod):
+        method = fn
+    else:
+        raise RegistrationError(f"Pruning(pruning_fn={fn!r}): give a name, or a class that is a BasePruningMethod")
+    structured = getattr(method, "PRUNING_TYPE", "") == "structured"
+    options: dict[str, Any] = {"dim": dim} if structured else {}
+    if fn == "ln_structured":
+        options["n"] = norm
+    return Rule(method, together and not structured, of_all, options)
+
+
+def _prunable(model: nn.Module) -> Iterator[str]:
+    """The parameters of two and more dimensions, but for embeddings, whose rows are looked up."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    tables = {id(part.weight) for part in model.modules() if isinstance(part, kinds)}
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1 and parameter.is_floating_point() and id(parameter) not in tables:
+            yield name
+
+
+def _reached(run: Run, when: Duration, *, or_at: bool = False) -> bool:
+    """Whether so much of the run is over; with ``or_at``: whether it is not yet over, or is so just now."""
+    when = when.of(run.max_duration)
+    elapsed = run.clock.elapsed(when.unit)
+    return elapsed <= when.value if or_at else elapsed >= when.value

@@ -1,0 +1,45 @@
+"""``hookline callbacks``: the callbacks that come with Hookline, and those that other packages offer."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser("callbacks", help="list the callbacks, and those that installed packages offer")
+    parser.set_defaults(run=run)
+
+
+def run(_arguments: argparse.Namespace) -> int:
+    from hookline.callbacks.plugins import installed
+    from hookline.cli.callbacks_table import callback_rows
+
+    console = Console()
+    table = Table(title="Callbacks: hl.<name>", box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("callback", no_wrap=True)
+    table.add_column("family", no_wrap=True)
+    table.add_column("what it does")
+    for row in callback_rows():
+        table.add_row(row.name, row.family, escape(row.what))
+    console.print(table)
+    plugins = installed()
+    if not plugins:
+        console.print("No installed package offers callbacks (entry points in the group hookline.callbacks).")
+        return 0
+    offered = Table(
+        title="Offered by packages: off, until hl.callbacks.plugins.from_plugins(name) is in callbacks=[…]",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+    )
+    for column in ("name", "package", "factory"):
+        offered.add_column(column, overflow="fold")
+    for plugin in plugins:
+        offered.add_row(escape(plugin.name), escape(plugin.package), escape(plugin.target))
+    console.print(offered)
+    return 0

@@ -1,0 +1,241 @@
+"""``LimitBatches``: how many batches each stage takes, and that no more are loaded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import hookline as hl
+from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks.debug import LimitBatches
+from hookline.errors import RegistrationError, SetupError
+from hookline.loop import Loop, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+LOSS = nn.CrossEntropyLoss()
+
+
+class Seen(hl.Callback):
+    """The sums of the batches that each stage has taken."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, list[float]] = {}
+
+    def _note(self, run: Any, stage: str) -> None:
+        self.batches.setdefault(stage, []).append(run.batch[0].sum().item())
+
+    def on_train_batch_start(self, run: Any) -> None:
+        self._note(run, "train")
+
+    def on_eval_batch_start(self, run: Any) -> None:
+        self._note(run, run.stage if run.loader_name is None else f"{run.stage}/{run.loader_name}")
+
+    def on_predict_batch_start(self, run: Any) -> None:
+        self._note(run, "predict")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {stage: len(batches) for stage, batches in self.batches.items()}
+
+
+def sums(data: Any) -> list[float]:
+    return [x.sum().item() for x, _ in data]
+
+
+def fit(
+    *callbacks: Any, train: Any = None, val: Any = None, test: Any = None, model: Any = None, **options: Any
+) -> Any:
+    made = Trainer(callbacks=callbacks, **{"max_duration": "2ep", "folder": False, "seed": 0} | options)
+    return made.fit(
+        model or TinyModel(), train or tiny_data(10), val, test, loss=LOSS, optimizer=lambda p: torch.optim.SGD(p, 0.1)
+    )
+
+
+def test_each_stage_takes_so_many_batches_and_they_are_the_first() -> None:
+    seen, val, test = Seen(), tiny_data(8, seed=1), tiny_data(8, seed=2)
+    result = fit(LimitBatches(train=3, val=2, test=4), seen, val=val, test=test)
+    assert result.clock.epoch == 2
+    assert seen.batches == {
+        "train": sums(tiny_data(10)[:3]) * 2,
+        "val": sums(val[:2]) * 2,
+        "test": sums(test[:4]),
+    }
+
+
+def test_the_metrics_are_those_of_the_batches_that_were_taken() -> None:
+    val = tiny_data(8, seed=1)
+    limited = fit(LimitBatches(train=3, val=2), val=val)
+    cut = fit(train=tiny_data(10)[:3], val=val[:2])
+    assert limited.history["val/loss"] == cut.history["val/loss"]
+    assert limited.history["train/loss_epoch"] == cut.history["train/loss_epoch"]
+
+
+def test_a_stage_that_is_not_named_is_whole() -> None:
+    seen = Seen()
+    fit(LimitBatches(val=1), seen, val=tiny_data(3), test=tiny_data(5), max_duration="1ep")
+    assert seen.counts == {"train": 10, "val": 1, "test": 5}
+
+
+@pytest.mark.parametrize(("share", "batches"), [(0.5, 5), (0.59, 5), (0.01, 1), (1.0, 10), (1, 1), (25, 10)])
+def test_a_share_is_rounded_down_and_one_at_least(share: Any, batches: int) -> None:
+    seen = Seen()
+    fit(LimitBatches(train=share, test=share), seen, test=tiny_data(10), max_duration="1ep")
+    assert seen.counts == {"train": batches, "test": batches}
+
+
+def test_a_share_of_named_loaders_is_that_of_each() -> None:
+    seen, val = Seen(), {"short": tiny_data(4), "long": tiny_data(10)}
+    fit(LimitBatches(val=0.5), seen, val=val, max_duration="1ep")
+    assert seen.counts == {"train": 10, "val/short": 2, "val/long": 5}
+
+
+def test_a_number_is_for_each_of_the_named_loaders() -> None:
+    seen, val = Seen(), {"short": tiny_data(1), "long": tiny_data(10)}
+    fit(LimitBatches(val=3), seen, val=val, max_duration="1ep")
+    assert seen.counts == {"train": 10, "val/short": 1, "val/long": 3}
+
+
+@pytest.mark.parametrize("limit", [2, 0.25])
+@pytest.mark.parametrize("entry", ["evaluate", "test", "predict"])
+def test_entry_points_of_their_own_are_limited(entry: str, limit: Any) -> None:
+    seen = Seen()
+    made = Trainer(callbacks=[LimitBatches(val=limit, test=limit, predict=limit), seen], folder=False)
+    arguments: dict[str, Any] = {} if entry == "predict" else {"loss": LOSS}
+    found = getattr(made, entry)(TinyModel(), tiny_data(8), **arguments)
+    assert seen.counts == {{"evaluate": "val"}.get(entry, entry): 2}
+    if entry == "predict":
+        assert len(found) == 2 * 8
+
+
+def test_an_answer_to_a_hook_is_limited_too() -> None:
+    answers: list[Any] = []
+
+    def ask(run: Any) -> None:
+        answers.extend((run.evaluate("val")["val/loss"], len(run.predict("val"))))
+
+    val = tiny_data(5, seed=1)
+    fit(LimitBatches(val=2, predict=3), LambdaCallback(on_train_start=ask), val=val)
+    model = TinyModel()
+    with torch.no_grad():
+        expected = sum(LOSS(model(x), y).item() for x, y in val[:2]) / 2
+    assert answers == [pytest.approx(expected), 3 * 8]
+
+
+class Counted(Dataset[Any]):
+    """Counts which samples are read."""
+
+    def __init__(self) -> None:
+        self.read: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        self.read[index] += 1
+        return torch.full((4,), float(index)), torch.tensor(index % 3)
+
+
+def test_what_is_left_out_is_not_loaded() -> None:
+    train, val = Counted(), Counted()
+    fit(
+        LimitBatches(train=2, val=1),
+        train=DataLoader(train, batch_size=4),
+        val=DataLoader(val, batch_size=4),
+        max_duration="1ep",
+    )
+    assert set(train.read) == set(range(8))
+    assert set(val.read) <= set(range(8))  # two batches for the check before training
+
+
+def test_with_shuffle_each_epoch_has_others_and_a_run_repeats_itself() -> None:
+    def samples() -> list[list[float]]:
+        seen = Seen()
+        fit(LimitBatches(train=2), seen, train=DataLoader(Counted(), batch_size=4, shuffle=True), max_duration="2ep")
+        return [seen.batches["train"][:2], seen.batches["train"][2:]]
+
+    first, second = samples()
+    assert first != second
+    assert samples() == [first, second]
+
+
+def test_data_without_a_length_can_be_limited_by_a_number() -> None:
+    class Stream:
+        def __iter__(self) -> Any:
+            return iter(tiny_data(10))
+
+    seen = Seen()
+    assert fit(LimitBatches(train=3, val=2), seen, train=Stream(), val=Stream()).clock.epoch == 2
+    assert seen.counts == {"train": 6, "val": 4}
+    with pytest.raises(SetupError, match=r"LimitBatches\(train=0.5\) is a share, .* a Stream, has no length"):
+        fit(LimitBatches(train=0.5), train=Stream())
+    with pytest.raises(SetupError, match=r"LimitBatches\(val=0.5\) is a share, and the val loader"):
+        fit(LimitBatches(val=0.5), val=Stream())
+
+
+def test_an_own_loop_is_limited() -> None:
+    model, batches = TinyModel(), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    limits = LimitBatches(train=0.3, val=0.5)
+    with Loop(model, optimizer, callbacks=[limits], max_duration="2ep", eval_every="1ep", folder=False) as loop:
+        for x, y in loop.batches(tiny_data(10)):
+            loop.backward(LOSS(model(x), y))
+            loop.step()
+            if loop.eval_due:
+                batches += sum(1 for _ in loop.eval_batches(tiny_data(4)))
+    assert (loop.clock.step, loop.clock.epoch, batches) == (6, 2, 4)
+
+
+def test_accumulation_ends_with_the_shorter_epoch() -> None:
+    assert fit(LimitBatches(train=3), accumulate=2).clock.step == 4  # two windows an epoch, the second one short
+
+
+def test_a_second_fit_is_limited_again_and_one_without_it_is_not() -> None:
+    limits, model = LimitBatches(train=3), TinyModel()
+    made = Trainer(max_duration="1ep", folder=False)
+    arguments: dict[str, Any] = {"loss": LOSS, "optimizer": torch.optim.SGD}
+    made.fit(model, tiny_data(10), callbacks=[limits], **arguments)
+    result = made.fit(model, tiny_data(10), extend="1ep", **arguments)
+    assert result.clock.step == 3 + 10
+
+
+@pytest.mark.parametrize("stopped_at", [2, 4, 5])
+def test_a_resume_ends_with_the_same_weights(tmp_path: Path, stopped_at: int) -> None:
+    def loader() -> Any:
+        x, y = (torch.cat(parts) for parts in zip(*tiny_data(10), strict=True))
+        return DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8, shuffle=True)
+
+    whole, again = TinyModel(dropout=0.2), TinyModel(dropout=0.2)
+    options: dict[str, Any] = {"max_duration": "3ep"}
+    expected = fit(LimitBatches(train=3, val=0.5), train=loader(), val=tiny_data(4), model=whole, **options)
+    stop = LambdaCallback(on_train_step_end=lambda run: run.stop("now") if run.clock.step == stopped_at + 1 else None)
+    saver = Checkpointer(every=f"{stopped_at}st", at_end=False, on_eval=False)
+    run: dict[str, Any] = {"val": tiny_data(4), "folder": tmp_path, **options}
+    fit(LimitBatches(train=3, val=0.5), saver, stop, train=loader(), model=TinyModel(dropout=0.2), **run)
+    saver = Checkpointer(every="90st")
+    found = fit(LimitBatches(train=3, val=0.5), saver, train=loader(), model=again, resume="auto", **run)
+    assert found.clock.step == expected.clock.step == 9
+    assert found.history["val/loss"] == expected.history["val/loss"]
+    assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"LimitBatches\(\): say what to limit"),
+        ({"train": 0}, r"LimitBatches\(train=0\): give 1 batch or more; to leave train out, pass no loader"),
+        ({"val": 0.0}, r"LimitBatches\(val=0.0\): a share is more than 0.0 and at most 1.0"),
+        ({"test": 1.5}, r"LimitBatches\(test=1.5\): a share .* for batches give a whole number"),
+        ({"test": float("nan")}, r"LimitBatches\(test=nan\): a share"),
+        ({"predict": True}, r"LimitBatches\(predict=True\): give a number of batches, or a share"),
+        ({"predict": "10%"}, r"LimitBatches\(predict='10%'\)"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RegistrationError, match=message):
+        LimitBatches(**options)

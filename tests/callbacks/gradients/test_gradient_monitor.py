@@ -1,0 +1,342 @@
+"""The norms are those of a plain loop, of the steps that were asked for, before and after a resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks.gradients import GradientMonitor
+from hookline.callbacks.gradients.layers import norms
+from hookline.errors import DurationError, RegistrationError, SetupError
+from hookline.loop import Loop, Result, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.05)
+
+
+def crash_at(step: int) -> LambdaCallback:
+    """The checkpoint of this step is the last."""
+
+    def crash(run: Any) -> None:
+        if run.clock.step == step:
+            raise RuntimeError("planted")
+
+    return LambdaCallback(on_train_step_start=crash)
+
+
+def fit(
+    monitor: Any, *callbacks: Any, model: Any = None, data: Any = None, optimizer: Any = adam, **options: Any
+) -> Result:
+    given = {"max_duration": "2ep", "log_every": "3st", "folder": False, "device": "cpu", "seed": 0} | options
+    trainer = Trainer(callbacks=[*callbacks, monitor], **given)
+    data = tiny_data() if data is None else data
+    result = trainer.fit(model or TinyModel(), data, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+    assert result.failures == ()
+    return result
+
+
+def length(*tensors: Tensor) -> float:
+    return float(np.sqrt(sum((tensor.detach().double().numpy() ** 2).sum() for tensor in tensors)))
+
+
+def plain_loop() -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]]:
+    """Gradients, weights before and weights after of each step."""
+    model = TinyModel()
+    optimizer = adam(model.parameters())
+    for x, y in tiny_data() * 2:
+        nn.functional.cross_entropy(model(x), y).backward()
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizer.step()
+        yield gradients, before, {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizer.zero_grad()
+
+
+def test_norms_of_gradients_weights_and_updates_are_those_of_a_plain_loop() -> None:
+    history = fit(GradientMonitor("1st", weights=True, updates=True)).history
+    assert history.steps("grad_norm/total") == list(range(1, 9))
+    for index, (gradients, before, after) in enumerate(plain_loop()):
+        for layer in ("hidden", "out", "total"):
+            names = [name for name in before if layer == "total" or name.startswith(layer)]
+            moved = length(*(after[name] - before[name] for name in names))
+            size = length(*(before[name] for name in names))
+            expected = {
+                "grad_norm": length(*(gradients[name] for name in names)),
+                "weight_norm": size,
+                "update_norm": moved,
+                "update_ratio": moved / size,
+            }
+            for kind, value in expected.items():
+                assert history[f"{kind}/{layer}"][index] == pytest.approx(value, rel=1e-5), (kind, layer, index)
+
+
+def test_by_default_only_the_first_of_a_hundred_steps_is_looked_at_and_only_its_gradients() -> None:
+    history = fit(GradientMonitor(), data=tiny_data(110), max_duration="1ep").history
+    assert history.steps("grad_norm/total") == [1, 100]
+    assert [name for name in history if "/" in name and not name.startswith("train/")] == [
+        "grad_norm/hidden",
+        "grad_norm/out",
+        "grad_norm/total",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [("3st", [1, 3, 6]), ("1ep", [1, 4, 8]), ("20sp", [1, 3, 5, 8]), ("0.5dur", [1, 4, 8]), ("1000s", [1])],
+)
+def test_each_step_that_completes_an_interval_has_its_row_whatever_log_every_is(
+    every: str, expected: list[int]
+) -> None:
+    for log_every in ("1st", "3st", "100st"):
+        assert fit(GradientMonitor(every), log_every=log_every).history.steps("grad_norm/total") == expected
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Batches without a length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tiny_data())
+
+
+def test_of_a_loader_without_a_length_the_first_step_of_the_next_epoch_is_looked_at() -> None:
+    loader = torch.utils.data.DataLoader(Stream(), batch_size=None)
+    assert fit(GradientMonitor("1ep"), data=loader).history.steps("grad_norm/total") == [1, 5]
+
+
+def test_the_gradients_of_a_window_are_seen_when_they_are_averaged() -> None:
+    x, y = (torch.cat(parts) for parts in zip(*tiny_data(4), strict=True))
+    whole = fit(GradientMonitor("1st"), data=[(x, y)])
+    split = fit(GradientMonitor("1st"), data=tiny_data(4), accumulate=4)
+    assert split.history["grad_norm/out"] == pytest.approx(whole.history["grad_norm/out"], rel=1e-4)
+    assert split.history.steps("grad_norm/out") == [1, 2]
+
+
+def test_a_step_that_is_skipped_has_no_row_and_the_next_one_is_looked_at_in_its_place() -> None:
+    skipped: list[int] = []
+
+    def skip_once(run: Any) -> None:
+        if run.clock.batch == 2 and not skipped:
+            skipped.append(run.clock.step)
+            for parameter in run.model.parameters():
+                parameter.grad.fill_(math.nan)
+            run.skip_step()
+
+    class Skip(LambdaCallback):
+        writes = ("gradients",)
+        before = (GradientMonitor,)
+
+    result = fit(GradientMonitor("2st", updates=True), Skip(on_gradients_ready=skip_once), log_every="1st")
+    assert skipped == [1]
+    assert result.history.steps("grad_norm/total") == [1, 2, 4, 6]
+    assert all(map(math.isfinite, result.history["grad_norm/total"] + result.history["update_ratio/total"]))
+
+
+# -- layers --------------------------------------------------------------------------------------
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
+        self.total = nn.Linear(4, 3)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.total(self.encoder(x)) * self.scale
+        return found
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        (True, ["encoder.0", "encoder.2", "model.total", "model", "total"]),
+        (False, ["total"]),
+        ("encoder", ["encoder.0", "encoder.2", "total"]),
+        (("*.2", "model"), ["encoder.2", "model.total", "model", "total"]),
+    ],
+)
+def test_layers_are_chosen_by_name_or_pattern_and_none_is_taken_for_the_total(layers: Any, expected: list[str]) -> None:
+    model = Deep()
+    history = fit(GradientMonitor("1st", layers=layers), model=model, max_duration="1st", log_every="1st").history
+    assert {name for name in history if name.startswith("grad_norm")} == {f"grad_norm/{name}" for name in expected}
+    fresh = Deep()
+    nn.functional.cross_entropy(fresh(tiny_data()[0][0]), tiny_data()[0][1]).backward()
+    all_of_them = [p.grad for p in fresh.parameters() if p.grad is not None]
+    assert history["grad_norm/total"] == pytest.approx([length(*all_of_them)], rel=1e-5)
+
+
+def test_a_layer_that_is_not_there_is_an_error_with_the_nearest_names() -> None:
+    trainer = Trainer(max_duration="1ep", callbacks=[GradientMonitor(layers="encodr")], folder=False, device="cpu")
+    result = trainer.fit(Deep(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=adam)
+    (failure,) = result.failures
+    assert isinstance(failure.error, SetupError)
+    assert "no such layer with parameters; the nearest: encoder" in str(failure)
+    assert failure.hook == "on_setup"
+
+
+@pytest.mark.parametrize("layers", [(1,), ("",)])
+def test_layers_that_are_no_names_are_refused(layers: Any) -> None:
+    with pytest.raises(RegistrationError, match="give True, False, or names"):
+        GradientMonitor(layers=layers)
+
+
+def test_a_time_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(DurationError, match="ba"):
+        GradientMonitor("10ba")
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(10, 4, sparse=True)
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.frozen = nn.Linear(4, 4)
+        self.frozen.requires_grad_(False)
+        self.unused = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.frozen(self.second(self.first(self.embed(x).mean(1))))
+        return found
+
+
+def test_shared_frozen_unused_and_sparse_parameters_are_counted_right() -> None:
+    data = [(torch.tensor([[1, 2, 2], [1, 1, 3]]), torch.tensor([0, 3]))]
+    model = Tied()
+    result = fit(GradientMonitor("1st"), model=model, data=data, max_duration="1st", optimizer=torch.optim.SGD)
+    fresh = Tied()
+    nn.functional.cross_entropy(fresh(data[0][0]), data[0][1]).backward()
+    gradients = {name: p.grad.to_dense() for name, p in fresh.named_parameters() if p.grad is not None}
+    history = {name: values[0] for name, values in result.history.items() if name.startswith("grad_norm/")}
+    assert set(history) == {f"grad_norm/{name}" for name in ("embed", "first", "second", "total")}
+    assert history["grad_norm/embed"] == pytest.approx(length(gradients["embed.weight"]), rel=1e-5)
+    assert history["grad_norm/second"] == pytest.approx(length(gradients["second.bias"]), rel=1e-5)
+    assert history["grad_norm/total"] == pytest.approx(length(*gradients.values()), rel=1e-5)
+
+
+def test_norms_of_low_precision_numbers_are_summed_in_a_better_one() -> None:
+    many = torch.full((100_000,), 0.01, dtype=torch.bfloat16)
+    total, (part,) = norms([[many]])
+    assert part.item() == pytest.approx(float(many[0]) * math.sqrt(100_000), rel=1e-4)
+    assert total.dtype == torch.float32
+
+
+# -- several optimizers, histograms ------------------------------------------------------------------
+
+
+def test_each_optimizer_has_its_total_and_is_looked_at_once_in_a_step() -> None:
+    model = TinyModel()
+    optimizers = {
+        "critic": torch.optim.SGD(model.hidden.parameters(), lr=0.1),
+        "actor": torch.optim.SGD(model.out.parameters(), lr=0.1),
+    }
+    options: Any = {"max_duration": "1ep", "log_every": "1st", "folder": False, "device": "cpu"}
+    monitor = GradientMonitor("1st", updates=True)
+    first: list[float] = []
+    with Loop(model, optimizers, callbacks=[monitor], **options) as loop:
+        for x, y in loop.batches(tiny_data()):
+            for repeat in range(2):  # the critic steps twice
+                loop.backward(nn.functional.cross_entropy(model(x), y), optimizers["critic"])
+                if not repeat:
+                    first.append(length(*(p.grad for p in model.hidden.parameters() if p.grad is not None)))
+                loop.step(optimizers["critic"])
+            loop.backward(nn.functional.cross_entropy(model(x), y), optimizers["actor"])
+            loop.step(optimizers["actor"])
+    history = loop.run.history
+    assert loop.line.failures == []
+    assert history["grad_norm/total/critic"] == pytest.approx(first)
+    assert history["grad_norm/total/actor"] == history["grad_norm/out"]
+    assert history["update_norm/total/actor"] == pytest.approx([0.1 * n for n in history["grad_norm/out"]], rel=1e-4)
+
+
+def test_an_optimizer_with_a_closure_is_looked_at_once_a_step() -> None:
+    class LBFGS(GradientMonitor):
+        pass
+
+    model = TinyModel()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    monitor = LBFGS("1st", updates=True)
+    options: Any = {"max_duration": "1ep", "log_every": "1st", "folder": False, "device": "cpu"}
+    with Loop(model, optimizer, callbacks=[monitor], **options) as loop:
+        for x, y in loop.batches(tiny_data(2)):
+
+            def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+                return nn.functional.cross_entropy(model(x), y)
+
+            loop.step(optimizer, closure=closure)
+    assert loop.line.failures == []
+    assert loop.run.history.steps("update_ratio/total") == [1, 2]
+
+
+def test_histograms_hold_every_gradient_of_the_layer(tmp_path: Path) -> None:
+    fit(GradientMonitor("4st", histograms=True, layers="out"), folder=tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    found = {row["step"]: row for row in rows if row.get("name") == "grad_histogram/out"}
+    assert sorted(found) == [1, 4, 8]
+    for index, (gradients, _, _) in enumerate(plain_loop()):
+        if index + 1 in found:
+            row = found[index + 1]
+            values = np.concatenate([gradients[name].numpy().ravel() for name in ("out.weight", "out.bias")])
+            assert sum(row["counts"]) == 27
+            assert (row["edges"][0], row["edges"][-1]) == pytest.approx((values.min(), values.max()))
+
+
+# -- stops and resumes -----------------------------------------------------------------------------
+
+
+def of_monitor(result: Result) -> dict[str, Any]:
+    names = [name for name in result.history if name.partition("/")[0] in ("grad_norm", "update_ratio", "weight_norm")]
+    return {name: (result.history.steps(name), result.history[name]) for name in names}
+
+
+@pytest.mark.parametrize("every", ["3st", "1ep", "20sp", "2st"])
+@pytest.mark.parametrize("step", [2, 4, 5])
+def test_after_a_resume_the_rows_are_bitwise_those_of_a_run_that_was_not_stopped(
+    every: str, step: int, tmp_path: Path
+) -> None:
+    def make() -> GradientMonitor:
+        return GradientMonitor(every, weights=True, updates=True)
+
+    whole = fit(make(), max_duration="3ep")
+    crash = crash_at(step)
+    options: Any = {"folder": tmp_path / "run", "max_duration": "3ep"}
+    with pytest.raises(RuntimeError, match="planted"):
+        fit(make(), Checkpointer("1st"), crash, **options)
+    monitor = make()
+    resumed = fit(monitor, Checkpointer("1st"), resume="auto", **options)
+    assert of_monitor(resumed) == of_monitor(whole)
+    assert len(of_monitor(whole)["grad_norm/total"][0]) >= 3
+
+
+def test_a_second_fit_with_a_new_model_begins_anew_and_nothing_is_kept_of_the_first() -> None:
+    monitor = GradientMonitor("4st", updates=True, histograms=True)
+    assert [fit(monitor).history.steps("grad_norm/total") for _ in range(2)] == [[1, 4, 8]] * 2
+    held = {name: value for name, value in vars(monitor).items() if isinstance(value, dict) and name != "_arguments"}
+    assert all(not value for value in held.values()), held
+
+
+@pytest.mark.parametrize("where", ["gradients_ready", "optimizer_step_start"])
+def test_a_run_that_fails_between_two_looks_leaves_no_copies_behind(where: str) -> None:
+    def fail(run: Any) -> None:
+        raise RuntimeError("planted")
+
+    monitor = GradientMonitor("1st", updates=True)
+    hooks: dict[str, Callable[[Any], None]] = {f"on_{where}": fail}
+    with pytest.raises(RuntimeError, match="planted"):
+        fit(monitor, LambdaCallback(**hooks))
+    assert monitor._held == {}
+    assert monitor._groups == {}

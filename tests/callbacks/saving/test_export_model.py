@@ -1,0 +1,441 @@
+"""The exported file computes what the model computes, and exporting leaves the model alone."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hookline.callbacks.saving import export_formats
+from hookline.callbacks.saving.checkpointer import Checkpointer
+from hookline.callbacks.saving.export_formats import Call
+from hookline.callbacks.saving.export_model import ExportModel
+from hookline.callbacks.saving.save_best import SaveBest
+from hookline.errors import HooklineWarning, MetricError, RegistrationError, SetupError
+from hookline.events import Callback, on
+from hookline.loop import Loop, SupervisedTask, Task, Trainer
+from hookline.testing import TinyModel, run_script, tiny_data
+
+TRAIN, VAL = tiny_data(4), tiny_data(2, seed=1)
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
+
+
+class Conv(nn.Module):
+    """Batch norm, dropout and two outputs: what differs between training and use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.5)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.out(self.drop(self.norm(x)))
+        return found
+
+
+def fit(folder: Path | bool, *callbacks: object, model: nn.Module | None = None, data: Any = TRAIN, **more: Any) -> Any:
+    given: dict[str, Any] = {"max_duration": "2ep", "seed": 0, "device": "cpu", "log_every": "2st", **more}
+    val = given.pop("val", VAL)
+    loss = given.pop("loss", nn.CrossEntropyLoss())
+    trainer = Trainer(folder=folder, callbacks=callbacks, **given)
+    return trainer.fit(model or Conv(), data, val, loss=loss, optimizer=torch.optim.SGD)
+
+
+def run_file(path: Path, *inputs: Tensor) -> Tensor:
+    """What the file computes, read with what its users would read it with."""
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()(*inputs)
+    if path.suffix == ".ts":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return torch.jit.load(path)(*inputs)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [its.name for its in session.get_inputs()]
+    return torch.tensor(session.run(None, dict(zip(names, (x.numpy() for x in inputs), strict=True)))[0])
+
+
+def own(model: nn.Module, *inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.eval()(*inputs)
+
+
+FILES = {"pt2": "model.pt2", "onnx": "model.onnx", "torchscript": "model.ts"}
+
+
+@pytest.mark.parametrize("format", FILES)
+def test_the_file_computes_what_the_model_does_for_batches_of_any_size(tmp_path: Path, format: Any) -> None:
+    result = fit(tmp_path, ExportModel(format))
+    for size in (1, 2, 6):
+        found = run_file(tmp_path / FILES[format], X[:size])
+        torch.testing.assert_close(found, own(result.model, X[:size]), rtol=1e-4, atol=1e-5)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_the_files_need_none_of_the_source(tmp_path: Path) -> None:
+    result = fit(tmp_path, ExportModel())
+    script = """
+    import sys, torch
+    exported = torch.export.load(sys.argv[1]).module()
+    print(exported(torch.ones(1, 4)).tolist(), "hookline" in sys.modules)
+    """
+    done = run_script(script, args=[tmp_path / "model.pt2"])
+    assert done.returncode == 0, done.stderr
+    found, _, imported = done.stdout.strip().rpartition(" ")
+    torch.testing.assert_close(torch.tensor(eval(found)), own(result.model, torch.ones(1, 4)))
+    assert imported == "False"
+
+
+@pytest.mark.parametrize("rehearse", [True, False])
+def test_training_is_bitwise_the_same_and_modes_hooks_and_settings_stay(tmp_path: Path, rehearse: bool) -> None:
+    def modes(run: Any) -> None:
+        seen.append([part.training for part in run.model.modules()])
+
+    model, bare = Conv(), Conv()
+    bare.load_state_dict(model.state_dict())
+    model.norm.eval()
+    bare.norm.eval()
+    seen: list[Any] = []
+    level = logging.getLogger("torch.onnx").level
+    fit(tmp_path, ExportModel("torchscript", rehearse=rehearse), on("train_step_start")(modes), model=model)
+    fit(False, model=bare)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), bare.parameters(), strict=True))
+    assert {tuple(its) for its in seen} == {(True, False, True, True)}
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert logging.getLogger("torch.onnx").level == level
+
+
+class Noisy(TinyModel):
+    """Draws from everything at each call, so that one call more would show."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0 * (random.random() + np.random.rand() + torch.rand(1))
+
+
+def test_random_numbers_that_an_export_draws_are_given_back(tmp_path: Path) -> None:
+    def final(*callbacks: object) -> Any:
+        fit(tmp_path / str(len(callbacks)), *callbacks, model=Noisy(dropout=0.5))
+        return random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist()
+
+    assert final(ExportModel("torchscript")) == final()
+
+
+# -- which weights -------------------------------------------------------------------------------
+
+
+class Scripted(Callback):
+    """Logs values that are given beforehand, and keeps the weights that were evaluated."""
+
+    writes = ("val/score",)
+    state = ("count",)
+    name = "script"
+
+    def __init__(self, *values: float) -> None:
+        self.values, self.count = values, 0
+        self.outputs: list[Tensor] = []
+
+    def on_eval_loader_end(self, run: Any) -> None:
+        run.log({"val/score": self.values[self.count]})
+        self.count += 1
+        self.outputs.append(own(run.model, X))
+
+
+class Half(Callback):
+    """Evaluates and predicts with half of the weights."""
+
+    writes = ("weights",)
+    name = "EMA"
+
+    def around_eval(self, run: Any) -> Iterator[None]:
+        with run.swap_weights({name: p.detach() / 2 for name, p in run.model.named_parameters()}):
+            yield
+
+    around_predict = around_eval
+
+
+def test_a_monitor_exports_the_weights_of_the_best_evaluation(tmp_path: Path) -> None:
+    script = Scripted(0.1, 0.9, 0.2, 0.3)
+    fit(tmp_path, script, ExportModel("torchscript", monitor="val/score"), Half(), max_duration="4ep")
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), script.outputs[1])
+    assert not torch.allclose(script.outputs[1], script.outputs[3])
+
+
+def test_after_a_save_best_it_is_the_best_model(tmp_path: Path) -> None:
+    script = Scripted(0.1, 0.9, 0.2, 0.3)
+    fit(tmp_path, ExportModel("torchscript"), script, SaveBest("val/score"), max_duration="4ep")
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), script.outputs[1])
+
+
+def test_averaged_weights_are_exported_if_asked_for_and_the_raw_ones_stay_in_the_model(tmp_path: Path) -> None:
+    result = fit(tmp_path, ExportModel("torchscript", averaged=True), Half())
+    raw = fit(tmp_path / "raw", ExportModel("torchscript"), Half(), model=Conv())
+    half = Conv()
+    half.load_state_dict(result.model.state_dict())
+    with torch.no_grad():
+        for parameter in half.parameters():
+            parameter.div_(2)
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(half, X))
+    torch.testing.assert_close(run_file(tmp_path / "raw" / "model.ts", X), own(raw.model, X))
+    with pytest.raises(SetupError, match="no callback of this run swaps weights"):
+        fit(tmp_path / "none", ExportModel("torchscript", averaged=True))
+
+
+# -- what the model is called with ---------------------------------------------------------------
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.one(x) + self.other(y), "sum": x.sum(1)}
+
+
+@pytest.mark.parametrize("format", FILES)
+def test_several_inputs_by_name_and_several_outputs_are_exported(tmp_path: Path, format: Any) -> None:
+    data = [{"x": x, "y": x.flip(0)} for x, _ in TRAIN]
+    found = fit(
+        tmp_path,
+        ExportModel(format, tolerance=1e-3) if format != "torchscript" else ExportModel(format, on_error="raise"),
+        model=Strict() if format == "torchscript" else Two(),
+        data=data,
+        val=None,
+        loss=lambda outputs, batch: _first(outputs).square().mean(),
+    )
+    assert (tmp_path / FILES[format]).stat().st_size > 1_000
+    assert found.clock.step == 8
+
+
+class Strict(Two):
+    """A trace wants tensors or tuples."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        found = super().forward(x, y)
+        return found["logits"], found["sum"]
+
+
+def _first(outputs: Any) -> Tensor:
+    found: Tensor = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+    return found
+
+
+class Own(Task[Any]):
+    """A task of the user's own: only a part of it is a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def configure_optimizers(self, run: Any) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_batch(self, run: Any, batch: Any) -> Any:
+        return nn.functional.cross_entropy(self.head(self.net(batch[0])), batch[1])
+
+
+def test_a_part_of_a_task_can_be_named_and_one_that_is_not_there_is_an_error_with_names(tmp_path: Path) -> None:
+    task = Own()
+    fit(tmp_path / "a", ExportModel("torchscript", module="net"), model=task, val=None)
+    torch.testing.assert_close(run_file(tmp_path / "a" / "model.ts", X), own(task.net, X))
+    with pytest.raises(SetupError, match=r"no forward\(\).*'net', 'head'"):
+        fit(tmp_path / "b", ExportModel("torchscript"), model=task, val=None)
+    with pytest.raises(SetupError, match="no such part; it has 'net', 'head'"):
+        fit(tmp_path / "c", ExportModel("torchscript", module="nett"), model=task, val=None)
+
+
+def test_the_model_of_a_supervised_task_is_found(tmp_path: Path) -> None:
+    class Mine(SupervisedTask):
+        pass
+
+    task = Mine(Conv(), nn.CrossEntropyLoss(), torch.optim.SGD)
+    fit(tmp_path, ExportModel("torchscript"), model=task, loss=None)
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(task.model, X))
+
+
+def test_inputs_makes_of_a_batch_what_the_model_is_called_with(tmp_path: Path) -> None:
+    data = [{"pixels": x, "label": y} for x, y in TRAIN]
+
+    class Picks(SupervisedTask):
+        def call_model(self, run: Any, batch: Any) -> Any:
+            return super().call_model(run, (batch["pixels"],))
+
+        def compute_loss(self, outputs: Any, batch: Any) -> Any:
+            return nn.functional.cross_entropy(outputs, batch["label"])
+
+    task = Picks(TinyModel(), None, torch.optim.SGD)
+    exporter = ExportModel("torchscript", inputs=lambda batch: batch["pixels"])
+    fit(tmp_path, exporter, model=task, data=data, val=None, loss=None)
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(task.model, X))
+
+
+def test_a_batch_of_one_sample_is_no_reason_for_a_constant_size(tmp_path: Path) -> None:
+    result = fit(tmp_path, ExportModel(), model=TinyModel(), data=tiny_data(4, 1), val=None)
+    torch.testing.assert_close(run_file(tmp_path / "model.pt2", X), own(result.model, X))
+
+
+def test_a_call_is_resized_where_it_belongs_to_the_batch() -> None:
+    call = Call((torch.arange(3), torch.ones(5)), {"m": {"x": torch.zeros(3, 2)}, "n": 7}, 3)
+    more = call.of_size(7)
+    assert more.args[0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert (more.args[1].shape, more.kwargs["m"]["x"].shape, more.kwargs["n"]) == ((5,), (7, 2), 7)
+
+
+def test_it_works_in_a_loop_of_ones_own(tmp_path: Path) -> None:
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, callbacks=[ExportModel("torchscript")], max_duration="1ep", folder=tmp_path) as loop:
+        for x, y in loop.batches(TRAIN):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(model, X))
+
+
+def test_a_model_that_was_compiled_in_place_is_exported_as_it_is(tmp_path: Path) -> None:
+    result = fit(tmp_path, ExportModel("torchscript"), compile={"backend": "eager"})
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(result.model, X))
+
+
+# -- what defeats an exporter --------------------------------------------------------------------
+
+
+class Branches(TinyModel):
+    """What it does depends on values: no graph has both ways."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.sum() > 0 else super().forward(-x)
+
+
+@pytest.mark.parametrize("format", ["pt2", "onnx"])
+def test_a_model_that_defeats_the_exporter_ends_the_run_early_and_names_the_exporter(
+    tmp_path: Path, format: Any
+) -> None:
+    seen: list[int] = []
+    steps = on("train_step_end")(lambda run: seen.append(run.clock.step))
+    name = {"pt2": "torch.export", "onnx": "torch.onnx"}[format]
+    with pytest.raises(SetupError, match=rf"{name} cannot export Branches: .*on_error='warn'"):
+        fit(tmp_path, ExportModel(format), steps, model=Branches())
+    assert seen == [1, 2]
+
+
+def test_with_warn_the_run_goes_on_without_a_file_and_says_so_once(tmp_path: Path) -> None:
+    with pytest.warns(HooklineWarning, match="nothing is exported: .*torch.export cannot export") as caught:
+        result = fit(tmp_path, ExportModel(on_error="warn"), model=Branches())
+    assert len(caught) == 1
+    assert result.clock.step == 8
+    assert not list(tmp_path.glob("model*"))
+
+
+def test_an_error_at_the_end_comes_when_all_else_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="cannot export"):
+        fit(tmp_path, ExportModel(rehearse=False), Checkpointer(), model=Branches())
+    assert (tmp_path / "checkpoints" / "step-00000008" / "manifest.json").exists()
+    assert not [path for path in tmp_path.iterdir() if "model" in path.name]
+
+
+class Sized(TinyModel):
+    """A trace takes the size of a batch for a constant."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.shape[0] > 1 else super().forward(x) + 1
+
+
+def test_a_trace_that_gives_something_else_is_found_by_the_check(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"torch.jit.trace, batch of 1\): output 0 of the file is off by 1"):
+        fit(tmp_path, ExportModel("torchscript"), model=Sized())
+    exporter = ExportModel("torchscript", dynamic=False)
+    fit(tmp_path / "fixed", exporter, model=Sized(), val=None)
+    assert (tmp_path / "fixed" / "model.ts").exists()
+
+
+def test_a_file_that_is_off_by_more_than_the_tolerance_is_not_kept(tmp_path: Path, monkeypatch: Any) -> None:
+    real = export_formats.FORMATS["torchscript"]
+
+    def off(path: Path, calls: Any) -> Any:
+        return [[value + 0.01 for value in its] for its in real.run(path, calls)]
+
+    altered = export_formats.Format(real.suffix, real.exporter, real.write, off)
+    monkeypatch.setitem(export_formats.FORMATS, "torchscript", altered)  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match=r"off by 0\.01, more than the tolerance=0\.001"):
+        fit(tmp_path, ExportModel("torchscript", tolerance=1e-3, rehearse=False))
+    assert not list(tmp_path.glob("*model*"))
+    fit(tmp_path / "b", ExportModel("torchscript", tolerance=0.1))
+    assert (tmp_path / "b" / "model.ts").exists()
+
+
+# -- when ----------------------------------------------------------------------------------------
+
+
+def test_after_an_error_or_ctrl_c_nothing_is_exported(tmp_path: Path) -> None:
+    @on("train_step_end", at="5st")
+    def fail(run: Any) -> None:
+        raise ZeroDivisionError
+
+    @on("train_step_end", at="5st")
+    def press(run: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path / "a", fail, ExportModel("torchscript"))
+    assert fit(tmp_path / "b", press, ExportModel("torchscript")).interrupted
+    assert not list(tmp_path.rglob("model*"))
+
+
+def test_a_resume_exports_the_best_of_the_whole_run(tmp_path: Path) -> None:
+    @on("step_settled")
+    def fail(run: Any) -> None:
+        if run.clock.step == 11:
+            raise ZeroDivisionError
+
+    values = (0.1, 0.9, 0.2, 0.3)
+    first = Scripted(*values)
+
+    def exporter() -> ExportModel:
+        return ExportModel("torchscript", monitor="val/score", path="out/best.ts")
+
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, first, exporter(), Checkpointer("2st"), fail, max_duration="4ep")
+    fit(tmp_path, Scripted(*values), exporter(), Checkpointer("2st"), max_duration="4ep", resume="auto")
+    torch.testing.assert_close(run_file(tmp_path / "out" / "best.ts", X), first.outputs[1])
+
+
+def test_a_finished_run_that_is_opened_again_keeps_its_file(tmp_path: Path) -> None:
+    fit(tmp_path, ExportModel("torchscript"), Checkpointer())
+    before = (tmp_path / "model.ts").stat().st_mtime_ns
+    fit(tmp_path, ExportModel("torchscript"), Checkpointer(), resume="auto")
+    assert (tmp_path / "model.ts").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"format": "keras"}, "use one of pt2, onnx, torchscript"),
+        ({"on_error": "ignore"}, "use 'raise' or 'warn'"),
+        ({"tolerance": -1}, "0 or more"),
+        ({"monitor": "val/odd"}, "Pass mode="),
+        ({"monitor": "val/loss", "averaged": True}, "leave out averaged"),
+    ],
+)
+def test_a_wrong_argument_is_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(RegistrationError, match=words):
+        ExportModel(**given)
+
+
+def test_what_is_missing_is_found_before_the_first_step(tmp_path: Path, monkeypatch: Any) -> None:
+    with pytest.raises(MetricError, match="val/acuracy"):
+        fit(tmp_path / "a", ExportModel("torchscript", monitor="val/acuracy", mode="max"))
+    with pytest.raises(SetupError, match="folder=False"):
+        fit(False, ExportModel("torchscript"))
+    monkeypatch.setattr(export_formats, "find_spec", lambda name: None if name == "onnxruntime" else True)
+    with pytest.raises(SetupError, match=r"needs onnxruntime: pip install 'hookline\[onnx\]'"):
+        fit(tmp_path / "b", ExportModel("onnx"))

@@ -1,0 +1,487 @@
+"""Every sample is in the files once, in order, with its index; also after a kill."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hookline.callbacks.saving import prediction_formats
+from hookline.callbacks.saving.prediction_parts import fingerprint
+from hookline.callbacks.saving.prediction_writer import PredictionWriter
+from hookline.errors import DataError, RegistrationError, SetupError
+from hookline.events import Callback, on
+from hookline.loop import Loop, SupervisedTask, Trainer
+from hookline.testing import TinyModel, start_script, tiny_data
+
+DATA = tiny_data(batches=5, batch_size=4, last=3, seed=1)
+
+
+def expected(model: nn.Module | None = None) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([(model or TinyModel()).eval()(x) for x, _ in DATA])
+
+
+def predict(folder: Path, *callbacks: object, model: nn.Module | None = None, data: Any = DATA) -> Any:
+    return Trainer(folder=folder, callbacks=callbacks, device="cpu").predict(model or TinyModel(), data)
+
+
+def read(path: Path) -> dict[str, Any]:
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            return {name: torch.as_tensor(file[name]) for name in file.files}
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        return {name: torch.tensor(table[name].to_pylist()) for name in table.column_names}
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {name: torch.tensor([float(row[name]) for row in rows]) for name in rows[0]}
+    wide = [name for name in found if name.startswith("prediction.")]
+    return {"index": found["index"].long(), "prediction": torch.stack([found[name] for name in wide], 1)}
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*"))
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "npz"])
+def test_an_epoch_is_one_file_with_every_sample_in_order(tmp_path: Path, format: str) -> None:
+    given = predict(tmp_path, PredictionWriter(format=format))
+    found = read(tmp_path / "predictions" / f"predict.{format}")
+    assert found["index"].tolist() == list(range(19))
+    assert torch.equal(found["prediction"].float(), expected())
+    assert torch.equal(given, expected())
+    assert [path.name for path in (tmp_path / "predictions").iterdir()] == [f"predict.{format}"]
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "npz"])
+@pytest.mark.parametrize(("per_file", "count"), [(1, 5), (2, 3), (9, 1)])
+def test_parts_hold_every_sample_once_and_their_names_are_in_order(
+    tmp_path: Path, format: str, per_file: int, count: int
+) -> None:
+    predict(tmp_path, PredictionWriter(interval="batch", format=format, batches_per_file=per_file))
+    files = parts(tmp_path / "predictions" / "predict")
+    found = [read(path) for path in files]
+    assert len(files) == count
+    assert [int(path.stem.removeprefix("part-")) for path in files] == [its["index"][0].item() for its in found]
+    assert torch.cat([its["index"] for its in found]).tolist() == list(range(19))
+    assert torch.equal(torch.cat([its["prediction"] for its in found]).float(), expected())
+
+
+def test_a_folder_of_parquet_parts_is_one_data_set_for_other_tools(tmp_path: Path) -> None:
+    predict(tmp_path, PredictionWriter(interval="batch"))
+    files = parts(tmp_path / "predictions" / "predict")
+    table = pq.read_table([str(path) for path in files])
+    assert table["index"].to_pylist() == list(range(19))
+    assert table.schema.field("prediction").type.list_size == 3
+    assert str(table.schema.field("prediction").type.value_type) == "float"
+
+
+def test_an_own_writer_gets_the_columns_and_its_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def write(path: Path, columns: Any) -> None:
+        torch.save(dict(columns), path)
+        seen.append((tmp_path / "predictions" / "predict.pt").exists())
+
+    predict(tmp_path, PredictionWriter(format=write, suffix=".pt"))
+    found = torch.load(tmp_path / "predictions" / "predict.pt", weights_only=True)
+    assert seen == [False]
+    assert torch.equal(found["prediction"], expected())
+
+
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    def write(path: Path, columns: Any) -> None:
+        path.write_text("half")
+        if fails:
+            raise OSError(28, "No space left on device")
+
+    fails: list[bool] = []
+    predict(tmp_path, PredictionWriter(format=write, suffix=".txt"))
+    fails.append(True)
+    with pytest.raises(OSError, match="No space"):
+        predict(tmp_path, PredictionWriter(format=write, suffix=".txt"))
+    assert os.listdir(tmp_path / "predictions") == ["predict.txt"]
+
+
+# -- columns -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Found:
+    logits: Tensor
+    rest: dict[str, Any]
+
+
+class Rich(SupervisedTask):
+    def predict_batch(self, run: Any, batch: Any) -> Any:
+        logits = super().predict_batch(run, batch)
+        flags = {"sure": logits.amax(1) > 1, "words": [f'it\'s {i}, "so"' for i in logits.argmax(1).tolist()]}
+        return Found(logits.bfloat16(), {**flags, "grid": logits[:, None, :].repeat(1, 2, 1), "none": None})
+
+
+def test_dicts_dataclasses_texts_booleans_and_more_dimensions_are_columns(tmp_path: Path) -> None:
+    task = Rich(TinyModel())
+    for format in ("parquet", "csv", "npz"):
+        Trainer(folder=tmp_path, callbacks=[PredictionWriter(format=format)], device="cpu").predict(task, DATA)
+    wanted = expected()
+    table = pq.read_table(tmp_path / "predictions" / "predict.parquet")
+    assert table.column_names == ["index", "logits", "rest.sure", "rest.words", "rest.grid"]
+    assert torch.equal(torch.tensor(table["logits"].to_pylist()), wanted.bfloat16().float())
+    assert table["rest.sure"].to_pylist() == (wanted.amax(1) > 1).tolist()
+    assert table["rest.words"].to_pylist()[0] == f'it\'s {wanted[0].argmax()}, "so"'
+    assert torch.equal(torch.tensor(table["rest.grid"].to_pylist()), wanted[:, None, :].repeat(1, 2, 1))
+    with (tmp_path / "predictions" / "predict.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["index", "logits.0", "logits.1", "logits.2", "rest.sure", "rest.words", "rest.grid"]
+    assert [row["rest.words"] for row in rows] == table["rest.words"].to_pylist()
+    assert torch.tensor(json.loads(rows[3]["rest.grid"])).shape == (2, 3)
+    with np.load(tmp_path / "predictions" / "predict.npz", allow_pickle=False) as file:
+        assert file["rest.words"].tolist() == table["rest.words"].to_pylist()
+
+
+class Pair(SupervisedTask):
+    def predict_batch(self, run: Any, batch: Any) -> Any:
+        logits = super().predict_batch(run, batch)
+        return logits.argmax(1), logits.amax(1)
+
+
+def test_parts_of_a_tuple_are_numbered(tmp_path: Path) -> None:
+    Trainer(folder=tmp_path, callbacks=[PredictionWriter(format="npz")]).predict(Pair(TinyModel()), DATA)
+    found = read(tmp_path / "predictions" / "predict.npz")
+    assert list(found) == ["index", "prediction.0", "prediction.1"]
+    assert torch.equal(found["prediction.0"], expected().argmax(1))
+
+
+def test_own_columns_and_own_indices_are_taken(tmp_path: Path) -> None:
+    writer = PredictionWriter(
+        format="npz",
+        columns=lambda run: {"target": run.batch[1], "label": run.outputs.argmax(1)},
+        index=lambda run: run.batch[1] + 100,
+    )
+    predict(tmp_path, writer)
+    found = read(tmp_path / "predictions" / "predict.npz")
+    targets = torch.cat([y for _, y in DATA])
+    assert list(found) == ["index", "target", "label"]
+    assert torch.equal(found["index"], targets + 100)
+    assert torch.equal(found["target"], targets)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (lambda run: {"a": run.outputs[:1], "b": run.outputs}, "a has 1, b has 4"),
+        (lambda run: {"mean": run.outputs.mean()}, "'mean' is one number"),
+        (lambda run: {"text": "word"}, "'text' is a str"),
+        (lambda run: {}, "there are none"),
+        (lambda run: {"c": run.outputs.to(torch.complex64)}, "complex"),
+    ],
+)
+def test_what_is_no_column_is_named(tmp_path: Path, columns: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        predict(tmp_path, PredictionWriter(columns=columns))
+
+
+def test_rows_of_several_lengths_say_how_to_write_them(tmp_path: Path) -> None:
+    def ragged(run: Any) -> Any:
+        return {"tokens": run.outputs[:, : 2 + run.clock.eval.batch % 2]}
+
+    with pytest.raises(DataError, match="several shapes"):
+        predict(tmp_path, PredictionWriter(columns=ragged))
+    predict(tmp_path, PredictionWriter(columns=lambda run: {"tokens": ragged(run)["tokens"].tolist()}))
+    table = pq.read_table(tmp_path / "predictions" / "predict.parquet")
+    assert {len(row) for row in table["tokens"].to_pylist()} == {2, 3}
+
+
+def test_a_csv_with_thousands_of_columns_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="3,001 columns; use format='parquet'"):
+        predict(tmp_path, PredictionWriter(format="csv", columns=lambda run: {"x": run.outputs.repeat(1, 1000)}))
+
+
+# -- going on ------------------------------------------------------------------------------------
+
+
+class DiesError(Exception):
+    pass
+
+
+def die_at(batch: int) -> Any:
+    @on("predict_batch_start")
+    def die(run: Any) -> None:
+        if run.clock.eval.batch == batch:
+            raise DiesError
+
+    return die
+
+
+@pytest.mark.parametrize("rest", [False, True])
+@pytest.mark.parametrize("left_at", [0, 1, 3, 4])
+@pytest.mark.parametrize("per_file", [1, 2])
+def test_a_prediction_that_was_left_goes_on_and_writes_nothing_twice(
+    tmp_path: Path, left_at: int, per_file: int, rest: bool
+) -> None:
+    def writer() -> PredictionWriter:
+        return PredictionWriter(interval="batch", format="npz", batches_per_file=per_file)
+
+    with pytest.raises(DiesError):
+        predict(tmp_path, writer(), die_at(left_at))
+    folder = tmp_path / "predictions" / "predict"
+    before = {path: path.stat().st_mtime_ns for path in parts(folder)}
+    assert len(before) == left_at // per_file
+    second = writer()
+    given = predict(tmp_path, second, data=second.rest(DATA) if rest else DATA)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    found = [read(path) for path in parts(folder)]
+    assert torch.cat([its["index"] for its in found]).tolist() == list(range(19))
+    assert torch.equal(torch.cat([its["prediction"] for its in found]), expected())
+    assert torch.equal(given, expected()[4 * len(before) * per_file :] if rest else expected())
+
+
+class Counted(torch.utils.data.Dataset[Any]):
+    def __init__(self) -> None:
+        self.x = torch.cat([x for x, _ in DATA])
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        self.read.append(index)
+        return self.x[index], 0
+
+
+def test_the_rest_of_a_loader_reads_only_what_is_missing(tmp_path: Path) -> None:
+    data = Counted()
+    loader = DataLoader(data, batch_size=4)
+    with pytest.raises(DiesError):
+        predict(tmp_path, PredictionWriter(interval="batch"), die_at(3), data=loader)
+    data.read.clear()
+    writer = PredictionWriter(interval="batch")
+    predict(tmp_path, writer, data=writer.rest(loader))
+    assert data.read == list(range(12, 19))
+    table = pq.read_table([str(path) for path in parts(tmp_path / "predictions" / "predict")])
+    assert table["index"].to_pylist() == list(range(19))
+
+
+def test_a_process_that_is_killed_leaves_whole_files_and_another_goes_on(tmp_path: Path) -> None:
+    source = """
+    import sys, time
+    from hookline.callbacks.saving.prediction_writer import PredictionWriter
+    from hookline.events import Callback, on
+    from hookline.loop import Trainer
+    from hookline.testing import TinyModel, tiny_data
+
+    @on("predict_batch_end")
+    def slow(run):
+        print("batch", run.clock.eval.batch, flush=True)
+        time.sleep(0.02)
+
+    writer = PredictionWriter(interval="batch", format="npz")
+    data = tiny_data(batches=60, batch_size=4, seed=1)
+    Trainer(folder=sys.argv[1], callbacks=[writer, slow]).predict(TinyModel(), data)
+    print("done", flush=True)
+    """
+    folder = tmp_path / "predictions" / "predict"
+    with start_script(source, args=[tmp_path]) as script:
+        script.wait_for("batch 7")
+        script.send(signal.SIGKILL)
+        script.finish()
+    found = [read(path) for path in parts(folder)]
+    assert 6 <= len(found) < 60
+    with start_script(source, args=[tmp_path]) as script:
+        script.wait_for("done", timeout=100)
+    data = tiny_data(batches=60, batch_size=4, seed=1)
+    with torch.no_grad():
+        wanted = torch.cat([TinyModel()(x) for x, _ in data])
+    found = [read(path) for path in parts(folder)]
+    assert torch.cat([its["index"] for its in found]).tolist() == list(range(240))
+    assert torch.equal(torch.cat([its["prediction"] for its in found]), wanted)
+
+
+def test_other_weights_or_a_complete_prediction_begin_anew(tmp_path: Path, caplog: Any) -> None:
+    writer = PredictionWriter(interval="batch", format="npz")
+    folder = tmp_path / "predictions" / "predict"
+    with pytest.raises(DiesError):
+        predict(tmp_path, writer, die_at(3))
+    predict(tmp_path, writer, model=TinyModel(seed=5))
+    assert "begun anew" in caplog.text
+    found = torch.cat([read(path)["prediction"] for path in parts(folder)])
+    assert torch.equal(found, expected(TinyModel(seed=5)))
+    predict(tmp_path, writer, data=DATA[:2])
+    assert len(parts(folder)) == 2
+
+
+def test_batches_of_another_size_are_not_mixed_with_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(DiesError):
+        predict(tmp_path, PredictionWriter(interval="batch"), die_at(3))
+    with pytest.raises(DataError, match="the loader is another one"):
+        predict(tmp_path, PredictionWriter(interval="batch"), data=tiny_data(5, 2))
+
+
+def test_a_loader_that_shuffles_needs_indices(tmp_path: Path) -> None:
+    x = torch.randn(12, 4)
+    loader = DataLoader(TensorDataset(x, torch.arange(12)), batch_size=4, shuffle=True)
+    with pytest.raises(SetupError, match="shuffles"):
+        predict(tmp_path, PredictionWriter(), data=loader)
+    predict(tmp_path, PredictionWriter(format="npz", index=lambda run: run.batch[1]), data=loader)
+    found = read(tmp_path / "predictions" / "predict.npz")
+    assert sorted(found["index"].tolist()) == list(range(12))
+    with torch.no_grad():
+        assert torch.allclose(found["prediction"], TinyModel()(x)[found["index"]], atol=1e-6)
+
+
+def test_weights_that_differ_in_one_bit_have_another_fingerprint() -> None:
+    one, other = TinyModel(), TinyModel()
+    assert fingerprint(one) == fingerprint(other)
+    with torch.no_grad():
+        other.out.bias[0] = torch.nextafter(other.out.bias[0], torch.tensor(9.0))
+    assert fingerprint(one) != fingerprint(other)
+
+
+# -- evaluations ---------------------------------------------------------------------------------
+
+
+def fit(folder: Path, *callbacks: object, val: Any = DATA, **options: Any) -> Any:
+    given: dict[str, Any] = {"max_duration": "2ep", "seed": 0, "device": "cpu", **options}
+    trainer = Trainer(folder=folder, callbacks=callbacks, **given)
+    loss, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD
+    return trainer.fit(TinyModel(), tiny_data(), val, DATA, loss=loss, optimizer=optimizer)
+
+
+def test_evaluations_are_written_by_step_and_loader_if_asked_for(tmp_path: Path) -> None:
+    result = fit(tmp_path, PredictionWriter(format="npz", stages=("val", "test")), val={"a": DATA, "b": DATA[:2]})
+    names = sorted(path.name for path in (tmp_path / "predictions").iterdir())
+    assert names == [
+        "test-step-00000008.npz",
+        "val-a-step-00000004.npz",
+        "val-a-step-00000008.npz",
+        "val-b-step-00000004.npz",
+        "val-b-step-00000008.npz",
+    ]
+    assert torch.equal(read(tmp_path / "predictions" / names[0])["prediction"], expected(result.model))
+    assert read(tmp_path / "predictions" / names[3])["index"].tolist() == list(range(8))
+
+
+def test_nothing_is_written_in_evaluations_by_default(tmp_path: Path) -> None:
+    fit(tmp_path, PredictionWriter())
+    assert not (tmp_path / "predictions").exists()
+
+
+def test_an_evaluation_without_outputs_says_how_to_give_them(tmp_path: Path) -> None:
+    class Mute(SupervisedTask):
+        def eval_batch(self, run: Any, batch: Any) -> Any:
+            return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    task = Mute(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD)
+    trainer = Trainer(folder=tmp_path, callbacks=[PredictionWriter(stages="val")], max_duration="1ep")
+    with pytest.raises(SetupError, match="finds no outputs"):
+        trainer.fit(task, tiny_data(), DATA)
+
+
+def test_an_evaluation_that_is_left_leaves_no_file(tmp_path: Path) -> None:
+    @on("eval_batch_end")
+    def press(run: Any) -> None:
+        if run.clock.eval.batch == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    fit(tmp_path, press, PredictionWriter(stages="val"))
+    assert not (tmp_path / "predictions").exists()
+
+
+def test_a_loop_of_ones_own_that_breaks_off_has_no_complete_prediction(tmp_path: Path) -> None:
+    model = TinyModel().eval()
+
+    def run(stop: int | None, interval: Any) -> None:
+        loop = Loop(model, callbacks=[PredictionWriter(interval=interval)], folder=tmp_path, device="cpu")
+        loop.entry_point = "predict"
+        with loop:
+            for number, (x, _) in enumerate(loop.predict_batches(DATA)):
+                loop.run.outputs = model(x)
+                if number == stop:
+                    break
+
+    run(2, "epoch")
+    assert not list(tmp_path.rglob("*.parquet"))
+    run(2, "batch")
+    run(None, "batch")
+    table = pq.read_table([str(path) for path in parts(tmp_path / "predictions" / "predict")])
+    assert table["index"].to_pylist() == list(range(19))
+    assert torch.equal(torch.tensor(table["prediction"].to_pylist()), expected())
+
+
+def test_swapped_weights_are_what_is_predicted_with(tmp_path: Path) -> None:
+    class Half(Callback):
+        writes = ("weights",)
+
+        def around_predict(self, run: Any) -> Iterator[None]:
+            with run.swap_weights({name: p.detach() / 2 for name, p in run.model.named_parameters()}):
+                yield
+
+    predict(tmp_path, PredictionWriter(interval="batch", format="npz"), Half())
+    half = TinyModel()
+    with torch.no_grad():
+        for parameter in half.parameters():
+            parameter.div_(2)
+    found = torch.cat([read(path)["prediction"] for path in parts(tmp_path / "predictions" / "predict")])
+    assert torch.equal(found, expected(half))
+    progress = json.loads((tmp_path / "predictions" / "predict" / "progress.json").read_text())
+    assert (progress["complete"], progress["rows"], progress["about"]["weights"]) == (True, 19, fingerprint(half))
+
+
+# -- what is wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"interval": "step"}, "use 'batch' or 'epoch'"),
+        ({"format": "excel"}, "'parquet', 'csv', 'npz', or a function"),
+        ({"stages": ()}, "choose from predict, val, test"),
+        ({"stages": "train"}, "choose from predict, val, test"),
+        ({"batches_per_file": 0}, "give 1 or more"),
+    ],
+)
+def test_a_wrong_argument_is_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(RegistrationError, match=words):
+        PredictionWriter(**given)
+
+
+def test_a_missing_package_is_named_before_anything_is_predicted(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(prediction_formats, "find_spec", lambda name: None)
+    with pytest.raises(SetupError, match=r"needs pyarrow: pip install 'hookline\[parquet\]'"):
+        predict(tmp_path, PredictionWriter())
+    predict(tmp_path, PredictionWriter(format="csv"))
+
+
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_predicted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match="is a file"):
+        predict(tmp_path, PredictionWriter(tmp_path / "file" / "below"))
+    with pytest.raises(SetupError, match="folder=False"):
+        Trainer(folder=False, callbacks=[PredictionWriter()]).predict(TinyModel(), DATA)
+
+
+def test_a_prediction_is_complete_with_its_last_part_so_that_nothing_is_left_to_be_gone_on_with(tmp_path: Path) -> None:
+    @on("predict_end")
+    def die(run: Any) -> None:
+        raise DiesError
+
+    with pytest.raises(DiesError):
+        predict(tmp_path, die, PredictionWriter(interval="batch", batches_per_file=2))
+    progress = json.loads((tmp_path / "predictions" / "predict" / "progress.json").read_text())
+    assert (progress["complete"], progress["rows"]) == (True, 19)

@@ -1,0 +1,360 @@
+"""The file and the model have the weights with the best value, whatever happened before or after them."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from hookline.callbacks.saving.checkpointer import Checkpointer
+from hookline.callbacks.saving.save_best import SaveBest
+from hookline.checkpoint import Store
+from hookline.errors import CheckpointWriteError, MetricError, RegistrationError, SetupError
+from hookline.events import Callback, on
+from hookline.loop import Loop, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+TRAIN, VAL, TEST = tiny_data(4), tiny_data(2, seed=1), tiny_data(2, seed=2)
+
+
+class Scripted(Callback):
+    """Logs values that are given beforehand, one an evaluation, and keeps the weights that were evaluated."""
+
+    writes = ("val/score",)
+    state = ("count",)
+    name = "script"
+
+    def __init__(self, *values: float) -> None:
+        self.values, self.count = values, 0
+        self.seen: list[dict[str, Tensor]] = []
+
+    def on_eval_loader_end(self, run: Any) -> None:
+        if run.stage == "val":
+            run.log({"val/score": self.values[self.count % len(self.values)]})
+            self.count += 1
+            self.seen.append({name: value.clone() for name, value in run.model.state_dict().items()})
+
+
+class Halves(Callback):
+    """Evaluates with half of the weights, as an average would."""
+
+    writes = ("weights",)
+    name = "EMA"
+
+    def around_eval(self, run: Any) -> Iterator[None]:
+        with run.swap_weights({name: p.detach() / 2 for name, p in run.model.named_parameters()}):
+            yield
+
+
+def fit(folder: Path | bool, *callbacks: object, model: nn.Module | None = None, **options: Any) -> Any:
+    given: dict[str, Any] = {"max_duration": "4ep", "seed": 0, "device": "cpu", **options}
+    trainer = Trainer(folder=folder, callbacks=callbacks, **given)
+    model = TinyModel(dropout=0.2) if model is None else model
+    return trainer.fit(model, TRAIN, VAL, TEST, loss=nn.CrossEntropyLoss(), optimizer=sgd)
+
+
+def sgd(parameters: Any) -> Any:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# -- which weights -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 1), ("min", 2)])
+def test_the_file_and_the_model_have_the_weights_of_the_best_evaluation(tmp_path: Path, mode: Any, best: int) -> None:
+    values = (0.3, 0.9, 0.1, 0.5)
+    script, saver = Scripted(*values), SaveBest("val/score", mode=mode)
+    result = fit(tmp_path, script, saver)
+    assert (saver.best, saver.best_step) == (values[best], 4 * (best + 1))
+    assert same(load_file(tmp_path / "best.safetensors"), script.seen[best])
+    assert same(result.model.state_dict(), script.seen[best])
+    assert not same(script.seen[best], script.seen[3])
+
+
+def test_of_two_equal_values_the_first_stays(tmp_path: Path) -> None:
+    saver = SaveBest("val/score")
+    fit(tmp_path, Scripted(0.5, 0.5, 0.5, 0.5), saver)
+    assert saver.best_step == 4
+
+
+def test_an_improvement_below_min_delta_is_none(tmp_path: Path) -> None:
+    saver = SaveBest("val/score", min_delta=0.1)
+    fit(tmp_path, Scripted(0.5, 0.55, 0.59, 0.61), saver)
+    assert (saver.best, saver.best_step) == (0.61, 16)
+
+
+def test_a_first_value_that_is_nan_can_be_beaten_and_infinity_is_no_best(tmp_path: Path) -> None:
+    saver = SaveBest("val/score")
+    fit(tmp_path, Scripted(math.nan, 0.1, math.inf, 0.2), saver)
+    assert (saver.best, saver.best_step) == (0.2, 16)
+
+
+def test_a_training_metric_decides_once_an_epoch(tmp_path: Path) -> None:
+    saver = SaveBest("train/loss")
+    result = fit(tmp_path, saver, log_every="2st")
+    assert saver.best_step in (4, 8, 12, 16)
+    assert same(load_file(tmp_path / "best.safetensors"), result.model.state_dict())
+
+
+def test_what_was_evaluated_is_what_is_saved_also_if_it_was_swapped_in(tmp_path: Path) -> None:
+    for name, order in {"one": (SaveBest("val/score"), Halves()), "other": (Halves(), SaveBest("val/score"))}.items():
+        script = Scripted(0.1, 0.9, 0.2, 0.3)
+        fit(tmp_path / name, script, *order)
+        found = load_file(tmp_path / name / "best.safetensors")
+        assert same(found, script.seen[1])
+    bare = fit(False, max_duration="2ep").model.state_dict()
+    assert same(found, {name: value / 2 for name, value in bare.items()})
+
+
+def test_the_test_at_the_end_is_that_of_the_model_that_is_given_back(tmp_path: Path) -> None:
+    result = fit(tmp_path, Scripted(0.1, 0.9, 0.2, 0.3), SaveBest("val/score"), Halves())
+    model = result.model.eval()
+    loss = sum(nn.functional.cross_entropy(model(x), y).item() * len(y) for x, y in TEST) / sum(len(y) for _, y in TEST)
+    assert result.metrics["test/loss"] == pytest.approx(loss)
+
+
+def test_the_file_says_what_it_is(tmp_path: Path) -> None:
+    fit(tmp_path, Scripted(0.1, 0.9, 0.2, 0.3), SaveBest("val/score", path="weights/top.safetensors"))
+    with safe_open(tmp_path / "weights" / "top.safetensors", framework="pt") as file:
+        notes = file.metadata()
+    assert (notes["step"], notes["monitor"], float(notes["value"])) == ("8", "val/score", 0.9)
+    assert [path.name for path in (tmp_path / "weights").iterdir()] == ["top.safetensors"]
+
+
+def test_tied_weights_are_written_once_and_come_back_tied(tmp_path: Path) -> None:
+    model = TinyModel()
+    model.again = model.out
+    result = fit(tmp_path, SaveBest("val/loss", mode="min"), model=model)
+    assert result.model.again.weight is result.model.out.weight
+    with safe_open(tmp_path / "best.safetensors", framework="pt") as file:
+        assert len(list(file.keys())) == 4
+
+
+# -- what comes after ----------------------------------------------------------------------------
+
+
+def test_the_final_checkpoint_has_the_weights_of_the_last_step(tmp_path: Path) -> None:
+    script = Scripted(0.9, 0.1, 0.1, 0.1)
+    result = fit(tmp_path, script, SaveBest("val/score"), Checkpointer())
+    last = Store(tmp_path / "checkpoints").load_newest()
+    assert last is not None
+    assert same(last[1].weights, script.seen[3])
+    assert same(result.model.state_dict(), script.seen[0])
+
+
+def test_without_load_best_the_model_keeps_its_last_weights(tmp_path: Path) -> None:
+    script = Scripted(0.9, 0.1, 0.1, 0.1)
+    result = fit(tmp_path, script, SaveBest("val/score", load_best=False))
+    assert same(result.model.state_dict(), script.seen[3])
+    assert same(load_file(tmp_path / "best.safetensors"), script.seen[0])
+
+
+def fit_twice(folder: Path, *callbacks: object, touch: bool = False) -> Any:
+    trainer = Trainer(folder=folder, callbacks=callbacks, max_duration="2ep", seed=0, device="cpu")
+    model, loss = TinyModel(dropout=0.2), nn.CrossEntropyLoss()
+    trainer.fit(model, TRAIN, VAL, loss=loss, optimizer=sgd)
+    if touch:
+        with torch.no_grad():
+            model.out.bias.fill_(7.0)
+    return trainer.fit(model, TRAIN, VAL, loss=loss, optimizer=sgd, extend="2ep")
+
+
+def test_a_longer_fit_goes_on_from_the_last_weights_and_not_from_the_best(tmp_path: Path) -> None:
+    values = (0.9, 0.1, 0.1, 0.1)
+    script, whole = Scripted(*values), Scripted(*values)
+    result = fit_twice(tmp_path / "twice", script, SaveBest("val/score"))
+    fit(tmp_path / "once", whole, SaveBest("val/score"))
+    assert same(script.seen[3], whole.seen[3])
+    assert same(result.model.state_dict(), whole.seen[0])
+
+
+def test_weights_that_the_user_has_changed_between_two_fits_stay_changed(tmp_path: Path) -> None:
+    script = Scripted(0.9, 0.1, 0.1, 0.1)
+    fit_twice(tmp_path, script, SaveBest("val/score"), touch=True)
+    assert script.seen[2]["out.bias"].mean() > 3
+
+
+def test_a_new_run_with_the_same_object_forgets_the_last_one(tmp_path: Path) -> None:
+    saver = SaveBest("val/score")
+    fit(tmp_path / "a", Scripted(0.9, 0.1, 0.1, 0.1), saver)
+    fit(tmp_path / "b", Scripted(0.2, 0.3, 0.1, 0.1), saver)
+    assert (saver.best, saver.best_step) == (0.3, 8)
+
+
+def test_after_ctrl_c_the_model_has_the_best_weights_and_a_second_fit_goes_on_from_the_last(tmp_path: Path) -> None:
+    @on("train_step_end")
+    def press(run: Any) -> None:
+        if run.clock.step == 10 and not pressed:
+            pressed.append(True)
+            signal.raise_signal(signal.SIGINT)
+
+    pressed: list[bool] = []
+    script = Scripted(0.9, 0.1, 0.1, 0.1)
+    trainer = Trainer(folder=tmp_path, callbacks=[press, script, SaveBest("val/score")], max_duration="4ep", seed=0)
+    model, loss = TinyModel(dropout=0.2), nn.CrossEntropyLoss()
+    result = trainer.fit(model, TRAIN, VAL, loss=loss, optimizer=sgd)
+    assert result.interrupted
+    assert same(model.state_dict(), script.seen[0])
+    trainer.fit(model, TRAIN, VAL, loss=loss, optimizer=sgd)
+    whole = Scripted(0.9, 0.1, 0.1, 0.1)
+    fit(False, whole)
+    assert same(script.seen[-1], whole.seen[-1])
+
+
+def test_after_an_error_the_weights_stay_as_they_are(tmp_path: Path) -> None:
+    @on("train_step_end", at="10st")
+    def fail(run: Any) -> None:
+        kept.update({name: value.clone() for name, value in run.model.state_dict().items()})
+        raise ZeroDivisionError
+
+    kept: dict[str, Tensor] = {}
+    model = TinyModel()
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, fail, Scripted(0.9, 0.1), SaveBest("val/score"), model=model)
+    assert same(model.state_dict(), kept)
+
+
+# -- resume --------------------------------------------------------------------------------------
+
+
+class LeftError(Exception):
+    pass
+
+
+def leave_at(step: int) -> Any:
+    @on("step_settled")
+    def leave(run: Any) -> None:
+        if run.clock.step == step:
+            raise LeftError
+
+    return leave
+
+
+@pytest.mark.parametrize("step", [2, 5, 9, 13, 15])
+def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, step: int) -> None:
+    values = (0.1, 0.9, 0.2, 0.3)
+    with pytest.raises(LeftError):
+        fit(tmp_path / "run", Scripted(*values), SaveBest("val/score"), Checkpointer("2st"), leave_at(step))
+    saver, whole = SaveBest("val/score"), SaveBest("val/score")
+    resumed = fit(tmp_path / "run", Scripted(*values), saver, Checkpointer("2st"), resume="auto")
+    straight = fit(tmp_path / "whole", Scripted(*values), whole, Checkpointer("2st"))
+    assert (saver.best, saver.best_step) == (whole.best, whole.best_step)
+    assert same(resumed.model.state_dict(), straight.model.state_dict())
+    files = [(tmp_path / name / "best.safetensors").read_bytes() for name in ("run", "whole")]
+    assert files[0] == files[1]
+
+
+def test_a_better_file_of_steps_that_were_taken_back_is_not_taken_for_the_best(tmp_path: Path) -> None:
+    first = Scripted(0.5, 0.9)  # the best comes after the last checkpoint, and is lost with the process
+    with pytest.raises(LeftError):
+        fit(tmp_path, first, SaveBest("val/score"), Checkpointer("6st"), leave_at(8))
+    second, saver = Scripted(0.5, 0.1, 0.2, 0.3), SaveBest("val/score")
+    result = fit(tmp_path, second, saver, Checkpointer("6st"), resume="auto")
+    assert (saver.best, saver.best_step) == (0.5, 4)
+    assert same(load_file(tmp_path / "best.safetensors"), first.seen[0])
+    assert same(result.model.state_dict(), first.seen[0])
+
+
+def test_a_resumed_run_that_dies_again_at_once_leaves_the_best_of_its_own_past(tmp_path: Path) -> None:
+    first = Scripted(0.5, 0.9)
+    with pytest.raises(LeftError):
+        fit(tmp_path, first, SaveBest("val/score"), Checkpointer("6st"), leave_at(8))
+    with pytest.raises(LeftError):
+        fit(tmp_path, Scripted(0.5), SaveBest("val/score"), Checkpointer("6st"), leave_at(7), resume="auto")
+    assert same(load_file(tmp_path / "best.safetensors"), first.seen[0])
+
+
+def test_a_finished_run_that_is_opened_again_gives_back_the_best_weights(tmp_path: Path) -> None:
+    script = Scripted(0.9, 0.1, 0.1, 0.1)
+    fit(tmp_path, script, SaveBest("val/score"), Checkpointer())
+    (tmp_path / "best.safetensors").unlink()
+    result = fit(tmp_path, Scripted(0.0), SaveBest("val/score"), Checkpointer(), resume="auto")
+    assert same(result.model.state_dict(), script.seen[0])
+    assert same(load_file(tmp_path / "best.safetensors"), script.seen[0])
+
+
+# -- what is wrong -------------------------------------------------------------------------------
+
+
+def test_a_metric_that_nobody_logs_is_found_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(MetricError, match="val/acuracy"):
+        fit(tmp_path, SaveBest("val/acuracy", mode="max"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"monitor": "val/odd"}, "Pass mode="),
+        ({"mode": "larger"}, "use 'min' or 'max'"),
+        ({"min_delta": -1.0}, "min_delta=-1.0"),
+        ({"path": "best.pt"}, "safetensors"),
+    ],
+)
+def test_a_wrong_argument_is_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(RegistrationError, match=words):
+        SaveBest(**given)
+
+
+def test_a_run_without_a_folder_needs_an_absolute_path(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="folder=False"):
+        fit(False, SaveBest("val/loss"))
+    fit(False, SaveBest("val/loss", path=tmp_path / "best.safetensors"))
+    assert (tmp_path / "best.safetensors").exists()
+
+
+def test_a_path_that_cannot_be_written_is_found_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match="is a file"):
+        fit(False, SaveBest(path=tmp_path / "file" / "best.safetensors"))
+    (tmp_path / "best.safetensors").mkdir()
+    with pytest.raises(SetupError, match="is a folder"):
+        fit(False, SaveBest(path=tmp_path / "best.safetensors"))
+
+
+def test_a_full_disk_says_what_is_needed_and_leaves_the_old_file(tmp_path: Path, monkeypatch: Any) -> None:
+    from hookline.callbacks.saving import weights_file
+
+    def full(path: Path, parts: Any) -> None:
+        if calls.append(1) or len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        real(path, parts)
+
+    calls: list[int] = []
+    real = weights_file.write_parts
+    monkeypatch.setattr(weights_file, "write_parts", full)
+    with pytest.raises(CheckpointWriteError, match="No space left"):
+        fit(tmp_path, Scripted(0.1, 0.9), SaveBest("val/score"))
+    assert load_file(tmp_path / "best.safetensors")
+
+
+def test_a_run_that_never_measured_it_says_that_nothing_was_saved(tmp_path: Path, caplog: Any) -> None:
+    fit(tmp_path, Scripted(math.nan), SaveBest("val/score"))
+    assert "SaveBest has saved nothing: there was no finite val/score" in caplog.text
+    assert not (tmp_path / "best.safetensors").exists()
+
+
+def test_it_works_in_a_loop_of_ones_own(tmp_path: Path) -> None:
+    model, saver = TinyModel(), SaveBest("val/loss")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = nn.functional.cross_entropy
+    with Loop(model, optimizer, callbacks=[saver], max_duration="2ep", folder=tmp_path, eval_every="1ep") as loop:
+        for x, y in loop.batches(TRAIN):
+            loop.backward(loss(model(x), y))
+            loop.step()
+            if loop.eval_due:
+                for x_val, y_val in loop.eval_batches(VAL):
+                    loop.run.log({"loss": loss(model(x_val), y_val)}, weight=len(y_val))
+    assert saver.best_step in (4, 8)
+    assert same(load_file(tmp_path / "best.safetensors"), model.state_dict())

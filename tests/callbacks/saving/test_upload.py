@@ -1,0 +1,483 @@
+"""What a run writes is at the other place too, or named; and the run is the same whatever happens there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+import s3fs
+import torch
+from fsspec.implementations.local import LocalFileSystem
+from torch import nn
+
+import hookline as hl
+from hookline.callbacks.saving import remote_folder
+from hookline.callbacks.saving.checkpointer import Checkpointer
+from hookline.callbacks.saving.remote_folder import RemoteFolder
+from hookline.callbacks.saving.upload import Upload
+from hookline.callbacks.saving.upload_queue import UploadQueue
+from hookline.errors import Preempted, RegistrationError, SetupError
+from hookline.events import Callback, on
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, tiny_data
+
+TRAIN, VAL = tiny_data(4), tiny_data(2, seed=1)
+QUICK = {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 1}}
+
+
+def fit(folder: Path | bool, *callbacks: object, **options: Any) -> Any:
+    given: dict[str, Any] = {"max_duration": "3ep", "seed": 0, "device": "cpu", "name": "digits/first", **options}
+    trainer = Trainer(folder=folder, callbacks=callbacks, log_every="2st", **given)
+    return trainer.fit(TinyModel(), TRAIN, VAL, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "run.lock")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+# -- a real S3 -----------------------------------------------------------------------------------
+
+
+class Server:
+    """An S3 server in a process of its own."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        address = f"http://127.0.0.1:{self.port}"
+        return {"endpoint_url": address, "key": "user", "secret": "word", "config_kwargs": QUICK}
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError("the S3 server does not start")
+
+    def make_bucket(self, name: str) -> None:
+        self.client().mkdir(name)
+
+    def client(self) -> Any:
+        return s3fs.S3FileSystem(**self.options, skip_instance_cache=True, use_listings_cache=False)
+
+    def found(self, below: str) -> dict[str, bytes]:
+        client = self.client()
+        return {path.removeprefix(f"{below}/"): client.cat_file(path) for path in client.find(below)}
+
+    def send(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    server.start()
+    yield server
+    server.close()
+
+
+def test_a_run_is_whole_on_s3_with_its_report_and_its_last_words(tmp_path: Path, server: Server) -> None:
+    server.make_bucket("whole")
+    upload = Upload("s3://whole/runs", options=server.options)
+    trainer = hl.Trainer(
+        folder=tmp_path,
+        name="digits/first",
+        max_duration="2ep",
+        callbacks=[upload, Checkpointer("3st"), hl.ProgressBar(style=None)],
+    )
+    result = trainer.fit(TinyModel(), TRAIN, VAL, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    found, here = server.found("whole/runs/digits/first"), files(tmp_path)
+    assert found == here
+    assert {"report.html", "run.json", "metrics.jsonl", "log.txt"} <= found.keys()
+    assert json.loads(found["run.json"])["sessions"][-1]["status"] == "finished"
+    assert sum(name.endswith("manifest.json") for name in found) == 3
+    assert not result.failures
+    assert upload.report is not None
+    assert upload.report.is_well
+
+
+def test_a_resume_sends_nothing_again_that_is_there(tmp_path: Path, server: Server) -> None:
+    @on("step_settled")
+    def fail(run: Any) -> None:
+        if run.clock.step == 9:
+            raise ZeroDivisionError
+
+    server.make_bucket("again")
+
+    def upload() -> Upload:
+        return Upload("s3://again", options=server.options)
+
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, upload(), Checkpointer("2st", keep_last=None), fail)
+    before = {path: info["LastModified"] for path, info in server.client().find("again", detail=True).items()}
+    second = upload()
+    fit(tmp_path, second, Checkpointer("2st", keep_last=None), resume="auto")
+    after = server.client().find("again", detail=True)
+    kept = [path for path in before if "/checkpoints/" in path]
+    assert len(kept) == 4 * 4
+    assert all(after[path]["LastModified"] == before[path] for path in kept)
+    assert server.found("again/digits/first") == files(tmp_path)
+    assert second.report is not None
+    assert second.report.there >= len(kept)
+
+
+def test_a_bucket_that_is_not_there_is_not_made_and_is_named(tmp_path: Path, server: Server, caplog: Any) -> None:
+    upload = Upload("s3://missing", options=server.options, wait=2.0, files="metrics.jsonl")
+    result = fit(tmp_path, upload)
+    assert result.clock.step == 12
+    assert not result.failures
+    assert "metrics.jsonl" in caplog.text
+    assert "bucket does not exist" in caplog.text
+    assert "missing" not in [name.rstrip("/") for name in server.client().ls("")]
+
+
+def test_a_server_that_hangs_and_comes_back_has_everything_in_the_end(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # its own tries, which would take long
+    server = Server()
+    server.start()
+    try:
+        server.make_bucket("back")
+
+        @on("train_step_end")
+        def trouble(run: Any) -> None:
+            if run.clock.step == 3:
+                server.send(signal.SIGSTOP)
+            if run.clock.step == 10:
+                assert upload._queue is not None
+                end = time.monotonic() + 60
+                while not upload._queue._error and time.monotonic() < end:  # it was tried meanwhile, in vain
+                    time.sleep(0.02)
+                errors.append(upload._queue._error)
+                server.send(signal.SIGCONT)
+
+        errors: list[str] = []
+        upload = Upload("s3://back", options=server.options, every="1st")
+        result = fit(tmp_path, trouble, upload, Checkpointer("2st", keep_last=None))
+        assert "Timeout" in errors[0]
+        assert not result.failures
+        assert upload.report is not None
+        assert upload.report.is_well
+        assert server.found("back/digits/first") == files(tmp_path)
+    finally:
+        server.close()
+
+
+def test_a_server_that_starts_late_has_what_was_saved_before(tmp_path: Path) -> None:
+    server = Server()
+    try:
+
+        @on("train_step_end")
+        def start(run: Any) -> None:
+            if run.clock.step == 7:
+                server.start()
+                server.make_bucket("late")
+
+        upload = Upload("s3://late", options=server.options)
+        fit(tmp_path, start, upload, Checkpointer("2st", keep_last=None))
+        assert server.found("late/digits/first") == files(tmp_path)
+        assert upload.report is not None
+        assert upload.report.is_well
+    finally:
+        server.close()
+
+
+def test_an_unreachable_server_changes_nothing_but_the_report(tmp_path: Path, caplog: Any) -> None:
+    upload = Upload("s3://nowhere", options=Server().options, wait=1.0)
+    result, bare = fit(tmp_path / "a", upload, Checkpointer()), fit(tmp_path / "b", Checkpointer())
+    assert not result.failures
+    assert all(map(torch.equal, result.model.parameters(), bare.model.parameters()))
+    assert upload.report is not None
+    assert upload.report.uploaded == 0
+    assert set(upload.report.lost) >= {"metrics.jsonl", "run.json", "checkpoints/step-00000012"}
+    assert "NOT uploaded: " in caplog.text
+    assert "word" not in caplog.text
+
+
+# -- a folder ------------------------------------------------------------------------------------
+
+
+def test_a_folder_gets_what_is_chosen_and_nothing_hidden_or_half_done(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "checkpoints" / f"step-3.tmp-{'0' * 32}").mkdir(parents=True)
+    (here / "checkpoints" / f"step-3.tmp-{'0' * 32}" / "model.safetensors").write_text("half")
+    (here / ".best.tmp.safetensors").write_text("half")
+    (here / "plots").mkdir()
+    (here / "plots" / "a.png").write_text("picture")
+    fit(here, Upload(there), Checkpointer(keep_last=1))
+    names = set(files(there / "digits" / "first"))
+    assert "plots/a.png" in names
+    assert "checkpoints/step-00000012/manifest.json" in names
+    assert not [name for name in names if "tmp" in name or "lock" in name]
+    chosen = Upload(tmp_path / "some", files=("checkpoints", "*.png", "metrics.jsonl"), exclude="plots/*")
+    fit(tmp_path / "other", chosen, Checkpointer(keep_last=1))
+    found = set(files(tmp_path / "some" / "digits" / "first"))
+    assert {name.partition("/")[0] for name in found} == {"checkpoints", "metrics.jsonl"}
+
+
+def test_a_checkpoint_there_can_be_gone_on_from(tmp_path: Path) -> None:
+    fit(tmp_path / "here", Upload(tmp_path / "there"), Checkpointer("4st"), max_duration="2ep")
+    there = tmp_path / "there" / "digits" / "first" / "checkpoints" / "step-00000008"
+    resumed = fit(tmp_path / "new", Checkpointer(), resume=there, max_duration="3ep")
+    whole = fit(tmp_path / "whole", Checkpointer())
+    assert resumed.clock.step == 8  # it was finished
+    again = Trainer(folder=tmp_path / "more", resume=there, seed=0, device="cpu")
+    longer = again.fit(TinyModel(), TRAIN, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, extend="1ep")
+    assert all(map(torch.equal, longer.model.parameters(), whole.model.parameters()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_everything_is_uploaded_when_a_signal_ends_the_run(tmp_path: Path, number: int) -> None:
+    @on("train_step_end", at="5st")
+    def leave(run: Any) -> None:
+        signal.raise_signal(number)
+
+    try:
+        fit(tmp_path / "here", leave, Upload(tmp_path / "there"), Checkpointer())
+    except Preempted:
+        assert number == signal.SIGTERM
+    found = files(tmp_path / "there" / "digits" / "first")
+    assert found == files(tmp_path / "here")
+    assert "checkpoints/step-00000005/manifest.json" in found
+
+
+# -- the queue -----------------------------------------------------------------------------------
+
+
+class Watched(LocalFileSystem):
+    """Real files, in an order that is noted, at a pace that a test sets."""
+
+    protocol = "watched"
+    cachable = False
+    sent: ClassVar[list[str]] = []
+    go: ClassVar[threading.Event] = threading.Event()
+    fails: ClassVar[list[int]] = []
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("watched://")))
+
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
+        self.go.wait(60)
+        if self.fails:
+            self.fails.pop()
+            raise ConnectionResetError("planted: secret_key=abcdefgh")
+        super().put_file(lpath, rpath, **options)
+        self.sent.append(rpath)
+
+
+@pytest.fixture
+def watched() -> Iterator[type[Watched]]:
+    fsspec.register_implementation("watched", Watched, clobber=True)
+    Watched.sent.clear()
+    Watched.fails.clear()
+    Watched.go.set()
+    yield Watched
+    Watched.go.set()
+    for thread in threading.enumerate():
+        if thread.name == "hookline upload":
+            thread.join(60)
+
+
+def test_the_manifest_of_a_checkpoint_comes_last(tmp_path: Path, watched: type[Watched]) -> None:
+    fit(tmp_path / "here", Upload(f"watched://{tmp_path}/there"), Checkpointer("4st"))
+    for step in (4, 8, 12):
+        its = [path for path in watched.sent if f"step-{step:08d}" in path]
+        assert len(its) == 4
+        assert its[-1].endswith("manifest.json")
+
+
+def test_what_fails_is_tried_again_and_told_without_secrets(
+    tmp_path: Path, watched: type[Watched], caplog: Any
+) -> None:
+    watched.fails.extend([1, 1])
+    upload = Upload(f"watched://{tmp_path}/there", every="1st")
+    fit(tmp_path / "here", upload)
+    assert files(tmp_path / "there" / "digits" / "first") == files(tmp_path / "here")
+    assert upload.report is not None
+    assert upload.report.is_well
+    assert "abcdefgh" not in caplog.text + upload.report.error
+    assert "planted" in upload.report.error
+
+
+def test_one_that_hangs_for_ever_is_left_after_the_wait_and_named(tmp_path: Path, watched: type[Watched]) -> None:
+    watched.go.clear()
+    upload = Upload(f"watched://{tmp_path}/there", wait=0.2)
+    result = fit(tmp_path / "here", upload, Checkpointer("2st"))
+    assert result.clock.step == 12
+    assert upload.report is not None
+    assert upload.report.hung
+    assert {"checkpoints/step-00000012", "metrics.jsonl"} <= set(upload.report.lost)
+    assert "still busy" in str(upload.report)
+
+
+def test_a_full_queue_drops_the_oldest_which_are_made_up_for_at_the_end(tmp_path: Path, watched: type[Watched]) -> None:
+    @on("train_end")
+    def release(run: Any) -> None:
+        assert upload._queue is not None
+        dropped.append(len(upload._queue._lost))
+        watched.go.set()
+
+    dropped: list[int] = []
+    watched.go.clear()
+    upload = Upload(f"watched://{tmp_path}/there", queue=2)
+    fit(tmp_path / "here", upload, release, Checkpointer("1st", keep_last=None))
+    assert dropped == [8]  # of 11 by then: one is under way, two wait
+    assert upload.report is not None
+    assert upload.report.is_well
+    assert files(tmp_path / "there" / "digits" / "first") == files(tmp_path / "here")
+
+
+def test_a_checkpoint_that_retention_has_removed_before_its_turn_is_named(
+    tmp_path: Path, watched: type[Watched]
+) -> None:
+    watched.go.clear()
+    release = on("train_end")(lambda run: watched.go.set())
+    upload = Upload(f"watched://{tmp_path}/there")
+    fit(tmp_path / "here", upload, release, Checkpointer("2st", keep_last=1))
+    assert upload.report is not None
+    lost = set(upload.report.lost)
+    assert {"checkpoints/step-00000004", "checkpoints/step-00000006"} <= lost
+    assert "checkpoints/step-00000012" not in lost
+
+
+def test_a_file_that_is_put_many_times_is_sent_once_as_it_is_then(tmp_path: Path, watched: type[Watched]) -> None:
+    watched.go.clear()
+    first, grows = tmp_path / "first", tmp_path / "metrics.jsonl"
+    first.write_text("1")
+    queue = UploadQueue(RemoteFolder(f"watched://{tmp_path}/there", {}), tmp_path, most=10)
+    queue.put(first)
+    for number in range(20):
+        grows.write_text("x" * number)
+        queue.put(grows)
+    watched.go.set()
+    assert queue.finish(60).is_well
+    assert [os.path.basename(path) for path in watched.sent] == ["first", "metrics.jsonl"]
+    assert (tmp_path / "there" / "metrics.jsonl").read_text() == "x" * 19
+
+
+def test_a_file_of_the_same_size_that_is_newer_here_is_sent_again(tmp_path: Path) -> None:
+    here, there = tmp_path / "a.txt", tmp_path / "there" / "a.txt"
+    there.parent.mkdir()
+    there.write_text("old")
+    os.utime(there, (1_000_000, 1_000_000))
+    here.write_text("new")
+    queue = UploadQueue(RemoteFolder(str(there.parent), {}), tmp_path, most=10)
+    queue.put(here)
+    assert queue.finish(60).uploaded == 1
+    assert there.read_text() == "new"
+    again = UploadQueue(RemoteFolder(str(there.parent), {}), tmp_path, most=10)
+    again.put(here)
+    report = again.finish(60)
+    assert (report.uploaded, report.there) == (0, 1)
+
+
+def test_a_checkpoint_of_the_same_name_and_sizes_but_of_another_run_is_replaced(tmp_path: Path) -> None:
+    for folder, seed in (("one", 1), ("two", 2)):
+        fit(tmp_path / folder, Upload(tmp_path / "there"), Checkpointer(keep_last=1), seed=seed)
+    found = files(tmp_path / "there" / "digits" / "first")
+    assert {name: found[name] for name in files(tmp_path / "two")} == files(tmp_path / "two")
+
+
+def test_live_files_are_uploaded_while_the_run_trains(tmp_path: Path, watched: type[Watched]) -> None:
+    @on("train_step_end")
+    def look(run: Any) -> None:
+        if run.clock.step == 11:
+            end = time.monotonic() + 60
+            while not live.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            seen.append(live.exists())
+
+    live = tmp_path / "there" / "digits" / "first" / "metrics.jsonl"
+    seen: list[bool] = []
+    fit(tmp_path / "here", look, Upload(f"watched://{tmp_path}/there", every="2st"))
+    assert seen == [True]
+
+
+# -- what is wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"to": "s4://bucket"}, r"fsspec knows no 's4://'; did you mean"),
+        ({"to": "sftp://me:hunter2@host/x"}, "there is a password in the address"),
+        ({"to": "/tmp/x", "queue": 0}, "1 or more"),
+        ({"to": "/tmp/x", "wait": -1.0}, "0 or more"),
+    ],
+)
+def test_a_wrong_argument_is_named_and_no_password_is_shown(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(RegistrationError, match=words) as caught:
+        Upload(**given)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_missing_package_is_named_when_the_callback_is_made(monkeypatch: Any) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(remote_folder, "find_spec", lambda name: None)
+        with pytest.raises(SetupError, match=r"pip install 'hookline\[upload\]'"):
+            Upload("/tmp/x")
+    monkeypatch.delitem(import_module("fsspec.registry")._registry, "s3", raising=False)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(SetupError, match=r"pip install 'hookline\[s3\]'"):
+        Upload("s3://bucket")
+
+
+def test_a_run_without_a_folder_has_nothing_to_upload_and_says_so(tmp_path: Path, caplog: Any) -> None:
+    result = fit(False, Upload(tmp_path / "there"))
+    assert not result.failures
+    assert "this run has no folder" in caplog.text
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_fit_after_one_that_failed_at_once_uploads_as_any_other(tmp_path: Path) -> None:
+    class Fails(Callback):
+        """After the upload is set up, and before the run has a record."""
+
+        reads = ("*",)
+        after = ("Upload",)
+
+        def on_setup(self, run: Any) -> None:
+            if not failed:
+                failed.append(True)
+                raise ZeroDivisionError
+
+    failed: list[bool] = []
+    upload = Upload(tmp_path / "there")
+    trainer = Trainer(folder=tmp_path / "here", name="digits/first", callbacks=[upload, Fails()], max_duration="1ep")
+    model, loss = TinyModel(), nn.CrossEntropyLoss()
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(model, TRAIN, loss=loss, optimizer=torch.optim.SGD)
+    trainer.fit(model, TRAIN, loss=loss, optimizer=torch.optim.SGD)
+    assert upload.report is not None
+    assert upload.report.is_well
+    assert files(tmp_path / "there" / "digits" / "first") == files(tmp_path / "here")

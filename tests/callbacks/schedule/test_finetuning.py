@@ -1,0 +1,228 @@
+"""A part of the model first, the rest later, at rates of its own."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
+
+from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks.schedule import Finetuning, LRSchedule
+from hookline.errors import RegistrationError, SetupError
+from hookline.loop import Result, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def trainable_only(parameters: Any) -> torch.optim.Optimizer:
+    return sgd([parameter for parameter in parameters if parameter.requires_grad])
+
+
+def fit(*callbacks: Any, optimizer: Any = sgd, scheduler: Any = None, **options: Any) -> Result:
+    given = {"max_duration": "3ep", "folder": False, "device": "cpu"} | options
+    trainer = Trainer(callbacks=callbacks, **given)
+    return trainer.fit(
+        TinyModel(dropout=0.2),
+        tiny_data(),
+        tiny_data(seed=1),
+        loss=nn.CrossEntropyLoss(),
+        optimizer=optimizer,
+        scheduler=scheduler,
+    )
+
+
+def by_hand(lr: float, data: Any = None, joins: int = 4) -> dict[str, Any]:
+    """The head alone for some steps, then the hidden layer too, at its own rate: a plain loop."""
+    model = TinyModel()
+    optimizer = sgd(model.out.parameters())
+    model.hidden.requires_grad_(False)
+    for step, (x, y) in enumerate(tiny_data() * 3 if data is None else data):
+        if step == joins:
+            model.hidden.requires_grad_(True)
+            optimizer.add_param_group({"params": model.hidden.parameters(), "lr": lr})
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.state_dict()
+
+
+def fit_plain(*callbacks: Any, optimizer: Any = sgd) -> dict[str, Any]:
+    trainer = Trainer(callbacks=callbacks, max_duration="3ep", folder=False, device="cpu")
+    result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+    return result.model.state_dict()
+
+
+@pytest.mark.parametrize("optimizer", [sgd, trainable_only])
+@pytest.mark.parametrize("moment", [1, "1ep", "4st"])
+def test_what_is_unfrozen_is_trained_at_its_own_rate(optimizer: Any, moment: Any) -> None:
+    tuning = Finetuning("hidden", {moment: {"layers": "hidden", "lr": 0.03}})
+    found = fit_plain(tuning, optimizer=optimizer)
+    for name, value in by_hand(0.03).items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+
+
+def test_without_a_rate_it_is_a_tenth_of_the_first_group() -> None:
+    tuning = Finetuning("hidden", {1: "hidden"})
+    fit(tuning)
+    assert tuning.rates == {"SGD": [0.1, pytest.approx(0.01)]}
+    tuning = Finetuning("hidden", {1: "hidden"}, initial_denom_lr=4)
+    fit(tuning)
+    assert tuning.rates == {"SGD": [0.1, 0.025]}
+
+
+def test_layers_can_follow_one_another() -> None:
+    tuning = Finetuning("hidden", {1: {"layers": "hidden.bias", "lr": 0.5}, 2: {"layers": "hidden.weight", "lr": 0.25}})
+    frozen: list[tuple[str, ...]] = []
+    fit(tuning, LambdaCallback(on_train_step_start=lambda run: frozen.append(tuning.frozen)))
+    assert frozen == [("hidden.weight", "hidden.bias")] * 4 + [("hidden.weight",)] * 4 + [()] * 4
+    assert tuning.rates == {"SGD": [0.1, 0.5, 0.25]}
+
+
+def test_a_function_says_what_is_done() -> None:
+    tuning: Finetuning = Finetuning("hidden", {1: lambda run: tuning.unfreeze_layers(run, "hidden", lr=0.03)})
+    found = fit_plain(tuning)
+    for name, value in by_hand(0.03).items():
+        assert torch.equal(found[name], value)
+
+
+class HeadFirst(Finetuning):
+    """As in Lightning: two methods to override."""
+
+    def freeze_before_training(self, run: Any) -> None:
+        self.freeze_layers(run, "hidden")
+
+    def finetune_function(self, run: Any, epoch: int, optimizer: Any) -> None:
+        if epoch == 1:
+            self.unfreeze_layers(run, "hidden", lr=0.03, optimizer=optimizer)
+
+
+def test_a_subclass_says_what_is_frozen_and_what_is_done_in_each_epoch() -> None:
+    found = fit_plain(HeadFirst())
+    for name, value in by_hand(0.03).items():
+        assert torch.equal(found[name], value)
+
+
+SCHEDULERS: dict[str, Any] = {
+    "lambda": lambda o: LambdaLR(o, lambda step: 1 / (1 + step)),
+    "step": lambda o: StepLR(o, 1, 0.5),
+    "cosine": lambda o: CosineAnnealingLR(o, 12),
+    "one_cycle": lambda o: OneCycleLR(o, 0.1, total_steps=12),
+    "sequential": lambda o: SequentialLR(o, [LambdaLR(o, lambda s: 0.5), StepLR(o, 1, 0.5)], [3]),
+    "plateau": lambda o: ReduceLROnPlateau(o, factor=0.5, patience=0, threshold=10.0, threshold_mode="abs"),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_schedulers_move_the_new_group_in_proportion(name: str) -> None:
+    tuning, rates = Finetuning("hidden", {1: {"layers": "hidden", "lr": 0.02}}), []
+    note = LambdaCallback(
+        on_optimizer_step_start=lambda run: rates.append([g["lr"] for g in run.optimizer.param_groups])
+    )
+    fit(tuning, note, scheduler=SCHEDULERS[name])
+    assert [len(groups) for groups in rates] == [1] * 4 + [2] * 8
+    head, own = rates[4]
+    assert own == pytest.approx(0.02)
+    assert [second / first for first, second in rates[4:]] == pytest.approx([own / head] * 8)
+
+
+@pytest.mark.parametrize("name", ["lambda", "one_cycle", "sequential", "plateau", "LRSchedule", "none"])
+@pytest.mark.parametrize("steps", [3, 6])
+def test_a_resume_finds_layers_groups_and_rates_as_they_were(
+    name: str, steps: int, tmp_path: Path, lose_after: Any, lost: type[Exception]
+) -> None:
+    def run(*callbacks: Any, **options: Any) -> tuple[Finetuning, Result]:
+        tuning = Finetuning("hidden", {1: {"layers": "hidden.weight", "lr": 0.02}, "5st": "hidden.bias"})
+        mine = [LRSchedule("cosine", warmup="2st")] if name == "LRSchedule" else []
+        result = fit(*mine, tuning, *callbacks, scheduler=SCHEDULERS.get(name), seed=1, **options)
+        return tuning, result
+
+    whole, straight = run()
+    with pytest.raises(lost):
+        run(lose_after(steps), Checkpointer(f"{steps}st"), folder=tmp_path / "run")
+    tuning, again = run(Checkpointer(f"{steps}st"), folder=tmp_path / "run", resume="auto")
+    assert tuning.rates == whole.rates
+    assert tuning.state_dict() == whole.state_dict()
+    for key, value in straight.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[key], value)
+
+
+def test_a_rollback_takes_an_unfreezing_back_with_it() -> None:
+    """Back to a moment before the group was there: as if the batches between had not been seen."""
+    tuning, kept = Finetuning("hidden", {"3st": {"layers": "hidden", "lr": 0.03}}), []
+
+    def keep_and_go_back(run: Any) -> None:
+        if run.clock.step == 2 and not kept:
+            kept.append(run.snapshot())
+        elif run.clock.step == 5 and len(kept) == 1:
+            kept.append(None)
+            run.roll_back(kept[0])
+
+    found = fit_plain(LRSchedule("constant"), tuning, LambdaCallback(on_train_step_end=keep_and_go_back))
+    data = tiny_data() * 3
+    expected = by_hand(0.03, data[:2] + data[5:], joins=3)
+    for name, value in expected.items():
+        assert torch.equal(found[name], value)
+    assert tuning.rates == {"SGD": [0.1, 0.03]}
+
+
+def test_a_second_fit_goes_on_with_what_was_unfrozen() -> None:
+    tuning = Finetuning("hidden", {1: {"layers": "hidden.bias", "lr": 0.02}, 3: "hidden.weight"})
+    trainer = Trainer(callbacks=[tuning], max_duration="2ep", folder=False, device="cpu")
+    model, loss = TinyModel(), nn.CrossEntropyLoss()
+    trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd)
+    assert tuning.frozen == ("hidden.weight",)
+    assert model.hidden.weight.requires_grad  # the fit is over
+    trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd, extend="2ep")
+    assert tuning.frozen == ()
+    assert tuning.rates == {"SGD": [0.1, 0.02, pytest.approx(0.01)]}
+
+
+def test_what_was_not_frozen_is_left_as_it_is_and_this_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    tuning = Finetuning("hidden", {1: "out"})
+    with caplog.at_level(logging.WARNING, "hookline"):
+        fit(tuning)
+    assert "out was not frozen by it" in caplog.text
+    assert tuning.rates == {"SGD": [0.1]}
+
+
+def test_names_of_later_epochs_are_checked_before_training() -> None:
+    with pytest.raises(SetupError, match="did you mean 'hidden'"):
+        fit(Finetuning("hidden", {2: "hiden"}))
+    with pytest.raises(SetupError, match="nothing is left to train"):
+        fit(Finetuning("*", {1: "hidden"}))
+
+
+def test_several_optimizers_need_a_name() -> None:
+    def two(parameters: Any) -> Any:
+        first, *others = parameters
+        return {"first": torch.optim.SGD([first], lr=0.1), "rest": torch.optim.SGD(others, lr=0.1)}
+
+    with pytest.raises(SetupError, match="there is first, rest"):
+        fit(Finetuning("hidden", {1: "hidden"}), optimizer=two)
+    tuning = Finetuning("hidden.bias", {1: "hidden.bias"}, optimizer="rest", lr=0.5)
+    fit(tuning, optimizer=two)
+    assert tuning.rates == {"first": [0.1], "rest": [0.1, 0.5]}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Finetuning("hidden", {-1: "hidden"}), "counted from 0"),
+        (lambda: Finetuning("hidden", {1: {"lr": 0.1}}), "give 'layers'"),
+        (lambda: Finetuning("hidden", {1: {"layers": "hidden", "rate": 1}}), "give 'layers'"),
+        (lambda: Finetuning("hidden", {1: ""}), "names no layer"),
+        (lambda: Finetuning("hidden", lr=0.0), "above 0"),
+        (lambda: Finetuning("hidden", initial_denom_lr=0), "above 0"),
+    ],
+)
+def test_what_is_wrong_is_said_when_it_is_made(make: Any, message: str) -> None:
+    with pytest.raises(RegistrationError, match=message):
+        make()

@@ -1,0 +1,362 @@
+"""The learning rate over a run: the right value at each step, filled-in lengths, several optimizers, resumes."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, PolynomialLR, ReduceLROnPlateau, StepLR
+
+from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks.schedule import AccumulationSchedule, LRSchedule
+from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.events import Callback
+from hookline.loop import Loop, Result, Task, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+LR = 0.8
+
+
+class Rates(Callback):
+    """The rate with which each step is made, and the momentum."""
+
+    def __init__(self) -> None:
+        self.lr: list[float] = []
+        self.momentum: list[float] = []
+
+    def on_optimizer_step_start(self, run: Any) -> None:
+        group = run.optimizer.param_groups[0]
+        self.lr.append(float(group["lr"]))
+        self.momentum.append(group.get("momentum", 0.0))
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=LR, momentum=0.9)
+
+
+def fit(*callbacks: Any, batches: int = 4, scheduler: Any = None, train: Any = None, **options: Any) -> Result:
+    given = {"max_duration": "2ep", "folder": False, "device": "cpu"} | options
+    trainer = Trainer(callbacks=callbacks, **given)
+    data = tiny_data(batches=batches) if train is None else train
+    return trainer.fit(
+        TinyModel(), data, tiny_data(seed=1), loss=nn.CrossEntropyLoss(), optimizer=sgd, scheduler=scheduler
+    )
+
+
+def rates_of(schedule: LRSchedule, **options: Any) -> list[float]:
+    rates = Rates()
+    fit(schedule, rates, **options)
+    return [rate / LR for rate in rates.lr]
+
+
+def test_a_constant_rate_is_reached_after_the_warm_up() -> None:
+    assert rates_of(LRSchedule("constant", warmup="4st")) == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1])
+
+
+def test_a_linear_fall_ends_right_after_the_last_step() -> None:
+    expected = [0.5, 1.0, *(1 - move / 6 for move in range(6))]
+    assert rates_of(LRSchedule("linear", warmup="2st")) == pytest.approx(expected)
+    assert min(expected) > 0  # no step is wasted at a rate of zero
+
+
+def test_a_cosine_follows_the_formula_and_stays_above_its_end() -> None:
+    expected = [0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * move / 8)) for move in range(8)]
+    assert rates_of(LRSchedule("cosine", end=0.1)) == pytest.approx(expected)
+
+
+def test_hard_restarts_begin_again_at_the_top() -> None:
+    half = [0.5 * (1 + math.cos(math.pi * move / 4)) for move in range(4)]
+    assert rates_of(LRSchedule("cosine_restarts", cycles=2)) == pytest.approx(half + half)
+
+
+@pytest.mark.parametrize(
+    ("shape", "fall"), [("sqrt", lambda x: 1 - math.sqrt(x)), ("linear", lambda x: 1 - x)], ids=["sqrt", "linear"]
+)
+def test_wsd_warms_up_stays_and_decays_over_its_last_part(shape: str, fall: Any) -> None:
+    found = rates_of(LRSchedule("wsd", warmup="2st", decay="4st", decay_shape=shape, start=0.5), max_duration="10st")
+    assert found == pytest.approx([0.75, 1, 1, 1, 1, 1, *(fall(x / 4) for x in range(4))])
+
+
+def test_wsd_decays_over_a_tenth_if_nothing_else_is_said() -> None:
+    assert rates_of(LRSchedule("wsd"), max_duration="20st")[-3:] == pytest.approx([1, 1, 1 - math.sqrt(0.5)])
+
+
+def test_one_cycle_is_that_of_torch_with_its_momentum() -> None:
+    rates = Rates()
+    fit(LRSchedule("one_cycle", warmup=0.5), rates, max_duration="10st")
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=LR, momentum=0.9)
+    scheduler = OneCycleLR(optimizer, max_lr=LR, total_steps=10, pct_start=0.5)
+    expected = []
+    for _ in range(10):
+        expected.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
+        optimizer.step()
+        scheduler.step()
+    assert rates.lr == pytest.approx([lr for lr, _ in expected])
+    assert rates.momentum == pytest.approx([momentum for _, momentum in expected])
+
+
+def test_a_one_cycle_that_has_ended_holds_its_last_rate() -> None:
+    found = rates_of(LRSchedule("one_cycle", total="5st"), max_duration="8st")
+    assert found[5:] == pytest.approx([found[5]] * 3)
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [("1ep", 4), (0.25, 2), ("0.5dur", 4), ("3st", 3)])
+def test_a_warm_up_is_a_duration_or_a_share(warmup: Any, steps: int) -> None:
+    found = rates_of(LRSchedule("constant", warmup=warmup))
+    assert found.index(pytest.approx(1.0)) == steps - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "total"),
+    [
+        ({"max_duration": "3ep"}, 12),
+        ({"max_duration": "7st"}, 7),
+        ({"max_duration": "2ep", "accumulate": 3}, 4),
+        ({"max_duration": "2ep", "batches": 5, "accumulate": 2}, 6),
+    ],
+)
+def test_the_number_of_steps_is_filled_in(options: dict[str, Any], total: int) -> None:
+    schedule = LRSchedule("linear")
+    rates = Rates()
+    result = fit(schedule, rates, **options)
+    assert (schedule.lengths, result.clock.step) == ({"total": total}, total)
+    assert rates.lr == pytest.approx([LR * (1 - move / total) for move in range(total)])
+
+
+@pytest.mark.parametrize("plan", [{0: 4, 1: 2}, {"2st": 2, "3st": 4}, {"0.5dur": 2}])
+def test_a_schedule_of_accumulation_is_counted_in(plan: Any) -> None:
+    schedule = LRSchedule("linear")
+    result = fit(schedule, AccumulationSchedule(plan), batches=6, max_duration="3ep")
+    assert schedule.lengths == {"total": result.clock.step}
+
+
+def test_a_limit_of_batches_is_counted_in() -> None:
+    schedule = LRSchedule("linear")
+    limit = LambdaCallback(on_setup=lambda run: run.loop.limits.update(train=3))
+    assert fit(schedule, limit).clock.step == 6
+    assert schedule.lengths == {"total": 6}
+
+
+def test_a_scheduler_of_torch_gets_its_length() -> None:
+    rates = Rates()
+    fit(LRSchedule(CosineAnnealingLR, eta_min=0.1), rates)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=LR)
+    scheduler, expected = CosineAnnealingLR(optimizer, T_max=8, eta_min=0.1), []
+    for _ in range(8):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates.lr == pytest.approx(expected)
+
+
+def test_durations_among_the_options_are_turned_into_moves() -> None:
+    found = rates_of(LRSchedule(StepLR, step_size="1ep", gamma=0.5))
+    assert found == pytest.approx([1.0] * 4 + [0.5] * 4)
+    found = rates_of(LRSchedule(PolynomialLR, total_iters="0.5dur"))
+    assert found == pytest.approx([1, 0.75, 0.5, 0.25, 0, 0, 0, 0])
+
+
+def test_by_epoch_it_moves_at_the_edge_of_each() -> None:
+    assert rates_of(LRSchedule(StepLR, every="1ep", step_size=1, gamma=0.1)) == pytest.approx([1.0] * 4 + [0.1] * 4)
+    assert rates_of(LRSchedule("linear", every="1ep")) == pytest.approx([1.0] * 4 + [0.5] * 4)
+
+
+def test_a_function_gets_the_optimizer_and_the_length() -> None:
+    def make(optimizer: Any, total: int, power: float) -> Any:
+        return PolynomialLR(optimizer, total_iters=total, power=power)
+
+    assert rates_of(LRSchedule(make, power=1.0)) == pytest.approx([1 - move / 8 for move in range(8)])
+
+
+def test_a_plateau_lowers_the_rate_when_the_metric_stands_still() -> None:
+    schedule = LRSchedule("plateau", monitor="val/loss", factor=0.5, patience=0, threshold=10.0, threshold_mode="abs")
+    rates = Rates()
+    fit(schedule, rates, max_duration="3ep", batches=2)
+    assert rates.lr == pytest.approx([LR] * 4 + [LR / 2] * 2)
+
+
+def test_a_plateau_of_an_accuracy_waits_for_a_larger_one() -> None:
+    assert LRSchedule("plateau", monitor="val/acc").options["mode"] == "max"
+    assert LRSchedule(ReduceLROnPlateau, monitor="val/odd", mode="min").options["mode"] == "min"
+    with pytest.raises(RegistrationError, match="Pass mode="):
+        LRSchedule("plateau", monitor="val/odd")
+
+
+def test_a_plateau_of_a_metric_that_nobody_logs_fails_before_training() -> None:
+    with pytest.raises(MetricError, match="val/missing"):
+        fit(LRSchedule("plateau", monitor="val/missing", mode="min"))
+
+
+class TwoOptimizers(Task[Any]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = TinyModel()
+
+    def configure_optimizers(self, run: Any) -> Any:
+        hidden, out = self.net.hidden.parameters(), self.net.out.parameters()
+        return {"first": torch.optim.SGD(hidden, lr=0.1), "second": torch.optim.SGD(out, lr=0.2)}
+
+    def train_batch(self, run: Any, batch: Any) -> Any:
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+
+def rates_of_two(*callbacks: Any) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {"first": [], "second": []}
+
+    def note(run: Any) -> None:
+        for name, optimizer in run.optimizers.items():
+            found[name].append(optimizer.param_groups[0]["lr"])
+
+    trainer = Trainer(
+        callbacks=[*callbacks, LambdaCallback(on_train_step_start=note)], max_duration="4st", folder=False, device="cpu"
+    )
+    trainer.train(TwoOptimizers(), tiny_data())
+    return found
+
+
+def test_all_optimizers_are_moved_if_none_is_named() -> None:
+    found = rates_of_two(LRSchedule("linear"))
+    assert found["first"] == pytest.approx([0.1, 0.075, 0.05, 0.025])
+    assert found["second"] == pytest.approx([0.2, 0.15, 0.1, 0.05])
+
+
+def test_each_optimizer_can_have_a_schedule_of_its_own() -> None:
+    found = rates_of_two(
+        LRSchedule("linear", optimizer="first"), LRSchedule("constant", warmup="2st", optimizer="second")
+    )
+    assert found["first"] == pytest.approx([0.1, 0.075, 0.05, 0.025])
+    assert found["second"] == pytest.approx([0.1, 0.2, 0.2, 0.2])
+
+
+def test_an_optimizer_that_is_not_there_is_an_error_with_the_names() -> None:
+    with pytest.raises(SetupError, match="no optimizer 'third' in this run; there is first, second"):
+        rates_of_two(LRSchedule(optimizer="third"))
+
+
+def test_groups_keep_their_own_rates() -> None:
+    seen = []
+    model = TinyModel()
+    groups = [{"params": model.hidden.parameters(), "lr": 0.1}, {"params": model.out.parameters(), "lr": 1.0}]
+    note = LambdaCallback(on_train_step_start=lambda run: seen.append([g["lr"] for g in groups_of(run)]))
+    trainer = Trainer(callbacks=[LRSchedule("linear"), note], max_duration="2st", folder=False, device="cpu")
+    trainer.train(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD(groups))
+    assert seen == [pytest.approx([0.1, 1.0]), pytest.approx([0.05, 0.5])]
+
+
+def groups_of(run: Any) -> Any:
+    return next(iter(run.optimizers.values())).param_groups
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LRSchedule("cosine", warmup="2st"),
+        lambda: LRSchedule("one_cycle"),
+        lambda: LRSchedule("wsd", decay="0.5dur"),
+        lambda: LRSchedule(CosineAnnealingLR),
+        lambda: LRSchedule(StepLR, every="1ep", step_size=1, gamma=0.5),
+        lambda: LRSchedule("plateau", factor=0.5, patience=0, threshold=10.0, threshold_mode="abs"),
+    ],
+    ids=["cosine", "one_cycle", "wsd", "torch", "by_epoch", "plateau"],
+)
+@pytest.mark.parametrize("steps", [1, 5, 8])
+def test_a_resume_goes_on_with_the_same_rates(
+    make: Any, steps: int, tmp_path: Path, lose_after: Any, lost: type[Exception]
+) -> None:
+    whole, first, second = Rates(), Rates(), Rates()
+    straight = fit(make(), whole, max_duration="3ep")
+    options = {"max_duration": "3ep", "folder": tmp_path / "run"}
+    with pytest.raises(lost):
+        fit(make(), first, lose_after(steps), Checkpointer(f"{steps}st"), **options)
+    again = fit(make(), second, Checkpointer(f"{steps}st"), resume="auto", **options)
+    assert first.lr + second.lr == whole.lr
+    assert first.momentum + second.momentum == whole.momentum
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[name])
+
+
+def test_an_own_loop_that_goes_on_keeps_its_plan(tmp_path: Path, lose_after: Any, lost: type[Exception]) -> None:
+    def run(*callbacks: Any, **options: Any) -> None:
+        model = TinyModel()
+        schedule = LRSchedule("one_cycle")
+        options |= {"max_duration": "2ep", "folder": tmp_path / "run", "device": "cpu"}
+        with Loop(model, sgd(model.parameters()), callbacks=[schedule, *callbacks], **options) as loop:
+            for x, y in loop.batches(tiny_data()):
+                loop.backward(nn.functional.cross_entropy(model(x), y))
+                loop.step()
+
+    whole, first, second = Rates(), Rates(), Rates()
+    fit(LRSchedule("one_cycle"), whole)
+    with pytest.raises(lost):
+        run(first, lose_after(3), Checkpointer("3st"))
+    run(second, Checkpointer("3st"), resume="auto")
+    assert first.lr + second.lr == whole.lr
+
+
+def test_a_longer_run_keeps_the_plan_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = Trainer(
+        callbacks=[LRSchedule("linear"), rates := Rates()], max_duration="2ep", folder=False, device="cpu"
+    )
+    model, data, loss = TinyModel(), tiny_data(), nn.CrossEntropyLoss()
+    trainer.fit(model, data, loss=loss, optimizer=sgd)
+    with caplog.at_level(logging.WARNING, "hookline"):
+        trainer.fit(model, data, loss=loss, optimizer=sgd, extend="1ep")
+    assert "goes on as it was planned, with total 8; for this run it would be total 12" in caplog.text
+    assert rates.lr[8:] == [0.0] * 4
+
+
+def test_a_second_scheduler_of_the_same_optimizer_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hookline"):
+        fit(LRSchedule("linear"), scheduler=lambda optimizer: StepLR(optimizer, 1))
+    assert "LRSchedule('linear') and StepLR both move the learning rate of SGD" in caplog.text
+
+
+def test_one_object_serves_two_runs() -> None:
+    schedule = LRSchedule("linear")
+    assert rates_of(schedule) == rates_of(schedule)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LRSchedule("cosin"), "did you mean 'cosine'"),
+        (lambda: LRSchedule("linear", cycles=3), "no such option; it takes warmup, total, start, end"),
+        (lambda: LRSchedule("cosine", end=2.0), "from 0 to 1"),
+        (lambda: LRSchedule("cosine_restarts", cycles=0), "1 or more"),
+        (lambda: LRSchedule("wsd", decay_shape="cubic"), "choose from sqrt, linear, cosine"),
+        (lambda: LRSchedule("cosine", warmup=500), "500st"),
+        (lambda: LRSchedule(StepLR, warmup="1ep", step_size=1), "SequentialLR"),
+        (lambda: LRSchedule("cosine", every="1h"), "every so many steps or epochs"),
+        (lambda: LRSchedule("cosine", mode="min"), "only a plateau has a mode"),
+        (lambda: LRSchedule(3), "a class of torch, or a function"),  # type: ignore[arg-type]
+        (lambda: LRSchedule(StepLR(sgd([nn.Parameter(torch.zeros(1))]), 1)), "an instance goes to fit"),
+    ],
+)
+def test_what_is_wrong_is_said_when_it_is_made(make: Any, message: str) -> None:
+    with pytest.raises(RegistrationError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options", "message"),
+    [
+        (LRSchedule("linear"), {"max_duration": "1h"}, "how many steps are '1h'"),
+        (LRSchedule("linear", warmup="6st", total="4st"), {}, "more than the whole schedule"),
+        (LRSchedule("one_cycle", total="3st"), {}, "too few"),
+        (LRSchedule(StepLR), {}, "could not be made"),
+        (LRSchedule(lambda optimizer: None), {}, "no scheduler of torch"),
+        (LRSchedule("linear"), {"train": (batch for batch in tiny_data())}, "has no length"),
+    ],
+)
+def test_what_does_not_fit_the_run_is_said_before_the_first_step(
+    schedule: LRSchedule, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        fit(copy.copy(schedule), **options)

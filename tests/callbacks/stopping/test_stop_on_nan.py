@@ -1,0 +1,429 @@
+"""``StopOnNaN``: it stops before a bad value gets into the weights, and says where it came from."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hookline as hl
+from hookline.callbacks.stopping import StopOnNaN
+from hookline.errors import DurationError, MetricError, RegistrationError
+from hookline.loop import Loop, Trainer
+from hookline.testing import TinyModel, tiny_data
+
+NAN, INF = math.nan, math.inf
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.tiny = nn.BatchNorm1d(4), TinyModel()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.tiny(self.norm(x))  # type: ignore[no-any-return]
+
+
+class Root(nn.Module):
+    """A finite loss whose gradient is not: the square root at zero, on one batch."""
+
+    def __init__(self, bad: int) -> None:
+        super().__init__()
+        self.bad, self.calls = bad, 0
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        wrong = torch.sqrt((outputs[:, :1] * 0).sum()) if self.calls == self.bad + 1 else 0.0
+        return nn.functional.cross_entropy(outputs, targets) + wrong
+
+
+def planted(batches: int, bad: int, value: float) -> list[Batch]:
+    data = tiny_data(batches)
+    data[bad][0][0, 0] = value
+    return data
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def fit(data: Any, *callbacks: object, model: nn.Module | None = None, **options: Any) -> Any:
+    options = {"max_duration": "2ep", "folder": False, "seed": 0, **options}
+    loss, val = options.pop("loss", None) or nn.CrossEntropyLoss(), options.pop("val", None)
+    optimizer = options.pop("optimizer", adam)
+    trainer = Trainer(callbacks=callbacks, **options)
+    return trainer.fit(model or TinyModel(), data, val, loss=loss, optimizer=optimizer)
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+class Optimizers(hl.Callback):
+    """The state of the optimizer at the end."""
+
+    def on_train_end(self, run: Any) -> None:
+        (optimizer,) = run.optimizers.values()
+        self.state = {i: {k: v.clone() for k, v in s.items()} for i, s in optimizer.state_dict()["state"].items()}  # type: ignore[misc]
+
+
+# -- the last finite step ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("bad", [0, 1, 4])
+def test_weights_optimizer_and_batch_norm_stay_those_of_the_last_finite_step(value: float, bad: int) -> None:
+    data, model, reference, mine, theirs = planted(5, bad, value), Normed(), Normed(), Optimizers(), Optimizers()
+    result = fit(data, StopOnNaN(), mine, model=model)
+    assert result.stopped_by == "StopOnNaN"
+    assert result.clock.step == bad
+    assert (
+        result.stop_reason == f"the loss is nan in epoch 0, batch {bad}; weights and optimizer are those of step {bad}"
+    )
+    if not bad:
+        assert same(model, Normed())
+        return
+    fit(data, theirs, model=reference, max_duration=f"{bad}st")
+    assert same(model, reference)
+    assert all(torch.equal(mine.state[i][k], theirs.state[i][k]) for i in theirs.state for k in theirs.state[i])
+
+
+def test_without_it_the_same_batch_ruins_weights_and_statistics() -> None:
+    model = Normed()
+    fit(planted(5, 1, NAN), model=model)
+    assert not torch.isfinite(model.norm.running_mean).all()  # type: ignore[operator]
+    assert not torch.isfinite(model.tiny.out.weight).all()
+
+
+def test_a_finite_loss_with_gradients_that_are_not_stops_before_the_update_and_names_them() -> None:
+    data, model, reference = tiny_data(6), TinyModel(), TinyModel()
+    result = fit(data, StopOnNaN(), model=model, loss=Root(3))
+    assert result.stop_reason == (
+        "the gradients are not finite, hidden.weight (nan), hidden.bias (nan), out.weight (nan) and 1 more, "
+        "in epoch 0, batch 3; weights and optimizer are those of step 3"
+    )
+    fit(data, model=reference, max_duration="3st")
+    assert same(model, reference)
+
+
+def test_watching_the_loss_alone_lets_such_gradients_through_and_finds_them_a_step_later() -> None:
+    model = TinyModel()
+    result = fit(tiny_data(6), StopOnNaN("loss"), model=model, loss=Root(3))
+    assert result.clock.step == 4
+    assert not torch.isfinite(model.out.weight).all()
+
+
+def test_watching_the_gradients_alone_finds_a_bad_loss_too() -> None:
+    result = fit(planted(5, 2, NAN), StopOnNaN("gradients"))
+    assert result.clock.step == 2
+    assert result.stop_reason.startswith("the gradients are not finite, hidden.weight (nan)")
+
+
+def test_with_accumulation_one_bad_batch_leaves_out_the_whole_step() -> None:
+    data, model, reference = planted(8, 4, NAN), Normed(), Normed()
+    result = fit(data, StopOnNaN(), model=model, accumulate=3)
+    fit(data, model=reference, accumulate=3, max_duration="1st")
+    assert (result.clock.step, same(model, reference)) == (1, True)
+
+
+def test_an_infinite_loss_is_bad_too() -> None:
+    class Huge(nn.Module):
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(outputs, targets) + INF
+
+    assert fit(tiny_data(3), StopOnNaN("loss"), loss=Huge()).stop_reason.startswith(
+        "the loss is inf in epoch 0, batch 0"
+    )
+
+
+def test_a_sparse_gradient_is_looked_at() -> None:
+    class Words(hl.Task):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(5, 2, sparse=True)
+
+        def configure_optimizers(self, run: Any) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def train_batch(self, run: Any, batch: Any) -> Any:
+            out = self.words(batch).sum()
+            return out if run.clock.batch < 2 else torch.sqrt(out * 0)
+
+    trainer = Trainer(callbacks=[StopOnNaN()], max_duration="1ep", folder=False)
+    result = trainer.fit(Words(), [torch.tensor([1, 2])] * 4)
+    assert result.stop_reason.startswith("the gradients are not finite, words.weight (nan),")
+    assert torch.isfinite(result.model.words.weight).all()
+
+
+def test_an_evaluation_at_the_end_is_made_with_the_weights_of_the_last_finite_step() -> None:
+    data, val = planted(5, 3, NAN), tiny_data(2, seed=1)
+    result = fit(data, StopOnNaN(), model=Normed(), val=val)
+    expected = fit(data, model=Normed(), val=val, max_duration="3st")
+    assert result.history["val/loss"] == expected.history["val/loss"]
+
+
+def test_in_the_own_loop() -> None:
+    data, model = planted(5, 2, NAN), Normed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, callbacks=[StopOnNaN()], max_duration="2ep", folder=False) as loop:
+        for x, y in loop.batches(data):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+    assert (loop.clock.step, loop.result().stopped_by) == (2, "StopOnNaN")
+    assert all(torch.isfinite(value).all() for value in model.state_dict().values())
+
+
+class Two(hl.Task):
+    """Two networks, each with an optimizer that the task steps itself; the second gets the bad batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def configure_optimizers(self, run: Any) -> Any:
+        return {"one": adam(self.one.parameters()), "two": adam(self.two.parameters())}
+
+    def train_batch(self, run: Any, batch: Any) -> None:
+        x, y = batch
+        for name, part, given in (("one", self.one, torch.nan_to_num(x)), ("two", self.two, x)):
+            run.loop.backward(nn.functional.cross_entropy(part(given), y), run.optimizers[name])
+            run.loop.step(run.optimizers[name])
+
+
+def test_with_several_optimizers_each_keeps_its_last_finite_update() -> None:
+    data = planted(5, 2, NAN)
+    task, reference = Two(), Two()
+    reference.load_state_dict(task.state_dict())
+    result = Trainer(callbacks=[StopOnNaN()], max_duration="1ep", folder=False).fit(task, data)
+    assert result.stopped_by == "StopOnNaN"
+    Trainer(max_duration="2st", folder=False).fit(reference, data)
+    assert same(task.two, reference.two)
+    assert torch.isfinite(task.one.weight).all()
+
+
+@pytest.mark.xfail(strict=True, reason="no state of LBFGS can be loaded: the loop takes it for another optimizer's")
+def test_an_optimizer_with_a_closure_goes_back_to_before_its_step() -> None:
+    """It moves the weights several times before it sees that the loss is not finite."""
+
+    class Cliff(nn.Module):
+        """Not finite once the weights have moved, in the third step."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[float] = []
+
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            loss = nn.functional.cross_entropy(outputs, targets)
+            return loss * (NAN if len(self.calls) == 2 and outputs.sum().item() != self.calls[-1] else 1.0)
+
+    class Note(hl.Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            with torch.no_grad():
+                cliff.calls.append(run.model(data[run.clock.batch % 3][0]).sum().item())
+
+    data, cliff, model, reference = tiny_data(3), Cliff(), TinyModel(), TinyModel()
+
+    def lbfgs(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(parameters, lr=0.1, max_iter=4)
+
+    result = fit(data, StopOnNaN(), Note(), model=model, loss=cliff, optimizer=lbfgs)
+    fit(data, model=reference, optimizer=lbfgs, max_duration="2st")
+    assert (result.stopped_by, result.clock.step) == ("StopOnNaN", 2)
+    assert same(model, reference)
+
+
+def test_in_fp16_an_overflow_is_left_to_the_scaler_and_a_loss_that_is_not_finite_stops() -> None:
+    model = TinyModel()
+    result = fit(planted(6, 3, NAN), StopOnNaN(), model=model, precision="fp16", device="cpu")
+    assert (result.stopped_by, result.clock.batch) == ("StopOnNaN", 4)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+    class Steep(nn.Module):
+        """A finite loss whose scaled gradients overflow at first."""
+
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(outputs, targets) * 1e3
+
+    result = fit(tiny_data(6), StopOnNaN(), loss=Steep(), precision="fp16", device="cpu")
+    assert result.stopped_by is None
+
+
+# -- every -------------------------------------------------------------------------------------------
+
+
+def test_with_every_a_bad_loss_in_between_is_found_at_the_next_look_and_the_start_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "hookline"):
+        result = fit(planted(20, 3, NAN), StopOnNaN(every="8st"))
+    assert result.clock.step == 8
+    assert result.stop_reason == (
+        "the loss is not finite at or before epoch 0, batch 8; it may be in the weights already"
+    )
+    assert "StopOnNaN(every='8st') looks only then" in caplog.text
+    assert "leave every out to keep the weights of the last finite step" in caplog.text
+
+
+def test_with_every_also_a_loss_that_does_not_reach_the_weights_is_found() -> None:
+    """A single infinite loss with finite gradients: the losses after it are fine."""
+
+    class Once(nn.Module):
+        calls = 0
+
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return nn.functional.cross_entropy(outputs, targets) + (INF if self.calls == 3 else 0.0)
+
+    result = fit(tiny_data(20), StopOnNaN("loss", every="8st"), loss=Once())
+    assert (result.clock.step, result.stopped_by) == (8, "StopOnNaN")
+
+
+def test_with_every_gradients_are_looked_at_in_those_steps() -> None:
+    result = fit(tiny_data(20), StopOnNaN("gradients", every="8st"), loss=Root(3))
+    assert (result.clock.step, result.stopped_by) == (8, "StopOnNaN")
+
+
+def test_what_was_not_found_when_training_ends_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hookline"):
+        fit(planted(5, 3, NAN), StopOnNaN("loss", every="100st"), max_duration="1ep")
+    assert "a loss was not finite since the last look, and training has ended" in caplog.text
+
+
+@pytest.mark.parametrize("leave", [2, 4, 6])
+def test_after_a_resume_it_stops_at_the_same_step_for_the_same_reason(tmp_path: Path, leave: int) -> None:
+    class Leave(hl.Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            if run.clock.step == leave:
+                run.loop.session.stop("left", "Leave", interrupt=True)
+
+    class Marked(nn.Module):
+        """Infinite for a batch with a very large number in it, with gradients that are zero: no weight shows it."""
+
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            if outputs.detach().abs().max() > 1e3:
+                return outputs.sum() * 0 + INF
+            return nn.functional.cross_entropy(outputs, targets)
+
+    def part(name: str, *callbacks: object, resume: Any = None) -> Any:
+        stopper, saved = StopOnNaN("loss", every="8st"), hl.Checkpointer("100st")
+        data = planted(20, 3, 1e6)
+        return fit(data, stopper, saved, *callbacks, folder=tmp_path / name, resume=resume, loss=Marked())
+
+    whole, left = part("whole"), part("parts", Leave())
+    assert left.interrupted
+    parts = part("parts", resume="auto")
+    assert (parts.clock.step, parts.stop_reason) == (8, whole.stop_reason)
+    assert parts.stopped_by == "StopOnNaN"
+
+
+# -- metrics -----------------------------------------------------------------------------------------
+
+
+class Feed(hl.Callback):
+    """Logs the values of a list: one at each evaluation, each step or each epoch."""
+
+    def __init__(self, metric: str, values: list[Any]) -> None:
+        self.metric, self.values = metric, list(values)
+        self.writes = (metric,)
+
+    def _log(self, run: Any) -> None:
+        run.log({self.metric: self.values.pop(0) if len(self.values) > 1 else self.values[0]})
+
+    def on_eval_end(self, run: Any) -> None:
+        if self.metric.startswith("val/"):
+            self._log(run)
+
+    def on_train_step_end(self, run: Any) -> None:
+        if self.metric.startswith("train/"):
+            self._log(run)
+
+    def on_train_epoch_end(self, run: Any) -> None:
+        if self.metric.startswith("other/"):
+            self._log(run)
+
+
+def test_a_metric_of_the_evaluation_stops_after_it() -> None:
+    result = fit(
+        tiny_data(2), StopOnNaN("val/score"), Feed("val/score", [1, NAN, 1]), val=tiny_data(1), max_duration="5ep"
+    )
+    assert (result.clock.epoch, result.stop_reason) == (2, "val/score is nan")
+
+
+def test_a_metric_of_training_stops_when_its_interval_ends() -> None:
+    feed = Feed("train/score", [1.0, 1.0, 1.0, INF, 1.0])
+    result = fit(tiny_data(20), StopOnNaN("train/score"), feed, log_every="2st")
+    assert (result.clock.step, result.stop_reason) == (4, "train/score is inf")
+
+
+def test_any_other_metric_stops_at_the_end_of_an_epoch() -> None:
+    result = fit(tiny_data(2), StopOnNaN("other/score"), Feed("other/score", [1, NAN]), max_duration="5ep")
+    assert (result.clock.epoch, result.stop_reason) == (2, "other/score is nan")
+
+
+def test_an_array_with_one_bad_value_stops() -> None:
+    bad = torch.ones(2, 2)
+    bad[1, 0] = NAN
+    result = fit(
+        tiny_data(2), StopOnNaN("val/m"), Feed("val/m", [torch.ones(2, 2), bad]), val=tiny_data(1), max_duration="5ep"
+    )
+    assert result.clock.epoch == 2
+
+
+def test_a_metric_that_nobody_logs_is_an_error_that_lists_what_there_is() -> None:
+    with pytest.raises(MetricError, match=r"'val/acc', which nobody logs"):
+        fit(tiny_data(2), StopOnNaN("val/acc"), val=tiny_data(1))
+    with pytest.raises(MetricError, match=r"'other/acc', which nobody logs; there is .*train/loss"):
+        fit(tiny_data(2), StopOnNaN("other/acc"))
+
+
+# -- the rest ----------------------------------------------------------------------------------------
+
+
+def test_a_large_buffer_that_does_change_is_put_back_as_well() -> None:
+    class Memory(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tiny = TinyModel()
+            self.seen: torch.Tensor
+            self.register_buffer("seen", torch.zeros(70_000))
+            self.register_buffer("mask", torch.ones(70_000))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                self.seen.add_(x.detach().sum())
+            return self.tiny(x)  # type: ignore[no-any-return]
+
+    data, model, reference = planted(5, 3, NAN), Memory(), Memory()
+    fit(data, StopOnNaN(), model=model)
+    fit(data, model=reference, max_duration="3st")
+    assert same(model, reference)
+
+
+def test_a_finite_run_is_not_changed_in_any_bit() -> None:
+    model, reference = Normed(), Normed()
+    fit(tiny_data(6), StopOnNaN(), model=model)
+    fit(tiny_data(6), model=reference)
+    assert same(model, reference)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"monitor": ()}, RegistrationError, "name 'loss', 'gradients' or metrics"),
+        ({"monitor": ("loss", 3)}, RegistrationError, "name 'loss', 'gradients' or metrics"),
+        ({"monitor": "val/loss", "every": "3st"}, RegistrationError, "every is for 'loss' and 'gradients'"),
+        ({"every": "often"}, DurationError, "not a duration"),
+    ],
+)
+def test_a_wrong_option_is_an_error_that_says_what_to_write(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        StopOnNaN(**arguments)

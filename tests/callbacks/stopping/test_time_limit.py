@@ -1,0 +1,186 @@
+"""``TimeLimit``: whose time it counts, when it stops, and whether a resume goes on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hookline as hl
+from hookline.callbacks.stopping import TimeLimit
+from hookline.checkpoint import Store
+from hookline.errors import RegistrationError, SetupError
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, drive, tiny_data
+
+
+class Slow(hl.Callback):
+    """A clock on which each step takes ten seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def on_setup(self, run: Any) -> None:
+        run.clock._now = lambda: self.now
+
+    def on_train_step_start(self, run: Any) -> None:
+        self.now += 10.0
+
+
+def fit(*callbacks: object, **options: Any) -> Any:
+    """Epochs of four steps."""
+    options = {"max_duration": "12st", "folder": False, "seed": 0, **options}
+    model, extend, val = options.pop("model", None), options.pop("extend", None), options.pop("val", None)
+    trainer = Trainer(callbacks=[*callbacks, Slow()], **options)
+    return trainer.fit(
+        model or TinyModel(), tiny_data(4), val, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, extend=extend
+    )
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+# -- when --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "step"),
+    [
+        (TimeLimit("30s"), 3),
+        (TimeLimit("31s"), 4),
+        (TimeLimit(timedelta(seconds=25)), 3),
+        (TimeLimit("1m"), 6),
+        (TimeLimit("1m", margin="20s"), 4),
+        (TimeLimit("1m", margin=timedelta(seconds=25)), 4),
+        (TimeLimit("30s", count="process"), 3),
+        (TimeLimit("1h"), 12),
+        (TimeLimit("30s", until=datetime.now(UTC) + timedelta(days=1)), 3),
+    ],
+)
+def test_it_stops_at_the_end_of_the_first_step_after_the_time(limit: TimeLimit, step: int) -> None:
+    result = fit(limit)
+    assert result.clock.step == step
+    assert result.stopped_by == (None if step == 12 else "TimeLimit")
+
+
+def test_the_reason_says_the_limit_and_what_was_left_for_the_end() -> None:
+    assert fit(TimeLimit("30s")).stop_reason == "the time limit of 30s is reached"
+    reason = "the time limit of 1m is reached (less 20s to end and save)"
+    assert fit(TimeLimit("1m", margin="20s")).stop_reason == reason
+
+
+def test_until_is_a_moment() -> None:
+    until = datetime.now(UTC) + timedelta(seconds=35)
+    result = fit(TimeLimit(until=until))  # the clock of the run is ten seconds a step, from now on
+    assert result.clock.step == 4
+    assert result.stop_reason == f"the time limit, {until.isoformat(sep=' ', timespec='seconds')}, is reached"
+
+
+def test_the_evaluation_at_the_end_is_still_made() -> None:
+    result = fit(TimeLimit("30s"), val=tiny_data(2))
+    assert result.history.steps("val/loss") == [3]
+
+
+def test_the_time_of_an_evaluation_counts() -> None:
+    driven = drive(
+        TimeLimit("1h"),
+        ["fit_start", ("train_step_end", {"seconds": 3599}), ("eval_end", {"seconds": 9000})],
+    )
+    assert driven.stop_reason is None
+    assert driven.then(["train_step_end"]).stop_reason == "the time limit of 1h is reached"
+
+
+# -- resumes -----------------------------------------------------------------------------------------
+
+
+class Leave(hl.Callback):
+    """Ends this process's part of the run after three steps, as Ctrl-C does."""
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.step == 3:
+            run.loop.session.stop("left", "the user", interrupt=True)
+
+
+def test_the_time_of_a_run_counts_over_its_resumes(tmp_path: Path) -> None:
+    assert fit(TimeLimit("50s"), hl.Checkpointer("100st"), Leave(), folder=tmp_path).clock.step == 3
+    result = fit(TimeLimit("50s"), hl.Checkpointer("100st"), folder=tmp_path, resume="auto")
+    assert (result.clock.step, result.clock.seconds) == (5, 50.0)
+    again = fit(TimeLimit("50s"), hl.Checkpointer("100st"), folder=tmp_path, resume="auto")
+    assert (again.clock.step, again.stop_reason) == (5, "the time limit of 50s is reached")  # it is finished
+
+
+@pytest.mark.parametrize("checkpointer", [True, False])
+def test_the_time_of_a_process_begins_anew_and_the_run_goes_on_bitwise(tmp_path: Path, checkpointer: bool) -> None:
+    """A job of three steps, three times, without a word about resuming but ``resume="auto"``."""
+    steps, found = [], []
+    for _ in range(4):
+        model = TinyModel()
+        saves = [hl.Checkpointer("100st")] if checkpointer else []
+        result = fit(TimeLimit("30s", count="process"), *saves, model=model, folder=tmp_path / "run", resume="auto",
+                     max_duration="11st")  # fmt: skip
+        steps.append(result.clock.step)
+        found.append(result)
+    assert steps == [3, 6, 9, 11]
+    assert [result.interrupted for result in found] == [True, True, True, False]
+    assert found[0].stop_reason == "the time limit of 30s is reached"
+    whole = TinyModel()
+    fit(model=whole, max_duration="11st")
+    assert all(map(torch.equal, weights(model), weights(whole)))
+
+
+def test_until_leaves_the_run_so_that_it_can_go_on(tmp_path: Path) -> None:
+    result = fit(TimeLimit(until=datetime.now(UTC) + timedelta(seconds=25)), folder=tmp_path)
+    assert (result.clock.step, result.interrupted) == (3, True)
+    assert [found.about.step for found in Store(tmp_path / "checkpoints").checkpoints()] == [3]
+    assert fit(folder=tmp_path, resume="auto").clock.step == 12
+
+
+def test_a_second_fit_has_its_whole_time_again() -> None:
+    model, limit = TinyModel(), TimeLimit("30s", count="process")
+    trainer = Trainer(callbacks=[limit, Slow()], max_duration="12st", folder=False)
+    arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+    assert [trainer.fit(model, tiny_data(4), **arguments).clock.step for _ in range(2)] == [3, 6]
+
+
+def test_in_real_time_one_part_goes_on_from_the_other(tmp_path: Path) -> None:
+    reached = []
+    for _ in range(2):
+        limit = TimeLimit("0.1s", count="process")
+        trainer = Trainer(callbacks=[limit], max_duration="100000000st", folder=tmp_path, resume="auto")
+        result = trainer.fit(TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        assert (result.interrupted, result.stopped_by) == (True, "TimeLimit")
+        reached.append(result.clock.step)
+    assert 0 < reached[0] < reached[1]
+
+
+# -- bad input ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give a duration, such as TimeLimit"),
+        ({"duration": "10ep"}, r"duration='10ep'\): give a time, such as '90s'"),
+        ({"duration": "01:30:00"}, "is not a duration"),
+        ({"duration": 90}, "90 has no unit"),
+        ({"duration": timedelta(0)}, "give more than no time"),
+        ({"duration": "1h", "count": "epoch"}, "use 'run' .* or 'process'"),
+        ({"duration": "1h", "margin": "1h"}, "leaves nothing of the 1h"),
+        ({"duration": "1h", "margin": "3st"}, r"margin='3st'\): give a time"),
+        ({"until": datetime(2100, 1, 1)}, "give a datetime with a time zone"),
+        ({"until": "2100-01-01"}, "give a datetime with a time zone"),
+    ],
+)
+def test_a_wrong_option_is_an_error_that_says_what_to_write(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(RegistrationError, match=message):
+        TimeLimit(**arguments)
+
+
+def test_a_moment_that_is_over_is_an_error_at_the_start() -> None:
+    with pytest.raises(SetupError, match="there is no time left; give a later moment"):
+        fit(TimeLimit(until=datetime.now(UTC) + timedelta(seconds=30), margin="1m"))

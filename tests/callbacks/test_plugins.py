@@ -1,0 +1,91 @@
+"""Callbacks of other packages, with a package that is really installed as far as Python can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookline.callbacks.plugins import from_plugins, installed
+from hookline.cli.main import main
+from hookline.errors import SetupError
+
+MODULE = """
+import hookline as hl
+
+print("imported")
+
+
+class Hello(hl.Callback):
+    pass
+
+
+def one():
+    return Hello()
+
+
+def several():
+    return [Hello(), hl.LRMonitor()]
+
+
+def wrong():
+    return ["text"]
+
+
+def broken():
+    raise LookupError("planted")
+"""
+POINTS = """[hookline.callbacks]
+company = {module}:several
+team = {module}:one
+wrong = {module}:wrong
+broken = {module}:broken
+gone = {module}_gone:nothing
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"offers_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    info = tmp_path / f"{name}-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(POINTS.format(module=name))
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_packages_are_listed_without_importing_them(
+    package: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    found = {plugin.name: plugin for plugin in installed()}
+    assert set(found) == {"company", "team", "wrong", "broken", "gone"}
+    assert found["team"].target == f"{package}:one"
+    assert found["team"].package == f"{package} 1.2"
+    assert main(["callbacks"]) == 0
+    printed = capsys.readouterr().out
+    assert "company" in printed
+    assert "EarlyStopping" in printed
+    assert "imported" not in printed
+
+
+def test_the_named_ones_are_made(package: str) -> None:
+    names = [type(callback).__name__ for callback in from_plugins("company", "team")]
+    assert names == ["Hello", "LRMonitor", "Hello"]
+
+
+def test_a_name_that_nobody_offers_is_an_error_with_a_suggestion(package: str) -> None:
+    with pytest.raises(SetupError, match="as 'compny'; did you mean 'company'"):
+        from_plugins("compny")
+
+
+def test_a_factory_that_fails_or_gives_something_else_is_named(package: str) -> None:
+    with pytest.raises(SetupError, match=f"{package}:wrong of {package} 1.2, which offers callbacks as 'wrong'"):
+        from_plugins("wrong")
+    with pytest.raises(LookupError, match="planted") as caught:
+        from_plugins("broken")
+    assert f"in {package}:broken of {package} 1.2" in caught.value.__notes__[0]
+    with pytest.raises(ModuleNotFoundError):
+        from_plugins("gone")

@@ -1,0 +1,562 @@
+"""Messages reach real servers; servers that refuse, hang or are not there cost the run nothing, and this is said."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookline.callbacks import Checkpointer, HistoryPlot, LambdaCallback
+from hookline.callbacks.watch import notify_message
+from hookline.callbacks.watch.notify import Notify
+from hookline.callbacks.watch.notify_alerts import Alert
+from hookline.callbacks.watch.notify_message import Message
+from hookline.callbacks.watch.notify_outbox import Outbox
+from hookline.errors import MetricError, RegistrationError
+from hookline.loop import Result, Trainer
+from hookline.testing import TinyModel, drive, start_script, tiny_data
+
+PASSWORD = "correct horse battery"
+WAIT = 60.0
+"""A guard against a hang, and no measure."""
+
+
+def fit(*callbacks: Any, **options: Any) -> Result:
+    given = {"max_duration": "2ep", "log_every": "2st", "folder": False, "device": "cpu", "name": "zoo/owl"} | options
+    trainer = Trainer(callbacks=callbacks, **given)
+    loss = nn.CrossEntropyLoss()
+    return trainer.fit(TinyModel(), tiny_data(), tiny_data(1), loss=loss, optimizer=torch.optim.SGD)
+
+
+def fail(run: Any) -> None:
+    if run.clock.step == 5:
+        raise ValueError("the disk is full; token=ghp_abcdefghijklmnop1234")
+
+
+def stop(run: Any) -> None:
+    if run.clock.step == 5:
+        run.stop("it is good enough")
+
+
+# -- a web server ----------------------------------------------------------------------------------
+
+
+class Web:
+    """A real server on the loopback address. ``codes`` are its next answers; ``release`` lets those that hang go on."""
+
+    def __init__(self) -> None:
+        self.bodies: list[Any] = []
+        self.requests = 0
+        self.codes: list[int] = []
+        self.hangs = False
+        self.release = threading.Event()
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                web.requests += 1
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if web.hangs:
+                    web.release.wait(WAIT)
+                code = web.codes.pop(0) if web.codes else 200
+                if code == 200:
+                    assert self.headers["Content-Type"] == "application/json"
+                    web.bodies.append(json.loads(body, parse_constant=lambda name: pytest.fail(name)))
+                self.send_response(code)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/services/TABC/BDEF/verysecretverysecret"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    found = Web()
+    thread = threading.Thread(target=found.server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield found
+    found.release.set()
+    found.server.shutdown()
+    found.server.server_close()
+    thread.join(WAIT)
+
+
+def test_a_webhook_gets_what_happened_with_the_numbers_of_the_run(web: Web) -> None:
+    notify = Notify(webhook=web.url)
+    result = fit(notify)
+    (body,) = web.bodies
+    assert (notify.sent, notify.unsent, result.failures) == (1, [], ())
+    facts = {key: body[key] for key in ("event", "title", "project", "run", "step", "epoch", "reason", "files")}
+    assert facts == {
+        "event": "end",
+        "title": "zoo/owl has ended",
+        "project": "zoo",
+        "run": "owl",
+        "step": 8,
+        "epoch": 2,
+        "reason": "",
+        "files": [],
+    }
+    assert body["metrics"]["val/loss"] == result.history["val/loss"][-1]
+    assert body["text"].startswith("zoo/owl has ended\nzoo/owl has ended: 8 steps, 2 epochs, ")
+    assert f"val/loss = {result.history['val/loss'][-1]:.6g}" in body["text"]
+
+
+@pytest.mark.parametrize(
+    ("on", "hook", "expected"),
+    [
+        ("end", None, [("end", "")]),
+        ("end", stop, [("stop", "it is good enough")]),
+        ("stop", None, []),
+        ("stop", stop, [("stop", "it is good enough")]),
+        (("end", "stop"), stop, [("stop", "it is good enough")]),
+        ("exception", None, []),
+        (("end", "stop"), fail, []),
+        ("exception", fail, [("exception", "ValueError: the disk is full; token=[redacted]")]),
+        ("epoch", None, [("epoch", ""), ("epoch", "")]),
+        (
+            ("epoch", "exception"),
+            fail,
+            [("epoch", ""), ("exception", "ValueError: the disk is full; token=[redacted]")],
+        ),
+    ],
+)
+def test_each_event_is_told_once_if_it_is_wanted(on: Any, hook: Any, expected: Any, web: Web) -> None:
+    callbacks = [Notify(on, webhook=web.url)] + ([] if hook is None else [LambdaCallback(on_train_step_end=hook)])
+    if hook is fail:
+        with pytest.raises(ValueError, match="disk"):
+            fit(*callbacks)
+    else:
+        fit(*callbacks)
+    assert [(body["event"], body["reason"]) for body in web.bodies] == expected
+    assert "ghp_" not in json.dumps(web.bodies)
+
+
+def test_a_run_that_a_signal_stops_tells_it_before_the_process_ends(web: Web, tmp_path: Path) -> None:
+    source = """
+        import sys, time
+        sys.path[:0] = eval(sys.argv[3])
+        import torch
+        from hookline.callbacks import LambdaCallback
+        from hookline.callbacks.watch.notify import Notify
+        from hookline.loop import Trainer
+        from hookline.testing import TinyModel, tiny_data
+        def slow(run):
+            print("step", run.clock.step, flush=True)
+            time.sleep(0.05)
+        callbacks = [Notify(webhook=sys.argv[1]), LambdaCallback(on_train_step_end=slow)]
+        trainer = Trainer(max_duration="1000ep", callbacks=callbacks, folder=sys.argv[2], device="cpu", name="zoo/owl")
+        trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    """
+    with start_script(source, args=[web.url, tmp_path / "run", sys.path]) as script:
+        script.wait_for("step 3")
+        script.send(signal.SIGTERM)
+        assert script.finish().returncode == 143
+    (body,) = web.bodies
+    assert (body["event"], body["title"]) == ("stop", "zoo/owl was stopped")
+    assert "SIGTERM" in body["reason"]
+
+
+def test_the_form_of_what_is_sent_can_be_changed(web: Web) -> None:
+    fit(Notify(webhook=web.url, payload=lambda message: {"content": message["title"]}))
+    assert web.bodies == [{"content": "zoo/owl has ended"}]
+
+
+def test_numbers_that_json_does_not_know_are_sent_as_texts(web: Web) -> None:
+    bad = LambdaCallback(on_train_step_end=lambda run: run.log({"bad": math.nan, "worse": math.inf}))
+    fit(bad, Notify(webhook=web.url, metrics=("train/bad", "train/worse")))
+    assert web.bodies[0]["metrics"] == {"train/bad": "nan", "train/worse": "inf"}
+
+
+# -- alerts --------------------------------------------------------------------------------------
+
+
+def evaluations(*values: float) -> list[Any]:
+    return [("eval_end", {"metrics": {"val/loss": value}}) for value in values]
+
+
+def test_an_alert_is_told_when_it_begins_to_hold_and_again_only_after_it_did_not(web: Web) -> None:
+    notify = Notify((), webhook=web.url, alerts="val/loss > 1")
+    drive(notify, ["setup", "train_start", *evaluations(0.5, 1.0, 1.5, 2.0, 0.9, math.nan, 3.0), "teardown"])
+    assert [(body["title"].rpartition("/owl ")[2].split(" ", 1)[1], body["reason"]) for body in web.bodies] == [
+        ("val/loss > 1", "val/loss = 1.5"),
+        ("val/loss > 1", "val/loss = 3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "holds"),
+    [
+        ("val/loss > 2", 2.0, False),
+        ("val/loss >= 2", 2.0, True),
+        ("val/loss<2", 1.0, True),
+        ("val/loss <= -1e-3", 0.0, False),
+        ("val/loss > 2", math.nan, False),
+        ("train/loss is not finite", math.nan, True),
+        ("train/loss is not finite", math.inf, True),
+        ("train/loss is not finite", 1.0, False),
+    ],
+)
+def test_what_a_condition_means(text: str, value: float, holds: bool) -> None:
+    assert Alert.parse(text).holds(value) is holds
+
+
+@pytest.mark.parametrize(
+    "text", ["val/loss", "val/loss = 2", "> 2", "val/loss > two", "val/loss > nan", "is not finite", 3]
+)
+def test_a_condition_that_cannot_be_read_is_refused_with_an_example(text: Any) -> None:
+    with pytest.raises(RegistrationError, match="such as 'val/loss > 2'"):
+        Notify(webhook="https://example.org", alerts=(text,))
+
+
+def test_metrics_of_training_are_looked_at_when_an_interval_ends(web: Web) -> None:
+    fit(Notify((), webhook=web.url, alerts=("train/loss > 0.01", "train/loss < 0")))
+    assert [(body["event"], body["step"]) for body in web.bodies] == [("alert", 2)]
+
+
+def test_a_metric_that_nobody_logs_is_an_error_at_the_start_or_said_at_the_end(
+    web: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(MetricError, match="did you mean 'val/loss'"):
+        fit(Notify(webhook=web.url, alerts="val/los > 1"))
+    fit(Notify(webhook=web.url, alerts="gpu/heat > 1"))
+    assert "nobody has logged gpu/heat" in caplog.text
+
+
+def test_after_a_resume_an_alert_that_was_told_is_not_told_again(web: Web, tmp_path: Path) -> None:
+    def make() -> Notify:
+        return Notify((), webhook=web.url, alerts="val/loss > 0.01")
+
+    crash = LambdaCallback(on_train_step_start=lambda run: fail(run))
+    with pytest.raises(ValueError, match="disk"):
+        fit(make(), Checkpointer("1st"), crash, folder=tmp_path / "run")
+    assert len(web.bodies) == 1
+    notify = make()
+    fit(notify, Checkpointer("1st"), folder=tmp_path / "run", resume="auto")
+    assert len(web.bodies) == 1
+    assert notify.holding == ["val/loss > 0.01"]
+
+
+# -- mail ------------------------------------------------------------------------------------------
+
+SMTP = """
+    import asyncio, json, ssl, sys
+    from pathlib import Path
+    from aiosmtpd.smtp import SMTP, AuthResult
+    options = json.loads(sys.argv[1])
+    class Handler:
+        count = 0
+        async def handle_RCPT(self, server, session, envelope, address, rcpt_options):
+            if address.startswith("nobody@"):
+                return "550 no such user here"
+            envelope.rcpt_tos.append(address)
+            return "250 OK"
+        async def handle_DATA(self, server, session, envelope):
+            Handler.count += 1
+            path = Path(sys.argv[2], f"{Handler.count}.eml")
+            path.write_bytes(envelope.content)
+            print("got", session.ssl is not None, session.authenticated, envelope.rcpt_tos, flush=True)
+            return "250 OK"
+    def authenticate(server, session, envelope, mechanism, data):
+        good = data.login == b"me" and data.password == options["password"].encode()
+        return AuthResult(success=good, handled=False)
+    async def main():
+        context = None
+        if options["tls"]:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*options["tls"])
+        wrapped = {"ssl": context} if options["wrapped"] else {}
+        starttls = {"tls_context": context, "require_starttls": True} if context and not wrapped else {}
+        auth = {"authenticator": authenticate, "auth_required": True, "auth_require_tls": bool(starttls)}
+        make = lambda: SMTP(Handler(), **starttls, **(auth if options["password"] else {}))
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(make, "127.0.0.1", 0, **wrapped)
+        print("port", server.sockets[0].getsockname()[1], flush=True)
+        await asyncio.sleep(120)
+    asyncio.run(main())
+"""
+
+
+class Mailbox:
+    """A real SMTP server in a process of its own."""
+
+    def __init__(self, script: Any, folder: Path) -> None:
+        self.script, self.folder = script, folder
+        script.wait_for("port")
+        script.wait_for("\n")
+        self.address = f"127.0.0.1:{script.stdout.split()[1]}"
+
+    @property
+    def mails(self) -> list[EmailMessage]:
+        found = sorted(self.folder.glob("*.eml"))
+        return [message_from_bytes(path.read_bytes(), policy=policy.default) for path in found]  # type: ignore[misc]
+
+
+@contextmanager
+def mailbox(folder: Path, *, tls: Any = (), password: str = "", wrapped: bool = False) -> Iterator[Mailbox]:
+    folder.mkdir()
+    options = json.dumps({"tls": [str(path) for path in tls], "password": password, "wrapped": wrapped})
+    with start_script(SMTP, args=[options, folder]) as script:
+        yield Mailbox(script, folder)
+
+
+def attachments(mail: EmailMessage) -> dict[str | None, Any]:
+    return {part.get_filename(): part.get_content() for part in mail.iter_attachments()}
+
+
+def test_a_mail_has_the_metrics_and_the_plots_of_the_run(tmp_path: Path) -> None:
+    with mailbox(tmp_path / "mails") as box:
+        to = ("me@example.org", "you@example.org")
+        notify = Notify(to=to, smtp=box.address, security="none", sender="run@example.org")
+        result = fit(notify, HistoryPlot(), folder=tmp_path / "run")
+        (mail,) = box.mails
+        assert "['me@example.org', 'you@example.org']" in box.script.stdout
+    assert (notify.sent, notify.unsent) == (1, [])
+    assert (mail["Subject"], mail["From"], mail["To"]) == ("zoo/owl has ended", "run@example.org", ", ".join(to))
+    body = mail.get_body()
+    assert body is not None
+    text = body.get_content()
+    assert f"val/loss = {result.history['val/loss'][-1]:.6g}" in text
+    plot = tmp_path / "run" / "plots" / "history.png"
+    assert attachments(mail) == {"history.png": plot.read_bytes()}
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("certificate")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True, timeout=WAIT)
+    return cert, key
+
+
+@pytest.mark.parametrize("security", ["starttls", "ssl"])
+def test_mail_is_encrypted_and_logged_in_and_only_to_a_server_that_is_who_it_says(
+    security: Any, certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mailbox(tmp_path / "mails", tls=certificate, password=PASSWORD, wrapped=security == "ssl") as box:
+        notify = Notify(to="me@example.org", smtp=box.address, user="me", password=PASSWORD, security=security)
+        fit(notify)
+        assert box.mails == []
+        assert "CERTIFICATE_VERIFY_FAILED" in notify.unsent[0]
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        fit(notify)
+        assert notify.unsent == []
+        assert len(box.mails) == 1
+        if security == "starttls":
+            assert "got True True" in box.script.stdout
+
+
+def test_a_wrong_password_and_an_unknown_address_are_said_and_no_secret_is(
+    certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    with mailbox(tmp_path / "mails", tls=certificate, password=PASSWORD) as box:
+        wrong = Notify(to="me@example.org", smtp=box.address, user="me", password="hush-hush-hush")
+        fit(wrong)
+        unknown = Notify(to="nobody@example.org", smtp=box.address, user="me", password=PASSWORD)
+        fit(unknown)
+        assert box.mails == []
+    assert "was not sent by mail to me@example.org through 127.0.0.1" in wrong.unsent[0]
+    assert "SMTPAuthenticationError" in wrong.unsent[0]
+    assert "no such user here" in unknown.unsent[0]
+    assert "hush" not in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+def test_secrets_are_in_no_file_of_the_run_and_in_no_repr(web: Web, tmp_path: Path) -> None:
+    def make(password: str) -> Notify:
+        mail: Any = {"to": "me@example.org", "smtp": "127.0.0.1:9", "user": "me", "security": "none"}
+        return Notify(webhook=web.url, password=password, alerts="val/loss > 0.01", **mail)
+
+    notify = make(PASSWORD)
+    fit(notify, Checkpointer("1st"), folder=tmp_path / "run")
+    shown = repr(notify) + notify.state_key + repr(notify.state_dict()) + repr(vars(notify)) + "".join(notify.unsent)
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert any(path.name == "run.json" for path in files)
+    for secret in (PASSWORD, "verysecretverysecret"):
+        assert secret not in shown
+        assert not [path for path in files if secret.encode() in path.read_bytes()]
+    assert make("another").state_key == notify.state_key  # a new password must not lose the state
+
+
+def test_a_mail_draws_nothing_from_the_random_state_that_training_uses() -> None:
+    before = random.getstate()
+    message = Message("end", "title", "text", {}, (("a.png", b"\x89PNG"), ("b.bin", bytes(range(256)))))
+    raw = message.as_mail("a@b.c", ["d@e.f"]).as_bytes()
+    assert random.getstate() == before
+    mail: Any = message_from_bytes(raw, policy=policy.default)
+    assert attachments(mail) == {"a.png": b"\x89PNG", "b.bin": bytes(range(256))}
+
+
+def test_files_that_are_too_large_stay_and_this_is_said(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify_message, "LARGEST", 1_500_000)
+
+    def write(run: Any) -> None:
+        (run.folder / "plots").mkdir()
+        (run.folder / "plots" / "a.png").write_bytes(b"0" * 1_000_000)
+        (run.folder / "plots" / "b.png").write_bytes(b"0" * 1_000_000)
+
+    fit(Notify(webhook=web.url), LambdaCallback(on_train_start=write), folder=tmp_path / "run")
+    (body,) = web.bodies
+    assert body["files"] == ["a.png"]
+    assert "1.0 MB is too large to send: b.png" in body["text"]
+
+
+def test_the_name_of_a_run_cannot_add_a_header() -> None:
+    driven = drive(Notify(webhook="http://127.0.0.1:9"), ["setup"], name="p/x\nBcc: thief@example.org")
+    message = notify_message.compose(driven.run, "end", "has ended", why="", metrics=(), attach=())
+    assert message.as_mail("a@b.c", ["d@e.f"])["Bcc"] is None
+
+
+# -- servers that are no good ------------------------------------------------------------------------
+
+
+def test_a_server_that_hangs_stalls_neither_training_nor_its_end(web: Web, caplog: pytest.LogCaptureFixture) -> None:
+    web.hangs = True  # until this test lets go: if anything waited for an answer, it would not get here
+    notify = Notify(("epoch", "end"), webhook=web.url, timeout=0.2)
+    result = fit(notify, max_duration="5ep")
+    assert result.clock.step == 20
+    assert result.failures == ()
+    assert notify.sent == 0
+    assert len(notify.unsent) == 6
+    assert sum("was not sent by webhook at 127.0.0.1" in record.message for record in caplog.records) == 6
+    assert all(record.levelno == logging.WARNING for record in caplog.records if "Notify" in record.message)
+
+
+def test_a_mail_server_that_accepts_and_says_nothing_is_left() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        notify = Notify(to="me@example.org", smtp=address, timeout=0.2)
+        result = fit(notify)
+    assert result.clock.step == 8
+    assert len(notify.unsent) == 1
+
+
+def test_a_server_that_is_not_there_is_said_once_for_each_message() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    notify = Notify(webhook=f"http://127.0.0.1:{port}", to="me@example.org", smtp=f"127.0.0.1:{port}", security="none")
+    result = fit(notify)
+    assert result.clock.step == 8
+    assert [line.partition(": ")[0] for line in notify.unsent] == [
+        "'zoo/owl has ended' was not sent by webhook at 127.0.0.1",
+        f"'zoo/owl has ended' was not sent by mail to me@example.org through 127.0.0.1:{port}",
+    ]
+    assert all("refused" in line for line in notify.unsent)
+
+
+MESSAGE = Message("end", "title", "text", {})
+
+
+def outbox(url: str, **options: Any) -> Outbox:
+    (transport,) = Notify(webhook=url)._transports
+    return Outbox(transport, **options)
+
+
+def wait_for(condition: Any) -> None:
+    end = monotonic() + WAIT
+    while not condition():
+        assert monotonic() < end
+        threading.Event().wait(0.005)
+
+
+@pytest.mark.parametrize(
+    ("codes", "requests", "sent"),
+    [([503, 429], 3, 1), ([500, 500, 500], 3, 0), ([404], 1, 0), ([401], 1, 0)],
+)
+def test_what_may_pass_is_tried_again_and_what_will_not_is_not(
+    codes: list[int], requests: int, sent: int, web: Web
+) -> None:
+    web.codes = list(codes)
+    box = outbox(web.url, pauses=(0.01, 0.01))
+    box.put(MESSAGE)
+    wait_for(lambda: box.sent or box.unsent)
+    box.close(monotonic() + WAIT)
+    assert (web.requests, box.sent, len(box.unsent)) == (requests, sent, 1 - sent)
+    assert sent or f"HTTP Error {codes[0]}" in box.unsent[0]
+
+
+def test_when_too_many_messages_wait_the_oldest_are_dropped_and_said(web: Web) -> None:
+    web.hangs = True
+    box = outbox(web.url, most=3)
+    box.put(Message("epoch", "first", "", {}))
+    wait_for(lambda: web.requests == 1)
+    for number in range(5):
+        box.put(Message("epoch", f"number {number}", "", {}))
+    assert [line.partition(" was")[0] for line in box.unsent] == ["'number 0'", "'number 1'"]
+    assert "3 messages were waiting already" in box.unsent[0]
+    web.hangs = False
+    web.release.set()
+    box.close(monotonic() + WAIT)
+    assert [body["title"] for body in web.bodies] == ["first", "number 2", "number 3", "number 4"]
+    assert box.sent == 4
+
+
+def test_a_payload_that_fails_is_said_and_the_run_goes_on(web: Web) -> None:
+    notify = Notify(webhook=web.url, payload=lambda message: {"odd": object()})
+    assert fit(notify).clock.step == 8
+    assert "not JSON serializable" in notify.unsent[0]
+
+
+# -- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "say where to"),
+        ({"webhook": "file:///etc/passwd"}, "begins with https://"),
+        ({"webhook": "hooks.example.org"}, "begins with https://"),
+        ({"to": "me@example.org"}, "say through which server"),
+        ({"to": "me", "smtp": "mail.example.org"}, "mail addresses"),
+        ({"to": "me@example.org\nBcc: x@y.z", "smtp": "mail.example.org"}, "mail addresses"),
+        ({"smtp": "mail.example.org"}, "mail addresses"),
+        ({"to": "me@example.org", "smtp": "mail.example.org:many"}, "give 'mail.example.org'"),
+        ({"to": "me@example.org", "smtp": "me:pw@mail.example.org"}, "give 'mail.example.org'"),
+        ({"to": "me@example.org", "smtp": "mail.example.org", "user": "me"}, "give user and password"),
+        ({"to": "me@example.org", "smtp": "mail.example.org", "security": "tls"}, "use one of starttls, ssl, none"),
+        (
+            {"to": "me@example.org", "smtp": "mail.example.org", "user": "m", "password": "p", "security": "none"},
+            "all could read the password",
+        ),
+        ({"webhook": "https://example.org", "on": "start"}, "choose from end, stop, exception, epoch"),
+        ({"webhook": "https://example.org", "timeout": 0}, "seconds"),
+    ],
+)
+def test_wrong_arguments_are_refused_when_it_is_made_without_their_secrets(arguments: Any, message: str) -> None:
+    with pytest.raises(RegistrationError, match=message):
+        Notify(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("security", "smtp", "port"),
+    [("starttls", "mail.example.org", 587), ("ssl", "mail.example.org", 465), ("none", "mail.example.org:2525", 2525)],
+)
+def test_the_port_is_the_usual_one_unless_it_is_given(security: Any, smtp: str, port: int) -> None:
+    notify: Any = Notify(to="me@example.org", smtp=smtp, security=security)
+    assert (notify._transports[0].host, notify._transports[0].port) == ("mail.example.org", port)

@@ -1,0 +1,335 @@
+"""``QuantizationAwareTraining``: what is rounded, when, what is converted, checkpoints, and what each mistake says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import hookline as hl
+from hookline.callbacks import Checkpointer
+from hookline.callbacks.weights import EMA, Pruning, QuantizationAwareTraining
+from hookline.checkpoint import Store
+from hookline.errors import CheckpointMismatchError, DurationError, RegistrationError, SetupError
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, check_callback, tiny_data
+
+pytest.importorskip("torchao")
+LOSS = nn.CrossEntropyLoss()
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def fit(*callbacks: object, model: nn.Module | None = None, val: Any = None, **options: Any) -> Any:
+    """Epochs of four steps."""
+    options = {"max_duration": "3ep", "folder": False, "seed": 0, **options}
+    trainer = Trainer(callbacks=callbacks, **options)
+    return trainer.fit(model or TinyModel(), tiny_data(4), val, loss=LOSS, optimizer=sgd)
+
+
+def rounded(weight: Tensor, bits: int) -> Tensor:
+    """One scale for each output channel, symmetric; the gradient passes where nothing was cut off."""
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    raw = weight.detach()
+    scale = raw.abs().amax(1, keepdim=True) / ((high - low) / 2)
+    steps = (raw * (1.0 / scale.clamp(min=1e-30))).round()  # the largest is half a step out: a tie, to the last bit
+    inside = (steps >= low) & (steps <= high)
+    return steps.clamp(low, high) * scale + (weight - raw) * inside
+
+
+def plain(bits: int, steps: int = 12, start: int = 0) -> nn.Module:
+    """A plain loop that rounds the weights itself."""
+    model = TinyModel()
+    optimizer, data = sgd(model.parameters()), tiny_data(4)
+    for step in range(steps):
+        x, y = data[step % 4]
+        first, second = model.hidden.weight, model.out.weight
+        if step >= start:
+            first, second = rounded(first, bits), rounded(second, bits)
+        hidden = torch.relu(nn.functional.linear(x, first, model.hidden.bias))
+        optimizer.zero_grad()
+        LOSS(nn.functional.linear(hidden, second, model.out.bias), y).backward()
+        optimizer.step()
+    return model
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def same(one: Any, other: Any) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# -- rounding --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_training_rounds_the_weights_and_moves_the_ones_behind_them(bits: int) -> None:
+    result = fit(QuantizationAwareTraining(bits, None, convert=False))
+    expected = plain(bits)
+    for name, value in state(result.model).items():
+        torch.testing.assert_close(value, expected.get_parameter(name), rtol=1e-3, atol=1e-4)
+    assert bits == 8 or not torch.allclose(state(result.model)["out.weight"], fit().model.out.weight, atol=1e-3)
+
+
+def test_rounding_may_begin_later() -> None:
+    result = fit(QuantizationAwareTraining(2, None, convert=False, start="2ep"))
+    for name, value in state(result.model).items():
+        torch.testing.assert_close(value, plain(2, start=8).get_parameter(name), rtol=1e-3, atol=1e-4)
+    until = fit(QuantizationAwareTraining(2, None, convert=False, start="2ep"), max_duration="8st")
+    assert same(state(until.model), state(fit(max_duration="8st").model))  # not a bit differs before
+
+
+def test_activations_are_rounded_unless_they_are_not_to_be() -> None:
+    x = tiny_data(1)[0][0]
+    for bits in (8, None):
+        fitted = fit(QuantizationAwareTraining(8, bits, convert=False), model=TinyModel(), max_duration="1st").model
+        layer = fitted.hidden
+        assert (layer.activation_fake_quantizer is None) == (bits is None)
+        with torch.no_grad():
+            exact = nn.functional.linear(x, rounded(layer.weight, 8), layer.bias)
+        assert torch.allclose(layer(x), exact, atol=1e-6) == (bits is None)
+        assert torch.allclose(layer(x), exact, atol=0.05)
+
+
+def test_only_the_named_layers_are_rounded() -> None:
+    qat = QuantizationAwareTraining(modules="hid*")
+    result = fit(qat, max_duration="1st")
+    assert qat.layers == ["hidden"]
+    assert type(result.model.out) is nn.Linear
+    assert type(result.model.out.weight.data) is Tensor
+    assert type(result.model.hidden.weight.data) is not Tensor
+
+
+def test_names_weights_modes_and_hooks_of_the_layers_stay() -> None:
+    model, calls = TinyModel(), []
+    model.out.register_forward_hook(lambda *_: calls.append(1))
+    model.hidden.eval()
+    before = dict(model.named_parameters())
+    qat = QuantizationAwareTraining(convert=False)
+    result = fit(qat, model=model, max_duration="2st")
+    assert all(parameter is before[name] for name, parameter in result.model.named_parameters())
+    assert len(calls) == 2
+    assert not model.hidden.training
+    assert model.out.training
+
+
+def test_a_layer_that_is_used_twice_stays_one() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.again = self.first
+            self.out = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.again(self.first(x)))
+
+    for convert in (False, True):
+        model = fit(QuantizationAwareTraining(convert=convert), model=Twice(), max_duration="2st").model
+        assert model.first is model.again
+        assert type(model.first).__name__ == ("Linear" if convert else "FakeQuantizedLinear")
+
+
+def test_random_numbers_are_drawn_as_without_it() -> None:
+    with_it, without = (
+        fit(*callbacks, model=TinyModel(dropout=0.5), max_duration="6st")
+        for callbacks in ([QuantizationAwareTraining(start="9st", convert=False)], [])
+    )
+    assert same(state(with_it.model), state(without.model))
+
+
+# -- converting ------------------------------------------------------------------------------------------
+
+
+def test_the_converted_model_gives_what_the_last_evaluation_gave() -> None:
+    val = tiny_data(1, seed=5)
+    result = fit(QuantizationAwareTraining(4), val=val)
+    weight: Any = result.model.out.weight.data
+    assert type(weight).__name__ == "IntxUnpackedToInt8Tensor"
+    assert weight.qdata.dtype is torch.int8
+    assert int(weight.qdata.abs().max()) <= 8  # whole numbers of four bits
+    x, y = val[0]
+    with torch.no_grad():
+        assert LOSS(result.model(x), y).item() == pytest.approx(result.history["val/loss"][-1], rel=1e-5)
+
+
+def test_after_an_error_it_is_not_converted_and_a_second_fit_goes_on() -> None:
+    class Fails(hl.Callback):
+        fails = True
+
+        def on_train_step_end(self, run: Any) -> None:
+            if run.clock.step == 5 and self.fails:
+                self.fails = False
+                raise ValueError("planted")
+
+    model = TinyModel()
+    trainer = Trainer(callbacks=[QuantizationAwareTraining(), Fails()], max_duration="3ep", folder=False)
+    with pytest.raises(ValueError, match="planted"):
+        trainer.fit(model, tiny_data(4), loss=LOSS, optimizer=sgd)
+    assert type(model.out).__name__ == "FakeQuantizedLinear"
+    trainer.fit(model, tiny_data(4), loss=LOSS, optimizer=sgd)
+    assert type(model.out.weight.data) is not Tensor
+
+
+def test_a_second_fit_goes_on_from_the_weights_in_full_precision() -> None:
+    model = TinyModel()
+    trainer = Trainer(callbacks=[QuantizationAwareTraining(4)], max_duration="2ep", folder=False)
+    trainer.fit(model, tiny_data(4), loss=LOSS, optimizer=sgd)
+    trainer.evaluate(model, tiny_data(1))
+    trainer.predict(model, tiny_data(1))
+    trainer.fit(model, tiny_data(4), loss=LOSS, optimizer=sgd, extend="1ep")
+    x, straight = tiny_data(1)[0][0], fit(QuantizationAwareTraining(4)).model
+    with torch.no_grad():
+        assert torch.equal(model(x), straight(x))
+
+
+def test_a_configuration_of_torchao_may_be_given() -> None:
+    from torchao.quantization import IntxWeightOnlyConfig, PerGroup
+
+    config = IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(4))
+    by_config = fit(QuantizationAwareTraining(config=config), max_duration="4st").model
+    by_words = fit(QuantizationAwareTraining(4, None, group_size=4), max_duration="4st").model
+    x = tiny_data(1)[0][0]
+    with torch.no_grad():
+        assert torch.equal(by_config(x), by_words(x))
+
+
+# -- checkpoints, and with others ------------------------------------------------------------------------
+
+
+class KilledError(Exception):
+    pass
+
+
+class Kill(hl.Callback):
+    """Ends a run at a step, before it is saved."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_settled(self, run: Any) -> None:
+        if run.clock.step == self.step:
+            raise KilledError
+
+
+@pytest.mark.parametrize("stop", [3, 9])
+def test_a_resume_is_exact(tmp_path: Path, stop: int) -> None:
+    def make() -> QuantizationAwareTraining:
+        return QuantizationAwareTraining(4, start="5st", convert=False)
+
+    straight = fit(make(), model=TinyModel(dropout=0.2), val=tiny_data(1))
+    common: dict[str, Any] = {"folder": tmp_path, "resume": "auto", "val": tiny_data(1)}
+    with pytest.raises(KilledError):
+        fit(make(), Checkpointer("1st"), Kill(stop), model=TinyModel(dropout=0.2), **common)
+    result = fit(make(), Checkpointer("1st"), model=TinyModel(dropout=0.2, seed=8), **common)
+    assert same(state(result.model), state(straight.model))
+    assert result.history["val/loss"] == straight.history["val/loss"]
+
+
+def test_checkpoints_hold_the_weights_in_full_precision_under_their_names(tmp_path: Path) -> None:
+    fit(QuantizationAwareTraining(4), Checkpointer(), folder=tmp_path)
+    weights = load_file(Store(tmp_path / "checkpoints").latest().path / "model.safetensors")  # type: ignore[union-attr]
+    TinyModel().load_state_dict(weights)
+    assert same(weights, state(fit(QuantizationAwareTraining(4, convert=False)).model))
+
+
+def test_a_finished_run_that_is_asked_for_again_gives_the_converted_model(tmp_path: Path) -> None:
+    x = tiny_data(1)[0][0]
+    first = fit(QuantizationAwareTraining(4), Checkpointer(), folder=tmp_path).model
+    again = fit(QuantizationAwareTraining(4), Checkpointer(), folder=tmp_path, resume="auto", model=TinyModel(seed=5))
+    with torch.no_grad():
+        assert torch.equal(first(x), again.model(x))
+
+
+def test_a_resume_with_other_layers_is_refused(tmp_path: Path) -> None:
+    class Named(QuantizationAwareTraining):
+        """The same identity, whatever its layers."""
+
+        state_key = "Named"  # type: ignore[assignment]
+
+    fit(Named(), Checkpointer(), folder=tmp_path, max_duration="2st")
+    with pytest.raises(CheckpointMismatchError, match=r"fake quantization in other layers \(out\)"):
+        fit(Named(modules="hidden"), Checkpointer(), folder=tmp_path, resume="auto", max_duration="4st")
+
+
+def test_the_average_is_what_is_quantized_and_zeros_stay_zeros() -> None:
+    model = TinyModel()
+    trainer = Trainer(
+        callbacks=[QuantizationAwareTraining(4, None), EMA(0.9), Pruning(amount=0.5)], max_duration="2ep", folder=False
+    )
+    trainer.fit(model, tiny_data(4), tiny_data(1), loss=LOSS, optimizer=sgd)
+    quantized: Any = model.out.weight.data
+    trainer.fit(model, tiny_data(4), tiny_data(1), loss=LOSS, optimizer=sgd, extend="1ep")
+    ema = trainer._loop.run.callbacks["EMA"]  # type: ignore[union-attr]
+    pruning = trainer._loop.run.callbacks["Pruning"]  # type: ignore[union-attr]
+    assert type(quantized) is not Tensor
+    found, average = model.out.weight.data.dequantize(), ema.weights["out.weight"]
+    scale = average.abs().amax(1, keepdim=True) / 7.5
+    torch.testing.assert_close(model.out.weight.data.scale.flatten(), scale.flatten())
+    assert bool(((found - average).abs() <= 0.5001 * scale).all())
+    assert not found[~pruning.masks["out.weight"]].any()
+
+
+# -- mistakes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weight_bits": 1}, r"weight_bits=1\): give 2 to 8"),
+        ({"weight_bits": 16}, r"weight_bits=16\): give 2 to 8"),
+        ({"activation_bits": 4}, r"activation_bits=4\): give 8, or None"),
+        ({"group_size": 0}, r"group_size=0\): give 1 or more"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RegistrationError, match=message):
+        QuantizationAwareTraining(**options)
+
+
+def test_a_start_that_is_no_duration_is_refused() -> None:
+    with pytest.raises(DurationError):
+        QuantizationAwareTraining(start="later")
+
+
+def test_a_name_that_matches_nothing_is_an_error_before_the_first_step() -> None:
+    with pytest.raises(SetupError, match="'hiden' matches nothing; did you mean 'hidden'"):
+        fit(QuantizationAwareTraining(modules=["hiden"]))
+
+
+def test_a_group_that_does_not_fit_is_an_error_that_names_the_layer() -> None:
+    with pytest.raises(
+        SetupError, match=r"QuantizationAwareTraining: hidden \(Linear.*cannot be quantized: in_features"
+    ):
+        fit(QuantizationAwareTraining(group_size=3))
+
+
+def test_a_model_without_linear_layers_inside_is_an_error() -> None:
+    with pytest.raises(SetupError, match=r"no nn\.Linear inside the model"):
+        fit(QuantizationAwareTraining(), model=nn.Linear(4, 3))
+
+
+def test_a_model_that_is_quantized_already_is_an_error() -> None:
+    model = fit(QuantizationAwareTraining(), max_duration="1st").model
+    with pytest.raises(SetupError, match="hidden is quantized already"):
+        fit(QuantizationAwareTraining(), model=model)
+
+
+def test_without_torchao_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    with pytest.raises(SetupError, match=r"needs torchao: pip install 'hookline\[quantize\]'"):
+        fit(QuantizationAwareTraining())
+
+
+def test_it_keeps_the_contract() -> None:
+    check_callback(QuantizationAwareTraining, skip=("resume",))  # it compares bits, which quantized tensors do not show
+    check_callback(lambda: QuantizationAwareTraining(4, None, start="2st", convert=False))
