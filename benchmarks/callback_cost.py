@@ -37,7 +37,7 @@ ARGUMENTS: dict[str, Callable[[str], Any]] = {
     "Freeze": lambda folder: hl.Freeze("0*"),
     "GradientClip": lambda folder: hl.GradientClip(1.0),
     "LimitBatches": lambda folder: hl.LimitBatches(train=10_000),
-    "MLPerfLog": lambda folder: hl.MLPerfLog("mine", organization="me", target=1.0),
+    "MLPerfLog": lambda folder: hl.MLPerfLog("mine", organization="me", monitor="val/loss", target=0.0),
     "Metrics": lambda folder: hl.Metrics({"hits": _hits}, stages=("train",)),
     "Notify": lambda folder: hl.Notify(webhook="http://127.0.0.1:9/"),
     "RenameMetric": lambda folder: hl.RenameMetric({"train/loss": "train/nll"}),

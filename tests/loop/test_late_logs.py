@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from hookline.callbacks import Checkpointer
 from hookline.errors import HooklineWarning
 from hookline.events import Callback
 from hookline.loop import Loop, Trainer
@@ -103,3 +104,33 @@ def test_a_row_with_a_step_of_its_own_that_exists_by_then_is_left_out(tmp_path: 
         trainer.fit(TinyModel(), tiny_data(batches=4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     found = Counter(row["step"] for row in rows(tmp_path / "run") if row["name"] == "train/x")
     assert max(found.values()) == 1
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_loss_of_a_skipped_step_is_in_no_mean(accumulate: int, tmp_path: Path) -> None:
+    """One batch of NaN that is skipped would make the whole interval NaN."""
+    data = list(tiny_data(batches=4))
+    data[1] = (data[1][0] * float("nan"), data[1][1])
+
+    class Skip(Callback):
+        def on_gradients_ready(self, run: Any) -> None:
+            if bool(torch.isnan(next(run.model.parameters()).grad).any()):
+                run.skip_step()
+
+    trainer = Trainer(max_duration="1ep", folder=tmp_path / "run", accumulate=accumulate, callbacks=[Skip()])
+    trainer.fit(TinyModel(), data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    losses = {row["name"]: row["value"] for row in rows(tmp_path / "run") if row["name"].startswith("train/loss")}
+    assert set(losses) == {"train/loss", "train/loss_epoch"}
+    assert all(0 < value < 10 for value in losses.values())
+
+
+def test_a_run_with_lbfgs_resumes(tmp_path: Path) -> None:
+    def fit(folder: str, **options: Any) -> Any:
+        callbacks = [Checkpointer(every="1st", keep_last=None)]
+        trainer = Trainer(max_duration="4st", folder=tmp_path / folder, callbacks=callbacks, **options)
+        return trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.LBFGS)
+
+    whole = fit("one")
+    again = fit("two", resume=tmp_path / "one" / "checkpoints" / "step-00000002")
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], weight), name

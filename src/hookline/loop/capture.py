@@ -141,12 +141,14 @@ def _load_named(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) ->
             f"make the same ones as before"
         )
     for name, value in here.items():
+        # Before it is loaded: torch adds defaults then that not every optimizer has in its groups, such as LBFGS.
+        needed = list(value.defaults)
         try:
             value.load_state_dict(saved[name])
         except (ValueError, KeyError) as error:
             raise CheckpointMismatchError(f"{what}/{name} does not fit the checkpoint: {error}") from error
         # Torch takes the state of another kind of optimizer without a word, and fails at the first step.
-        if lacking := [key for key in value.defaults if any(key not in group for group in value.param_groups)]:
+        if lacking := [key for key in needed if any(key not in group for group in value.param_groups)]:
             raise CheckpointMismatchError(
                 f"{what}/{name} does not fit the checkpoint: that of the checkpoint has no {', '.join(lacking)}, which "
                 f"{type(value).__name__} needs; make one of the same kind as before"

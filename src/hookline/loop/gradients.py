@@ -47,11 +47,24 @@ def no_backward(where: str) -> LossError:
     )
 
 
-def two_weights(one: float, other: float, where: str) -> LossError:
-    return LossError(
-        f"two losses of one batch with the weights {one:g} and {other:g}, at {where}: "
-        f"give both the same weight, or add the losses up before backward"
-    )
+def count_weight(
+    name: str,
+    batch: int,
+    weight: Any,
+    touched: dict[str, Any],
+    weighed: dict[str, tuple[int, Any]],
+    where: Callable[[], str],
+) -> None:
+    """A batch counts once: a second loss of it must have the same weight, or no division could be right."""
+    last, counted = weighed.get(name, (0, None))
+    if last != batch:
+        weighed[name] = (batch, weight)
+        touched[name] = touched.get(name, 0) + weight
+    elif float(counted) != float(weight):
+        raise LossError(
+            f"two losses of one batch with the weights {float(counted):g} and {float(weight):g}, at {where()}: "
+            f"give both the same weight, or add the losses up before backward"
+        )
 
 
 def raise_explained(loss: Any, where: str, error: Exception) -> NoReturn:

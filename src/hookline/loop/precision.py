@@ -73,10 +73,13 @@ class Precision:
             self.scaler.step(optimizer)
         torch.clear_autocast_cache()
 
-    def end_window(self) -> None:
-        """One scale for all optimizers of a window; it may change after it."""
+    def end_window(self, *, skipped: bool = False) -> None:
+        """One scale for all optimizers of a window; it may change after it, but not by one that was skipped."""
         self._unit = None
-        if self._unscaled:
+        if self._unscaled and skipped and self.scaler is not None:
+            self._unscaled.clear()
+            self.scaler.update(self.scaler.get_scale())
+        elif self._unscaled:
             self._update_scale()
 
     def _update_scale(self) -> None:

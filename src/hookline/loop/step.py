@@ -11,7 +11,7 @@ import torch
 
 from hookline.errors import ScopeError, SetupError
 from hookline.loop.course import Course
-from hookline.loop.gradients import check_weight, no_backward, raise_explained, two_weights
+from hookline.loop.gradients import check_weight, count_weight, no_backward, raise_explained
 from hookline.loop.handles import Handles
 from hookline.loop.optimizers import name_of
 from hookline.loop.schedulers import of_optimizer
@@ -108,7 +108,7 @@ class Steps:
             if self._plain:
                 self._touched[name] = 1
             else:
-                self._count_weight(name, part)
+                count_weight(name, self._window, part, self._touched, self._weighed, self.session.where)
         return None
 
     def open_batch(self) -> None:
@@ -144,6 +144,7 @@ class Steps:
         """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
         clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
         if requests.skip is not None:
+            self._forget_losses()
             touched.update({name: 1 for name in self._names if name not in self._driven})
         elif not touched and not self._driven:
             raise no_backward(self.session.where())
@@ -156,7 +157,7 @@ class Steps:
         if not self._plain:
             self._weighed.clear()
         if self._scaled:
-            self.precision.end_window()
+            self.precision.end_window(skipped=requests.skip is not None)
         moved, self._window = self._moved, 0
         self._moved = requests.can_skip = False
         self._driven.clear()
@@ -258,15 +259,6 @@ class Steps:
         finally:
             self._autocast = True
 
-    def _count_weight(self, name: str, weight: Any) -> None:
-        """A batch counts once: a second loss of it must have the same weight, or no division could be right."""
-        batch, counted = self._weighed.get(name, (0, None))
-        if batch != self._window:
-            self._weighed[name] = (self._window, weight)
-            self._touched[name] = self._touched.get(name, 0) + weight
-        elif float(counted) != float(weight):
-            raise two_weights(float(counted), float(weight), self.session.where())
-
     def _drop_window(self) -> None:
         """Leave a half-filled window: no clock, no gradients."""
         mark = self._batch_mark if self._step_mark is None else self._step_mark
@@ -284,13 +276,16 @@ class Steps:
         for counted in (self._driven, self._touched, self._weighed):
             counted.clear()
 
-    def _turn_back(self) -> None:
-        """The clock and the losses forget a window that is dropped, so that another fit trains on its batches."""
-        clock = self.clock
+    def _forget_losses(self) -> None:
         weighed = max((batch for batch, _ in self._weighed.values()), default=0)
         losses = int(bool(self._touched)) if self._plain else weighed
         if losses and self._losses is not None:
             del self._losses.values[-losses:], self._losses.weights[-losses:]
+
+    def _turn_back(self) -> None:
+        """The clock and the losses forget a window that is dropped, so that another fit trains on its batches."""
+        clock = self.clock
+        self._forget_losses()
         if self._window_start is not None:
             clock.batch, clock.sample, clock.token = self._window_start
         elif not self._batch_open:

@@ -208,7 +208,6 @@ def test_with_several_optimizers_each_keeps_its_last_finite_update() -> None:
     assert torch.isfinite(task.one.weight).all()
 
 
-@pytest.mark.xfail(strict=True, reason="no state of LBFGS can be loaded: the loop takes it for another optimizer's")
 def test_an_optimizer_with_a_closure_goes_back_to_before_its_step() -> None:
     """It moves the weights several times before it sees that the loss is not finite."""
 
