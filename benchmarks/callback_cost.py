@@ -8,7 +8,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import torch
@@ -135,7 +137,8 @@ def _fit(problem: Problem, steps: int, callbacks: list[Any], folder: str, log_ev
     model, optimizer = problem.make()
     batches = [problem.batches[index % len(problem.batches)] for index in range(steps)]
     trainer = Trainer(max_duration="1ep", folder=f"{folder}/run", log_every=log_every, callbacks=callbacks)
-    trainer.fit(model, batches, batches[:1], loss=problem.loss, optimizer=optimizer)
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # some print
+        trainer.fit(model, batches, batches[:1], loss=problem.loss, optimizer=optimizer)
     return trainer._loop
 
 

@@ -67,8 +67,8 @@ WAYS: dict[str, tuple[Make, ...]] = {
         lambda cls: cls(0, backbone="*hidden", lambda_func=3.0, should_align=False, train_bn=False, verbose=True),
     ),
     "LRFinder": (
-        lambda cls: cls(num_training_steps=10, plot=False),
-        lambda cls: cls(1e-4, 1.0, num_training_steps=10, mode="linear", apply=True, plot=False),
+        lambda cls: cls(num_training_steps=20, plot=False),
+        lambda cls: cls(1e-4, 1.0, num_training_steps=20, mode="linear", apply=True, plot=False),
     ),
     "BatchSizeFinder": (lambda cls: cls(make_loader=_sized, max_val=8, apply=True, plot=False),),
     "SaveBest": (lambda cls: cls(), lambda cls: cls("train/loss", load_best=False, min_delta=0.1)),
@@ -132,7 +132,7 @@ WAYS: dict[str, tuple[Make, ...]] = {
     ),
     "HistoryPlot": (
         lambda cls: cls(),
-        lambda cls: cls("loss", every="2st", formats=("png", "pdf"), log_y=True, log=False),
+        lambda cls: cls("loss", every="5st", formats=("png", "pdf"), log_y=True, log=False),
     ),
     "ImageSamples": (
         lambda cls: cls(inputs=_squares),

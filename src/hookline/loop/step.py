@@ -143,13 +143,15 @@ class Steps:
     def _complete_window(self) -> bool:
         """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
         clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
-        if requests.skip is not None:
+        if skipped := requests.skip is not None:
             self._forget_losses()
             touched.update({name: 1 for name in self._names if name not in self._driven})
         elif not touched and not self._driven:
             raise no_backward(self.session.where())
         for name in touched:
             self._update(name)
+        if requests.skip is not None and not skipped:  # a callback has looked at the gradients
+            self._forget_losses()
         for name, moved in self._driven.items():
             if moved:
                 self._move_schedulers(name)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch import nn
 
 GRACE = 5.0
@@ -133,6 +134,8 @@ def random_states() -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """A value in a form that can be compared: tensors by their bits, unknown objects by their kind only."""
+    if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):  # such as a quantized weight
+        return [type(value).__qualname__, *(plain(getattr(value, name)) for name in value.__tensor_flatten__()[0])]
     if isinstance(value, torch.Tensor):
         held = value.detach().cpu().contiguous()
         return ("tensor", str(value.dtype), tuple(value.shape), held.reshape(-1).view(torch.uint8).numpy().tobytes())
