@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 GRACE = 5.0
 """Seconds that a thread or a process is given to end, once the run is over."""
