@@ -324,12 +324,12 @@ def test_a_stream_without_an_end_is_passed_over_as_far_as_it_was_trained_on() ->
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_fit_that_goes_on_inside_an_epoch_sees_the_same_data(workers: int) -> None:
-    """The pass has an iterator of its own, also when the workers of the loader are kept."""
+    """The pass has an iterator of its own."""
     xs = torch.cat([x for x, _ in tiny_data(4)])
     ys = torch.cat([y for _, y in tiny_data(4)])
 
     def run(*callbacks: object) -> dict[str, Tensor]:
-        loader = DataLoader(TensorDataset(xs, ys), 8, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+        loader = DataLoader(TensorDataset(xs, ys), 8, shuffle=True, num_workers=workers)
         trainer = Trainer(callbacks=callbacks, max_duration="6st", folder=False, seed=0)
         model = Norm(dropout=0.3)
         trainer.fit(model, loader, loss=LOSS, optimizer=sgd)
