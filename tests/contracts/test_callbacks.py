@@ -82,6 +82,13 @@ WAYS: dict[str, tuple[Make, ...]] = {
         lambda cls: cls("memory://contract"),
         lambda cls: cls("memory://contract", files="metrics.jsonl", every="1st", wait=5.0),
     ),
+    "EMA": (lambda cls: cls(), lambda cls: cls(0.9, start="3st", every="2st", warmup=True, apply_at_end=False)),
+    "SWA": (lambda cls: cls(), lambda cls: cls(0.05, start="3st", every="2st", annealing="4st", evaluate=False)),
+    "Pruning": (
+        lambda cls: cls(),
+        lambda cls: cls("ln_structured", 0.25, every="3st", lottery_ticket="1st", of="all"),
+    ),
+    "QuantizationAwareTraining": (lambda cls: cls(), lambda cls: cls(4, None, start="2st", convert=False)),
     "GradientClip": (lambda cls: cls(1.0), lambda cls: cls({"SGD": 0.1}, norm_type=1.0)),
     "GradientMonitor": (lambda cls: cls(), lambda cls: cls("2st", weights=True, updates=True, histograms=True)),
     "GradientPlot": (lambda cls: cls("4st", layers="*out"),),

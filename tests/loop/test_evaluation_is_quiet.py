@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import hookline as hl
 from hookline.errors import MetricError, SetupError
 from hookline.loop import Loop, Task, Trainer
-from hookline.testing import TinyModel, tiny_data
+from hookline.testing import TinyModel, run_script, tiny_data
 
 Action = Callable[[Any], object]
 
@@ -609,3 +609,30 @@ def test_a_monitor_of_training_is_checked_at_the_first_interval() -> None:
 def test_a_monitor_of_training_that_is_there_is_accepted(monitor: str) -> None:
     trainer = Trainer(callbacks=[hl.EarlyStopping(monitor)], max_duration="2ep", folder=False)
     assert trainer.fit(NetTask(), tiny_data(2)).clock.epoch == 2
+
+
+ANSWER_ON_WORKERS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hookline as hl
+from hookline.loop import Trainer
+from hookline.testing import TinyModel
+
+if __name__ == "__main__":
+    asks = hl.on("train_end")(lambda run: print(sorted(run.evaluate("train"))))
+    data = TensorDataset(torch.randn(64, 4), torch.randint(0, 3, (64,)))
+    loader = DataLoader(data, 8, shuffle=True, num_workers=2, persistent_workers=True)
+    trainer, model, loss = Trainer(callbacks=[asks], max_duration="6st", folder=False), TinyModel(), nn.CrossEntropyLoss()
+    trainer.fit(model, loader, loss=loss, optimizer=torch.optim.SGD)
+    trainer.fit(model, loader, loss=loss, optimizer=torch.optim.SGD, extend="5st")
+    print("done")
+"""
+
+
+def test_a_process_ends_after_an_answer_on_a_loader_whose_workers_persist() -> None:
+    """The workers of the second iterator were left behind, and Python waited for them at its exit."""
+    done = run_script(ANSWER_ON_WORKERS)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == ["['train/loss']", "['train/loss']", "done"]

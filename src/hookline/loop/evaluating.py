@@ -204,7 +204,8 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     with ignoring_workers(loader):
         iterator, position = iter(loader), 0
     workers = Workers()
-    if not getattr(loader, "persistent_workers", False):
+    second = loop.line.hooks is loop.line.silent and loader is loop.state.loaders.get("train")  # see second_iterator
+    if second or not getattr(loader, "persistent_workers", False):
         workers.watch(iterator)  # one that never returns ignores torch's SIGTERM, and torch waits for it for ever
     try:
         while position < last:

@@ -172,8 +172,8 @@ def test_of_a_layer_that_is_called_twice_the_first_call_is_taken() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"layers": "encodr"}, "ActivationMonitor(layers)='encodr' means nothing in this model; the nearest: encoder"),
-        ({"ignore": "Dropot"}, "ActivationMonitor(ignore)='Dropot' means nothing in this model; the nearest: Dropout"),
+        ({"layers": "encodr"}, "ActivationMonitor(layers='encodr'): the model has no such layer; the nearest: encoder"),
+        ({"ignore": "Dropot"}, "ActivationMonitor(ignore='Dropot'): the model has no such layer; the nearest: Dropout"),
     ],
 )
 def test_a_name_that_is_not_there_is_an_error_with_the_nearest(arguments: Any, message: str) -> None:

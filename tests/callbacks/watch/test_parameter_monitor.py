@@ -143,7 +143,7 @@ def test_a_signal_at_the_edge_of_an_epoch_gives_its_step_no_second_row(tmp_path:
 def test_a_name_that_means_no_parameter_is_an_error_with_the_nearest() -> None:
     (failure,) = fit(ParameterMonitor(layers="hiden")).failures
     assert isinstance(failure.error, SetupError)
-    assert "ParameterMonitor(layers)='hiden' means nothing in this model; the nearest: hidden" in str(failure)
+    assert "ParameterMonitor(layers='hiden'): the model has no such layer; the nearest: hidden" in str(failure)
 
 
 @pytest.mark.parametrize(

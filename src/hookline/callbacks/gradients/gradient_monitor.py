@@ -12,8 +12,8 @@ from hookline.callbacks.gradients.layers import (
     Layers,
     by_layer,
     check_layers,
+    chosen_by,
     norms,
-    patterns_of,
     values_of,
     with_gradients,
 )
@@ -69,7 +69,7 @@ class GradientMonitor(Callback):
         histograms: bool = False,
     ) -> None:
         self._sampling = Sampling(every)
-        self._patterns = patterns_of(layers, "GradientMonitor")
+        self._patterns = chosen_by(layers, "GradientMonitor")
         self.every = self._sampling.every
         self.layers = layers
         self.weights = weights

@@ -14,7 +14,7 @@ from hookline.callbacks.gradients.layers import (
     Layers,
     by_layer,
     check_layers,
-    patterns_of,
+    chosen_by,
     values_of,
     with_gradients,
 )
@@ -82,7 +82,7 @@ class GradientPlot(Callback):
         if layers is False:
             raise RegistrationError("GradientPlot(layers=False): there would be nothing to draw; give True or names")
         self._sampling = Sampling(every)
-        self._patterns = patterns_of(layers, "GradientPlot")
+        self._patterns = chosen_by(layers, "GradientPlot")
         self.every = self._sampling.every
         self.layers = layers
         self.dirpath = None if dirpath is None else Path(dirpath)

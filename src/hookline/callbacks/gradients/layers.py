@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 
-from hookline.errors import RegistrationError, SetupError
+from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
 
 Layers = bool | str | Sequence[str]
 REST = ""
@@ -17,27 +15,14 @@ REST = ""
 LOW = (torch.float16, torch.bfloat16)
 
 
-def patterns_of(layers: Layers, who: str) -> tuple[str, ...] | None:
+def chosen_by(layers: Layers, who: str) -> tuple[str, ...] | None:
     """``None`` for all layers, nothing for none; else names, each with all that is inside it, or patterns."""
-    if isinstance(layers, bool):
-        return None if layers else ()
-    found = (layers,) if isinstance(layers, str) else tuple(layers)
-    if not all(isinstance(pattern, str) and pattern for pattern in found):
-        raise RegistrationError(f"{who}(layers={layers!r}): give True, False, or names such as 'encoder' or '*.attn'")
-    return found
+    return () if layers is False else patterns_of(layers, who)
 
 
 def check_layers(model: nn.Module, patterns: Sequence[str] | None, who: str) -> None:
     """Each pattern means at least one layer that has parameters."""
-    names = list(dict.fromkeys(layer_names(model).values()))
-    for pattern in patterns or ():
-        if not any(is_chosen(name, (pattern,)) for name in names):
-            known = names + [name.rpartition(".")[0] for name in names if "." in name]
-            close = get_close_matches(pattern, known, n=3, cutoff=0.4) or names[:5]
-            raise SetupError(
-                f"{who}(layers={pattern!r}): the model has no such layer with parameters; the nearest: "
-                f"{', '.join(close) or 'none, it has no parameters'}"
-            )
+    check_patterns(patterns, list(dict.fromkeys(layer_names(model).values())), who)
 
 
 def layer_names(model: nn.Module) -> dict[int, str]:
@@ -50,24 +35,13 @@ def layer_names(model: nn.Module) -> dict[int, str]:
     return found
 
 
-def is_chosen(name: str, patterns: Sequence[str] | None) -> bool:
-    """Whether a layer is meant.
-
-    >>> is_chosen("encoder.0.attn", ["encoder"]), is_chosen("encoder.0.attn", ["*.attn"]), is_chosen("head", [])
-    (True, True, False)
-    """
-    if patterns is None:
-        return True
-    return any(fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in patterns)
-
-
 def by_layer(parameters: Iterable[Tensor], model: nn.Module, patterns: Sequence[str] | None) -> dict[str, list[Tensor]]:
     """The parameters of each layer that was chosen; the others under ``REST``."""
     names = layer_names(model)
     found: dict[str, list[Tensor]] = {}
     for parameter in parameters:
         name = names.get(id(parameter), REST)
-        found.setdefault(name if name and is_chosen(name, patterns) else REST, []).append(parameter)
+        found.setdefault(name if name and is_meant(name, patterns) else REST, []).append(parameter)
     return found
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from hookline.callbacks.ending import is_complete
 from hookline.callbacks.saving.atomic_file import replacing_with_others
 from hookline.callbacks.saving.best_so_far import BestSoFar
-from hookline.callbacks.saving.ending import is_complete
 from hookline.callbacks.saving.export_check import export
 from hookline.callbacks.saving.export_formats import FORMATS, Call, check_installed
 from hookline.callbacks.saving.run_paths import check_writable, place

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from hookline.callbacks.ending import is_complete
 from hookline.callbacks.saving.atomic_file import write_parts
 from hookline.callbacks.saving.batch_parts import labels_of, leaves, together
-from hookline.callbacks.saving.ending import is_complete
 from hookline.callbacks.saving.run_paths import check_writable, place
 from hookline.callbacks.saving.source_snapshot import check_paths, packed, script
 from hookline.callbacks.saving.weights_file import copy_of, write_weights

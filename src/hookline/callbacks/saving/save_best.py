@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
+from hookline.callbacks.ending import has_returned
 from hookline.callbacks.saving.best_so_far import BestSoFar
-from hookline.callbacks.saving.ending import has_returned
 from hookline.callbacks.saving.run_paths import check_writable, place
 from hookline.callbacks.saving.weights_file import copy_of, load_into, write_weights
 from hookline.errors import RegistrationError
@@ -53,7 +53,7 @@ class SaveBest(Callback):
     True 12
     """
 
-    after = ("EMA", "SWA", "EarlyStopping", "LoadWeights", "Pruning", "QuantizationAwareTraining")
+    after = ("EMA", "SWA", "EarlyStopping", "LoadWeights", "Pruning")
     """Of all that put weights into the model at the end, this one is the last."""
 
     def __init__(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
+from hookline.callbacks.sampled_steps import SampledSteps
 from hookline.callbacks.watch.activation_statistics import STATISTICS, measure
 from hookline.callbacks.watch.model_calls import tensors
-from hookline.callbacks.watch.name_patterns import check_patterns, is_meant, patterns_of
-from hookline.callbacks.watch.sampled_steps import SampledSteps
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 
@@ -67,11 +67,11 @@ class ActivationMonitor(Callback):
     ) -> None:
         self._steps = SampledSteps(every)
         self.every = self._steps.every
-        self._patterns = patterns_of(layers, "ActivationMonitor(layers)")
+        self._patterns = patterns_of(layers, "ActivationMonitor")
         given = (ignore,) if isinstance(ignore, str | type) else tuple(ignore)
         self._ignored_types = tuple(item for item in given if isinstance(item, type))
         names = [item for item in given if not isinstance(item, type)]
-        self._ignored = patterns_of(names, "ActivationMonitor(ignore)") if names else ()
+        self._ignored = patterns_of(names, "ActivationMonitor", "ignore") if names else ()
         self.statistics = (statistics,) if isinstance(statistics, str) else tuple(statistics)
         if not self.statistics or not set(self.statistics) <= set(STATISTICS):
             raise RegistrationError(
@@ -89,9 +89,9 @@ class ActivationMonitor(Callback):
         self._said = False
         self._steps.begin(run)
         names = [name or "model" for name, _ in run.model.named_modules()]
-        check_patterns(self._patterns, names, "ActivationMonitor(layers)")
+        check_patterns(self._patterns, names, "ActivationMonitor")
         kinds = [type(part).__name__ for part in run.model.modules()]
-        check_patterns(self._ignored, [*names, *kinds], "ActivationMonitor(ignore)")
+        check_patterns(self._ignored, [*names, *kinds], "ActivationMonitor", "ignore")
 
     def on_train_step_start(self, run: Run) -> None:
         if self._detach:  # the step before had no end: it was skipped

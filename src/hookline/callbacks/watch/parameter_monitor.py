@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
 from hookline.callbacks.watch.interval import Interval
-from hookline.callbacks.watch.name_patterns import check_patterns, is_meant, patterns_of
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
@@ -62,7 +62,7 @@ class ParameterMonitor(Callback):
         histograms: bool = False,
     ) -> None:
         self.every = None if every is None else Duration.parse(every)
-        self._patterns = patterns_of(layers, "ParameterMonitor(layers)")
+        self._patterns = patterns_of(layers, "ParameterMonitor")
         self.statistics = (statistics,) if isinstance(statistics, str) else tuple(statistics)
         if not set(self.statistics) <= STATISTICS.keys() or not (self.statistics or histograms):
             raise RegistrationError(
@@ -78,7 +78,7 @@ class ParameterMonitor(Callback):
         if self.every is not None and run.entry_point in ("fit", "train"):
             self._schedule = Schedule(self.every.of(run.max_duration))
             self._schedule.fired(run.clock)  # what a checkpoint knows better comes after this
-        check_patterns(self._patterns, [name for name, _ in run.model.named_parameters()], "ParameterMonitor(layers)")
+        check_patterns(self._patterns, [name for name, _ in run.model.named_parameters()], "ParameterMonitor")
 
     def on_metrics_ready(self, run: Run) -> None:
         self._report(run)

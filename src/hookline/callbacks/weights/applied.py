@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hookline.callbacks.weights.averages import named_tensors
-from hookline.errors import NotAvailableError
 
 if TYPE_CHECKING:
-    from hookline.run import Run
+    pass
 
 
 class Applied:
@@ -63,16 +62,6 @@ class Applied:
     def __getstate__(self) -> dict[str, Any]:
         """A copy belongs to no model."""
         return {"_model": None, "_raw": {}, "_noted": None}
-
-
-def fit_returns(run: Run) -> bool:
-    """In ``on_teardown``: whether ``fit`` is about to give back its result, and not to raise or to leave."""
-    if run.entry_point not in ("fit", "train") or run.loop.requests.preempt is not None:
-        return False
-    try:
-        return not run.exception
-    except NotAvailableError:
-        return True
 
 
 def _versions(model: nn.Module) -> list[tuple[int, int]]:

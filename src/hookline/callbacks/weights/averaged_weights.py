@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.weights.applied import Applied, fit_returns
+from hookline.callbacks.ending import has_returned
+from hookline.callbacks.weights.applied import Applied
 from hookline.callbacks.weights.averages import Averages
 from hookline.errors import RegistrationError
 
@@ -103,7 +104,7 @@ class AveragedWeights:
     def put_in(self, run: Run) -> None:
         """In ``on_teardown``: the model that ``fit`` gives back has the averaged weights."""
         averages = self._averages
-        if averages is None or not averages.follows(run.model) or not fit_returns(run):
+        if averages is None or not averages.follows(run.model) or not has_returned(run):
             return
         if not self._applied.is_in(run.model):
             self.constrain(run)

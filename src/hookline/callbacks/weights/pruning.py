@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 
-from hookline.callbacks.weights.applied import fit_returns
+from hookline.callbacks.ending import has_returned
 from hookline.callbacks.weights.masks import METHODS, Rule, next_masks, pruned_share
 from hookline.callbacks.weights.parameter_names import matching
 from hookline.errors import RegistrationError, SetupError
@@ -148,7 +148,7 @@ class Pruning(Callback):
         for hook in self._hooks.values():
             hook.remove()
         self._hooks = {}
-        if fit_returns(run):
+        if has_returned(run):
             self._zero(run)
         self._pairs = None
 

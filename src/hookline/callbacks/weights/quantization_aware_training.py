@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hookline.callbacks.weights.applied import fit_returns
+from hookline.callbacks.ending import has_returned
 from hookline.callbacks.weights.fake_quantized import (
     convert,
     is_quantized,
@@ -59,7 +59,7 @@ class QuantizationAwareTraining(Callback):
     """
 
     writes = ("weights",)
-    after = ("EMA", "SWA", "EarlyStopping", "LoadWeights", "Pruning")
+    after = ("EMA", "SWA", "EarlyStopping", "LoadWeights", "Pruning", "SaveBest")
     structural = True
     state = ("layers",)
 
@@ -124,7 +124,7 @@ class QuantizationAwareTraining(Callback):
             self._switch(run)
 
     def on_teardown(self, run: Run) -> None:
-        if self.convert and self._prepared and not self._is_converted and fit_returns(run):
+        if self.convert and self._prepared and not self._is_converted and has_returned(run):
             convert(run.model, self._prepared, self._config)
             self._is_converted = True
 

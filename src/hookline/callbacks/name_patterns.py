@@ -9,13 +9,13 @@ from fnmatch import fnmatchcase
 from hookline.errors import RegistrationError, SetupError
 
 
-def patterns_of(given: bool | str | Iterable[str], argument: str) -> tuple[str, ...] | None:
-    """``None`` for all of them; else names and patterns. ``argument`` is how the error names it."""
+def patterns_of(given: bool | str | Iterable[str], who: str, argument: str = "layers") -> tuple[str, ...] | None:
+    """``None`` for all of them; else names and patterns. ``who`` and ``argument`` are for the error."""
     if given is True:
         return None
     found = (given,) if isinstance(given, str) else given if isinstance(given, bool) else tuple(given)
     if not found or isinstance(found, bool) or not all(isinstance(pattern, str) and pattern for pattern in found):
-        raise RegistrationError(f"{argument}={given!r}: give True for all, or names such as 'encoder' or '*.attn'")
+        raise RegistrationError(f"{who}({argument}={given!r}): give True for all, or names such as 'encoder', '*.attn'")
     return found
 
 
@@ -30,12 +30,13 @@ def is_meant(name: str, patterns: Sequence[str] | None) -> bool:
     return any(fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in patterns)
 
 
-def check_patterns(patterns: Sequence[str] | None, names: Sequence[str], argument: str) -> None:
+def check_patterns(patterns: Sequence[str] | None, names: Sequence[str], who: str, argument: str = "layers") -> None:
     """Each pattern means at least one of the names; the error has the nearest."""
     for pattern in patterns or ():
         if not any(is_meant(name, (pattern,)) for name in names):
             known = dict.fromkeys([*names, *(name.rpartition(".")[0] for name in names if "." in name)])
             close = get_close_matches(pattern, known, n=3, cutoff=0.4) or list(known)[:5]
             raise SetupError(
-                f"{argument}={pattern!r} means nothing in this model; the nearest: {', '.join(close) or 'it is empty'}"
+                f"{who}({argument}={pattern!r}): the model has no such layer; the nearest: "
+                f"{', '.join(close) or 'none, it has no parameters'}"
             )

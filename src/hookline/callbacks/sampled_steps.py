@@ -1,4 +1,4 @@
-"""Which steps are looked at by what is too dear for every step; known when the step begins."""
+"""Which steps are looked at by what is too dear for every step."""
 
 from __future__ import annotations
 
@@ -32,14 +32,18 @@ class SampledSteps:
         if run.clock.step == 0:
             self._multiple = -1
 
-    def reaches(self, run: Run) -> bool:
-        """In ``on_train_step_start``: whether to look at this step. It then counts as looked at."""
+    def reaches(self, run: Run, *, at_end: bool = False) -> bool:
+        """In ``on_train_step_start``, or ``at_end`` when all its batches are read: whether to look at this step.
+
+        It then counts as looked at.
+        """
         clock, unit = run.clock, self._unit
         if unit == "st":
             reached: float = clock.step + 1
         elif unit == "ep":
             loop = run.loop
-            reached = clock.epoch + (loop.position + loop.accumulate - 1 >= loop.length)
+            to_come = 0 if at_end else loop.accumulate - 1
+            reached = clock.epoch + (loop.position + to_come >= loop.length)
         else:
             reached = clock.elapsed(unit)
         multiple = int(reached // self._value)
