@@ -722,8 +722,12 @@ def test_a_row_is_read_back_as_it_was_written(value: Any) -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every way in which a value leaves its tensor, and so its device."""
+    """Every way in which a value leaves its tensor, and so its device.
+
+    Tensors say that they are elsewhere: on the CPU there is nothing to wait for, and numbers are read at once.
+    """
     seen: list[str] = []
+    monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda self: False))
     for name in ("item", "cpu", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__"):
         original = getattr(torch.Tensor, name)
 
@@ -781,7 +785,7 @@ def test_a_plain_step_reads_nothing(reads: list[str]) -> None:
 
 
 def test_a_loss_that_a_callback_changes_in_place_is_logged_as_it_was() -> None:
-    """A plain step shares the loss with its log, until somebody takes it."""
+    """What is logged is a copy, also in a plain step."""
     seen: list[float] = []
 
     class Adds(hl.Callback):

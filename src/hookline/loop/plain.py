@@ -60,10 +60,10 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
             if parts is not None and modules["loss"] is parts[1] and batch.__class__ in PARTS and len(batch) == 2:
                 state.outputs = outputs = modules["model"](batch[0])  # what train_batch would do, without its calls
                 loss: Any = parts[1](outputs, batch[1])
-                ours, odd = True, False
+                odd = loss.__class__ is not Tensor
             else:
                 loss = train_batch(run, batch)
-                ours, odd = False, bool(loss.__class__ is not Tensor or loss.ndim or loop._touched or loop._driven)
+                odd = bool(loss.__class__ is not Tensor or loss.ndim or loop._touched or loop._driven)
         except StopTraining as stop:
             loop.drop_batch(stop.reason, type(task).__name__)
             break
@@ -79,9 +79,8 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
         clock.batch, clock.sample, clock.token = clock.batch + 1, clock.sample + samples, clock.token + (tokens or 0)
         updates[name] += 1
         if losses is not None:
-            losses.values.append(loss.detach() if ours else loss.detach().clone())
+            losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
             losses.weights.append(samples)
-            state.lent = losses if ours else None
         if state.schedulers:
             loop._move_schedulers(name)
         optimizer.zero_grad()

@@ -47,7 +47,7 @@ class Series:
 
     @property
     def is_empty(self) -> bool:
-        return not self.values and self.folded_total is None and (self.group is None or not self.group.stacks)
+        return not self.values and self.folded_total is None and (self.group is None or self.group.is_empty)
 
     def fold(self) -> None:
         """Replace the pending values by their sum, maximum, … On an accelerator this reads nothing from it."""
@@ -99,11 +99,6 @@ class Series:
                 stacked = values if earlier is None else torch.cat([torch.as_tensor(earlier).to(values)[None], values])
                 self.folded_total = _extreme(self.reduce, stacked)
 
-    def keep_own(self) -> None:
-        """The newest value is about to be given to someone who may change it in place."""
-        if self.values and isinstance(self.values[-1], Tensor):
-            self.values[-1] = self.values[-1].clone()
-
     def state_dict(self) -> dict[str, Any]:
         """As it is, not folded: whether a checkpoint was saved must not change how sums are rounded."""
         if self.group is not None:
@@ -138,54 +133,97 @@ class Series:
     def forget(self) -> None:
         """Nothing that is pending counts."""
         if self.group is not None:
-            self.group.stacks.clear()
-            self.group.weights.clear()
+            self.group.clear()
         self.values.clear()
         self.weights.clear()
         self.clear()
 
 
 class Group:
-    """Metrics that are logged together in every step: one operation copies them all."""
+    """Metrics that are logged together in every step: looked up once, and copied by one operation."""
 
-    __slots__ = ("series", "stacks", "weights")
+    __slots__ = ("rows", "series", "stacks", "weights")
 
     def __init__(self, series: list[Series]) -> None:
         self.series = series
-        self.stacks: list[Tensor] = []
+        self.rows: list[list[float]] = []  # on the CPU: the numbers
+        self.stacks: list[Tensor] = []  # elsewhere
         self.weights: list[Any] = []
         for member in series:
             member.group = self
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.weights
+
     def add(self, values: tuple[Any, ...], weight: Any) -> bool:
-        """A detached copy of all; or nothing, if they are not of one kind."""
-        try:
-            dtype = values[0].dtype
-            for value in values:
-                if value.dtype is not dtype:  # a large whole number would lose digits among floats
-                    return False
-            stack = torch.stack(values)
-        except (AttributeError, TypeError, RuntimeError):  # no tensors, or of several shapes or devices
-            return False
-        if stack.ndim != 1 or stack.__class__ is not Tensor or stack.is_complex():
-            return False
-        self.stacks.append(stack.detach() if stack.requires_grad else stack)
+        """A copy of all; or nothing, if they are not of one kind."""
+        row = _row(values)
+        if row is not None and not self.stacks:
+            self.rows.append(row)
+        else:
+            stack = _stacked(values)
+            if stack is None or self.rows:
+                return False
+            self.stacks.append(stack)
         self.weights.append(weight)
-        if len(self.stacks) >= FOLD:
+        if len(self.weights) >= FOLD:
             self.spread()
         return True
 
     def spread(self) -> None:
-        """Give each metric its own values; where they can be read without waiting, as numbers."""
-        if not self.stacks:
+        """Give each metric its own values."""
+        if not self.weights:
             return
-        stacks, weights = torch.stack(self.stacks, 1), self.weights.copy()
-        self.stacks.clear()
-        self.weights.clear()
-        columns = stacks.to(torch.float64).tolist() if stacks.is_cpu else [list(column) for column in stacks]
-        for series, column in zip(self.series, columns, strict=True):
+        columns = zip(*self.rows, strict=True) if self.rows else map(list, torch.stack(self.stacks, 1))
+        weights = self.weights.copy()
+        for series, column in zip(self.series, list(columns), strict=True):
             series.values.extend(column)
             series.weights.extend(weights)
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing waits here."""
+        self.rows.clear()
+        self.stacks.clear()
+        self.weights.clear()
+
+
+def _row(values: tuple[Any, ...]) -> list[float] | None:
+    """The numbers of tensors that can be read without waiting."""
+    row: list[Any] = []
+    for value in values:
+        if value.__class__ is not Tensor or not value.is_cpu or value.ndim or value.is_complex():
+            return None
+        row.append(value.tolist())
+    return row
+
+
+def _stacked(values: tuple[Any, ...]) -> Tensor | None:
+    """A detached copy of tensors of one kind, on their device."""
+    try:
+        dtype = values[0].dtype
+        for value in values:
+            if value.dtype is not dtype:  # a large whole number would lose digits among floats
+                return None
+        stack = torch.stack(values)
+    except (AttributeError, TypeError, RuntimeError):  # no tensors, or of several shapes or devices
+        return None
+    if stack.ndim != 1 or stack.__class__ is not Tensor or stack.is_complex():
+        return None
+    return stack.detach() if stack.requires_grad else stack
+
+
+def number_or_copy(value: Tensor) -> float | Tensor:
+    """A number, where it can be read without waiting for a device, as it can on the CPU; else a detached copy.
+
+    ``tolist`` and not ``item``: it reads the memory, and is no operation that a device would wait for. A copy in any
+    case: with ``total = loss.detach(); total += …`` the two share their memory.
+    """
+    if value.is_cpu and value.__class__ is Tensor and not value.ndim and not value.is_complex():
+        number: Any = value.tolist()
+        return float(number)
+    return value.detach().clone()
 
 
 def number_or_tensor(name: str, value: Any) -> float | Tensor:
@@ -206,13 +244,13 @@ def number_or_tensor(name: str, value: Any) -> float | Tensor:
         raise MetricError(
             f"{name}: an array of {tuple(value.shape)} is too large for a metric; {LARGEST_ARRAY} values at most"
         )
-    return value.detach().clone()
+    return number_or_copy(value)
 
 
 def weight_of(name: str, weight: Any) -> Any:
     """How much a value counts: a number that is not negative, or a copy of a tensor."""
     if isinstance(weight, Tensor):
-        return weight.detach().clone()
+        return number_or_copy(weight)
     if weight is None or (isinstance(weight, numbers.Real) and float(weight) >= 0):
         return weight
     raise MetricError(f"{name}: weight={weight!r:.80}; give how much the value counts, 0 or more, such as len(batch)")

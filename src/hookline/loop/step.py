@@ -15,6 +15,7 @@ from hookline.loop.gradients import check_weight, count_weight, no_backward, rai
 from hookline.loop.handles import Handles
 from hookline.loop.optimizers import name_of
 from hookline.loop.schedulers import of_optimizer
+from hookline.loop.series import number_or_copy
 from hookline.loop.session import Session
 from hookline.loop.weights import Weights
 from hookline.run import MISSING
@@ -98,7 +99,7 @@ class Steps:
                 self.precision.backward(loss if self._plain else loss * part, optimizer)
             losses = self._losses if len(self._names) == 1 or optimizer is None else self.course.losses(names[0])
             if losses is not None:
-                losses.values.append(loss.detach().clone())  # a copy: `total = loss.detach(); total += …` shares memory
+                losses.values.append(number_or_copy(loss))
                 losses.weights.append(weight)
         except Exception as error:
             raise_explained(loss, self.session.where(), error)

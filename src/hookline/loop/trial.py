@@ -85,7 +85,7 @@ def trial(loop: Loop) -> Iterator[Trial]:
     if not hasattr(loop.session.task, "train_batch"):
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
     moment, clock = take_moment(loop), loop.clock.state_dict()
-    moments = (state.stage, state.batch, state.outputs, state.loss, state.lent)
+    moments = (state.stage, state.batch, state.outputs, state.loss)
     kept = (loop._losses, loop.samples, loop.tokens, loop.course.agenda.wake, line.hooks)
     schedulers = state.schedulers[:]
     with ExitStack() as stack:
@@ -104,5 +104,5 @@ def trial(loop: Loop) -> Iterator[Trial]:
             book.drop_layers(depth)
             put_back(loop, moment)
             loop.clock.load_state_dict(clock)
-            state.stage, state.batch, state.outputs, state.loss, state.lent = moments
+            state.stage, state.batch, state.outputs, state.loss = moments
             loop._losses, loop.samples, loop.tokens, loop.course.agenda.wake, line.hooks = kept

@@ -108,10 +108,6 @@ class Run:
 
     @property
     def loss(self) -> torch.Tensor:
-        state = self._state
-        if state.lent is not None:  # whoever gets it may change it in place
-            state.lent.keep_own()
-            state.lent = None
         return self._get("loss")  # type: ignore[no-any-return]
 
     @loss.setter

@@ -52,12 +52,6 @@ class Media(Protocol):
     def file(self, name: str, path: str | Path, step: int | None) -> None: ...
 
 
-class Lent(Protocol):
-    """What holds a loss that it shares with the step."""
-
-    def keep_own(self) -> None: ...
-
-
 class Answers(Protocol):
     """What the answers of ``Run`` need of the loop."""
 
@@ -98,8 +92,6 @@ class RunState:
     batch: Any = MISSING
     outputs: Any = MISSING
     loss: Any = MISSING
-    lent: Lent | None = None
-    """Where the loss of this step is logged without a copy of its own, because nobody has asked for it yet."""
     optimizer: Any = MISSING
     exception: Any = MISSING
     checkpoint: Any = MISSING
