@@ -518,9 +518,9 @@ def test_one_that_declares_what_it_changes_may_change_it() -> None:
         run.model.eval()
         torch.rand(())
 
-    check_callback(
-        lambda: At("train_epoch_start", do=freeze, writes=("weights",), name="freeze"), skip=("docstring", "events")
-    )
+    # What it does to the modes of the model is not there again after a resume in the middle of an epoch.
+    skip = ("docstring", "events", "resume")
+    check_callback(lambda: At("train_epoch_start", do=freeze, writes=("weights",), name="freeze"), skip=skip)
 
 
 def test_one_that_refuses_a_run_without_a_folder_is_fine() -> None:

@@ -169,9 +169,9 @@ def test_a_run_that_was_broken_off_and_goes_on_leaves_the_same_as_one_that_was_n
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fit(tmp_path / "a", fail, SaveAtEnd(), Checkpointer("2st"))
-    fit(tmp_path / "a", SaveAtEnd(), Checkpointer("2st"), resume="auto")
-    fit(tmp_path / "b", SaveAtEnd(), Checkpointer("2st"))
+        fit(tmp_path / "a", fail, SaveAtEnd(source=__file__), Checkpointer("2st"))
+    fit(tmp_path / "a", SaveAtEnd(source=__file__), Checkpointer("2st"), resume="auto")
+    fit(tmp_path / "b", SaveAtEnd(source=__file__), Checkpointer("2st"))
     for name in ("model.safetensors", "predictions-val.safetensors", "predictions-test.safetensors", "source.zip"):
         assert (tmp_path / "a" / "final" / name).read_bytes() == (tmp_path / "b" / "final" / name).read_bytes()
     one, other = (json.loads((tmp_path / run / "final" / "metrics.json").read_text()) for run in "ab")
