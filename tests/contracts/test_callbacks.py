@@ -20,6 +20,7 @@ from torchmetrics.classification import MulticlassF1Score
 from hookline import callbacks
 from hookline.events import Callback
 from hookline.testing import Recorder, TinyModel, check_callback, tiny_data
+from hookline.testing.resume_rules import undeclared_metrics
 
 Make = Callable[[Any], Callback]
 
@@ -215,6 +216,12 @@ CASES = [
 @pytest.mark.parametrize(("cls", "make"), CASES)
 def test_it_keeps_the_contract(cls: type[Callback], make: Make) -> None:
     check_callback(lambda: make(cls), skip=SKIP.get(cls.__name__, ()))
+
+
+@pytest.mark.parametrize(("cls", "make"), [case for case in CASES if case.values[0] is not callbacks.LambdaCallback])
+def test_it_logs_only_metrics_that_it_declares(cls: type[Callback], make: Make) -> None:
+    """One that declares none may log none: whoever reads its metric would run before it."""
+    assert undeclared_metrics(lambda: make(cls)) == ()
 
 
 def test_a_recorder_keeps_the_contract() -> None:

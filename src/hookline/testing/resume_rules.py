@@ -76,19 +76,21 @@ def interrupt(factory: Factory) -> None:
 
 def metrics(factory: Factory) -> None:
     """One that declares which metrics it writes logs no others."""
-    with tried_out() as folder:
-        callback = factory()
-        declared = [name for name in callback.writes if not is_resource(name)]
-        if not declared:
-            return
-        Fit([callback], folder)()
-        found = {name for name, _ in _rows(folder)}
+    declared = tuple(name for name in factory().writes if not is_resource(name))
+    undeclared = undeclared_metrics(factory) if declared else ()
+    need(not undeclared, f"it logs {', '.join(undeclared)} and declares only writes = {declared}")
+
+
+def undeclared_metrics(factory: Factory) -> tuple[str, ...]:
+    """The metrics that it logs in a fit and does not declare."""
     with tried_out() as folder:
         Fit([], folder)()
-        found -= {name for name, _ in _rows(folder)}
-    names = {name.removesuffix("_epoch") for name in found}
-    undeclared = sorted(name for name in names if not any(fnmatchcase(name, pattern) for pattern in declared))
-    need(not undeclared, f"it logs {', '.join(undeclared)} and declares only writes = {tuple(declared)}")
+        usual = _metrics(folder)
+    with tried_out() as folder:
+        callback = factory()
+        Fit([callback], folder)()
+        names = {name.removesuffix("_epoch") for name in _metrics(folder) - usual}
+    return tuple(sorted(name for name in names if not any(fnmatchcase(name, written) for written in callback.writes)))
 
 
 class _Leave(Callback):
@@ -131,6 +133,12 @@ def _compare(step: int, whole: Callback, again: Callback, expected: Fit, run: Fi
 def _rows(folder: Path) -> set[tuple[str, int]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return {(row["name"], row["step"]) for row in map(json.loads, lines)}
+
+
+def _metrics(folder: Path) -> set[str]:
+    """Names of metrics; pictures and tables are none."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return {row["name"] for row in map(json.loads, lines) if "value" in row}
 
 
 def _words(rows: set[tuple[str, int]]) -> str:
