@@ -156,7 +156,8 @@ class PredictionWriter(Callback):
         self._length = _length(run, loader)
         if self.interval == "epoch":
             return
-        about = {"weights": fingerprint(run.model), "length": self._length, "per_file": self.batches_per_file}
+        about = {"weights": fingerprint(run.model), "length": self._length, "per_file": self.batches_per_file,
+                 "suffix": self.suffix}
         if shuffles:
             about["order"] = run.started.isoformat()  # another order the next time: never gone on with
         self._parts = Parts(self._target, self.suffix, self._write, about)

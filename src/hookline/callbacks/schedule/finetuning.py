@@ -165,6 +165,9 @@ class Finetuning(Callback):
         if self._by_step and len(self.done) < len(self._plan):
             self._unfreeze_what_is_due(run)
 
+    def on_rollback(self, run: Run) -> None:
+        self._unfreeze_what_is_due(run)
+
     def on_teardown(self, run: Run) -> None:
         if self._run is not None:
             self._rates, self._groups = self._look(run), self._grouping(run)

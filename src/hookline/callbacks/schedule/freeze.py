@@ -96,6 +96,9 @@ class Freeze(Callback):
         if not self.thawed and self._due is not None and self._due.unit != "ep":
             self._thaw_if_due(run)
 
+    def on_rollback(self, run: Run) -> None:
+        self._thaw_if_due(run)
+
     def on_teardown(self, run: Run) -> None:
         self._frozen.release()
 

@@ -133,9 +133,11 @@ class LRSchedule(Callback):
     # -- the run -------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
+        if run.entry_point not in ("fit", "train"):
+            return
         if not any(entry is other for entry in self._entries for other in run.schedulers):
             self._forget()  # another run; one that goes on has its schedulers
-        self._run = run if run.entry_point in ("fit", "train") else None
+        self._run = run
 
     def on_train_start(self, run: Run) -> None:
         if not self._entries:

@@ -100,7 +100,7 @@ class EarlyStopping(Callback):
         self.decided_epoch = 0
 
     def on_setup(self, run: Run) -> None:
-        if run.clock.step == 0 and self._has_decided:  # in another run; a state that was loaded stays
+        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._has_decided:  # in another run; a state that was loaded stays
             self._forget()
         self._monitored.check(run)
 
@@ -140,7 +140,8 @@ class EarlyStopping(Callback):
             run.stop(f"{self.monitor} is {value}")
         elif self.start is not None and not run.clock.reached(self.start.of(run.max_duration)):
             return
-        elif self.stopping_threshold is not None and not self._better(self.stopping_threshold, value):
+        elif self.stopping_threshold is not None and self._has_reached(value, self.stopping_threshold):
+            self._keep(run, value)  # no earlier one had reached it
             run.stop(f"{self.monitor} = {value:.6g} has reached {self.stopping_threshold}")
         elif self.divergence_threshold is not None and self._better(self.divergence_threshold, value):
             run.stop(f"{self.monitor} = {value:.6g} is worse than {self.divergence_threshold}")
@@ -156,6 +157,10 @@ class EarlyStopping(Callback):
 
     def _better(self, one: float, other: float, by: float = 0.0) -> bool:
         return one < other - by if self.mode == "min" else one > other + by
+
+    def _has_reached(self, value: float, threshold: float) -> bool:
+        """NaN has reached nothing."""
+        return value <= threshold if self.mode == "min" else value >= threshold
 
     def _keep(self, run: Run, value: float) -> None:
         self.best, self.best_step, self.waited = value, run.clock.step, 0

@@ -149,7 +149,7 @@ class SpikeGuard(Callback):
     # -- the beginning -------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.clock.step == 0 and self._used:
+        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:
             self._forget()
 
     def on_fit_start(self, run: Run) -> None:

@@ -75,7 +75,7 @@ class StopAtThreshold(Callback):
         self.decided_epoch = 0
 
     def on_setup(self, run: Run) -> None:
-        if run.clock.step == 0 and self._has_decided:
+        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._has_decided:
             self._forget()
         self._monitored.check(run)
 

@@ -89,7 +89,7 @@ class StopOnNaN(Callback):
     # -- the beginning ---------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.clock.step == 0 and self._used:
+        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:
             self._forget()
         if self.every is not None and run.entry_point in ("fit", "train"):
             logger.warning(
@@ -122,19 +122,14 @@ class StopOnNaN(Callback):
     def on_backward_end(self, run: Run) -> None:
         if not self._loss:
             return
-        loss = run.loss.detach()
-        if self.every is None:
-            self._losses.append(loss)
-        elif self.seen is None:
-            self.seen = loss * 0
-        else:
-            self.seen.add_(loss, alpha=0)  # not finite times zero is NaN, and stays so
+        self._losses.append(run.loss.detach())
 
     def on_gradients_ready(self, run: Run) -> None:
         if run.loop.requests.skip is not None:  # somebody else has found the step to be bad
             self._losses.clear()
             return
         if self._schedule is not None:
+            self._fold()
             if not self._schedule.due(run.clock):
                 return
             self._schedule.fired(run.clock)
@@ -142,6 +137,11 @@ class StopOnNaN(Callback):
         found = self._look(run)
         if not math.isfinite(found):
             self._stop(run)
+
+    def _fold(self) -> None:
+        for loss in self._losses:  # not finite times zero is NaN, and stays so
+            self.seen = loss * 0 if self.seen is None else self.seen.add_(loss, alpha=0)
+        self._losses.clear()
 
     def on_step_skipped(self, run: Run) -> None:
         """After an fp16 overflow nobody has looked: no scale helps a loss that is not finite."""
@@ -174,6 +174,7 @@ class StopOnNaN(Callback):
         where = f"epoch {run.clock.epoch}, batch {run.clock.batch_in_epoch - 1}"
         run.stop(f"{what} in {where}{kept}" if self.every is None else f"{what} at or before {where}{kept}")
         self._losses.clear()
+        self.seen = None  # it is said
 
     def _found(self, run: Run) -> str:
         bad = [loss.item() for loss in (*self._losses, self.seen) if loss is not None]

@@ -87,6 +87,9 @@ class TimeLimit(Callback):
         elif seconds >= self._end and self.until is not None:
             self._stop(run, f"the time limit, {self.until.isoformat(sep=' ', timespec='seconds')},", finished=False)
 
+    def on_step_skipped(self, run: Run) -> None:
+        self.on_train_step_end(run)
+
     @property
     def _margin(self) -> float:
         return 0.0 if self.margin is None else self.margin.value

@@ -31,12 +31,15 @@ class Applied:
         """Whether the model has them now."""
         return self._model is not None and self._model() is model
 
+    def was_replaced(self, model: nn.Module) -> bool:
+        return self._noted is not None and self._noted != _versions(model)
+
     @torch.no_grad()
     def put(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Copy them into the model, unless its weights were changed after training, as by ``restore_best``."""
-        noted, self._noted = self._noted, None
-        if noted is not None and noted != _versions(model):
+        if self.was_replaced(model):
             return
+        self._noted = None
         own = named_tensors(model)
         self._model = weakref.ref(model)
         self._raw = {name: own[name].detach().clone() for name in weights}
@@ -46,6 +49,7 @@ class Applied:
     @torch.no_grad()
     def take_back(self, model: nn.Module, weights: Mapping[str, Tensor]) -> bool:
         """Before training goes on: the raw weights again. False if the user has put in others meanwhile."""
+        self._noted = None
         if not self.is_in(model):
             return True
         own, raw = named_tensors(model), self._raw

@@ -81,7 +81,7 @@ class AveragedWeights:
     def swapped_in(self, run: Run) -> Iterator[None]:
         """The averaged weights in the model, if there are any for this model and they are not in it already."""
         averages = self._averages
-        if averages is None or not averages.follows(run.model) or self._applied.is_in(run.model):
+        if averages is None or not averages.follows(run.model) or self._applied.is_in(run.model) or self._applied.was_replaced(run.model):
             yield
             return
         self.constrain(run)
