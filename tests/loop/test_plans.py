@@ -157,32 +157,6 @@ def test_a_window_that_cannot_be_is_refused(size: Any) -> None:
         fit([Wrong()])
 
 
-class Decay(Callback):
-    def on_setup(self, run: Any) -> None:
-        if not run.schedulers:
-            run.loop.add_scheduler(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
-
-
-def test_a_scheduler_of_a_callback_moves_and_resumes(tmp_path: Path) -> None:
-    rates: list[float] = []
-
-    class Look(Callback):
-        def on_train_step_end(self, run: Any) -> None:
-            rates.append(run.optimizers["SGD"].param_groups[0]["lr"])
-
-    fit([Decay(), Look(), Checkpointer(every="1st", keep_last=None)], duration="4st", folder=tmp_path / "run")
-    assert rates == [0.05, 0.025, 0.0125, 0.00625]
-    rates.clear()
-    fit([Decay(), Look()], duration="4st", folder=tmp_path / "b", resume=tmp_path / "run/checkpoints/step-00000002")
-    assert rates == [0.0125, 0.00625]
-
-
-def test_a_scheduler_for_an_optimizer_that_is_not_there_is_an_error() -> None:
-    make = torch.optim.lr_scheduler.ConstantLR
-    with pytest.raises(SetupError, match="'Adam' is none of SGD"):
-        fit([Plan(lambda run: run.loop.add_scheduler(make, optimizer="Adam"))])
-
-
 class Prune(Callback):
     """Changes the names in the state dict, at a step."""
 

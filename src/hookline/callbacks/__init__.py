@@ -1,6 +1,6 @@
 """The callbacks that come with Hookline: one class, one file; families are folders.
 
-A family is imported when one of its names is first used.
+A family is imported when one of its names is first used. ``from_plugins`` has the callbacks of other packages.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RenameMetric,
     )
     from hookline.callbacks.gradients import GradientClip, GradientMonitor, GradientPlot
+    from hookline.callbacks.plugins import from_plugins as from_plugins
     from hookline.callbacks.saving import (
         Checkpointer,
         ExportModel,
@@ -138,6 +139,9 @@ FAMILIES = ("stopping", "saving", "schedule", "weights", "gradients", "evaluatio
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("plugins", "from_plugins"):
+        plugins = import_module("hookline.callbacks.plugins")
+        return plugins if name == "plugins" else plugins.from_plugins
     if name in __all__:
         for family in FAMILIES:
             module = import_module(f"hookline.callbacks.{family}")
@@ -147,4 +151,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "from_plugins", "plugins"]

@@ -40,7 +40,7 @@ def installed() -> list[Plugin]:
 def from_plugins(*names: str) -> list[Callback]:
     """The callbacks that factories of these names make; of all of them, if none is named.
 
-    They are never loaded by themselves: ``Trainer(callbacks=[*from_plugins("company"), …])``.
+    They are never loaded by themselves: ``Trainer(callbacks=[*hl.callbacks.from_plugins("company"), …])``.
 
     >>> from_plugins()
     []

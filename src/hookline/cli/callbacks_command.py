@@ -32,14 +32,12 @@ def run(_arguments: argparse.Namespace) -> int:
     if not plugins:
         console.print("No installed package offers callbacks (entry points in the group hookline.callbacks).")
         return 0
-    offered = Table(
-        title="Offered by packages: off, until hl.callbacks.plugins.from_plugins(name) is in callbacks=[…]",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-    )
+    offered = Table(title="Offered by packages: off, until you ask for them", box=box.SIMPLE_HEAD, title_justify="left")
     for column in ("name", "package", "factory"):
         offered.add_column(column, overflow="fold")
     for plugin in plugins:
         offered.add_row(escape(plugin.name), escape(plugin.package), escape(plugin.target))
     console.print(offered)
+    line = f"hl.Trainer(callbacks=[*hl.callbacks.from_plugins({plugins[0].name!r})])"
+    console.print(f"To use them: {line}", soft_wrap=True, markup=False, highlight=False)
     return 0

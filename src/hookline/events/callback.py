@@ -66,6 +66,10 @@ class Callback(Hooks):
         values = {key: getattr(self, key) for key in self.state}
         return {key: value.state_dict() if _saves_itself(value) else value for key, value in values.items()}
 
+    def snapshot_dict(self) -> dict[str, Any]:
+        """What ``run.snapshot()`` keeps of it. Whoever keeps snapshots leaves them out, or each would hold the last."""
+        return self.state_dict()
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         missing = [key for key in self.state if key not in state]
         if missing:

@@ -14,7 +14,7 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hookline.errors import RegistrationError, StopTraining
+from hookline.errors import RegistrationError, SetupError, StopTraining
 from hookline.events.callback import Callback, Ranks, callback_name
 from hookline.events.cost import Cost, CostRow, Sampler, Timed
 from hookline.events.order import Order, sort
@@ -262,8 +262,10 @@ class Line(Generic[View]):
         if isinstance(error, StopTraining) and not member.optional:
             self._stop(error.reason, member.name)
             return True
-        # An optional one that emits an event is not the one that failed in it: a required one was.
-        if not member.optional or error is self._fatal:
+        # What an argument makes impossible is a mistake of whoever wrote it, and is said before the first step. And an
+        # optional one that emits an event is not the one that failed in it: a required one was.
+        mistake = hook == "on_setup" and isinstance(error, SetupError | RegistrationError)
+        if not member.optional or mistake or error is self._fatal:
             self._fatal = error
             error.add_note(f"in {member.name}.{hook} at {self._where()}")
             return False

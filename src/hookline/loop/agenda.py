@@ -98,11 +98,14 @@ class Agenda:
         self._looked = self._clock.step
         self._pick = self._sampler.next_after(self._clock.step - 1)
 
-    def went_back(self) -> None:
-        """Steps were taken back: what is due at one of them is due again."""
-        for schedule in (self._logs, self._evals, *self.saves):
-            if schedule is not None:
-                schedule.fired(self._clock)
+    def went_back(self, then: Mapping[str, Any]) -> None:
+        """Steps were taken back: what was due at one of them is due again. Samples, epochs and time went on."""
+        for name, schedule in (("logs", self._logs), ("evals", self._evals)):
+            if schedule is not None and schedule.every.unit == "st" and then[name] is not None:
+                schedule.load_state_dict(then[name])
+        for save in self.saves:
+            if isinstance(save, AtSteps) or save.every.unit == "st":
+                save.fired(self._clock)
         self._looked = self._clock.step
         self._pick = self._sampler.next_after(self._clock.step - 1)
         self.sampling, self.wake = False, 0

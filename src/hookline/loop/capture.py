@@ -33,8 +33,8 @@ def capture_weights(loop: Loop) -> dict[str, Tensor]:
     return weights
 
 
-def capture_state(loop: Loop) -> dict[str, Any]:
-    """All but the weights. Tensors are not copied."""
+def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
+    """All but the weights, for a checkpoint or to be kept in memory. Tensors are not copied."""
     state, session = loop.state, loop.session
     scaler = loop.precision.scaler
     return {
@@ -52,7 +52,7 @@ def capture_state(loop: Loop) -> dict[str, Any]:
         "metrics": session.book.state_dict({id(metric): path for path, metric in metrics_by_path(loop).items()}),
         "history": {"bytes": session.rows_written()},
         "messages": state.messages.state_dict(),
-        "callbacks": callback_states(loop),
+        "callbacks": callback_states(loop, in_memory=in_memory),
     }
 
 
@@ -183,14 +183,14 @@ def set_random_states(saved: Mapping[str, Any]) -> None:
 # -- callbacks -----------------------------------------------------------------------------------
 
 
-def callback_states(loop: Loop) -> dict[str, Any]:
+def callback_states(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
     """The state of each callback by its key; an optional one that cannot say it is switched off."""
     found = {}
     for member in loop.line.members:
         if member.is_task or member.disabled:
             continue
         try:
-            found[member.key] = _state_of(loop, member)
+            found[member.key] = _state_of(loop, member, in_memory)
         except Exception as error:
             if not loop.line.tolerates(member.view, "state_dict", error):
                 raise
@@ -212,10 +212,11 @@ def load_callback_states(
                     raise
 
 
-def _state_of(loop: Loop, member: Member[Run]) -> dict[str, Any]:
+def _state_of(loop: Loop, member: Member[Run], in_memory: bool) -> dict[str, Any]:
     callback = member.callback
     held = dict(_held(loop, callback))
-    state = {key: value for key, value in callback.state_dict().items() if key not in held}
+    saved = callback.snapshot_dict() if in_memory else callback.state_dict()
+    state = {key: value for key, value in saved.items() if key not in held}
     gates = {event: [gate.state_dict() for gate in found] for event, found in _gates(member)}
     return {"state": state, "held": {name: _part_state(part) for name, part in held.items()}, "gates": gates}
 

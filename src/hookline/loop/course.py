@@ -150,12 +150,12 @@ class Course:
             self._requests.ask_stop(StopRequest(*state["stop"]))
         self._requests.attention = self._requests.attention or self._requests.evaluate
 
-    def went_back(self, epoch: int) -> None:
+    def went_back(self, epoch: int, agenda: Mapping[str, Any]) -> None:
         """Steps were taken back, and with them the schedulers, to that epoch; the data is in this one."""
         for done in range(epoch + 1, self._clock.epoch + 1):
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "ep" and s.due(done)])
-        self.agenda.went_back()
-        self._evaluated = -1
+        self.agenda.went_back(agenda)
+        self._evaluated, self._requests.evaluate = -1, False
 
     # -- an epoch ------------------------------------------------------------------------------
 
@@ -240,6 +240,11 @@ class Course:
         self._look()
         if self.at_edge:
             self._requests.attention = True
+
+    def look_again(self) -> None:
+        """Steps were taken back at the edge itself: is training over now?"""
+        self._look()
+        self._requests.attention = True
 
     def _look(self) -> None:
         requests = self._requests

@@ -200,7 +200,7 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     """The batches of a loader between the events of their fetch; the end is not fetched where it is known."""
     line, move = loop.line, loop.move
     length = sure_length(loader)
-    last = min(length or math.inf, limit or math.inf, loop.limits.get(loop.state.stage) or math.inf)
+    last = min(length or math.inf, limit or math.inf, loop.limit(loop.state.stage))
     with ignoring_workers(loader):
         iterator, position = iter(loader), 0
     workers = Workers()

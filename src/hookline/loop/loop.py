@@ -14,7 +14,7 @@ from torch import nn
 
 from hookline.checkpoint.request import Resume
 from hookline.errors import Preempted, ScopeError, SetupError, StopTraining
-from hookline.events import Member, explain
+from hookline.events import explain
 from hookline.loop.answers import LoopAnswers
 from hookline.loop.data import check_loader, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
@@ -160,7 +160,7 @@ class Loop(Training):
         if not self._open:
             raise ScopeError(f"loop.{verb}(): the loop is not open; use it inside `with hl.Loop(…) as loop:`")
         self.handles.settle()
-        if self.look_due:
+        if self.look_due or self.requests.rollback is not None:
             self.look()
 
     def _interrupt(self) -> None:
@@ -200,14 +200,6 @@ class Loop(Training):
         if error is not None and not isinstance(error, Preempted):
             self.saving.failed(error, exact=error is self.session.failed_fetch)
         return self.saving.wait()
-
-    def added(self, member: Member[Run]) -> None:
-        """A callback joined a run that is under way."""
-        if self._open:
-            self.session.move_held_modules(member)
-            setup = [pair for pair in self.line.fast.setup if pair[1] is member.view]
-            for hook, run in setup:
-                hook(run)
 
     def drop_batch(self, reason: str, by: str) -> None:
         """``StopTraining`` from the task: the window that is half filled is dropped, and training ends."""

@@ -264,6 +264,21 @@ class MetricObjects:
             if series.metric is not None:
                 self._memory.seen[id(series.metric)] = weakref.ref(series.metric)
 
+    def go_back(self, state: Mapping[str, Any], by_path: Mapping[str, Any], *, same_epoch: bool) -> None:
+        """Steps were taken back, and with them the objects that are saved with others; before ``load_state_dict``.
+
+        The rest begin anew, and take up what was measured before when they are logged again. Of an epoch that is
+        over nothing is pending.
+        """
+        restored = {id(metric) for metric in by_path.values()}
+        for seen in self._memory.seen.values():
+            metric = seen()
+            if metric is not None and id(metric) not in restored:
+                metric.reset()
+        for its in () if same_epoch else state.values():
+            if its["at"] in by_path:
+                by_path[its["at"]].reset()
+
     # -- evaluation ----------------------------------------------------------------------------
 
     def end_loader(self) -> None:

@@ -253,6 +253,7 @@ class MetricBook:
         for series in self._layers[0].series.values():
             series.forget()
         self._layers[0].dated.clear()
+        self._layers[0].objects.go_back(state.get("objects", {}), by_path, same_epoch=same_epoch)
         over: dict[str, Any] = {} if same_epoch else {"objects": {}, "pending": {}, "dated": [], "epoch": {}}
         self.load_state_dict({**state, **over}, by_path)
 
@@ -356,7 +357,7 @@ class MetricBook:
         self._keep(sorted(rows, key=lambda row: row.step))
 
     def _keep(self, rows: list[MetricRow]) -> None:
-        rows = [row for row in rows if row.kind != "step" or not self._is_late(row)]
+        rows = [row for row in rows if not self._is_late(row)]
         for row in rows:
             self._newest[row.name] = row.value
             self._measured[row.name] = row.step

@@ -29,12 +29,13 @@ Moment = dict[str, Any]
 
 def take_moment(loop: Loop, by: Member[Run] | None = None) -> Moment:
     """A copy of all that the next step depends on, but the state of the callback that asks."""
-    if loop._window:
+    between_steps = loop.state.stage == "train" and loop.course.training
+    if loop._window or (by is not None and not between_steps):  # in an evaluation the model is in eval mode
         raise ScopeError(
-            "run.snapshot(): inside a step there is no whole state; call it in on_train_start, on_train_step_start, "
-            "on_train_step_end or on_step_settled"
+            "run.snapshot(): inside a step or an evaluation there is no whole state; call it in on_train_start, "
+            "on_train_step_start, on_train_step_end or on_step_settled"
         )
-    state = capture_state(loop)
+    state = capture_state(loop, in_memory=True)
     if by is not None:
         state["callbacks"].pop(by.key, None)
     moment: Moment = deepcopy({"weights": capture_weights(loop), "buffers": _other_buffers(loop), "state": state})
@@ -42,32 +43,43 @@ def take_moment(loop: Loop, by: Member[Run] | None = None) -> Moment:
 
 
 def put_back(loop: Loop, moment: Moment) -> None:
-    """What training has changed since: the model, optimizers, schedulers, the scaler, random states."""
-    saved = moment["state"]
+    """What training has changed since: the model, optimizers, schedulers, the scaler, random states.
+
+    It is copied: whoever gets it may keep it and change it, and the moment may be gone back to again.
+    """
+    saved = deepcopy(moment["state"])
     own = dict(loop.session.module.named_buffers())
     for name, value in moment["buffers"].items():
         own[name].copy_(value)
-    # A copy: optimizers take the tensors that they are given, and the moment may be gone back to again.
-    restore_training(loop, moment["weights"], {**saved, "optimizers": deepcopy(saved["optimizers"])})
+    restore_training(loop, moment["weights"], saved)
     set_random_states(saved["random"])
 
 
 def roll_back(loop: Loop, moment: Moment, by: Member[Run]) -> None:
     """At the edge of a step: as if the steps since had not been made, but their data is used up."""
-    saved, clock, session = moment["state"], loop.clock, loop.session
+    saved, clock, session = deepcopy(moment["state"]), loop.clock, loop.session
     then = saved["clock"]
+    lost, same_epoch = clock.step - then["step"], clock.epoch == then["epoch"]
     load_callback_states(loop, saved["callbacks"], structural=True, but=by)
     put_back(loop, moment)
-    lost = clock.step - then["step"]
-    same_epoch = clock.epoch == then["epoch"]
     clock.go_back(then["step"], then["updates"])
-    session.book.go_back(deepcopy(saved["metrics"]), metrics_by_path(loop), same_epoch=same_epoch)
-    load_callback_states(loop, deepcopy(saved["callbacks"]), structural=False, but=by)
-    loop.course.went_back(then["epoch"])
+    session.book.go_back(saved["metrics"], metrics_by_path(loop), same_epoch=same_epoch)
+    loop.state.messages.load_state_dict(saved["messages"])
+    loop.accumulate = saved["accumulate"] or loop.settings.accumulate
+    load_callback_states(loop, saved["callbacks"], structural=False, but=by)
+    loop.course.went_back(then["epoch"], saved["course"]["agenda"])
+    _forget_votes(loop, then["step"], by)
     loop.saving.generation += 1
     rewind_rows(loop, saved["history"]["bytes"])
     session.note("rollback", f"by {by.name}: {lost} step{'' if lost == 1 else 's'} taken back")
     loop.line.emit(loop.line.hooks.rollback)
+
+
+def _forget_votes(loop: Loop, step: int, by: Member[Run]) -> None:
+    """Whoever wanted to stop because of a step that is taken back has not seen it."""
+    stop = loop.requests.stop
+    if stop is not None and stop.step > step and stop.by != by.name and not stop.interrupt:
+        loop.requests.stop = None
 
 
 def _other_buffers(loop: Loop) -> dict[str, Tensor]:

@@ -33,8 +33,8 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
     iterator, move, count, position, last = loop.iterator, loop.move, loop.count, loop.position, loop.length - 1
     losses, agenda, swapped = loop._losses, loop.course.agenda, loop.weights.raw
     parts, modules = parts_of(task), task._modules
-    loop._window_full, loop._skipped = True, False
-    while hooks.plain and line.hooks is hooks and not requests.attention and position < last:
+    loop._skipped, loop._window_start = False, None
+    while loop.steps_are_plain and hooks.plain and line.hooks is hooks and not requests.attention and position < last:
         state.batch = state.outputs = state.loss = MISSING
         requests.waiting = True
         try:
@@ -55,6 +55,7 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
         if not hooks.plain:  # a hook has just added somebody who hears more
             loop.open_batch()
             parts = None
+        loop._window_full = loop._accumulate == 1
         samples, tokens = loop.samples, loop.tokens = count(batch)
         try:
             if parts is not None and modules["loss"] is parts[1] and batch.__class__ in PARTS and len(batch) == 2:
@@ -67,7 +68,7 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
         except StopTraining as stop:
             loop.drop_batch(stop.reason, type(task).__name__)
             break
-        if odd or swapped or requests.skip is not None or not hooks.plain:
+        if odd or swapped or requests.skip is not None or not hooks.plain or not loop.steps_are_plain:
             _general(loop, loss)
             break
         state.loss = loss
@@ -89,7 +90,7 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
         if hooks.train_step_end:
             line.emit(hooks.train_step_end)
         if clock.step >= agenda.wake:
-            loop.course.wake_up()
+            loop.look()
 
 
 def _general(loop: Loop, found: Any) -> None:
@@ -99,5 +100,5 @@ def _general(loop: Loop, found: Any) -> None:
         loop.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
     elif found is not None:
         loop.backward(found)
-    loop.steps_are_plain = isinstance(found, Tensor)  # a task that gives more than a loss always does
+    loop.steps_are_plain &= isinstance(found, Tensor)  # a task that gives more than a loss always does
     loop.step()

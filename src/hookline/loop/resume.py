@@ -138,15 +138,14 @@ def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool
 
 def rewind_rows(loop: Loop, size: int) -> None:
     """In the middle of a run: take back the rows that were written since; sinks take up the run anew."""
-    session, rows = loop.session, loop.session.stream.rows
+    rows = loop.session.stream.rows
     if rows is None:
         loop.state.history.go_back(loop.clock.step)
     elif rows.size == size:
         return
-    session.stream.close()
-    if rows is not None:
+    else:
         _take_back(loop, size, own=True)
-    session.start_stream(loop.saving.run_id)
+    loop.session.restart_stream(loop.saving.run_id)
 
 
 def _take_back(loop: Loop, size: int, *, own: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,17 +66,6 @@ def make_schedulers(given: Any, optimizers: dict[str, Optimizer]) -> list[Schedu
     if all(scheduler.scheduler.optimizer is not optimizer for optimizer in optimizers.values()):
         raise SetupError(f"{type(scheduler.scheduler).__name__} was made for an optimizer that this run does not have")
     return [scheduler]
-
-
-def scheduler_for(
-    optimizer: str | None, make: Callable[[Optimizer], Any], every: str, monitor: str, optimizers: dict[str, Optimizer]
-) -> Scheduler:
-    """The scheduler that a callback makes for the one optimizer, or for that of a name."""
-    if optimizer is None and len(optimizers) == 1:
-        optimizer = next(iter(optimizers))
-    if optimizer not in optimizers:
-        raise SetupError(f"a scheduler for which optimizer? {optimizer!r} is none of {', '.join(optimizers)}")
-    return Scheduler(make(optimizers[optimizer]), every, monitor)
 
 
 def of_optimizer(schedulers: Iterable[Scheduler], optimizer: Optimizer, unit: str) -> list[Scheduler]:

@@ -61,7 +61,6 @@ class Session:
             self._view, where=self.where, stop=self._stop_training, rank=here.rank, local_rank=here.local_rank
         )
         self.stream, self._failures_noted = Stream(settings.sinks), 0
-        self._schedulers_to_make: list[Callable[[dict[str, torch.optim.Optimizer]], Any]] = []
         self.seed, self.is_trying = 0, False
         self.failed_fetch: BaseException | None = None
         """The error of the training loader: it rose between two steps."""
@@ -132,7 +131,7 @@ class Session:
     def note(self, name: str, text: str = "", *, took: float = 0.0) -> None:
         """Something happened, for the timeline; ``took``: it began so many seconds ago."""
         clock = self.state.clock
-        if self.state.entry_point in ("fit", "train") and self.state.rank == 0:
+        if self.state.entry_point in ("fit", "train") and self.state.rank == 0 and not self.is_trying:
             began = max(0.0, clock.seconds - took)
             self.stream.note(EventRow(name, clock.step, clock.epoch, began, redact_text(text), took))
 
@@ -148,21 +147,26 @@ class Session:
 
     def start_stream(self, run_id: str) -> None:
         """After a checkpoint is loaded, if there is one: from here on sinks get what is written."""
+        if not self.state.rank:
+            self.stream.start(self._info(run_id))
+
+    def restart_stream(self, run_id: str) -> None:
+        """Rows were taken back in the middle of a run."""
+        if not self.state.rank:
+            self.stream.restart(self._info(run_id))
+
+    def _info(self, run_id: str) -> RunInfo:
         state, rows = self.state, self.stream.rows
-        if state.rank:
-            return
         size = 0 if rows is None else rows.size
-        self.stream.start(
-            RunInfo(
-                project=state.project,
-                name=state.name,
-                run_id=run_id,
-                folder=state.folder,
-                config=public(state.config),
-                started=state.started,
-                step=state.clock.step,
-                earlier=lambda: iter(()) if rows is None else rows.read(size, quietly=True),
-            )
+        return RunInfo(
+            project=state.project,
+            name=state.name,
+            run_id=run_id,
+            folder=state.folder,
+            config=public(state.config),
+            started=state.started,
+            step=state.clock.step,
+            earlier=lambda: iter(()) if rows is None else rows.read(size, quietly=True),
         )
 
     def rows_written(self) -> int:
@@ -255,17 +259,7 @@ class Session:
         optimizers = make_optimizers(given, self.module)
         state.schedulers.extend(make_schedulers(scheduler, optimizers))
         state.optimizers.update(optimizers)
-        for make in self._schedulers_to_make:
-            self.add_scheduler(make)
         state.clock.updates.update({name: 0 for name in state.optimizers if name not in state.clock.updates})
-
-    def add_scheduler(self, make: Callable[[dict[str, torch.optim.Optimizer]], Any]) -> None:
-        """For a callback, in ``setup``: made as soon as there are optimizers, before a checkpoint is loaded."""
-        optimizers = self.state.optimizers
-        if optimizers:
-            self.state.schedulers.extend(make_schedulers(make(optimizers), optimizers))
-        else:
-            self._schedulers_to_make.append(make)
 
     def _compile(self) -> None:
         """In place, so that no key of the state dict is renamed."""

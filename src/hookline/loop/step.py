@@ -15,7 +15,7 @@ from hookline.loop.gradients import check_weight, count_weight, no_backward, rai
 from hookline.loop.handles import Handles
 from hookline.loop.optimizers import name_of
 from hookline.loop.schedulers import of_optimizer
-from hookline.loop.series import number_or_copy
+from hookline.loop.series import Series, number_or_copy
 from hookline.loop.session import Session
 from hookline.loop.weights import Weights
 from hookline.run import MISSING
@@ -27,7 +27,7 @@ class Steps:
     # What every step touches lies side by side in memory; the rest is in the __dict__ of ``Loop``.
     __slots__ = (
         "_accumulate", "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names",
-        "_plain", "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full",
+        "_pending", "_plain", "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full",
         "_window_start", "clock", "course", "handles", "line", "look_due", "precision", "requests", "samples", "scopes",
         "session", "settings", "state", "steps_are_plain", "tokens", "weights",
     )  # fmt: skip
@@ -44,6 +44,7 @@ class Steps:
         self._autocast, self._scaled = self.precision.dtype is not None, self.precision.scaler is not None
         self._losses = self.course.losses()
         self._names: tuple[str, ...] = ()  # of all optimizers
+        self._pending: list[tuple[Series, Any, Any]] = []  # the losses of the window, which count if it does
         self._touched: dict[str, Any] = {}  # optimizers with gradients in this window, and their sums of weights
         self._weighed: dict[str, tuple[int, Any]] = {}  # by optimizer: the last batch that counted, and its weight
         self._window = 0  # batches in it
@@ -99,8 +100,7 @@ class Steps:
                 self.precision.backward(loss if self._plain else loss * part, optimizer)
             losses = self._losses if len(self._names) == 1 or optimizer is None else self.course.losses(names[0])
             if losses is not None:
-                losses.values.append(number_or_copy(loss))
-                losses.weights.append(weight)
+                self._pending.append((losses, number_or_copy(loss), weight))
         except Exception as error:
             raise_explained(loss, self.session.where(), error)
         if hooks.backward_end:
@@ -144,15 +144,16 @@ class Steps:
     def _complete_window(self) -> bool:
         """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
         clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
-        if skipped := requests.skip is not None:
-            self._forget_losses()
+        if requests.skip is not None:
             touched.update({name: 1 for name in self._names if name not in self._driven})
         elif not touched and not self._driven:
             raise no_backward(self.session.where())
         for name in touched:
             self._update(name)
-        if requests.skip is not None and not skipped:  # a callback has looked at the gradients
-            self._forget_losses()
+        for losses, value, weight in self._pending if requests.skip is None else ():
+            losses.values.append(value)
+            losses.weights.append(weight)
+        self._pending.clear()
         for name, moved in self._driven.items():
             if moved:
                 self._move_schedulers(name)
@@ -276,19 +277,12 @@ class Steps:
         self._step_mark = self._batch_mark = self.requests.skip = None
         self._window_full = self._batch_open = self._moved = self.requests.can_skip = self.look_due = False
         self._window = 0
-        for counted in (self._driven, self._touched, self._weighed):
+        for counted in (self._driven, self._touched, self._weighed, self._pending):
             counted.clear()
-
-    def _forget_losses(self) -> None:
-        weighed = max((batch for batch, _ in self._weighed.values()), default=0)
-        losses = int(bool(self._touched)) if self._plain else weighed
-        if losses and self._losses is not None:
-            del self._losses.values[-losses:], self._losses.weights[-losses:]
 
     def _turn_back(self) -> None:
         """The clock and the losses forget a window that is dropped, so that another fit trains on its batches."""
         clock = self.clock
-        self._forget_losses()
         if self._window_start is not None:
             clock.batch, clock.sample, clock.token = self._window_start
         elif not self._batch_open:

@@ -47,6 +47,11 @@ class Stream:
         for pump in self._pumps:
             pump.start(info)
 
+    def restart(self, info: RunInfo) -> None:
+        """The run has gone back: sinks take it up anew, each when it comes to it."""
+        for pump in self._pumps:
+            pump.restart(info)
+
     def write(self, records: Sequence[Record]) -> None:
         if self.rows is not None:
             self.rows.write(records)

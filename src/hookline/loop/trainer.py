@@ -156,7 +156,7 @@ class Trainer:
         loop.course.evaluate = (lambda: evaluate_task(loop, loop.eval_batches(val))) if vals else None
         with _with(loop, callbacks):
             if loop.clock.step == 0:
-                sanity_check(loop, vals)
+                sanity_check(loop, loop.used("val", vals))
             batches = loop.batches(train)
             if any(needs_closure(optimizer) for optimizer in loop.state.optimizers.values()):
                 self._train_with_closures(loop, task, batches)
@@ -174,7 +174,7 @@ class Trainer:
                     elif found is not None:
                         backward(found)
                     step()
-                    if loop.look_due:
+                    if loop.look_due or loop.requests.rollback is not None:
                         loop.look()
                     plain_steps(loop, train_batch)
             if tests and not loop.finished and not (loop.requests.stop is not None and loop.requests.stop.interrupt):

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from hookline.errors import SetupError
+from hookline.events import Member
 from hookline.loop.capture import set_random_states
-from hookline.loop.data import END, LEFT, to_device
+from hookline.loop.data import END, LEFT, named_loaders, to_device
 from hookline.loop.feed import Feed, feed_of
 from hookline.loop.moment import roll_back
 from hookline.loop.saving import Saving
-from hookline.loop.schedulers import scheduler_for
 from hookline.loop.session import Session
 from hookline.loop.step import Steps
 from hookline.loop.task import counter
-from hookline.run import MISSING
+from hookline.run import MISSING, Run
 
 logger = logging.getLogger("hookline")
 
@@ -30,6 +31,7 @@ class Training(Steps):
     """Epochs and batches. ``Loop`` adds what surrounds them."""
 
     saving: Saving
+    _open: bool
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -86,13 +88,12 @@ class Training(Steps):
                 line.emit(hooks.batch_fetch_end)
             if not self._window:
                 requests.can_skip, self._skipped = True, False
-                if self._accumulate > 1:
-                    self._window_start = (clock.batch, clock.sample, clock.token)
                 if hooks.around_step:
                     self._step_mark = len(scopes)
                     scopes.enter(hooks.around_step)
                 if hooks.train_step_start:
                     line.emit(hooks.train_step_start)
+                self._window_start = (clock.batch, clock.sample, clock.token) if self._accumulate > 1 else None
             self._window += 1
             if position == length:
                 course.at_edge, course.agenda.wake = True, 0
@@ -110,7 +111,7 @@ class Training(Steps):
                 self.step()
             if self._window:
                 continue
-            if self.look_due:
+            if self.look_due or requests.rollback is not None:
                 self.look()
             if (requests.attention or line.hooks.step_settled) and self._settle():
                 break
@@ -132,7 +133,7 @@ class Training(Steps):
             raise self.saving.preempted(pending_eval=self.course.step_pending)
         ended = self.course.cut_pending and self.course.over  # in the process before; a stop now is for a step's end
         self.count = self.course.counting(self.counter)
-        self.length = min(feed.length or math.inf, self.limits.get("train", math.inf))
+        self.length = min(feed.length or math.inf, self.limit("train"))
         self.iterator = self.course.start_epoch(feed, repeat=self.repeat_epoch)
         self._restore_random()
         self.saved_random = self.exhausted = None
@@ -143,11 +144,19 @@ class Training(Steps):
     def look(self) -> None:
         """After a step, and what the body did after it: is an interval over, an evaluation due, the epoch over?"""
         self.look_due = False
+        self._roll_back()  # first: what the steps that are taken back made due is not due
         self.course.wake_up()
+
+    def _roll_back(self) -> bool:
+        """If a callback has asked to go back to a snapshot. Whether one has."""
+        asked, self.requests.rollback = self.requests.rollback, None
+        if asked is not None:
+            roll_back(self.state.loop, *asked)
+        return asked is not None
 
     def _end_broken(self, look_due: bool) -> None:
         """The body was left; ``look_due``: after a whole step."""
-        if look_due:
+        if look_due or self.requests.rollback is not None:
             self.look()
         self.course.end_broken_training()
 
@@ -156,9 +165,6 @@ class Training(Steps):
         requests, course = self.requests, self.course
         if requests.attention:
             self.handles.settle()
-            if requests.rollback is not None:
-                (moment, member), requests.rollback = requests.rollback, None
-                roll_back(self.state.loop, moment, member)
             if course.edge_is_open:
                 if requests.preempt is not None:
                     raise self.saving.preempted(pending_eval=True)
@@ -167,6 +173,8 @@ class Training(Steps):
             course.settle_edge()
         if not self._skipped:
             self.line.emit(self.line.hooks.step_settled)
+        if self._roll_back():  # asked for in the evaluation, at the end of the epoch, or just now
+            course.look_again()
         if not requests.attention:
             return False
         over = course.decided() or not course.epoch_open
@@ -191,14 +199,32 @@ class Training(Steps):
         """In ``setup`` or ``fit_start``: take this loader in place of the one that was passed, in this fit."""
         self._used[stage] = self.state.loaders[stage] = loader
 
-    def add_scheduler(
-        self, make: Callable[[Any], Any], *, optimizer: str | None = None, every: str = "1st", monitor: str = "val/loss"
-    ) -> None:
-        """In ``setup``: ``make`` gives a scheduler for the optimizer of that name, as soon as there is one.
+    def added(self, member: Member[Run]) -> None:
+        """A callback joined a run that is under way."""
+        if self._open:
+            self.session.move_held_modules(member)
+            self._send(self.line.fast.setup, member)
 
-        ``every`` and ``monitor`` are those of ``hl.Scheduler``.
-        """
-        self.session.add_scheduler(partial(scheduler_for, optimizer, make, every, monitor))
+    def removed(self, member: Member[Run]) -> None:
+        """A callback leaves a run that is under way: it undoes what it has done."""
+        if self._open:
+            self._send(self.line.fast.teardown, member)
+
+    def _send(self, heard: Iterable[Any], member: Member[Run]) -> None:
+        """An event to one of those that hear it."""
+        for hook, run in [pair for pair in heard if pair[1] is member.view]:
+            hook(run)
+
+    def used(self, stage: str, named: dict[str | None, Any]) -> dict[str | None, Any]:
+        """The named loaders that are evaluated on: those that were passed, or those in their place."""
+        return named_loaders(self._used[stage], stage) if stage in self._used else named
+
+    def limit(self, stage: str) -> float:
+        """The largest number of batches of an epoch or an evaluation."""
+        found = self.limits.get(stage, math.inf)
+        if found < 1:
+            raise SetupError(f"loop.limits[{stage!r}] = {found!r}: give 1 batch or more; del it for no limit")
+        return found
 
     def forget_plans(self) -> None:
         """A fit begins: its callbacks say anew what they change about the data."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from hookline.errors import DataError, SetupError
+from hookline.errors import DataError, ScopeError, SetupError
 from hookline.loop.answers import check_returned
 from hookline.loop.data import check_loader, is_one_shot
 from hookline.loop.feed import feed_of
@@ -57,6 +58,8 @@ class Trial:
         """Forward, backward and update on one batch; the loss."""
         loop, task, run = self._loop, self._loop.session.task, self._loop.session.run
         state = loop.state
+        loop._drop_window()  # of a step that failed
+        loop.requests.can_skip = True
         state.outputs = state.loss = MISSING
         state.batch = batch if loop.move is None else loop.move(batch)
         loop.samples, loop.tokens = loop.count(state.batch)
@@ -84,7 +87,12 @@ def trial(loop: Loop) -> Iterator[Trial]:
     state, line, book, module = loop.state, loop.line, loop.session.book, loop.session.module
     if not hasattr(loop.session.task, "train_batch"):
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
+    if loop.course.epoch_open:
+        raise ScopeError("loop.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
     moment, clock = take_moment(loop), loop.clock.state_dict()
+    loader: Any = state.loaders.get("train")
+    has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+    position = deepcopy(loader.state_dict()) if has_state else None
     moments = (state.stage, state.batch, state.outputs, state.loss)
     kept = (loop._losses, loop.samples, loop.tokens, loop.course.agenda.wake, line.hooks)
     schedulers = state.schedulers[:]
@@ -95,14 +103,18 @@ def trial(loop: Loop) -> Iterator[Trial]:
         depth = book.open_layer(module)
         state.schedulers.clear()
         loop._losses, loop.course.agenda.wake, line.hooks, state.stage = None, math.inf, line.silent, "train"
+        loop.session.is_trying = True
         loop.course.train_mode()
         try:
             yield Trial(loop)
         finally:
             loop._drop_window()
+            loop.session.is_trying = False
             state.schedulers[:] = schedulers
             book.drop_layers(depth)
             put_back(loop, moment)
             loop.clock.load_state_dict(clock)
+            if position is not None:
+                loader.load_state_dict(position)
             state.stage, state.batch, state.outputs, state.loss = moments
             loop._losses, loop.samples, loop.tokens, loop.course.agenda.wake, line.hooks = kept

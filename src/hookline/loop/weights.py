@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from hookline.errors import SetupError
 from hookline.progress import Clock
@@ -48,6 +49,10 @@ class Weights:
             shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             if shape != tuple(own[name].shape):
                 raise SetupError(f"swap_weights: {name} has the shape {tuple(own[name].shape)}, not {shape}")
+            if is_traceable_wrapper_subclass(own[name].data) and type(own[name].data) is not type(tensor):
+                raise SetupError(
+                    f"swap_weights: {name} is a {type(own[name].data).__name__}, not a {type(tensor).__name__}"
+                )
         raw = {name: own[name].data for name in weights}
         self.raw.append(raw)
         self._put(own, {name: t.detach().to(own[name].device, own[name].dtype) for name, t in weights.items()})

@@ -46,8 +46,18 @@ class Callbacks:
                     raise
 
     def remove(self, callback: Callback | str) -> None:
-        """Unregister a callback, given itself or its name. A scope that it has open is still left."""
-        self._line.remove(self._find(callback))
+        """Unregister a callback, given itself or its name; its ``on_teardown`` runs at once.
+
+        A scope that it has open is still left.
+        """
+        member = self._find(callback)
+        try:
+            self._loop.removed(member)
+        except Exception as error:  # of the one that goes, not of the one that removes it
+            if not self._line.tolerates(member.view, "on_teardown", error):
+                raise
+        finally:
+            self._line.remove(member)
 
     def lost(self, metric: str) -> bool:
         """Whether a metric was written by an optional callback that has been switched off."""

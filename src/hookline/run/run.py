@@ -301,6 +301,8 @@ class Run:
         was logged since is taken back. The batches that were read since stay read.
         """
         self._required("called run.roll_back()")
+        if not isinstance(snapshot, Mapping) or not {"weights", "buffers", "state"} <= snapshot.keys():
+            raise SetupError(f"run.roll_back({snapshot!r:.60}): give what run.snapshot() returned")
         self._state.requests.ask_rollback(snapshot, self.member)
 
     def emit(self, event: str, **payload: object) -> None:

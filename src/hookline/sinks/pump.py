@@ -53,6 +53,13 @@ class SinkReport:
         return f"{self.sink}: {', '.join(parts)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Between two rows: the run has gone back, and the sink takes it up anew."""
+
+    info: RunInfo
+
+
 class Pump:
     """Hands rows to a sink in a thread of its own. Nothing here waits for the sink but ``close``, and that not long.
 
@@ -62,7 +69,7 @@ class Pump:
     def __init__(self, name: str, sink: Sink, *, most: int = MOST, pauses: Sequence[float] = PAUSES) -> None:
         self.name, self._sink = name, sink
         self._most, self._pauses = most, tuple(pauses)
-        self._queue: deque[tuple[Record, int]] = deque()  # each with its weight
+        self._queue: deque[tuple[Record | Restart, int]] = deque()  # each with its weight
         self._size = 0  # what is in the queue, by weight
         self._in_hand = 0  # rows that the sink has been given and is not done with
         self._changed = threading.Condition()
@@ -86,8 +93,16 @@ class Pump:
             self._queue.extend(weighed)
             self._size += sum(weight for _, weight in weighed)
             while self._size > self._most and len(self._queue) > 1:
-                self._size -= self._queue.popleft()[1]
+                oldest = 1 if isinstance(self._queue[0][0], Restart) else 0
+                self._size -= self._queue[oldest][1]
+                del self._queue[oldest]
                 self._dropped += 1
+            self._changed.notify()
+
+    def restart(self, info: RunInfo) -> None:
+        """After what is in the queue: rows were taken back, and the sink goes on from what is left."""
+        with self._changed:
+            self._queue.append((Restart(info), 0))
             self._changed.notify()
 
     def trouble(self) -> str | None:
@@ -122,7 +137,8 @@ class Pump:
         """At the end, what is neither written nor dropped counts as dropped: nobody waits for it any more."""
         with self._changed:
             hung = self._closing and self.is_busy
-            dropped = self._dropped + (len(self._queue) + self._in_hand if self._closing else 0)
+            waiting = sum(not isinstance(record, Restart) for record, _ in self._queue) + self._in_hand
+            dropped = self._dropped + (waiting if self._closing else 0)
             return SinkReport(self.name, self._written, dropped, self._failures, self._error, hung)
 
     # -- in the thread -------------------------------------------------------------------------
@@ -131,6 +147,12 @@ class Pump:
         start = partial(self._sink.start, info)
         self._started = self._try(start)
         while batch := self._next():
+            if isinstance(batch, Restart):
+                if self._started:
+                    self._once(self._sink.close)
+                start = partial(self._sink.start, batch.info)
+                self._started = self._try(start)
+                continue
             self._started = self._started or self._try(start)
             done = self._started and self._try(partial(self._sink.write, batch))
             with self._changed:  # put() counts too, in another thread
@@ -144,15 +166,23 @@ class Pump:
         if self._started:
             self._once(self._sink.close)
 
-    def _next(self) -> list[Record]:
-        """What has come together; nothing at the end."""
+    def _next(self) -> list[Record] | Restart:
+        """What has come together up to a restart, or that; nothing at the end."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
-            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            self._size -= sum(weight for _, weight in batch)
+            batch: list[Record] = []
+            while self._queue and len(batch) < BATCH:
+                record, weight = self._queue[0]
+                if isinstance(record, Restart) and batch:
+                    break
+                self._queue.popleft()
+                if isinstance(record, Restart):
+                    return record
+                self._size -= weight
+                batch.append(record)
             self._in_hand = len(batch)
-            return [record for record, _ in batch]
+            return batch
 
     def _try(self, act: Callable[[], None]) -> bool:
         """Do it, again after a pause if it raises; whether it was done."""

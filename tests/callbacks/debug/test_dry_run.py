@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 import hookline as hl
-from hookline.callbacks import Checkpointer, EarlyStopping, HistoryPlot, LambdaCallback
+from hookline.callbacks import (
+    Checkpointer,
+    EarlyStopping,
+    HistoryPlot,
+    LambdaCallback,
+    LoadWeights,
+    QuantizationAwareTraining,
+)
 from hookline.callbacks.debug import DryRun, LimitBatches, OverfitBatches
 from hookline.errors import MetricError, RegistrationError, SetupError
 from hookline.loop import Loop, Trainer
@@ -188,6 +195,55 @@ def test_it_is_the_last_to_touch_the_weights() -> None:
     ):
         assert fit(*callbacks, model=model).clock.step == 2
         assert same(bits(model), before)
+
+
+class Shared(nn.Module):
+    """One layer under two names, and one inside another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.again = self.first[0]
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.again(self.first(x)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("make", [TinyModel, Shared])
+def test_a_model_that_is_quantized_at_the_end_can_still_be_trained_afterwards(make: Any) -> None:
+    model, alone = make(), make()
+    before = bits(model)
+    assert fit(DryRun(), QuantizationAwareTraining(), model=model).clock.step == 1
+    assert same(bits(model), before)
+    for one in (model, alone):  # the real run is that of a model which has seen no dry run
+        fit(QuantizationAwareTraining(convert=False), model=one, max_duration="2ep")
+    assert same(bits(model), bits(alone))
+
+
+def test_after_an_error_with_quantization_the_weights_are_as_before_too() -> None:
+    model = TinyModel()
+    before = bits(model)
+    with pytest.raises(NameError, match="reslt"):
+        fit(DryRun(), QuantizationAwareTraining(), BrokenAtTheEnd(), model=model)
+    assert same(bits(model), before)
+
+
+def test_weights_that_were_loaded_for_it_stay_loaded(tmp_path: Path) -> None:
+    torch.save({name: tensor + 1 for name, tensor in TinyModel().state_dict().items()}, tmp_path / "weights.pt")
+    model = TinyModel()
+    fit(DryRun(), LoadWeights(tmp_path / "weights.pt"), model=model)
+    assert same(bits(model), {name: tensor + 1 for name, tensor in TinyModel().state_dict().items()})
+
+
+def test_a_second_fit_of_the_same_trainer_says_that_the_dry_run_is_over() -> None:
+    made, model = Trainer(callbacks=[DryRun()], max_duration="3ep", folder=False), TinyModel()
+    arguments: dict[str, Any] = {"loss": LOSS, "optimizer": torch.optim.SGD}
+    made.fit(model, tiny_data(6), **arguments)
+    with pytest.raises(SetupError, match="has trained 1 steps, so the dry run is over; make a new trainer without it"):
+        made.fit(model, tiny_data(6), **arguments)
+    assert made.fit(TinyModel(), tiny_data(6), **arguments).clock.step == 1  # another model begins anew
 
 
 def test_a_smaller_limit_beside_it_counts() -> None:

@@ -89,6 +89,11 @@ def test_a_share_is_rounded_down_and_one_at_least(share: Any, batches: int) -> N
     assert seen.counts == {"train": batches, "test": batches}
 
 
+@pytest.mark.parametrize(("share", "batches"), [(0.29, 29), (0.57, 57), (0.58, 58), (0.07, 7), (0.289, 28)])
+def test_a_share_that_is_a_whole_number_of_batches_loses_none_to_rounding(share: float, batches: int) -> None:
+    assert fit(LimitBatches(train=share), train=tiny_data(100, batch_size=1), max_duration="1ep").clock.step == batches
+
+
 def test_a_share_of_named_loaders_is_that_of_each() -> None:
     seen, val = Seen(), {"short": tiny_data(4), "long": tiny_data(10)}
     fit(LimitBatches(val=0.5), seen, val=val, max_duration="1ep")

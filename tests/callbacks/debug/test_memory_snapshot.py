@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import hookline as hl
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.debug import MemorySnapshot
 from hookline.callbacks.debug.live_tensors import live_tensors, table, tensors_in
@@ -118,6 +119,30 @@ def test_evaluate_and_predict_count_batches(tmp_path: Path, entry: str) -> None:
 def test_evaluations_inside_training_do_not_count(tmp_path: Path) -> None:
     fit(MemorySnapshot(start=5, steps=2), val=tiny_data(6), folder=tmp_path)
     assert [path.name for path in (tmp_path / "memory").iterdir()] == ["train-00000007-rank0.txt"]
+
+
+class Back(hl.Callback):
+    """Goes back to the end of step 1, once."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.snapshot = step, None
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.step == 1 and self.snapshot is None:
+            self.snapshot = run.snapshot()
+        elif run.clock.step == self.step:
+            self.step = 0
+            run.roll_back(self.snapshot)
+
+
+@pytest.mark.parametrize("behind", [3, 4, 5, 6])
+def test_after_a_rollback_nothing_is_traced_and_the_window_is_recorded_anew(tmp_path: Path, behind: int) -> None:
+    leak = LambdaCallback(on_train_step_end=Leak())
+    fit(MemorySnapshot(start=2, steps=3), Back(behind), leak, folder=tmp_path, max_duration="4ep")
+    assert not tracemalloc.is_tracing()
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["train-00000005-rank0.txt"]
+    (first, *_) = section(report(tmp_path), "tensors that there are more or less of:")
+    assert first.split() == ["+1.200", "MB", "+3", "other", "cpu", "float32", "(100,", "1000)"]
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])

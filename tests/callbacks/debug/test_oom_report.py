@@ -173,6 +173,18 @@ def test_other_errors_have_no_report(tmp_path: Path) -> None:
     assert not (tmp_path / "oom").exists()
 
 
+def test_a_model_that_calls_the_size_of_a_batch_batch_has_the_batch_in_the_report(tmp_path: Path) -> None:
+    class Unpacks(TinyModel):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            batch, features = x.shape
+            return torch.empty(batch * features * TOO_MUCH)
+
+    with pytest.raises(RuntimeError):
+        fit(OOMReport(), model=Unpacks(), folder=tmp_path)
+    lines = [line.split() for line in report(tmp_path).splitlines()]
+    assert lines[lines.index(["the", "batch:"]) + 1][2:] == ["batch[0]", "float32", "(8,", "4)", "cpu"]
+
+
 def test_a_run_without_a_folder_has_the_report_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

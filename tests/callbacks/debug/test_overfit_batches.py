@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hookline as hl
-from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks import Checkpointer, EarlyStopping, LambdaCallback
 from hookline.callbacks.debug import LimitBatches, OverfitBatches
 from hookline.errors import RegistrationError, SetupError
 from hookline.loop import Loop, Trainer
@@ -179,6 +179,15 @@ def test_a_resume_goes_on_with_the_same_batches_and_ends_with_the_same_weights(t
     assert found.history["val/loss"] == expected.history["val/loss"]
     for one, other in zip(models[0].parameters(), models[2].parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_named_validation_loaders_keep_their_names_so_that_what_monitors_them_still_works() -> None:
+    val = {"clean": tiny_data(2, seed=1), "noisy": tiny_data(3, seed=2)}
+    seen = Seen()
+    result = fit(OverfitBatches(2), EarlyStopping("val/noisy/loss", patience=99), seen, val=val)
+    plain = fit(OverfitBatches(2), val=tiny_data(2))
+    assert result.history["val/clean/loss"] == result.history["val/noisy/loss"] == plain.history["val/loss"]
+    assert seen.batches["val"] == seen.batches["train"][:2] * 6
 
 
 def test_data_that_can_be_read_only_once_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -310,12 +309,3 @@ def test_a_new_fit_of_the_same_object_begins_anew(tmp_path: Path) -> None:
 def test_bad_arguments_are_refused_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RegistrationError, match=message):
         TorchProfiler(**options)
-
-
-def test_a_folder_that_cannot_be_written_switches_it_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").write_text("no folder")
-    with caplog.at_level(logging.WARNING):
-        result = fit(TorchProfiler(dirpath=tmp_path / "file" / "below"))
-    assert result.clock.step == 8
-    assert [failure.callback for failure in result.failures] == ["TorchProfiler"]
-    assert not torch._C._autograd._profiler_enabled()

@@ -29,13 +29,14 @@ class DryRun(Callback):
     evaluated and tested, checkpoints are written, read by nobody and deleted again when the run ends. So a typing
     error in the part after the last epoch, a full disk or a metric that nobody logs is found in seconds.
 
-    **What it leaves.** Weights, buffers and the optimizers that there were before are put back as they were, on every
-    way out. What callbacks and sinks have written stays where it is: a run that is to keep its folder clean gets a
-    ``folder`` of its own for the dry run. ``max_duration`` is as before when the run has ended.
+    **What it leaves.** Weights, buffers, layers and the optimizers are put back as they were when training began, on
+    every way out. What was done before that stays: weights that ``LoadWeights`` has read, and the layers with rounding
+    of a ``QuantizationAwareTraining``. What callbacks and sinks have written stays where it is: a run that is to keep
+    its folder clean gets a ``folder`` of its own for the dry run. ``max_duration`` is as before when the run has ended.
 
-    **What it does not do.** It does not go on from a checkpoint: a ``resume`` that has something to go on from is
-    refused. It does not find what comes late, such as memory that runs out or a loss that diverges. With ``accumulate``
-    a step is made of fewer batches than usual, if there are no more.
+    **What it does not do.** It does not go on: a ``resume`` that has something to go on from is refused, and a further
+    fit of a trainer that has trained already, too. It does not find what comes late, such as memory that runs out or a
+    loss that diverges. With ``accumulate`` a step is made of fewer batches than usual, if there are no more.
 
     >>> import torch
     >>> from hookline.loop import Trainer
@@ -61,6 +62,7 @@ class DryRun(Callback):
     def _forget(self) -> None:
         self._is_shortened = False
         self._max_duration: Duration | None = None
+        self._modules: dict[str, torch.nn.Module] = {}
         self._weights: dict[str, torch.Tensor] = {}
         self._optimizers: list[tuple[torch.optim.Optimizer, dict[str, Any]]] = []
         self._saved: list[Path] = []
@@ -71,6 +73,11 @@ class DryRun(Callback):
         for stage in ("train", "val", "test", "predict"):
             limits[stage] = min(self.batches, limits.get(stage, self.batches))
         if run.entry_point in ("fit", "train"):
+            if run.clock.step:
+                raise SetupError(
+                    f"DryRun: this trainer has trained {run.clock.step} steps, so the dry run is over; make a new "
+                    f"trainer without it for the real run"
+                )
             if run.loop.will_resume:
                 raise SetupError(
                     "DryRun begins anew, and this run has a checkpoint to go on from: leave out resume, "
@@ -80,6 +87,7 @@ class DryRun(Callback):
             run.max_duration = "1ep"
 
     def on_fit_start(self, run: Run) -> None:
+        self._modules = dict(run.model.named_modules(remove_duplicate=False))
         self._weights = {name: tensor.detach().cpu().clone() for name, tensor in _tensors(run.model)}
         self._optimizers = [(optimizer, deepcopy(optimizer.state_dict())) for optimizer in run.optimizers.values()]
 
@@ -92,6 +100,7 @@ class DryRun(Callback):
     def on_teardown(self, run: Run) -> None:
         if self._is_shortened:
             run.loop.state.max_duration = self._max_duration  # which may be none at all
+        _put_back(self._modules)
         with torch.no_grad():
             for name, tensor in _tensors(run.model):
                 if name in self._weights and self._weights[name].shape == tensor.shape:  # not what was added since
@@ -103,6 +112,14 @@ class DryRun(Callback):
             with suppress(OSError):  # others have something in it
                 path.parent.rmdir()
         self._forget()
+
+
+def _put_back(modules: dict[str, torch.nn.Module]) -> None:
+    """The parts that others have replaced by now."""
+    for name, module in modules.items():
+        path, _, last = name.rpartition(".")
+        if name and modules[path]._modules.get(last) is not module:
+            setattr(modules[path], last, module)
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -93,4 +93,4 @@ def _share_of(stage: str, share: float, loader: Any) -> int:
             f"LimitBatches({stage}={share}) is a share, and the {stage} loader, a {type(loader).__name__}, has no "
             f"length; give a number of batches"
         ) from None
-    return max(1, int(length * share))
+    return max(1, int(length * share + 1e-9))  # 100 * 0.29 is 28.999…

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookline.callbacks.debug.memory_recording import CudaRecording, HostRecording
+from hookline.callbacks.run_paths import check_writable
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 
@@ -32,7 +33,8 @@ class MemorySnapshot(Callback):
 
     Files are in ``memory/`` in the run's folder, or in ``dirpath``. In ``evaluate``, ``test`` and ``predict`` it counts
     batches. On every way out the recording ends, and what there is of it is written. A run that is resumed inside
-    the window records the rest of it; one that is resumed later records nothing.
+    the window records the rest of it; one that is resumed later records nothing. A rollback to before the window has
+    it recorded anew.
 
     >>> import torch
     >>> from tempfile import mkdtemp
@@ -69,6 +71,10 @@ class MemorySnapshot(Callback):
         self.rows = rows
         self.dirpath = None if dirpath is None else Path(dirpath)
         self._recording: CudaRecording | HostRecording | None = None
+
+    def on_setup(self, run: Run) -> None:
+        if self.dirpath is not None:
+            check_writable(self.dirpath / "report", "MemorySnapshot(dirpath=…)")
 
     def on_train_step_end(self, run: Run) -> None:
         self._tick(run, run.clock.step)
@@ -111,6 +117,8 @@ class MemorySnapshot(Callback):
             self._end(run)
 
     def _begin(self, run: Run) -> None:
+        if self._recording is not None:  # a rollback went back behind the start
+            self._recording.end()
         if run.device.type == "cuda":
             recording: CudaRecording | HostRecording = CudaRecording(self.max_entries)
         else:

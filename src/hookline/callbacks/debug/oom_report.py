@@ -14,6 +14,7 @@ import torch
 
 from hookline.callbacks.debug.host_memory import host_memory
 from hookline.callbacks.debug.live_tensors import live_tensors, megabytes, table, tensors_in
+from hookline.callbacks.run_paths import check_writable
 from hookline.errors import NotAvailableError, RegistrationError
 from hookline.events import Callback
 
@@ -67,6 +68,10 @@ class OOMReport(Callback):
             raise RegistrationError(f"OOMReport(rows={rows!r}): give a whole number, 1 or more")
         self.rows = rows
         self.dirpath = None if dirpath is None else Path(dirpath)
+
+    def on_setup(self, run: Run) -> None:
+        if self.dirpath is not None:
+            check_writable(self.dirpath / "report", "OOMReport(dirpath=…)")
 
     def on_exception(self, run: Run) -> None:
         if not is_out_of_memory(run.exception):
@@ -125,11 +130,15 @@ def write_history(path: Path, memory: Any) -> None:
 
 
 def _batch(run: Run) -> Any:
-    """The batch at which it failed: what the lines call so (an evaluation is left by now), or the run's."""
+    """The batch at which it failed: what the lines call so (an evaluation is left by now), or the run's.
+
+    A ``batch`` without tensors is something else, such as its size.
+    """
     frames = [frame for frame, _ in traceback.walk_tb(run.exception.__traceback__)]
     for frame in reversed(frames):
-        if "batch" in frame.f_locals:
-            return frame.f_locals["batch"]
+        batch = frame.f_locals.get("batch")
+        if any(True for _ in tensors_in(batch)):
+            return batch
     with suppress(NotAvailableError):
         return run.batch
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,9 @@ class OverfitBatches(Callback):
     the usual first try.
 
     In place of the validation loader, if there is one, a fit evaluates on these batches, so that ``val/…`` is what the
-    model without dropout makes of them; they are kept in memory for that. The test at the end stays what it is.
-    In a loop of your own only training is repeated: what you evaluate on is in your hands.
+    model without dropout makes of them; they are kept in memory for that. Named loaders keep their names, and each is
+    these batches. The test at the end stays what it is. In a loop of your own only training is repeated: what you
+    evaluate on is in your hands.
 
     >>> import torch
     >>> from hookline.loop import Trainer
@@ -62,7 +63,9 @@ class OverfitBatches(Callback):
         with suppress(TypeError, NotImplementedError):  # a loader without a length
             count = min(count, len(run.loaders["train"]))
         with run.loop.trial() as trial:
-            run.loop.use_loader("val", list(trial.batches(count)))
+            batches = list(trial.batches(count))
+        val = run.loaders["val"]
+        run.loop.use_loader("val", dict.fromkeys(val, batches) if isinstance(val, Mapping) else batches)
 
 
 def _has_task(run: Run) -> bool:

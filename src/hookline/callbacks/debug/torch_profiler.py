@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hookline.callbacks.run_paths import check_writable
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 
@@ -93,11 +94,15 @@ class TorchProfiler(Callback):
         self._active: Any = None
         self._run: Any = None
         self._recorded = 0
+        """Traces of this fit."""
 
     def on_setup(self, run: Run) -> None:
-        self._recorded = 0
+        if any(isinstance(other, TorchProfiler) and other is not self for other in run.callbacks):
+            raise SetupError("there are two TorchProfilers, and torch can have one at a time: leave one of them out")
+        if self.dirpath is not None:
+            check_writable(self.dirpath / "trace", "TorchProfiler(dirpath=…)")
         if run.entry_point in IN_FIT and run.clock.step == 0:  # a state that is about to be loaded comes later
-            self.steps = 0
+            self.steps = self._recorded = 0
 
     def on_train_step_end(self, run: Run) -> None:
         if self._active is not None:
@@ -191,7 +196,7 @@ class TorchProfiler(Callback):
 
     def _writer(self, own_handler: Callable[[Any], Any] | None) -> Callable[[Any], None]:
         def write(profiler: Any) -> None:
-            self._recorded += 1
+            self._recorded += self._run.entry_point in IN_FIT
             if own_handler is not None:
                 own_handler(profiler)
             self._write(profiler, trace=own_handler is None)

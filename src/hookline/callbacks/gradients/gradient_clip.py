@@ -35,7 +35,7 @@ class GradientClip(Callback):
 
     With ``norm``, ``grad_clip/norm`` (before clipping) and ``grad_clip/share`` (the share of the steps that were
     clipped, from 0 to 1) are logged, as means over the interval; with several optimizers ``grad_clip/norm/<name>``.
-    ``log=False`` leaves this out.
+    ``log=False`` leaves this out. A step that is skipped, as by ``SpikeGuard``, is neither counted nor an error.
 
     >>> import torch
     >>> from hookline.loop import Trainer
@@ -77,11 +77,14 @@ class GradientClip(Callback):
         self.error_if_nonfinite = error_if_nonfinite
         self.log = log and norm is not None
         self._names: dict[str, tuple[str, str]] = {}
+        self._found: tuple[str, Tensor, float] | None = None
+        """Of the update that is being prepared: the optimizer, the norm and its limit."""
         if self.log:
             self.writes = ("gradients", "grad_clip/*")
 
     def on_setup(self, run: Run) -> None:
         self._names.clear()
+        self._found = None
 
     def on_train_start(self, run: Run) -> None:
         for name in self._limits if isinstance(self._limits, Mapping) else ():
@@ -104,10 +107,26 @@ class GradientClip(Callback):
         if self.norm is None:
             clip_grad_value_(parameters, limit)
             return
-        total = clip_grad_norm_(parameters, limit, self.norm_type, self.error_if_nonfinite)
-        if self.log:
-            norm, share = self._names.get(name) or self._named(run, name)
-            run.log({norm: total, share: (total > limit).to(total.dtype)})
+        # While the step may still be skipped by one who comes later, an error waits.
+        strict = self.error_if_nonfinite and not run.loop.requests.can_skip
+        self._found = name, clip_grad_norm_(parameters, limit, self.norm_type, strict), limit
+
+    def on_optimizer_step_start(self, run: Run) -> None:
+        if self.error_if_nonfinite and self._found is not None and not torch.isfinite(self._found[1]):
+            raise RuntimeError(
+                f"GradientClip: the norm of order {self.norm_type} of the gradients is non-finite "
+                f"({self._found[1].item()}), so they cannot be clipped; error_if_nonfinite=False goes on"
+            )
+
+    def on_optimizer_step_end(self, run: Run) -> None:
+        if self._found is not None:
+            (name, total, limit), self._found = self._found, None
+            if self.log:
+                norm, share = self._names.get(name) or self._named(run, name)
+                run.log({norm: total, share: (total > limit).to(total.dtype)})
+
+    def on_step_skipped(self, run: Run) -> None:
+        self._found = None
 
     def _named(self, run: Run, optimizer: str) -> tuple[str, str]:
         """The names of its metrics, which are made once."""

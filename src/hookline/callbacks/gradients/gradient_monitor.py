@@ -14,6 +14,7 @@ from hookline.callbacks.gradients.layers import (
     check_layers,
     chosen_by,
     norms,
+    split_layers,
     values_of,
     with_gradients,
 )
@@ -38,7 +39,8 @@ class GradientMonitor(Callback):
     ``weights`` adds ``weight_norm/…``. ``updates`` adds ``update_norm/…``, of what the optimizer has added to the
     weights, and ``update_ratio/…``, the norm of the update by that of the weights before it; about 0.001 is usual.
     It keeps a copy of the weights during the steps that it looks at. ``histograms`` logs ``grad_histogram/<layer>``.
-    With several optimizers, the totals are ``grad_norm/total/<optimizer>``.
+    With several optimizers, the totals are ``grad_norm/total/<optimizer>``; a layer that has parameters in more than
+    one of them has ``grad_norm/<layer>/<optimizer>`` for the part in each. It is the same with all the others.
 
     Norms stay on the device until the interval ends; only histograms are read from it at once.
 
@@ -120,7 +122,7 @@ class GradientMonitor(Callback):
     # -- what ----------------------------------------------------------------------------------
 
     def _look(self, run: Run) -> None:
-        self._groups = groups = by_layer(with_gradients(run.optimizer), run.model, self._patterns)
+        self._groups = groups = self._grouped(run)
         gradients = {layer: [values_of(p.grad) for p in its if p.grad is not None] for layer, its in groups.items()}
         if not groups:
             return
@@ -135,6 +137,14 @@ class GradientMonitor(Callback):
             self._values |= self._named(run, "weight_norm", groups.values())
         if self.updates:
             self._held = {layer: [p.detach().clone() for p in its] for layer, its in groups.items()}
+
+    def _grouped(self, run: Run) -> dict[str, list[Tensor]]:
+        """The parameters of this optimizer by the name under which they are logged."""
+        groups = by_layer(with_gradients(run.optimizer), run.model, self._patterns)
+        if len(run.optimizers) == 1:
+            return groups
+        split, of = split_layers(run.model, run.optimizers.values()), _of(run)
+        return {f"{layer}{of}" if layer in split else layer: its for layer, its in groups.items()}
 
     def _report(self, run: Run) -> None:
         values, step = self._values, run.clock.step + 1

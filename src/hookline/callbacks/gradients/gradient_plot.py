@@ -20,6 +20,7 @@ from hookline.callbacks.gradients.layers import (
 )
 from hookline.callbacks.gradients.sampling import Sampling
 from hookline.callbacks.gradients.spread import draw, measure, read
+from hookline.callbacks.run_paths import check_writable
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 
@@ -93,7 +94,8 @@ class GradientPlot(Callback):
         self._measured = {}
         check_layers(run.model, self._patterns, "GradientPlot")
         if self.dirpath is not None and run.entry_point in ("fit", "train"):
-            self.dirpath.mkdir(parents=True, exist_ok=True)  # what cannot be written is known now
+            check_writable(self.dirpath / "plot", "GradientPlot(dirpath=…)")
+            self.dirpath.mkdir(parents=True, exist_ok=True)
 
     def on_gradients_ready(self, run: Run) -> None:
         if self._sampling.wants(run):

@@ -45,6 +45,18 @@ def by_layer(parameters: Iterable[Tensor], model: nn.Module, patterns: Sequence[
     return found
 
 
+def split_layers(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> set[str]:
+    """The layers that have parameters in more than one optimizer."""
+    names = layer_names(model)
+    seen: set[str] = set()
+    split: set[str] = set()
+    for optimizer in optimizers:
+        its = {names[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in names}
+        split |= its & seen
+        seen |= its
+    return split
+
+
 def with_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
 

@@ -53,3 +53,4 @@ class Sampling:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._steps.load_state_dict(state)
+        self._step, self._due = -1, False  # after a rollback the same step is made again

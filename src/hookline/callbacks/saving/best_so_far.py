@@ -36,7 +36,18 @@ class BestSoFar:
         self.weights: dict[str, Tensor] | None = None
         """A copy, in main memory."""
         self._epoch = 0
-        self._warned = self.has_looked = False
+        self._warned = self._is_used = False
+
+    def begin(self, run: Run) -> bool:
+        """In ``on_setup`` of a fit: forget what is of another run; whether it did. A state that was loaded stays."""
+        is_other = run.clock.step == 0 and self._is_used
+        if is_other:
+            self.forget()
+        return is_other
+
+    def note_use(self) -> None:
+        """In ``on_fit_start``: from here on it is of this run, also if nothing is trained in it."""
+        self._is_used = True
 
     def look_after_eval(self, run: Run) -> bool:
         """In ``on_eval_end``: whether these weights are the best so far."""
@@ -51,7 +62,7 @@ class BestSoFar:
         return self._look(run)
 
     def _look(self, run: Run) -> bool:
-        self.has_looked = True
+        self._is_used = True  # it may have joined in the middle
         if run.callbacks.lost(self.monitor):
             if not self._warned:
                 self._warned = True
@@ -80,6 +91,17 @@ class BestSoFar:
         if self.value is None:
             return True
         return value < self.value - self.min_delta if self.mode == "min" else value > self.value + self.min_delta
+
+    def to_use(self, run: Run) -> dict[str, Tensor] | None:
+        """The weights, held to what others hold the model to by now, such as the zeros of ``Pruning``."""
+        holds = [hold for callback in run.callbacks if (hold := getattr(callback, "constrain_weights", None))]
+        if self.weights is None or not holds:
+            return self.weights
+        copied = {id(tensor): tensor.clone() for tensor in self.weights.values()}  # what is tied stays tied
+        found = {name: copied[id(tensor)] for name, tensor in self.weights.items()}
+        for hold in holds:
+            hold(found)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.value, "best_step": self.step, "best_weights": self.weights, "epoch": self._epoch}

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from hookline.callbacks.ending import is_complete
+from hookline.callbacks.run_paths import check_writable, place
 from hookline.callbacks.saving.atomic_file import replacing_with_others
 from hookline.callbacks.saving.best_so_far import BestSoFar
 from hookline.callbacks.saving.export_check import export
 from hookline.callbacks.saving.export_formats import FORMATS, Call, check_installed
-from hookline.callbacks.saving.run_paths import check_writable, place
+from hookline.callbacks.saving.own_path import check_own
 from hookline.callbacks.saving.weights_file import load_into
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
@@ -42,7 +43,7 @@ class ExportModel(Callback):
     that a prediction uses, if a callback such as ``EMA`` swaps others in. A copy of the model is exported, on the CPU
     and in eval mode: the model itself stays as it is.
 
-    **Sample.** The first batch at hand: of an evaluation, or at the first interval of training. The model is called
+    **Sample.** The first batch at hand: of the first step, or of an evaluation before it. The model is called
     with all but the last part of a tuple, with a dict by name, or with what ``inputs`` makes of the batch: a tensor, a
     tuple, or a dict for arguments by name. ``module`` names a part of the model or task to export in its place.
 
@@ -115,17 +116,23 @@ class ExportModel(Callback):
         self._sample = self._file = None
         if run.entry_point not in ("fit", "train"):
             return
-        if self._best is not None and run.clock.step == 0 and self._best.has_looked:
-            self._best.forget()
+        if self._best is not None:
+            self._best.begin(run)
         check_installed(self.format)
         self._part(run.model)
         if self.averaged and not _swaps(run):
             raise SetupError("ExportModel(averaged=True): no callback of this run swaps weights in; add one like EMA()")
         self._file = place(run, self.path, "ExportModel")
         check_writable(self._file, "ExportModel")
+        check_own(run, self, ExportModel, lambda its: [place(run, its.path, "ExportModel")], "path")
 
-    def on_metrics_ready(self, run: Run) -> None:
-        self._take_sample(run)
+    def on_fit_start(self, run: Run) -> None:
+        if self._best is not None:
+            self._best.note_use()
+
+    def on_train_step_end(self, run: Run) -> None:
+        if self._sample is None:
+            self._take_sample(run)
 
     def on_eval_batch_end(self, run: Run) -> None:
         if run.entry_point == "fit":
@@ -179,8 +186,9 @@ class ExportModel(Callback):
     def _copy(self, run: Run) -> nn.Module:
         """The part to export, as it is to be used."""
         whole = deepcopy(run.model)
-        if self._best is not None and self._best.weights is not None:
-            load_into(whole, self._best.weights)
+        weights = None if self._best is None else self._best.to_use(run)
+        if weights is not None:
+            load_into(whole, weights)
         copied = self._part(whole).cpu().eval().requires_grad_(False)
         for part in copied.modules():
             part._compiled_call_impl = None  # what was compiled in place cannot be traced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,8 @@ Columns = Mapping[str, Any]
 Write = Callable[[Path, Columns], None]
 WIDEST = 1_000
 """More columns than this in a csv file are a mistake."""
+ARGUMENTS_OF_SAVEZ = ("file", "allow_pickle")
+"""``numpy.savez`` takes these for its own."""
 
 
 def check_installed(format: str) -> None:
@@ -28,6 +30,15 @@ def check_installed(format: str) -> None:
     package, install = needs.get(format, ("", ""))
     if package and find_spec(package) is None:
         raise SetupError(f"PredictionWriter(format={format!r}) needs {package}: pip install {install}")
+
+
+def check_columns(format: str, names: Iterable[str]) -> None:
+    """That a file of this format can have columns with these names."""
+    if format == "npz" and (taken := [name for name in names if name in ARGUMENTS_OF_SAVEZ]):
+        raise DataError(
+            f"PredictionWriter(format='npz'): numpy cannot save a column called {taken[0]!r}; give it another name "
+            f"with columns=lambda run: {{…}}, or use format='parquet' or 'csv'"
+        )
 
 
 # -- parquet -------------------------------------------------------------------------------------

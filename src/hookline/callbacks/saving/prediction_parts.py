@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from hookline.callbacks.saving.atomic_file import replacing, write_parts
 from hookline.callbacks.saving.prediction_formats import Columns, Write
 from hookline.callbacks.saving.weights_file import tensors_of
 from hookline.checkpoint.tensor_bytes import memory, on_cpu_in_order
+from hookline.errors import DataError
 
 logger = logging.getLogger("hookline")
 
@@ -33,19 +34,34 @@ class Parts:
         self._folder, self._suffix, self._write, self._about = folder, suffix, write, about
         self.batches = self.rows = 0
         """What is written."""
+        self._columns: list[str] | None = None
 
     def begin(self) -> None:
-        """Go on with a prediction of the same weights that was left, or remove what is there."""
+        """Go on with a prediction of the same weights and format that was left, or remove what is there."""
         found = self._read()
         if found is not None and not found["complete"] and found["about"] == self._about:
-            self.batches, self.rows = found["batches"], found["rows"]
+            self.batches, self.rows, self._columns = found["batches"], found["rows"], found["columns"]
             logger.info("going on with the predictions in %s after %d batches", self._folder, self.batches)
             return
+        suffixes = {self._suffix}
         if found is not None and not found["complete"]:
-            logger.warning("the predictions in %s were left by another model or loader; begun anew", self._folder)
+            suffixes.add(found["about"]["suffix"])
+            logger.warning(
+                "the predictions in %s were left by another model, loader or format; begun anew", self._folder
+            )
         (self._folder / PROGRESS).unlink(missing_ok=True)  # first: parts without it are not gone on with
-        for path in self._folder.glob(f"part-*{self._suffix}"):
+        for path in {path for suffix in suffixes for path in self._folder.glob(f"part-*{suffix}")}:
             path.unlink()
+
+    def check_columns(self, names: list[str]) -> None:
+        """That a batch has the columns of those before it."""
+        if self._columns is None:
+            self._columns = names
+        if names != self._columns:
+            raise DataError(
+                f"PredictionWriter: the parts in {self._folder} have the columns {', '.join(self._columns)}, and a "
+                f"batch has {', '.join(names)} now; give the same columns, or remove the folder to begin anew"
+            )
 
     def add(self, columns: Columns, rows: int, batches: int, *, complete: bool = False) -> None:
         """One more part; the last one if it makes them ``complete``."""
@@ -59,14 +75,21 @@ class Parts:
         self._note(complete=True)
 
     def _note(self, *, complete: bool) -> None:
-        facts = {"complete": complete, "batches": self.batches, "rows": self.rows, "about": self._about}
+        facts = {
+            "complete": complete,
+            "batches": self.batches,
+            "rows": self.rows,
+            "columns": self._columns,
+            "about": self._about,
+        }
         write_parts(self._folder / PROGRESS, [json.dumps(facts).encode()])
 
     def _read(self) -> dict[str, Any] | None:
         try:
             found = json.loads((self._folder / PROGRESS).read_bytes())
             sizes = found["batches"] + found["rows"]
-            return found if isinstance(sizes, int) and {"complete", "about"} <= found.keys() else None
+            known = {"complete", "columns", "about"} <= found.keys() and "suffix" in found["about"]
+            return found if isinstance(sizes, int) and known else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -80,7 +103,7 @@ class Rest:
 
     def __iter__(self) -> Iterator[Any]:
         loader, skip = self.loader, self._skip()
-        if skip and type(loader) is DataLoader and loader.batch_sampler is not None:
+        if skip and _is_indexed(loader):
             yield from _without(loader, skip)  # what is left out is not even read
         else:
             yield from islice(iter(loader), skip, None)
@@ -89,8 +112,15 @@ class Rest:
         return getattr(self.loader, name)
 
 
+def _is_indexed(loader: Any) -> bool:
+    """Whether its batches are lists of places in a data set, and not what a stream gives."""
+    is_plain = type(loader) is DataLoader and loader.batch_sampler is not None
+    return is_plain and not isinstance(loader.dataset, IterableDataset)
+
+
 def _without(loader: DataLoader[Any], skip: int) -> Iterator[Any]:
-    batches: Any = list(islice(iter(loader.batch_sampler or ()), skip, None))
+    sampler: Any = loader.batch_sampler
+    batches: Any = islice(iter(sampler), skip, None)
     yield from DataLoader(
         loader.dataset,
         batch_sampler=batches,

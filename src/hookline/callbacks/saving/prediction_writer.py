@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from hookline.callbacks.run_paths import check_writable, place
 from hookline.callbacks.saving.atomic_file import replacing
 from hookline.callbacks.saving.batch_parts import leaves
-from hookline.callbacks.saving.prediction_formats import FORMATS, Columns, Write, check_installed
+from hookline.callbacks.saving.loader_names import check_names, file_name
+from hookline.callbacks.saving.own_path import check_own
+from hookline.callbacks.saving.prediction_columns import column, joined
+from hookline.callbacks.saving.prediction_formats import FORMATS, Columns, Write, check_columns, check_installed
 from hookline.callbacks.saving.prediction_parts import Parts, Rest, fingerprint
-from hookline.callbacks.saving.run_paths import check_writable, place
 from hookline.errors import DataError, NotAvailableError, RegistrationError, SetupError
 from hookline.events import Callback
 
@@ -41,9 +42,10 @@ class PredictionWriter(Callback):
     loader that shuffles needs it: a place in its order says nothing.
 
     **After a kill.** A prediction with ``interval="batch"`` that was left goes on if it is started again with the same
-    folder, weights and loader: what is written is not written again. With ``trainer.predict(model,
+    folder, weights, loader and format: what is written is not written again. With ``trainer.predict(model,
     writer.rest(loader))`` it is not computed again either, and ``predict`` gives back the rest. A prediction that was
-    complete, or was one of other weights, is begun anew.
+    complete, or was one of other weights or in another format, is begun anew. Other columns are an error: they are
+    known only with the first batch.
 
     **Evaluations**, if ``stages`` has ``"val"`` or ``"test"``: ``val-step-00000500.parquet``, of what ``run.outputs``
     was; with named loaders ``val-<name>-step-…``. One that is left before its end leaves no file.
@@ -112,6 +114,8 @@ class PredictionWriter(Callback):
         if isinstance(self.format, str):
             check_installed(self.format)
         check_writable(place(run, self.dirpath, "PredictionWriter") / "file", "PredictionWriter")
+        check_names(run, self.stages, "PredictionWriter")
+        check_own(run, self, PredictionWriter, lambda its: its._paths(run), "dirpath")
 
     def on_predict_start(self, run: Run) -> None:
         if "predict" in self.stages:
@@ -127,8 +131,8 @@ class PredictionWriter(Callback):
 
     def on_eval_loader_start(self, run: Run) -> None:
         if run.stage in self.stages:
-            name = "" if run.loader_name is None else f"-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.loader_name)}"
-            self._begin(run, f"{run.stage}{name}-step-{run.clock.step:08d}", _loader(run))
+            check_names(run, (run.stage,), "PredictionWriter")  # those of an own loop are known only now
+            self._begin(run, f"{file_name(run.stage, run.loader_name)}-step-{run.clock.step:08d}", _loader(run))
 
     def on_eval_batch_end(self, run: Run) -> None:
         if run.stage in self.stages:
@@ -140,6 +144,11 @@ class PredictionWriter(Callback):
 
     def on_teardown(self, run: Run) -> None:
         self._forget()
+
+    def _paths(self, run: Run) -> list[Path]:
+        """A file or a folder for each stage; evaluations add their step."""
+        folder, suffix = place(run, self.dirpath, "PredictionWriter"), self.suffix if self.interval == "epoch" else ""
+        return [folder / f"{stage}{suffix}" for stage in self.stages]
 
     # -- how -----------------------------------------------------------------------------------
 
@@ -156,8 +165,13 @@ class PredictionWriter(Callback):
         self._length = _length(run, loader)
         if self.interval == "epoch":
             return
-        about = {"weights": fingerprint(run.model), "length": self._length, "per_file": self.batches_per_file,
-                 "suffix": self.suffix}
+        about = {
+            "weights": fingerprint(run.model),
+            "length": self._length,
+            "per_file": self.batches_per_file,
+            "format": self.format if isinstance(self.format, str) else "function",
+            "suffix": self.suffix,
+        }
         if shuffles:
             about["order"] = run.started.isoformat()  # another order the next time: never gone on with
         self._parts = Parts(self._target, self.suffix, self._write, about)
@@ -169,6 +183,10 @@ class PredictionWriter(Callback):
         if self._target is None:  # it has joined in the middle
             return
         columns, rows = self._columns(run)
+        if self._parts is not None:
+            self._parts.check_columns(list(columns))
+        if isinstance(self.format, str):
+            check_columns(self.format, columns)  # now, and not when all is predicted
         self._batches += 1
         self._rows += rows
         if self._parts is not None and self._batches <= self._parts.batches:  # written before
@@ -185,7 +203,7 @@ class PredictionWriter(Callback):
 
     def _write_part(self, parts: Parts) -> None:
         is_last = self._batches == self._length
-        parts.add(_joined(self._kept), self._rows - parts.rows, len(self._kept), complete=is_last)
+        parts.add(joined(self._kept), self._rows - parts.rows, len(self._kept), complete=is_last)
         self._kept = []
 
     def _end(self) -> None:
@@ -193,7 +211,7 @@ class PredictionWriter(Callback):
         if self._target is not None and is_whole:
             if self._parts is None:
                 with replacing(self._target.with_name(f"{self._target.name}{self.suffix}")) as fresh:
-                    self._write(fresh, _joined(self._kept))
+                    self._write(fresh, joined(self._kept))
             else:
                 if self._kept:
                     self._write_part(self._parts)
@@ -212,7 +230,7 @@ class PredictionWriter(Callback):
         found = {name or "prediction": value for name, value in found.items()}
         if not self.columns:
             found = {f"prediction.{name}" if name[0].isdigit() else name: value for name, value in found.items()}
-        columns = {name: _column(name, value) for name, value in found.items()}
+        columns = {name: column(name, value) for name, value in found.items()}
         sizes = {name: len(value) for name, value in columns.items()}
         if len(set(sizes.values())) != 1:
             listed = ", ".join(f"{name} has {size}" for name, size in sizes.items()) or "there are none"
@@ -221,43 +239,10 @@ class PredictionWriter(Callback):
             )
         rows = next(iter(sizes.values()))
         index = torch.arange(self._rows, self._rows + rows) if self.index is None else self.index(run)
-        index = _column("index", index)
+        index = column("index", index)
         if len(index) != rows:
             raise DataError(f"PredictionWriter(index=…) gave {len(index)} for {rows} samples; give one for each")
         return {"index": index, **columns}, rows
-
-
-def _column(name: str, value: Any) -> Any:
-    if isinstance(value, Tensor):
-        if not value.ndim:
-            raise DataError(f"PredictionWriter: {name!r} is one number for all of a batch; choose with columns=")
-        return value.detach().cpu()
-    if hasattr(value, "__array__"):
-        return torch.as_tensor(value)
-    if isinstance(value, list):
-        return value
-    raise DataError(f"PredictionWriter: {name!r} is a {type(value).__name__}; give a tensor, or a list of texts")
-
-
-def _joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
-    """The columns of all batches, one below the other."""
-    names = list(batches[0])
-    for batch in batches:
-        if list(batch) != names:
-            raise DataError(f"PredictionWriter: the columns of one batch are {names}, of another {list(batch)}")
-    return {name: _stacked(name, [batch[name] for batch in batches]) for name in names}
-
-
-def _stacked(name: str, values: list[Any]) -> Any:
-    if not isinstance(values[0], Tensor):
-        return [item for value in values for item in value]
-    if len({value.shape[1:] for value in values}) > 1:
-        shapes = ", ".join(sorted({str(tuple(value.shape[1:])) for value in values}))
-        raise DataError(
-            f"PredictionWriter: {name!r} has rows of several shapes ({shapes}); give it as a list: "
-            f"columns=lambda run: {{{name!r}: run.outputs.tolist()}}"
-        )
-    return torch.cat(values)
 
 
 def _outputs(run: Run) -> Any:

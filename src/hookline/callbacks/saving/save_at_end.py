@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hookline.callbacks.ending import is_complete
+from hookline.callbacks.run_paths import check_writable, place
 from hookline.callbacks.saving.atomic_file import write_parts
 from hookline.callbacks.saving.batch_parts import labels_of, leaves, together
-from hookline.callbacks.saving.run_paths import check_writable, place
+from hookline.callbacks.saving.loader_names import check_names, file_name
+from hookline.callbacks.saving.own_path import check_own
 from hookline.callbacks.saving.source_snapshot import check_paths, packed, script
 from hookline.callbacks.saving.weights_file import copy_of, write_weights
 from hookline.errors import NotAvailableError, RegistrationError, SetupError
@@ -76,16 +77,21 @@ class SaveAtEnd(Callback):
             if wrong := [stage for stage in predictions if stage not in STAGES]:
                 raise RegistrationError(f"SaveAtEnd(predictions={wrong[0]!r}): use one of {', '.join(STAGES)}")
         self.dirpath = Path(dirpath)
-        self.predictions = predictions
+        self.predictions: tuple[str, ...] | None = predictions
         self.labels = labels_of if labels is None else labels
         self.source = source if isinstance(source, bool) else _paths(source)
         self._packed = b""
+
+    @property
+    def _stages(self) -> tuple[str, ...]:
+        return USUAL if self.predictions is None else self.predictions
 
     def on_setup(self, run: Run) -> None:
         self._packed = b""
         if run.entry_point not in ("fit", "train"):
             return
         check_writable(place(run, self.dirpath, "SaveAtEnd") / "model.safetensors", "SaveAtEnd")
+        check_own(run, self, SaveAtEnd, lambda its: [place(run, its.dirpath, "SaveAtEnd")], "dirpath")
         if self.predictions:
             if not _can_predict(run):
                 raise SetupError(
@@ -95,6 +101,8 @@ class SaveAtEnd(Callback):
             if missing := [stage for stage in self.predictions if stage not in run.loaders]:
                 known = ", ".join(run.loaders) or "none"
                 raise SetupError(f"SaveAtEnd(predictions={missing[0]!r}): this run has no such loader; it has {known}")
+        if _can_predict(run):
+            check_names(run, self._stages, "SaveAtEnd")
         self._packed = self._pack()
 
     def _pack(self) -> bytes:
@@ -124,17 +132,16 @@ class SaveAtEnd(Callback):
 
     def _loaders(self, run: Run) -> Iterator[tuple[str, Any]]:
         """The loaders to predict, by the name of their file."""
-        wanted = USUAL if self.predictions is None else self.predictions
         if not _can_predict(run):
             return
-        for stage in wanted:
+        for stage in self._stages:
             loaders = run.loaders.get(stage)
             named = loaders if isinstance(loaders, Mapping) else {None: loaders}
             for name, loader in named.items():
                 if loader is not None and hasattr(loader, "__next__"):
                     logger.warning("SaveAtEnd: the %s loader is used up, so it is not predicted", stage)
                 elif loader is not None:
-                    yield stage if name is None else f"{stage}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', str(name))}", loader
+                    yield file_name(stage, name), loader
 
     def _write_predictions(self, run: Run, path: Path, loader: Any) -> None:
         seen = _Seen(loader, self.labels)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor, nn
 
 from hookline.callbacks.ending import has_returned
+from hookline.callbacks.run_paths import check_writable, place
 from hookline.callbacks.saving.best_so_far import BestSoFar
-from hookline.callbacks.saving.run_paths import check_writable, place
+from hookline.callbacks.saving.own_path import check_own
 from hookline.callbacks.saving.weights_file import copy_of, load_into, write_weights
 from hookline.errors import RegistrationError
 from hookline.events import Callback
@@ -35,7 +36,8 @@ class SaveBest(Callback):
 
     With ``load_best`` the model has the best weights when ``fit`` returns, also after Ctrl-C, and the test at the end
     of ``fit`` is made with them. They are loaded last of all: the final checkpoint has the weights of the last step.
-    A further ``fit`` of the same trainer goes on from those, too, unless you have changed the weights between.
+    A further ``fit`` of the same trainer goes on from those, too, unless you have changed the weights between. What a
+    ``Pruning`` has pruned by then is zero in the model, also if it was not yet when the best was measured and written.
 
     ``best``, ``best_step`` and the weights are a part of every checkpoint, so that a run that goes on from any of
     them has the best of its own past, and not a file of steps that are taken back. This costs the memory of one copy,
@@ -76,10 +78,6 @@ class SaveBest(Callback):
         self.writes = ("weights",) if load_best else ()
         self._last: _Last | None = None
         self._swap = ExitStack()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._best.forget()
         self._file: Path | None = None
         self._on_disk: tuple[float | None, int] | None = None
         """Value and step of what this process has written."""
@@ -105,17 +103,24 @@ class SaveBest(Callback):
     def on_setup(self, run: Run) -> None:
         if run.entry_point not in ("fit", "train"):
             return
-        if run.clock.step == 0 and self._best.has_looked:  # in another run; a state that was loaded stays
-            self._forget()
+        if self._best.begin(run):
+            self._on_disk = None
         self._is_trained = False
         self._file = place(run, self.path, "SaveBest")
         check_writable(self._file, "SaveBest")
-        last, self._last = self._last, None
-        if last is not None and run.clock.step:
-            last.put_back(run.model)
+        check_own(run, self, SaveBest, lambda its: [place(run, its.path, "SaveBest")], "path")
+        if self._last is not None and (not run.clock.step or self._last.put_back(run.model)):
+            self._last = None
 
     def on_model_ready(self, run: Run) -> None:
+        if self._last is not None and run.entry_point in ("fit", "train"):  # by now its layers are those of training
+            if not self._last.put_back(run.model):
+                logger.info("SaveBest leaves the weights as they are: they were changed since the last fit")
+            self._last = None
         self._write_if_other(run)  # after a resume
+
+    def on_fit_start(self, run: Run) -> None:
+        self._best.note_use()
 
     def on_rollback(self, run: Run) -> None:
         self._write_if_other(run)
@@ -134,8 +139,8 @@ class SaveBest(Callback):
     def around_eval(self, run: Run) -> Iterator[None]:
         """The test at the end is that of the model that is given back."""
         is_last = run.stage == "test" and run.entry_point == "fit" and self._is_trained
-        weights = self._best.weights
-        if not (is_last and self.load_best and weights is not None):
+        weights = self._best.to_use(run) if is_last and self.load_best else None
+        if weights is None:
             yield
             return
         with self._swapped(run, weights):
@@ -148,14 +153,16 @@ class SaveBest(Callback):
         goes_on = stop is not None and stop.goes_on  # it may be measured yet
         if self.best is None and self._is_trained and not goes_on:
             logger.warning("SaveBest has saved nothing: there was no finite %s to decide on in this run", self.monitor)
-        if self.load_best and self._best.weights is not None:
-            self._swap.enter_context(self._swapped(run, self._best.weights))
+        weights = self._best.to_use(run) if self.load_best else None
+        if weights is not None:
+            self._swap.enter_context(self._swapped(run, weights))
 
     def on_teardown(self, run: Run) -> None:
         self._swap.close()
-        if self.load_best and self._best.weights is not None and has_returned(run):
+        weights = self._best.to_use(run) if self.load_best else None
+        if weights is not None and has_returned(run):
             last = _Last(run.model)
-            load_into(run.model, self._best.weights)
+            load_into(run.model, weights)
             last.note(run.model)
             self._last = last
 
@@ -191,12 +198,12 @@ class _Last:
         """How the model looks with the best weights."""
         self._version = _version(model)
 
-    def put_back(self, model: nn.Module) -> None:
-        """Into the same model, if nobody has touched it."""
-        if self._model() is model and _version(model) == self._version:
+    def put_back(self, model: nn.Module) -> bool:
+        """Into the same model, if nobody has touched it; whether that is so."""
+        is_untouched = self._model() is model and _version(model) == self._version
+        if is_untouched:
             load_into(model, self._weights)
-        else:
-            logger.info("SaveBest leaves the weights as they are: they were changed since the last fit")
+        return is_untouched
 
 
 def _version(model: nn.Module) -> tuple[tuple[int, int], ...]:

@@ -23,8 +23,9 @@ class EarlyStopping(Callback):
     """Stops when ``monitor`` has not improved for ``patience``.
 
     It decides after each evaluation, or, for a ``train/…`` metric, at the end of each epoch; ``decide_at`` says it:
-    ``"eval"``, ``"epoch"`` or ``"interval"`` (``log_every``; for a run that is one long epoch). ``patience`` is a
-    number of such decisions, or a duration since the best one (``"500st"``, ``"2ep"``, ``"30m"``). In this order, the
+    ``"eval"``, ``"epoch"`` or ``"interval"`` (``log_every``; for a run that is one long epoch). It never decides by
+    one ``val/…`` value twice, and training that ends without any evaluation is said. ``patience`` is a number of such
+    decisions, or a duration since the best one (``"500st"``, ``"2ep"``, ``"30m"``). In this order, the
     first that holds counts: the value is not finite (``check_finite``); it is before ``start``, so that nothing else
     counts; it has reached ``stopping_threshold``; it is worse than ``divergence_threshold``; it has improved by more
     than ``min_delta`` (with ``threshold_mode="rel"``, a share of the best value); the patience is used up.
@@ -32,8 +33,9 @@ class EarlyStopping(Callback):
     ``mode`` may be left out where the name says it (``loss``, ``acc``, …).
 
     With ``restore_best`` the weights and buffers of the best decision are put back when training ends: those that
-    were evaluated, so the averaged ones beside ``EMA``. The checkpoint at the end has them, too. A run that is only
-    left, by Ctrl-C or by ``break``, keeps its last weights, so that it can go on; the best are in ``best_weights``.
+    were evaluated, so the averaged ones beside ``EMA``; with another ``decide_at``, those of that moment. The
+    checkpoint at the end has them, too. A run that is only left, by Ctrl-C or by ``break``, keeps its last weights, so
+    that it can go on; the best are in ``best_weights``.
 
     Others differ: patience 0 stops at the first value that is not better, as in Lightning (there and here 1 does the
     same); in AIToolbox it stops one decision later. A value equal to ``stopping_threshold`` has reached it.
@@ -50,7 +52,16 @@ class EarlyStopping(Callback):
     (2, 'EarlyStopping')
     """
 
-    state = ("best", "best_step", "waited", "best_at", "best_weights", "decided_epoch")
+    state = (
+        "best",
+        "best_step",
+        "waited",
+        "best_at",
+        "best_weights",
+        "decided_epoch",
+        "evaluations",
+        "decided_evaluations",
+    )
 
     def __init__(
         self,
@@ -90,7 +101,7 @@ class EarlyStopping(Callback):
 
     def _forget(self) -> None:
         """A new run begins: nothing of an earlier one counts."""
-        self._has_decided = False
+        self._used = False
         self.best: float | None = None
         self.best_step = 0
         self.waited = 0
@@ -98,14 +109,24 @@ class EarlyStopping(Callback):
         """What the clock of the patience's unit showed at the best decision."""
         self.best_weights: dict[str, Any] | None = None
         self.decided_epoch = 0
+        self.evaluations = 0
+        """How many there were in this run."""
+        self.decided_evaluations: int | None = None
+        """How many there were at the last decision."""
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._has_decided:  # in another run; a state that was loaded stays
+        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:  # by another run
             self._forget()
         self._monitored.check(run)
 
+    def on_fit_start(self, run: Run) -> None:
+        self._used = True
+
     def on_eval_end(self, run: Run) -> None:
-        if self._monitored.after_evaluation(run):
+        if not self._monitored.is_measured(run):
+            return
+        self.evaluations += 1
+        if self._monitored.at == "eval":
             self._decide(run)
 
     def on_epoch_end(self, run: Run) -> None:
@@ -118,6 +139,7 @@ class EarlyStopping(Callback):
             self._decide(run)
 
     def on_train_end(self, run: Run) -> None:
+        self._monitored.say_if_never(run, self.evaluations, self.decided_evaluations)
         if self.best_weights is None:
             return
         stop = run.loop.requests.stop
@@ -132,7 +154,9 @@ class EarlyStopping(Callback):
             run.model.load_state_dict(self.best_weights)
 
     def _decide(self, run: Run) -> None:
-        self._has_decided = True
+        if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations):
+            return
+        self.decided_evaluations = self.evaluations
         value = self._monitored.value(run)
         if value is None:
             return

@@ -38,8 +38,9 @@ class Monitored:
                 f"pass a validation loader to fit, or decide_at='epoch' or 'interval'"
             )
 
-    def after_evaluation(self, run: Run) -> bool:
-        return self.at == "eval" and run.stage == "val" and run.entry_point == "fit"
+    def is_measured(self, run: Run) -> bool:
+        """In ``on_eval_end``: an evaluation of a fit, not the final test nor one of its own."""
+        return run.stage == "val" and run.entry_point == "fit"
 
     def after_epoch(self, run: Run, decided: int) -> bool:
         """Not in one that was cut short: its metrics are those of the epoch before."""
@@ -48,6 +49,25 @@ class Monitored:
     def after_interval(self, run: Run) -> bool:
         """Not in one that a stop has cut short."""
         return self.at == "interval" and run.loop.requests.stop is None
+
+    def is_new(self, run: Run, evaluations: int, decided: int | None) -> bool:
+        """Not before the first evaluation, and no value twice; ``decided`` is how many there were last time."""
+        if not self.name.startswith("val/"):
+            return True
+        if not evaluations:  # an own loop may log it by itself
+            return self.name in run.metrics
+        return decided is None or evaluations > decided
+
+    def say_if_never(self, run: Run, evaluations: int, decided: int | None) -> None:
+        """When training ends: without an evaluation it has had nothing to decide by. A run that is left may go on."""
+        stop, waits = run.loop.requests.stop, self.at == "eval" or self.name.startswith("val/")
+        if waits and not evaluations and decided is None and not (stop is not None and stop.interrupt):
+            logger.warning(
+                "%s decided nothing: it needs evaluations for %s, and none was made; "
+                "in an own loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
+                self._reader,
+                self.name,
+            )
 
     def value(self, run: Run) -> float | None:
         """The newest value; ``None``, said once, when the callback that logged it has been switched off."""

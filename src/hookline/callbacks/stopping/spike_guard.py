@@ -103,7 +103,6 @@ class SpikeGuard(Callback):
         self.keep_batches = keep_batches
         self.reads = (monitor,)
         self._before = BeforeBatch(random_states=True)
-        self._schedule: Schedule | None = None
         self._aside: BadBatches | None = None
         self._forget()
 
@@ -114,6 +113,7 @@ class SpikeGuard(Callback):
         """One row for each spike, the newest last."""
         self._usual: dict[str, UsualValues] = {}
         self._taken: dict[str, Any] | None = None  # the snapshot, and what was usual then
+        self._schedule: Schedule | None = None
         self._snapshots: dict[str, Any] | None = None  # the state of their schedule
         self._step = StepWindow()
 
@@ -168,6 +168,8 @@ class SpikeGuard(Callback):
         self._step.clear()
         self._before.watch(module_of(run))
         if self.action == "rollback":
+            if self._schedule is not None:  # of an earlier fit of this run
+                self._snapshots = self._schedule.state_dict()
             self._schedule = Schedule(self.snapshot_every.of(run.max_duration))
             if self._snapshots is not None:
                 self._schedule.load_state_dict(self._snapshots)
@@ -186,7 +188,8 @@ class SpikeGuard(Callback):
             self._taken = {"moment": run.snapshot(), "usual": self._usual_now()}
 
     def on_train_batch_start(self, run: Run) -> None:
-        self._step.add_batch(run.clock.batch_in_epoch, run.batch if self.keep_batches else None)
+        kept = run.batch if self.keep_batches and self._aside is not None else None
+        self._step.add_batch(run.clock.batch_in_epoch, kept)
 
     def on_backward_end(self, run: Run) -> None:
         if self.monitor == "loss":

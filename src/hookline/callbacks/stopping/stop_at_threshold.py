@@ -23,8 +23,9 @@ class StopAtThreshold(Callback):
     says what is better, and may be left out where the name says it (``loss``, ``acc``, …).
 
     It decides after each evaluation, or, for a ``train/…`` metric, at the end of each epoch; ``decide_at`` says it:
-    ``"eval"``, ``"epoch"`` or ``"interval"`` (``log_every``). ``patience`` is how many decisions in a row must say the
-    same; 0 and 1 stop at the first. As a duration (``"2ep"``, ``"500st"``, ``"1h"``) it is how long they must: for
+    ``"eval"``, ``"epoch"`` or ``"interval"`` (``log_every``). It never decides by one ``val/…`` value twice, and
+    training that ends without any evaluation is said. ``patience`` is how many decisions in a row must say the same; 0
+    and 1 stop at the first. As a duration (``"2ep"``, ``"500st"``, ``"1h"``) it is how long they must: for
     ``"reached"`` since the first that reached it, for ``"missed"`` since the last that did, or since the run began.
 
     Composer's ``ThresholdStopper`` is ``when="reached"``; AIToolbox's ``ThresholdEarlyStopping(patience=n)`` is
@@ -40,7 +41,7 @@ class StopAtThreshold(Callback):
     (1, 'StopAtThreshold')
     """
 
-    state = ("in_a_row", "since", "decided_epoch")
+    state = ("in_a_row", "since", "decided_epoch", "evaluations", "decided_evaluations")
 
     def __init__(
         self,
@@ -67,20 +68,30 @@ class StopAtThreshold(Callback):
 
     def _forget(self) -> None:
         """A new run begins: nothing of an earlier one counts."""
-        self._has_decided = False
+        self._used = False
         self.in_a_row = 0
         """How many decisions in a row have said that it is time to stop."""
         self.since: float = 0
         """What the clock of the patience's unit showed when that began."""
         self.decided_epoch = 0
+        self.evaluations = 0
+        """How many there were in this run."""
+        self.decided_evaluations: int | None = None
+        """How many there were at the last decision."""
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._has_decided:
+        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:
             self._forget()
         self._monitored.check(run)
 
+    def on_fit_start(self, run: Run) -> None:
+        self._used = True
+
     def on_eval_end(self, run: Run) -> None:
-        if self._monitored.after_evaluation(run):
+        if not self._monitored.is_measured(run):
+            return
+        self.evaluations += 1
+        if self._monitored.at == "eval":
             self._decide(run)
 
     def on_epoch_end(self, run: Run) -> None:
@@ -92,8 +103,13 @@ class StopAtThreshold(Callback):
         if self._monitored.after_interval(run):
             self._decide(run)
 
+    def on_train_end(self, run: Run) -> None:
+        self._monitored.say_if_never(run, self.evaluations, self.decided_evaluations)
+
     def _decide(self, run: Run) -> None:
-        self._has_decided = True
+        if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations):
+            return
+        self.decided_evaluations = self.evaluations
         value = self._monitored.value(run)
         if value is None:
             return

@@ -34,7 +34,8 @@ class StopOnNaN(Callback):
     may be in the weights by then. A warning at the start says so. Gradients are then looked at in these steps alone.
 
     An fp16 overflow of the gradients is no reason to stop, because the scaler handles it; a loss that is not finite
-    is. With several optimizers that a task steps itself, each keeps the weights of its last finite update. Beside
+    is. With several optimizers that a task steps itself, each keeps the weights of its last finite update, and the
+    reason names the one whose update is left out if another has made its own in this step already. Beside
     ``SpikeGuard``, which leaves bad steps out, it stops only for what that one lets through.
 
     TerminateOnNaN of pytorch-accelerated ends the process after the loss alone; NaNMonitor of Composer does not
@@ -72,7 +73,9 @@ class StopOnNaN(Callback):
         self._loss, self._gradients = "loss" in names, "gradients" in names
         self._metrics = tuple(name for name in names if name not in ("loss", "gradients"))
         self._before = BeforeBatch()
-        self._losses: list[torch.Tensor] = []
+        self._keeps = self.every is None and (self._loss or self._gradients)
+        self._losses: list[tuple[int, torch.Tensor]] = []  # with the number of the batch
+        self._first = self._last = 0  # batches of the step
         self._schedule: Schedule | None = None
         self._closures = False
         self._moment: dict[str, Any] | None = None  # before the step of an optimizer with a closure
@@ -98,9 +101,12 @@ class StopOnNaN(Callback):
                 str(self.every),
             )
 
-    def on_train_start(self, run: Run) -> None:
+    def on_fit_start(self, run: Run) -> None:
         self._used = True
+
+    def on_train_start(self, run: Run) -> None:
         self._losses.clear()
+        self._moment = None
         if self.seen is not None:  # from a checkpoint
             self.seen = self.seen.to(run.device)
         self._before.watch(module_of(run))
@@ -114,15 +120,16 @@ class StopOnNaN(Callback):
 
     def on_train_step_start(self, run: Run) -> None:
         self._losses.clear()
-        if self.every is None:
+        self._first = run.clock.batch_in_epoch
+        if self._keeps:
             self._before.note()
             if self._closures:
                 self._moment = run.snapshot()
 
     def on_backward_end(self, run: Run) -> None:
-        if not self._loss:
-            return
-        self._losses.append(run.loss.detach())
+        self._last = run.clock.batch_in_epoch
+        if self._loss:
+            self._losses.append((self._last, run.loss.detach()))
 
     def on_gradients_ready(self, run: Run) -> None:
         if run.loop.requests.skip is not None:  # somebody else has found the step to be bad
@@ -139,19 +146,20 @@ class StopOnNaN(Callback):
             self._stop(run)
 
     def _fold(self) -> None:
-        for loss in self._losses:  # not finite times zero is NaN, and stays so
+        for _, loss in self._losses:  # not finite times zero is NaN, and stays so
             self.seen = loss * 0 if self.seen is None else self.seen.add_(loss, alpha=0)
         self._losses.clear()
 
     def on_step_skipped(self, run: Run) -> None:
         """After an fp16 overflow nobody has looked: no scale helps a loss that is not finite."""
-        if run.loop.requests.skip is None and self._losses and not math.isfinite(_sum(self._losses)):
+        losses = [loss for _, loss in self._losses]
+        if run.loop.requests.skip is None and not math.isfinite(_sum(losses)):
             self._stop(run)
         self._losses.clear()
 
     def _look(self, run: Run) -> float:
         """All that is watched as one number, which is finite if all of it is."""
-        parts = list(self._losses)
+        parts = [loss for _, loss in self._losses]
         if self.seen is not None:
             parts.append(self.seen)
         if self._gradients:
@@ -159,31 +167,38 @@ class StopOnNaN(Callback):
         return _sum(parts)
 
     def _stop(self, run: Run) -> None:
-        what = self._found(run)
+        what, batches = self._found(run)
+        kept = f"weights and optimizer are those of step {run.clock.step}"
         if self._moment is not None:
             run.roll_back(self._moment)
         elif run.loop.requests.can_skip:
             run.skip_step()
         else:  # an update of this step is made already: this one is left out by having no gradients
             run.optimizer.zero_grad(set_to_none=True)
+            name = next(name for name, optimizer in run.optimizers.items() if optimizer is run.optimizer)
+            kept = f"the update of {name} is left out"
+        where = f"epoch {run.clock.epoch}, {batches}"
         if self.every is None:
             self._before.put_back()
-            kept = f"; weights and optimizer are those of step {run.clock.step}"
+            run.stop(f"{what} in {where}; {kept}")
         else:
-            kept = "; it may be in the weights already"
-        where = f"epoch {run.clock.epoch}, batch {run.clock.batch_in_epoch - 1}"
-        run.stop(f"{what} in {where}{kept}" if self.every is None else f"{what} at or before {where}{kept}")
+            run.stop(f"{what} at or before {where}; it may be in the weights already")
         self._losses.clear()
         self.seen = None  # it is said
 
-    def _found(self, run: Run) -> str:
-        bad = [loss.item() for loss in (*self._losses, self.seen) if loss is not None]
-        bad = [value for value in bad if not math.isfinite(value)]
-        if bad:
-            return f"the loss is {bad[0]}" if self.every is None else "the loss is not finite"
+    def _found(self, run: Run) -> tuple[str, str]:
+        """What is not finite, and in which batches."""
+        read = [(batch, loss.item()) for batch, loss in self._losses]
+        bad = [(batch, value) for batch, value in read if not math.isfinite(value)]
+        if bad and self.every is None:
+            return f"the loss is {bad[0][1]}", f"batch {bad[0][0]}"
+        if bad or (self.seen is not None and not math.isfinite(self.seen.item())):
+            return "the loss is not finite", f"batch {self._last}"
         names = list(not_finite(run))
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return f"the gradients are not finite, {', '.join(names[:3])}{more}," if names else "the gradients overflow"
+        what = f"the gradients are not finite, {', '.join(names[:3])}{more}," if names else "the gradients overflow"
+        one = self.every is not None or self._first == self._last
+        return what, f"batch {self._last}" if one else f"batches {self._first} to {self._last}"
 
     # -- metrics -----------------------------------------------------------------------------------
 

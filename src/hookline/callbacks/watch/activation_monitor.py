@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
@@ -30,7 +31,7 @@ class ActivationMonitor(Callback):
     ``statistics`` are some of ``"norm"`` (L2, of all numbers, so it grows with the batch), ``"mean"``, ``"max"`` (the
     largest magnitude), ``"std"``, ``"skewness"`` (0 if symmetric), ``"kurtosis"`` (3 for a normal distribution) and
     ``"zeros"`` (their share, from 0 to 1). A layer that gives several tensors has ``<layer>.0``, ``<layer>.1``; what
-    is no floating-point number is left out.
+    is no floating-point number, and what is sparse, is left out.
 
     It looks at the first step, and then at each step that completes ``every``; each of them has its row, whatever
     ``log_every`` is. Of a step it takes the first batch, and of a layer that is called several times the first call.
@@ -94,9 +95,7 @@ class ActivationMonitor(Callback):
         check_patterns(self._ignored, [*names, *kinds], "ActivationMonitor", "ignore")
 
     def on_train_step_start(self, run: Run) -> None:
-        if self._detach:  # the step before had no end: it was skipped
-            self._steps.take_back()
-            self._leave()
+        self._leave_skipped()
         if self._steps.reaches(run):
             self._attach(run)
 
@@ -109,7 +108,7 @@ class ActivationMonitor(Callback):
                 run.log(values, reduce="last", step=run.clock.step)
 
     def on_train_epoch_end(self, run: Run) -> None:
-        self._leave()
+        self._leave_skipped()
 
     def on_train_end(self, run: Run) -> None:
         self._leave()
@@ -124,6 +123,7 @@ class ActivationMonitor(Callback):
         return self._steps.state_dict(skipped=bool(self._detach))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._leave()
         self._steps.load_state_dict(state)
 
     # -- what ----------------------------------------------------------------------------------
@@ -137,6 +137,12 @@ class ActivationMonitor(Callback):
                 "ActivationMonitor finds no layer to look at: all of them are ignored, or inside a part that "
                 "torch.compile has made"
             )
+
+    def _leave_skipped(self) -> None:
+        """A step that was looked at and had no end was skipped: the next is looked at in its place."""
+        if self._detach:
+            self._steps.take_back()
+            self._leave()
 
     def _leave(self) -> tuple[dict[str, Tensor], Exception | None]:
         """Take the hooks off; what they saw."""
@@ -170,7 +176,7 @@ class ActivationMonitor(Callback):
                 return
             seen.append(name)
             try:
-                found = [t for t in tensors(output) if t.numel() and (t.is_floating_point() or t.is_complex())]
+                found = [tensor for tensor in tensors(output) if _is_measured(tensor)]
                 for number, tensor in enumerate(found):
                     of = name if len(found) == 1 else f"{name}.{number}"
                     for kind, value in measure(tensor, self.statistics).items():
@@ -185,3 +191,9 @@ class ActivationMonitor(Callback):
         if not self._said:
             self._said = True
             logger.warning("ActivationMonitor does not look into %s, which torch.compile has made", name or "the model")
+
+
+def _is_measured(tensor: Tensor) -> bool:
+    """Numbers with a fraction, and not of a sparse or nested layout, which torch computes little of."""
+    is_plain = tensor.layout == torch.strided and not tensor.is_nested
+    return is_plain and bool(tensor.numel()) and (tensor.is_floating_point() or tensor.is_complex())

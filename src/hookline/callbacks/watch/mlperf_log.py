@@ -31,8 +31,8 @@ class MLPerfLog(Callback):
     taken from the datasets or, where these do not say, from the first epoch and the first evaluation.
 
     The status in ``run_stop`` is ``"success"`` once ``monitor`` has reached ``target`` (``mode`` says which way, where
-    its name does not), else ``"aborted"``; without a ``target``, ``"success"`` when training ends as planned. It
-    stops nothing: for that there is ``StopAtThreshold``.
+    its name does not), else ``"aborted"``; without a ``target``, ``"success"`` when training comes to its planned end,
+    and was not stopped before. It stops nothing: for that there is ``StopAtThreshold``.
 
     ``cache_clear`` is a function that clears the system's caches, called before the run; ``path`` is another file,
     which must not be there yet. After a resume the log goes on as if the run had never been stopped. It is not
@@ -137,7 +137,8 @@ class MLPerfLog(Callback):
             self._write("INTERVAL_START", "run_start")
 
     def on_train_end(self, run: Run) -> None:
-        self._stop(has_reached=self.has_reached if self.target is not None else True)
+        as_planned = run.loop.requests.stop is None
+        self._stop(has_reached=as_planned if self.target is None else self.has_reached)
 
     def on_exception(self, run: Run) -> None:
         self._stop(has_reached=False)

@@ -26,11 +26,11 @@ SECRETS = ("password", "webhook")
 class Notify(Callback):
     """Sends a message by mail, to a web address, or both, when a run ends, stops, fails, or a metric crosses a value.
 
-    ``on`` are some of ``"end"`` (training came to its end), ``"stop"`` (it was stopped before, by a callback, Ctrl-C or
-    a signal), ``"exception"`` (it failed) and ``"epoch"`` (an epoch is over). ``alerts`` are conditions:
-    ``"val/loss > 2"``, ``"val/acc >= 0.9"``, ``"train/loss is not finite"``. One is told when it begins to hold, and
-    again only after it has not held in between. Metrics of evaluations are looked at after each evaluation, all others
-    at each interval.
+    ``on`` are some of ``"end"`` (training came to its end, or a callback or Ctrl-C stopped it before), ``"stop"`` (only
+    the latter, or a signal), ``"exception"`` (it failed) and ``"epoch"`` (an epoch is complete). ``alerts`` are
+    conditions: ``"val/loss > 2"``, ``"val/acc >= 0.9"``, ``"train/loss is not finite"``. One is told when it begins to
+    hold, and again only after it has not held in between. Metrics of evaluations are looked at after each evaluation,
+    all others at each interval.
 
     A message has what happened and why, steps, epochs and time, and the newest value of each metric in ``metrics``
     (patterns). By mail, files of the run's folder that ``attach`` names go with it: by default what ``HistoryPlot``
@@ -56,7 +56,7 @@ class Notify(Callback):
 
     optional = True
     ranks = "zero"
-    state = ("holding",)
+    state = ("holding", "epochs")
     after = ("HistoryPlot",)
 
     def __init__(
@@ -98,6 +98,8 @@ class Notify(Callback):
         self._outboxes: list[Outbox] = []
         self.holding: list[str] = []
         """The alerts that hold, and were told."""
+        self.epochs = 0
+        """How many epochs are complete, and were told if that is wanted."""
 
     @property
     def unsent(self) -> list[str]:
@@ -113,7 +115,7 @@ class Notify(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.clock.step == 0:
-            self.holding = []
+            self.holding, self.epochs = [], 0
         self._outboxes = [Outbox(transport) for transport in self._transports]
 
     def on_metrics_ready(self, run: Run) -> None:
@@ -124,6 +126,9 @@ class Notify(Callback):
             self._look(run, [alert for alert in self.alerts if alert.metric.startswith(f"{run.stage}/")])
 
     def on_epoch_end(self, run: Run) -> None:
+        if run.clock.epoch <= self.epochs:  # it was cut short
+            return
+        self.epochs = run.clock.epoch
         if "epoch" in self.on:
             self._tell(run, "epoch", f"has done epoch {run.clock.epoch:,}")
 

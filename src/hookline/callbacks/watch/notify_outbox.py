@@ -10,7 +10,7 @@ from time import monotonic
 
 from hookline.callbacks.watch.notify_message import Message
 from hookline.callbacks.watch.notify_transports import Transport, is_final
-from hookline.records.redact import redact_text
+from hookline.records.redact import HIDDEN, redact_text
 
 logger = logging.getLogger("hookline")
 
@@ -93,10 +93,15 @@ class Outbox:
                 self._transport.send(message)
                 return None
             except Exception as error:
-                why = redact_text(f"{type(error).__name__}: {error}"[:300])
+                why = self._without_secrets(f"{type(error).__name__}: {error}")[:300]
                 if pause is None or is_final(error) or self._is_over(pause):
                     return why
         return None
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._transport.secrets:
+            text = text.replace(secret, HIDDEN)
+        return redact_text(text)
 
     def _is_over(self, pause: float) -> bool:
         """Wait; whether the run came to its end meanwhile, and there is one more message behind, or no time."""

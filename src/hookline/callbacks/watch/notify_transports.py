@@ -43,6 +43,10 @@ class Transport(Protocol):
     def place(self) -> str:
         """Where it sends to, without secrets."""
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be in a text about it."""
+
     def send(self, message: Message) -> None: ...
 
 
@@ -62,6 +66,10 @@ class Mail:
     @property
     def place(self) -> str:
         return f"mail to {', '.join(self.to)} through {self.host}:{self.port}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return () if self.password is None else (self.password.reveal(),)
 
     def send(self, message: Message) -> None:
         mail = message.as_mail(self.sender, self.to)
@@ -92,6 +100,14 @@ class Webhook:
     @property
     def place(self) -> str:
         return f"webhook at {urlsplit(self.address.reveal()).hostname}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The address, and what an error may show of it: the path with the query, and each alone."""
+        address = self.address.reveal()
+        parts = urlsplit(address)
+        found = (address, f"{parts.path}?{parts.query}", parts.path, parts.query)
+        return tuple(text for text in found if text.strip("/?"))
 
     def send(self, message: Message) -> None:
         content = message.as_json() if self.payload is None else self.payload(message.as_json())
@@ -152,10 +168,27 @@ def mail_of(
 
 
 def webhook_of(address: str, payload: Callable[[dict[str, Any]], Any] | None, timeout: float) -> Webhook:
-    parts = urlsplit(address) if isinstance(address, str) else None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RegistrationError("Notify(webhook=…): give an address that begins with https:// or http://")
+    if (wrong := _wrong_with(address)) is not None:
+        raise RegistrationError(f"Notify(webhook=…): {wrong}")
     return Webhook(Secret(address), payload, timeout)
+
+
+def _wrong_with(address: str) -> str | None:
+    """What is wrong with a web address, said without it: it is a secret."""
+    if not isinstance(address, str) or not address.lower().startswith(("https://", "http://")):
+        return "give an address that begins with https:// or http://"
+    if not all("!" <= sign <= "~" for sign in address):
+        return "the address has white space, control or non-ASCII characters in it; write them as %20 and so on"
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        return "the port of the address is not a number from 1 to 65535, or its host is in no right form"
+    if not parts.hostname or port == 0:
+        return "the address has no host, or the port 0"
+    if "@" in parts.netloc:
+        return "a user and a password in an address are not sent; give one without them"
+    return None
 
 
 def _host_and_port(smtp: str, usual: int) -> tuple[str, int]:

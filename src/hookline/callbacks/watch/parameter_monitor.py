@@ -104,7 +104,9 @@ class ParameterMonitor(Callback):
             if not self._schedule.due(run.clock):
                 return
             self._schedule.fired(run.clock)
-        found = {name: _numbers(its) for name, its in run.model.named_parameters() if is_meant(name, self._patterns)}
+        chosen = ((name, its) for name, its in run.model.named_parameters() if is_meant(name, self._patterns))
+        # ``total`` is the name of the sum of all.
+        found = {"model.total" if name == "total" else name: _numbers(its) for name, its in chosen}
         found = {name: values for name, values in found.items() if values.numel()}
         if not found:
             return

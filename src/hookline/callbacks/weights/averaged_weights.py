@@ -80,8 +80,9 @@ class AveragedWeights:
     @contextmanager
     def swapped_in(self, run: Run) -> Iterator[None]:
         """The averaged weights in the model, if there are any for this model and they are not in it already."""
-        averages = self._averages
-        if averages is None or not averages.follows(run.model) or self._applied.is_in(run.model) or self._applied.was_replaced(run.model):
+        averages, model = self._averages, run.model
+        other = self._applied.is_in(model) or self._applied.was_replaced(model)
+        if averages is None or not averages.fits(model) or other:
             yield
             return
         self.constrain(run)
@@ -104,7 +105,7 @@ class AveragedWeights:
     def put_in(self, run: Run) -> None:
         """In ``on_teardown``: the model that ``fit`` gives back has the averaged weights."""
         averages = self._averages
-        if averages is None or not averages.follows(run.model) or not has_returned(run):
+        if averages is None or not averages.fits(run.model) or not has_returned(run):
             return
         if not self._applied.is_in(run.model):
             self.constrain(run)

@@ -30,6 +30,8 @@ class Averages:
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
         self._model: weakref.ref[nn.Module] | None = None
+        self._bound: dict[str, Tensor] = {}
+        """The weights that they follow."""
         self._alike: list[tuple[list[Tensor], list[Tensor]]] = []
         """The averages and the weights that they follow, by device and dtype."""
         self._unlike: list[tuple[list[Tensor], list[Tensor]]] = []
@@ -45,6 +47,13 @@ class Averages:
 
     def follows(self, model: nn.Module) -> bool:
         return self._model is not None and self._model() is model
+
+    def fits(self, model: nn.Module) -> bool:
+        """Whether it follows this model, and none of its parameters was replaced, as quantization does."""
+        own = dict(model.named_parameters(remove_duplicate=False))
+        return self.follows(model) and all(
+            own.get(name) is bound for name, bound in self._bound.items() if isinstance(bound, nn.Parameter)
+        )
 
     def bind(self, model: nn.Module) -> None:
         """Follow the weights that this model has under the same names."""
@@ -67,6 +76,7 @@ class Averages:
             live.append(weight)
         self._alike = [group for (_, kept, live), group in groups.items() if kept == live]
         self._unlike = [group for (_, kept, live), group in groups.items() if kept != live]
+        self._bound = {name: own[name] for name in self.tensors}
         self._model = weakref.ref(model)
 
     @torch.no_grad()
@@ -91,7 +101,7 @@ class Averages:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy follows no model until it is bound."""
-        return {"tensors": self.tensors, "_model": None, "_alike": [], "_unlike": []}
+        return {"tensors": self.tensors, "_model": None, "_bound": {}, "_alike": [], "_unlike": []}
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -120,10 +130,6 @@ def _averaged(model: nn.Module, *, use_buffers: bool) -> Iterator[tuple[str, Ten
     for name, buffer in model.named_buffers():
         if name in saved and buffer.is_floating_point() and bool(torch.isfinite(buffer).all()):
             yield name, buffer
-
-
-def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-    return tensor.shape, tensor.dtype
 
 
 def _kept_in(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:

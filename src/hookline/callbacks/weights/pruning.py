@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 
 from hookline.callbacks.ending import has_returned
+from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
 from hookline.callbacks.weights.masks import METHODS, Rule, next_masks, pruned_share
-from hookline.callbacks.weights.parameter_names import matching
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
@@ -32,8 +32,9 @@ class Pruning(Callback):
     **Which.** ``pruning_fn`` is a method of ``torch.nn.utils.prune``: ``"l1_unstructured"`` (the smallest weights),
     ``"random_unstructured"``, ``"ln_structured"`` (whole channels along ``pruning_dim`` with the smallest
     ``pruning_norm``), ``"random_structured"``, or a class of your own that is a ``BasePruningMethod``. ``parameters``
-    are patterns for names (``"encoder.*.weight"``); without them all parameters of two and more dimensions, but for
-    embeddings. Unstructured methods compare all of them together, unless ``use_global_unstructured=False``.
+    are names, with all that is inside (``"encoder"``), and patterns (``"encoder.*.weight"``); without them it is all
+    parameters of two and more dimensions, but for embeddings. Unstructured methods compare all of them together,
+    unless ``use_global_unstructured=False``.
 
     **How much.** ``amount`` is a share (0.2), a number of weights or channels (100), or a function of the number of
     epochs that are over. It is that of what is left, so that 0.5 twice prunes three quarters; ``of="all"`` makes it the
@@ -78,7 +79,7 @@ class Pruning(Callback):
             raise RegistrationError(f"Pruning(of={of!r}): an amount is that of the 'remaining' weights, or of 'all'")
         self.amount = amount if callable(amount) else checked_amount(amount)
         self.rule = _rule(pruning_fn, use_global_unstructured, pruning_dim, pruning_norm, of_all=of == "all")
-        self.parameters = (parameters,) if isinstance(parameters, str) else parameters
+        self.parameters = None if parameters is None else patterns_of(parameters, "Pruning", "parameters")
         self.every = Duration.parse(every)
         self.start = None if start is None else Duration.parse(start)
         self.end = None if end is None else Duration.parse(end)
@@ -175,7 +176,8 @@ class Pruning(Callback):
         """The parameters that may be pruned, by name."""
         named = dict(model.named_parameters())
         if self.parameters is not None:
-            names = matching(self.parameters, named, f"Pruning(parameters={list(self.parameters)})")
+            check_patterns(self.parameters, list(named), "Pruning", "parameters")
+            names = [name for name in named if is_meant(name, self.parameters)]
         else:
             names = list(_prunable(model))
         if not names:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hookline.callbacks.ending import has_returned
+from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
 from hookline.callbacks.weights.fake_quantized import (
     convert,
     is_quantized,
@@ -20,7 +21,6 @@ from hookline.callbacks.weights.fake_quantized import (
     quantizable,
     set_enabled,
 )
-from hookline.callbacks.weights.parameter_names import matching
 from hookline.errors import CheckpointMismatchError, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
@@ -41,7 +41,7 @@ class QuantizationAwareTraining(Callback):
     **What.** ``weight_bits`` are 2 to 8, with one scale for each output channel, or for each ``group_size`` inputs.
     ``activation_bits`` is 8, with a scale for each row of a batch, found anew each time; or ``None`` for activations
     that stay as they are. ``config`` is any configuration of torchao that its ``QATConfig`` takes, in place of these.
-    ``modules`` are patterns for the names of layers (``"encoder.*"``).
+    ``modules`` are names, with all layers inside (``"encoder"``), and patterns (``"*.mlp.*"``).
 
     **When.** When a fit begins, the layers are replaced by ones that round (their weights and names stay). With
     ``start`` the rounding begins after so much of training. When ``fit`` returns, the layers are converted
@@ -86,7 +86,7 @@ class QuantizationAwareTraining(Callback):
         self.activation_bits = activation_bits
         self.group_size = group_size
         self.config = config
-        self.modules = (modules,) if isinstance(modules, str) else tuple(modules)
+        self.modules = patterns_of(modules, "QuantizationAwareTraining", "modules")
         self.start = None if start is None else Duration.parse(start)
         self.convert = convert
         self.layers: list[str] = []
@@ -136,7 +136,8 @@ class QuantizationAwareTraining(Callback):
             raise SetupError(
                 "QuantizationAwareTraining: there is no nn.Linear inside the model, and others it cannot do"
             )
-        names = matching(self.modules, layers, f"QuantizationAwareTraining(modules={list(self.modules)})")
+        check_patterns(self.modules, list(layers), "QuantizationAwareTraining", "modules")
+        names = [name for name in layers if is_meant(name, self.modules)]
         if done := [name for name in names if is_quantized(layers[name])]:
             raise SetupError(
                 f"QuantizationAwareTraining: {done[0]} is quantized already and cannot be trained; begin with the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hookline.errors import SetupError
@@ -32,5 +33,9 @@ def check_writable(path: Path, who: str) -> None:
         raise SetupError(f"{who}: {str(path)!r} is a folder; give the path of a file")
     if not folder.is_dir():
         raise SetupError(f"{who}: {str(folder)!r} is a file, so nothing can be written below it; give another path")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise SetupError(f"{who}: {str(folder)!r} cannot be written to; change its rights, or give another path")
+    try:
+        TemporaryFile(dir=folder).close()  # rights alone do not say it: not to root, nor on a system of files in /proc
+    except OSError as error:
+        raise SetupError(
+            f"{who}: {str(folder)!r} cannot be written to ({error.strerror}); change its rights, or give another path"
+        ) from error
