@@ -20,6 +20,7 @@ from measure import on_one_core
 from table import MISSED, Figure, Section
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.overrides import TorchFunctionMode
 
 import hookline as hl
 from hookline.cli.callbacks_table import CallbackRow, callback_rows
@@ -31,6 +32,19 @@ LIMITED = ("stopping", "watch", "gradients")
 MAY_READ = ("SpikeGuard", "StopOnNaN")
 EMA_RATIO = 1.2
 ONCE = ("setup", "model_ready", "fit_start", "train_start", "train_end", "fit_end", "teardown", "checkpoint_loaded")
+WAITING = {
+    torch.equal,
+    torch.masked_select,
+    torch.nonzero,
+    Tensor.__array__,
+    Tensor.cpu,
+    Tensor.equal,
+    Tensor.masked_select,
+    Tensor.nonzero,
+    Tensor.numpy,
+    Tensor.tolist,
+}
+INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
 
 ARGUMENTS: dict[str, Callable[[str], Any]] = {
     "AccumulationSchedule": lambda folder: hl.AccumulationSchedule({0: 1}),
@@ -88,8 +102,8 @@ def callback_cost(steps: int, bar: Callable[[str, int], Iterator[int]]) -> Secti
         f"10 million parameters on 4 x 64 tokens, {large.steps} steps of {large.bare * 1e3:.0f} ms; beside it a "
         f"32-64-10 MLP, {small.steps} steps of {small.bare * 1e6:.0f} µs; one thread. All hooks are timed at every "
         f"step, with those of an interval, an evaluation and the end of the epoch; what happens once in a run (setup, "
-        f"the first and the last hooks) is told apart. Reads: aten::_local_scalar_dense a step between two intervals, "
-        f"more than without it. Left out: {left}.",
+        f"the first and the last hooks) is told apart. Reads: what would wait for a device (item, tolist, numpy, cpu, "
+        f"equal, nonzero, a mask as index), a step between two intervals, more than without it. Left out: {left}.",
     )
 
 
@@ -172,15 +186,36 @@ def _bare_step(problem: Problem, steps: int) -> float:
     return statistics.median(times)
 
 
+class OtherReads(TorchFunctionMode):
+    """Counts what reads from a device by other ways than number by number (those are of ``Reads``).
+
+    On the CPU, where this is measured, they copy nothing; on a device each of them would wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in WAITING or (func in INDEXING and _has_mask(args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+def _has_mask(index: Any) -> bool:
+    """Whether the size of what is taken depends on the numbers in a tensor."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts)
+
+
 def _reads(name: str | None) -> float:
     """Reads from the device a step, between two intervals."""
     with tempfile.TemporaryDirectory() as folder:
         callbacks = [] if name is None else [_made(name, folder)]
-        reads = Reads()
+        reads, others = Reads(), OtherReads()
         counts: list[int] = []
         # From the second step on: what is done once is no read of each step.
-        counting = hl.on("train_step_end")(lambda run: counts.append(reads.count))
-        with reads:
+        counting = hl.on("train_step_end")(lambda run: counts.append(reads.count + others.count))
+        with reads, others:
             _fit(mlp(), 40, [*callbacks, counting], folder, "1000st")
     return (counts[-1] - counts[1]) / max(1, len(counts) - 2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torchmetrics import SumMetric
 
 from hookline.callbacks import Checkpointer
 from hookline.checkpoint import Store
-from hookline.errors import ScopeError
-from hookline.events import Callback
+from hookline.errors import ScopeError, SetupError
+from hookline.events import Callback, on
 from hookline.loop import Scheduler, Trainer
 from hookline.sinks import CSV, Memory
-from hookline.testing import TinyModel, tiny_data
+from hookline.testing import Recorder, TinyModel, tiny_data
 
 
 class GoBack(Callback):
@@ -150,3 +152,231 @@ def test_a_snapshot_inside_a_step_is_refused() -> None:
 
     with pytest.raises(ScopeError, match="inside a step"):
         fit(tiny_data(batches=3), [Inside()], duration="1ep")
+
+
+# -- at the edges ------------------------------------------------------------------------------------
+
+
+class Reads(Callback):
+    """Reads the mean of the epoch when it is over."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_epoch_end(self, run: Any) -> None:
+        self.seen.append(run.metrics["train/loss_epoch"])
+
+
+@pytest.mark.parametrize("hook", ["gradients_ready", "train_step_end"])
+def test_at_the_last_batch_of_an_epoch_the_epoch_ends_all_the_same(hook: str, tmp_path: Path) -> None:
+    """Its row, its reader and its checkpoint were taken back with the step."""
+    reads = Reads()
+    callbacks = [reads, GoBack(5, 7, hook), Checkpointer(every="1ep", keep_last=None)]
+    result = fit(tiny_data(batches=7), callbacks, tmp_path / "run", duration="3ep")
+    assert len(reads.seen) == 3
+    assert result.history.steps("train/loss_epoch") == [5, 12, 19]
+    saved = Store(tmp_path / "run" / "checkpoints").checkpoints()
+    assert sorted(c.about.epoch for c in saved) == [1, 2, 3]
+
+
+def test_an_evaluation_that_was_due_at_a_step_that_is_taken_back_is_made_when_it_is_due_again(tmp_path: Path) -> None:
+    data = tiny_data(batches=20)
+    trainer = Trainer(max_duration="12st", folder=tmp_path / "run", eval_every="4st", callbacks=[GoBack(5, 8)])
+    result = trainer.fit(TinyModel(), data, data[:2], loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert result.history.steps("val/loss") == [4, 8, 12]
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["name"] == "val/loss"] == [4, 8, 12]
+
+
+def test_at_the_last_step_of_a_run_it_goes_on() -> None:
+    recorder = Recorder()
+    result = fit(tiny_data(batches=30), [GoBack(5, 14), recorder], duration="14st")
+    assert result.clock.step == 14
+    assert recorder.names.count("train_epoch_end") == 1
+    assert recorder.names.count("rollback") == 1
+
+
+@pytest.mark.parametrize("hook", ["train_step_end", "step_settled"])
+def test_what_is_due_at_the_step_of_the_snapshot_is_there_once(hook: str) -> None:
+    class Keep(Callback):
+        taken: Any = None
+        went = False
+
+        def on_event(self, event: str, run: Any) -> None:
+            if event == hook and run.clock.step == 4 and self.taken is None:
+                self.taken = run.snapshot()
+            if event == "train_step_end" and run.clock.step == 6 and not self.went:
+                self.went = True
+                run.roll_back(self.taken)
+
+    data = tiny_data(batches=20)
+
+    def run(callbacks: list[Any], data: Any) -> Any:
+        options: Any = {"log_every": "4st", "eval_every": "4st", "folder": False, "seed": 1}
+        trainer = Trainer(max_duration="12st", callbacks=callbacks, **options)
+        return trainer.fit(TinyModel(), data, data[:2], loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+    result, clean = run([Keep()], data), run([], [*data[:4], *data[6:]])
+    assert result.history.steps("train/loss") == clean.history.steps("train/loss") == [4, 8, 12]
+    assert result.history["train/loss"] == clean.history["train/loss"]
+    assert result.history.steps("val/loss") == [4, 8, 12]
+
+
+@pytest.mark.parametrize("event", ["eval_end", "epoch_end", "step_settled"])
+def test_one_that_is_asked_for_at_the_edge_is_made_at_that_edge(event: str) -> None:
+    """Also at the last edge of a run, which then goes on."""
+
+    class Ask(Callback):
+        taken: Any = None
+        went = False
+
+        def on_event(self, name: str, run: Any) -> None:
+            if name == "train_step_end" and run.clock.step == 2:
+                self.taken = run.snapshot()
+            if name == event and run.clock.step == 8 and not self.went:
+                self.went = True
+                run.roll_back(self.taken)
+
+    data = tiny_data(batches=4)
+    trainer = Trainer(max_duration="8st", folder=False, callbacks=[Ask()])
+    result = trainer.fit(TinyModel(), data, data[:1], loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert result.clock.step == 8
+    assert result.clock.batch == 8 + 6
+
+
+# -- what goes back ----------------------------------------------------------------------------------
+
+
+def test_a_snapshot_in_an_evaluation_is_refused() -> None:
+    """Its model is in eval mode: training would go on without dropout."""
+
+    class Best(Callback):
+        def on_eval_end(self, run: Any) -> None:
+            run.snapshot()
+
+    data = tiny_data(batches=3)
+    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[Best()])
+    with pytest.raises(ScopeError, match="or an evaluation"):
+        trainer.fit(TinyModel(), data, data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+@pytest.mark.parametrize("wrong", [None, {}, {"weights": {}}])
+def test_what_is_no_snapshot_is_refused_where_it_is_given(wrong: Any) -> None:
+    class Wrong(Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            run.roll_back(wrong)
+
+    with pytest.raises(SetupError, match=r"give what run\.snapshot\(\) returned"):
+        fit(tiny_data(batches=3), [Wrong()], duration="1ep")
+
+
+class Listed(Callback):
+    """Has a list as its state, and changes the parts of something."""
+
+    structural = True
+    state = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_train_step_end(self, run: Any) -> None:
+        self.steps.append(run.clock.step)
+
+
+def test_a_snapshot_can_be_gone_back_to_twice() -> None:
+    class Twice(GoBack):
+        def _maybe(self, run: Any, hook: str, batch: int) -> None:
+            if hook == "gradients_ready" and batch in (9, 12):
+                run.roll_back(self.snapshot)
+
+    listed = Listed()
+    result = fit(tiny_data(batches=30), [Twice(5, 9), listed])
+    assert listed.steps == list(range(1, 15))
+    assert result.clock.step == 14
+
+
+def test_a_window_that_was_made_longer_since_is_as_it_was() -> None:
+    class Longer(Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            if run.clock.batch == 7:
+                run.loop.accumulate = 2
+
+    result = fit(tiny_data(batches=40), [Longer(), GoBack(5, 11)])
+    assert result.clock.step == 14
+    assert result.clock.batch == 11 + 9
+
+
+def test_a_stop_because_of_a_step_that_is_taken_back_is_forgotten() -> None:
+    class Stop(Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            if run.clock.batch == 9:
+                run.stop("seen too much")
+
+    result = fit(tiny_data(batches=40), [Stop(), GoBack(5, 9, "train_step_end")])
+    assert result.clock.step == 14
+    assert "max_duration" in result.stop_reason
+
+
+class Sums(Callback):
+    """Counts batches with an object of torchmetrics, beside a plain sum of the same."""
+
+    def __init__(self, *, held: bool) -> None:
+        metric = SumMetric()
+        self.metric = metric if held else None  # one that it holds is saved with its state
+        self._hidden = [metric]
+
+    def on_train_step_end(self, run: Any) -> None:
+        self._hidden[0].update(1.0)
+        run.log({"object": self._hidden[0]})
+        run.log({"plain": 1.0}, reduce="sum")
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize(("keep", "at"), [(5, 9), (5, 12)], ids=["in one epoch", "over an edge"])
+def test_metric_objects_go_back_as_numbers_do(keep: int, at: int, held: bool) -> None:
+    trainer = Trainer(
+        max_duration="20st", folder=False, log_every="100st", callbacks=[Sums(held=held), GoBack(keep, at)]
+    )
+    result = trainer.fit(TinyModel(), tiny_data(batches=10), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert result.history["train/object_epoch"] == result.history["train/plain_epoch"]
+
+
+class Hangs:
+    """A sink that never comes back from its first row."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def start(self, info: Any) -> None: ...
+
+    def write(self, records: Any) -> None:
+        self.release.wait()
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_no_sink_is_waited_for_and_each_is_in_the_summary(tmp_path: Path) -> None:
+    sink, seen = Hangs(), []
+
+    class Look(Callback):
+        def on_rollback(self, run: Any) -> None:
+            seen.append([thread.name for thread in threading.enumerate() if "sink" in thread.name])
+            sink.release.set()  # so that the end of the run need not wait either
+
+    fit(tiny_data(batches=20), [GoBack(5, 9), Look()], tmp_path / "run", sinks=[sink, CSV()])
+    (threads,) = seen
+    assert len(threads) == 2  # the hanging one was left as it is
+    reports = fit(tiny_data(batches=20), [GoBack(5, 9)], tmp_path / "again", sinks=[CSV()]).sinks
+    assert [(report.sink, report.failures, report.dropped) for report in reports] == [("CSV", 0, 0)]
+
+
+def test_a_window_can_be_made_longer_in_a_plain_run() -> None:
+    """Plain steps are one batch each: they looked at the setting only when they began."""
+
+    for hook in ("train_step_start", "train_step_end"):
+        made = on(hook)(lambda run: setattr(run.loop, "accumulate", 4) if run.clock.step == 3 else None)
+        trainer = Trainer(max_duration="1ep", folder=False, callbacks=[made])
+        result = trainer.fit(TinyModel(), tiny_data(batches=43), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        assert result.clock.step == 3 + 10, hook

@@ -63,10 +63,10 @@ def roll_back(loop: Loop, moment: Moment, by: Member[Run]) -> None:
     load_callback_states(loop, saved["callbacks"], structural=True, but=by)
     put_back(loop, moment)
     clock.go_back(then["step"], then["updates"])
-    session.book.go_back(saved["metrics"], metrics_by_path(loop), same_epoch=same_epoch)
     loop.state.messages.load_state_dict(saved["messages"])
     loop.accumulate = saved["accumulate"] or loop.settings.accumulate
     load_callback_states(loop, saved["callbacks"], structural=False, but=by)
+    session.book.go_back(saved["metrics"], metrics_by_path(loop), same_epoch=same_epoch)  # it resets what they hold
     loop.course.went_back(then["epoch"], saved["course"]["agenda"])
     _forget_votes(loop, then["step"], by)
     loop.saving.generation += 1

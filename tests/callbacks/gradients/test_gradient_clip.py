@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks import Checkpointer, LambdaCallback, SpikeGuard
 from hookline.callbacks.gradients import GradientClip, GradientMonitor
 from hookline.errors import RegistrationError, SetupError
 from hookline.loop import Loop, Result, Trainer
@@ -213,7 +213,54 @@ def test_a_norm_that_is_not_finite_is_an_error_only_if_that_is_wanted() -> None:
     assert math.isnan(fit(GradientClip(1.0), model=Broken()).history["grad_clip/norm"][0])
     with pytest.raises(RuntimeError, match="non-finite") as caught:
         fit(GradientClip(1.0, error_if_nonfinite=True), model=Broken())
-    assert "GradientClip.on_gradients_ready" in caught.value.__notes__[0]
+    assert "GradientClip.on_optimizer_step_start" in caught.value.__notes__[0]
+
+
+def test_an_optimizer_with_a_closure_also_has_the_error_and_one_norm_a_step() -> None:
+    def run(model: nn.Module, **options: Any) -> Any:
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+        settings: Any = {"max_duration": "1ep", "log_every": "1st", "folder": False, "device": "cpu"}
+        with Loop(model, optimizer, callbacks=[GradientClip(1.0, **options)], **settings) as loop:
+            for x, y in loop.batches(tiny_data(2)):
+                loop.step(optimizer, closure=lambda x=x, y=y: nn.functional.cross_entropy(model(x), y))
+        return loop.run.history
+
+    assert run(TinyModel()).steps("grad_clip/norm") == [1, 2]
+    with pytest.raises(RuntimeError, match="non-finite"):
+        run(Broken(), error_if_nonfinite=True)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("action", ["skip", "rollback"])
+def test_a_step_that_is_skipped_leaves_no_norm_behind_and_is_no_error(action: Any, strict: bool) -> None:
+    data = tiny_data(4)
+    data[2] = (data[2][0] * math.nan, data[2][1])
+    result = fit(
+        GradientClip(0.6, error_if_nonfinite=strict),
+        SpikeGuard(action=action),
+        data=data,
+        max_duration="1ep",
+        log_every="4st",
+    )
+    norms = [clip_norm for index, clip_norm in enumerate(sound_norms(data)) if index != 2]
+    if action == "skip":
+        assert result.clock.step == 3
+        assert result.history["grad_clip/norm"] == pytest.approx([sum(norms) / 3], rel=1e-5)
+        assert result.history["grad_clip/share"] == pytest.approx([sum(norm > 0.6 for norm in norms) / 3])
+    assert all(map(math.isfinite, result.history["grad_clip/norm"]))
+
+
+def sound_norms(data: Any) -> list[float]:
+    """The norms of a plain loop that leaves out batches with NaN."""
+    model, found = TinyModel(), []
+    optimizer = sgd(model.parameters())
+    for x, y in data:
+        nn.functional.cross_entropy(model(x), y).backward()
+        found.append(clip_grad_norm_(list(model.parameters()), 0.6).item())
+        if math.isfinite(found[-1]):
+            optimizer.step()
+        optimizer.zero_grad()
+    return found
 
 
 def test_frozen_parameters_and_a_model_without_any_gradient_are_no_trouble() -> None:
@@ -264,9 +311,9 @@ class NoReads(TorchDispatchMode):
 def test_no_number_is_read_from_the_device_in_a_step(clip: GradientClip) -> None:
     driven = drive(clip, ["setup", "train_start"])
     with NoReads():
-        driven.then(["gradients_ready", "optimizer_step_start"])
+        driven.then(["gradients_ready", "optimizer_step_start", "optimizer_step_end"])
     with pytest.raises(AssertionError), NoReads():
-        drive(GradientClip(0.1, error_if_nonfinite=True), ["setup", "gradients_ready"])
+        drive(GradientClip(0.1, error_if_nonfinite=True), ["setup", "gradients_ready", "optimizer_step_start"])
 
 
 def test_a_run_that_was_stopped_and_resumed_is_bitwise_one_that_was_not(tmp_path: Path) -> None:

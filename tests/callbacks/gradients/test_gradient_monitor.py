@@ -179,11 +179,8 @@ def test_layers_are_chosen_by_name_or_pattern_and_none_is_taken_for_the_total(la
 
 def test_a_layer_that_is_not_there_is_an_error_with_the_nearest_names() -> None:
     trainer = Trainer(max_duration="1ep", callbacks=[GradientMonitor(layers="encodr")], folder=False, device="cpu")
-    result = trainer.fit(Deep(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=adam)
-    (failure,) = result.failures
-    assert isinstance(failure.error, SetupError)
-    assert "no such layer; the nearest: encoder" in str(failure)
-    assert failure.hook == "on_setup"
+    with pytest.raises(SetupError, match="no such layer; the nearest: encoder"):
+        trainer.fit(Deep(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=adam)
 
 
 @pytest.mark.parametrize("layers", [(1,), ("",)])
@@ -261,6 +258,61 @@ def test_each_optimizer_has_its_total_and_is_looked_at_once_in_a_step() -> None:
     assert history["grad_norm/total/critic"] == pytest.approx(first)
     assert history["grad_norm/total/actor"] == history["grad_norm/out"]
     assert history["update_norm/total/actor"] == pytest.approx([0.1 * n for n in history["grad_norm/out"]], rel=1e-4)
+
+
+def test_a_layer_that_two_optimizers_share_has_a_value_for_each_part_and_none_under_its_own_name(
+    tmp_path: Path,
+) -> None:
+    model, fresh = TinyModel(), TinyModel()
+    optimizers = {
+        "w": torch.optim.SGD([model.hidden.weight, *model.out.parameters()], lr=0.1),
+        "b": torch.optim.SGD([model.hidden.bias], lr=0.1),
+    }
+    options: Any = {"max_duration": "1st", "log_every": "1st", "folder": tmp_path / "run", "device": "cpu"}
+    monitor = GradientMonitor("1st", weights=True, updates=True, histograms=True)
+    with Loop(model, optimizers, callbacks=[monitor], **options) as loop:
+        for x, y in loop.batches(tiny_data(1)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+    assert loop.line.failures == []
+    nn.functional.cross_entropy(fresh(tiny_data(1)[0][0]), tiny_data(1)[0][1]).backward()
+    parts = {
+        "hidden/w": [fresh.hidden.weight],
+        "hidden/b": [fresh.hidden.bias],
+        "out": list(fresh.out.parameters()),
+        "total/w": [fresh.hidden.weight, *fresh.out.parameters()],
+        "total/b": [fresh.hidden.bias],
+    }
+    found = {name: values[0] for name, values in loop.run.history.items() if not name.startswith("train/")}
+    expected = {}
+    for name, its in parts.items():
+        gradient, weight = length(*(p.grad for p in its if p.grad is not None)), length(*its)
+        expected |= {f"grad_norm/{name}": gradient, f"weight_norm/{name}": weight}
+        expected |= {f"update_norm/{name}": 0.1 * gradient, f"update_ratio/{name}": 0.1 * gradient / weight}
+    assert found == pytest.approx(expected, rel=1e-4)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    counts = {row["name"]: sum(row["counts"]) for row in rows if str(row.get("name")).startswith("grad_histogram/")}
+    assert counts == {"grad_histogram/hidden/w": 32, "grad_histogram/hidden/b": 8, "grad_histogram/out": 27}
+
+
+def test_a_step_that_is_made_again_after_a_rollback_has_its_row() -> None:
+    class Back(LambdaCallback):
+        taken: Any = None
+        is_done = False
+
+        def on_train_step_start(self, run: Any) -> None:
+            if run.clock.step == 3 and self.taken is None:
+                self.taken = run.snapshot()
+
+        def on_train_step_end(self, run: Any) -> None:
+            if run.clock.step == 4 and not self.is_done:
+                self.is_done = True
+                run.roll_back(self.taken)
+
+    back = Back()
+    history = fit(GradientMonitor("2st"), back, log_every="1st").history
+    assert back.is_done
+    assert history.steps("grad_norm/total") == [1, 2, 4, 6]
 
 
 def test_an_optimizer_with_a_closure_is_looked_at_once_a_step() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -177,9 +178,8 @@ def test_of_a_layer_that_is_called_twice_the_first_call_is_taken() -> None:
     ],
 )
 def test_a_name_that_is_not_there_is_an_error_with_the_nearest(arguments: Any, message: str) -> None:
-    (failure,) = fit(ActivationMonitor(**arguments), model=Deep()).failures
-    assert isinstance(failure.error, SetupError)
-    assert message in str(failure)
+    with pytest.raises(SetupError, match=re.escape(message)):
+        fit(ActivationMonitor(**arguments), model=Deep())
 
 
 def test_when_everything_is_ignored_it_says_so() -> None:
@@ -286,6 +286,53 @@ def test_a_step_that_is_skipped_has_no_row_and_the_next_one_is_looked_at_in_its_
     assert skipped == [1]
     assert result.failures == ()
     assert result.history.steps("activations/mean/out") == [1, 2, 4, 6]
+
+
+@pytest.mark.parametrize("every", ["4st", "1ep"])
+def test_when_the_last_step_of_an_epoch_is_skipped_the_first_of_the_next_is_looked_at_in_its_place(every: str) -> None:
+    def skip(run: Any) -> None:
+        if run.clock.batch == 3:
+            run.skip_step()
+
+    result = fit(ActivationMonitor(every), LambdaCallback(on_train_step_start=skip), log_every="1st")
+    assert (result.failures, result.clock.step) == ((), 7)
+    assert result.history.steps("activations/mean/out") == ([1, 4] if every == "4st" else [1, 4, 7])
+
+
+def test_after_a_rollback_out_of_a_step_that_is_looked_at_every_step_has_its_row() -> None:
+    class Back(LambdaCallback):
+        taken: Any = None
+        is_done = False
+
+        def on_train_step_start(self, run: Any) -> None:
+            if run.clock.step == 2 and self.taken is None:
+                self.taken = run.snapshot()
+            if run.clock.step == 5 and not self.is_done:
+                self.is_done = True
+                run.roll_back(self.taken)
+
+    result = fit(ActivationMonitor("1st"), Back(), log_every="1st", max_duration="8st")
+    assert result.history.steps("activations/mean/out") == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+class Sparse(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 1, x.to_sparse()
+
+
+def test_a_layer_with_a_sparse_output_is_no_trouble_and_only_what_is_dense_is_measured() -> None:
+    class Mixed(TinyModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sparse = Sparse()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(self.sparse(x)[0])
+
+    result = fit(ActivationMonitor(ignore="Dropout"), model=Mixed(), max_duration="1st", log_every="1st")
+    assert result.failures == ()
+    measured = {name for name in of_monitor(result) if "/mean/" in name}
+    assert measured == {f"activations/mean/{name}" for name in ("hidden", "out", "sparse")}
 
 
 def test_an_error_of_its_own_is_not_an_error_of_the_users_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +168,20 @@ def status(folder: Path) -> str:
 def test_a_run_is_a_success_if_it_has_reached_its_target(options: Any, expected: str, tmp_path: Path) -> None:
     fit(log(**options), folder=tmp_path)
     assert status(tmp_path) == expected
+
+
+@pytest.mark.parametrize("how", ["stop", "interrupt"])
+def test_a_run_that_is_stopped_before_its_planned_end_is_a_success_only_with_its_target(
+    how: str, tmp_path: Path
+) -> None:
+    def leave(run: Any) -> None:
+        if run.clock.step == 6:
+            run.stop("it gets no better") if how == "stop" else signal.raise_signal(signal.SIGINT)
+
+    for target, expected in ((None, "aborted"), (100.0, "success")):
+        folder = tmp_path / expected
+        fit(log(target=target), LambdaCallback(on_train_step_end=leave), folder=folder)
+        assert status(folder) == expected
 
 
 def crash_at(step: int) -> LambdaCallback:

@@ -153,6 +153,28 @@ def test_each_event_is_told_once_if_it_is_wanted(on: Any, hook: Any, expected: A
     assert "ghp_" not in json.dumps(web.bodies)
 
 
+@pytest.mark.parametrize(("step", "told"), [(3, []), (5, ["zoo/owl has done epoch 1"])])
+def test_an_epoch_that_a_stop_cuts_short_is_not_told(step: int, told: list[str], web: Web) -> None:
+    def leave(run: Any) -> None:
+        if run.clock.step == step:
+            run.stop("enough")
+
+    fit(Notify("epoch", webhook=web.url), LambdaCallback(on_train_step_end=leave))
+    assert [body["title"] for body in web.bodies] == told
+
+
+def test_after_a_resume_each_epoch_is_told_once(web: Web, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="disk"):
+        fit(
+            Notify("epoch", webhook=web.url),
+            Checkpointer("1st"),
+            LambdaCallback(on_train_step_end=fail),
+            folder=tmp_path,
+        )
+    fit(Notify("epoch", webhook=web.url), Checkpointer("1st"), folder=tmp_path, resume="auto")
+    assert [body["title"] for body in web.bodies] == ["zoo/owl has done epoch 1", "zoo/owl has done epoch 2"]
+
+
 def test_a_run_that_a_signal_stops_tells_it_before_the_process_ends(web: Web, tmp_path: Path) -> None:
     source = """
         import sys, time
@@ -523,6 +545,22 @@ def test_a_payload_that_fails_is_said_and_the_run_goes_on(web: Web) -> None:
     assert "not JSON serializable" in notify.unsent[0]
 
 
+@pytest.mark.parametrize("place", ["/hook/S3CRET", "/hook/S3CRET?key=S3CRET", "/?key=S3CRET"])
+def test_an_error_that_shows_the_address_is_said_without_it(
+    place: str, web: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As http.client does with a request line that it refuses."""
+    address = web.url.partition("/services")[0] + place
+
+    def refuse(message: dict[str, Any]) -> Any:
+        raise ValueError(f"cannot send to {address}, that is {place!r}" + " and more" * 100)
+
+    notify = Notify("end", webhook=address, payload=refuse)
+    fit(notify)
+    assert "cannot send to [redacted], that is '[redacted]'" in notify.unsent[0]
+    assert "S3CRET" not in notify.unsent[0] + caplog.text
+
+
 # -- arguments -----------------------------------------------------------------------------------
 
 
@@ -531,7 +569,15 @@ def test_a_payload_that_fails_is_said_and_the_run_goes_on(web: Web) -> None:
     [
         ({}, "say where to"),
         ({"webhook": "file:///etc/passwd"}, "begins with https://"),
-        ({"webhook": "hooks.example.org"}, "begins with https://"),
+        ({"webhook": "hooks.example.org/S3CRET"}, "begins with https://"),
+        ({"webhook": "https://example.org/S3CRET x"}, "white space"),
+        ({"webhook": "https://example.org/S3CRET\n"}, "white space, control or non-ASCII"),
+        ({"webhook": "https://example.org/S3CR\u00c9T"}, "non-ASCII"),
+        ({"webhook": "https://example.org:S3CRET/x"}, "the port of the address"),
+        ({"webhook": "https://example.org:70000/S3CRET"}, "the port of the address"),
+        ({"webhook": "https://[::1/S3CRET"}, "in no right form"),
+        ({"webhook": "https:///S3CRET"}, "has no host"),
+        ({"webhook": "https://me:S3CRET@example.org/x"}, "a user and a password"),
         ({"to": "me@example.org"}, "say through which server"),
         ({"to": "me", "smtp": "mail.example.org"}, "mail addresses"),
         ({"to": "me@example.org\nBcc: x@y.z", "smtp": "mail.example.org"}, "mail addresses"),
@@ -549,8 +595,9 @@ def test_a_payload_that_fails_is_said_and_the_run_goes_on(web: Web) -> None:
     ],
 )
 def test_wrong_arguments_are_refused_when_it_is_made_without_their_secrets(arguments: Any, message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(RegistrationError, match=message) as caught:
         Notify(**arguments)
+    assert "S3CR" not in f"{caught.value!r} {caught.value.__notes__ if hasattr(caught.value, '__notes__') else ''}"
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,18 @@ def test_one_number_alone_and_low_precision_and_complex_numbers_are_no_trouble()
     assert "parameters/norm/empty" not in metrics
 
 
+def test_a_parameter_with_the_name_of_the_sum_has_a_name_of_its_own() -> None:
+    class Scaled(TinyModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = nn.Parameter(torch.full((4,), 2.0))
+
+    metrics = fit(ParameterMonitor(layers=("total", "out.bias")), model=Scaled(), max_duration="2st").metrics
+    assert metrics["parameters/norm/model.total"] == 4.0
+    assert metrics["parameters/norm/total"] == pytest.approx((16 + metrics["parameters/norm/out.bias"] ** 2) ** 0.5)
+    assert metrics["parameters/mean/model.total"] == 2.0
+
+
 def test_histograms_hold_every_number(tmp_path: Path) -> None:
     fit(ParameterMonitor("1ep", layers="out", histograms=True, statistics=()), folder=tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -141,9 +153,9 @@ def test_a_signal_at_the_edge_of_an_epoch_gives_its_step_no_second_row(tmp_path:
 
 
 def test_a_name_that_means_no_parameter_is_an_error_with_the_nearest() -> None:
-    (failure,) = fit(ParameterMonitor(layers="hiden")).failures
-    assert isinstance(failure.error, SetupError)
-    assert "ParameterMonitor(layers='hiden'): the model has no such layer; the nearest: hidden" in str(failure)
+    message = r"ParameterMonitor\(layers='hiden'\): the model has no such layer; the nearest: hidden"
+    with pytest.raises(SetupError, match=message):
+        fit(ParameterMonitor(layers="hiden"))
 
 
 @pytest.mark.parametrize(

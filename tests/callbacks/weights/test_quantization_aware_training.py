@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import hookline as hl
 from hookline.callbacks import Checkpointer
-from hookline.callbacks.weights import EMA, Pruning, QuantizationAwareTraining
+from hookline.callbacks.weights import EMA, SWA, Pruning, QuantizationAwareTraining
 from hookline.checkpoint import Store
 from hookline.errors import CheckpointMismatchError, DurationError, RegistrationError, SetupError
 from hookline.loop import Trainer
@@ -107,6 +107,13 @@ def test_only_the_named_layers_are_rounded() -> None:
     assert type(result.model.out) is nn.Linear
     assert type(result.model.out.weight.data) is Tensor
     assert type(result.model.hidden.weight.data) is not Tensor
+
+
+def test_a_name_means_all_layers_inside_it() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 3))
+    qat = QuantizationAwareTraining(modules="0")
+    fit(qat, model=model, max_duration="1st")
+    assert qat.layers == ["0.0", "0.2"]
 
 
 def test_names_weights_modes_and_hooks_of_the_layers_stay() -> None:
@@ -279,6 +286,32 @@ def test_the_average_is_what_is_quantized_and_zeros_stay_zeros() -> None:
     assert not found[~pruning.masks["out.weight"]].any()
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(
+    "average", [lambda: EMA(0.9, apply_at_end=False), lambda: SWA(start="1ep", apply_at_end=False)]
+)
+def test_after_a_fit_that_leaves_the_average_out_the_converted_model_is_what_is_evaluated(
+    average: Any, again: bool, tmp_path: Path
+) -> None:
+    """Also where the run was over already, and is only read back."""
+    val = tiny_data(1, seed=5)
+
+    def make() -> Trainer:
+        callbacks = [QuantizationAwareTraining(4), average(), Checkpointer()]
+        return Trainer(callbacks=callbacks, max_duration="2ep", folder=tmp_path, resume="auto", seed=0)
+
+    model, trainer = TinyModel(), make()
+    trainer.fit(model, tiny_data(4), val, loss=LOSS, optimizer=sgd)
+    if again:
+        model, trainer = TinyModel(seed=7), make()
+        trainer.fit(model, tiny_data(4), val, loss=LOSS, optimizer=sgd)
+    x, y = val[0]
+    with torch.no_grad():
+        own = LOSS(model(x), y).item()
+    assert trainer.evaluate(model, val, loss=LOSS)["val/loss"] == pytest.approx(own, rel=1e-6)
+    assert type(model.out.weight.data).__name__ == "IntxUnpackedToInt8Tensor"
+
+
 # -- mistakes --------------------------------------------------------------------------------------------
 
 
@@ -302,7 +335,7 @@ def test_a_start_that_is_no_duration_is_refused() -> None:
 
 
 def test_a_name_that_matches_nothing_is_an_error_before_the_first_step() -> None:
-    with pytest.raises(SetupError, match="'hiden' matches nothing; did you mean 'hidden'"):
+    with pytest.raises(SetupError, match=r"\(modules='hiden'\): the model has no such layer; the nearest: hidden"):
         fit(QuantizationAwareTraining(modules=["hiden"]))
 
 

@@ -322,14 +322,15 @@ def test_a_stream_without_an_end_is_passed_over_as_far_as_it_was_trained_on() ->
     assert result.model.norm.num_batches_tracked == 6
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_fit_that_goes_on_inside_an_epoch_sees_the_same_data(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_a_fit_that_goes_on_inside_an_epoch_sees_the_same_data(workers: int, persistent: bool) -> None:
     """The pass has an iterator of its own."""
     xs = torch.cat([x for x, _ in tiny_data(4)])
     ys = torch.cat([y for _, y in tiny_data(4)])
 
     def run(*callbacks: object) -> dict[str, Tensor]:
-        loader = DataLoader(TensorDataset(xs, ys), 8, shuffle=True, num_workers=workers)
+        data = TensorDataset(xs, ys)
+        loader = DataLoader(data, 8, shuffle=True, num_workers=workers, persistent_workers=persistent)
         trainer = Trainer(callbacks=callbacks, max_duration="6st", folder=False, seed=0)
         model = Norm(dropout=0.3)
         trainer.fit(model, loader, loss=LOSS, optimizer=sgd)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from hookline.callbacks.schedule.epochs import Epochs
 from hookline.callbacks.schedule.frozen import Frozen
-from hookline.callbacks.schedule.groups import grouping, own_group, regroup, the_optimizer
+from hookline.callbacks.schedule.groups import grouping, leading, own_group, regroup, the_optimizer
 from hookline.callbacks.schedule.layers import check_something_is_left, named
-from hookline.callbacks.schedule.schedulers import scale_rate
+from hookline.callbacks.schedule.schedulers import scale_rate, set_rate
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 
@@ -32,7 +33,9 @@ class BackboneFinetuning(Callback):
 
     ``backbone`` is the name of a layer. With ``train_bn`` its batch norms are trained from the start. ``verbose`` logs
     both rates at each epoch, rounded to ``rounding`` digits. ``optimizer`` names one of several. It may hold the
-    parameters of the backbone already, or not: they get a group of their own. A resume finds all of it as it was.
+    parameters of the backbone already, or not: they get a group of their own. The head's rate is that of the first
+    group with a parameter outside of the backbone. A resume finds all of it as it was, and after a rollback it is what
+    the epoch of the data asks for.
 
     >>> import torch
     >>> from hookline.loop import Trainer
@@ -98,6 +101,8 @@ class BackboneFinetuning(Callback):
         self.rate: float | None = None
         """The backbone's rate, as it was set at the start of the epoch; ``None`` as long as it is frozen."""
         self._frozen = Frozen()
+        self._epochs = Epochs()
+        self._names: list[str] = []
         self._run: Run | None = None
         self._groups: list[Any] = []
 
@@ -107,10 +112,10 @@ class BackboneFinetuning(Callback):
         if run.clock.step == 0:
             self._forget()
         self._run = run
-        names = named(run.model, (self.backbone,), "BackboneFinetuning")
+        self._names = named(run.model, (self.backbone,), "BackboneFinetuning")
         if self.rate is None:
             self._frozen = Frozen()
-            self._frozen.freeze(run.model, names, train_bn=self.train_bn)
+            self._frozen.freeze(run.model, self._names, train_bn=self.train_bn)
             check_something_is_left(run.model, "BackboneFinetuning")
 
     def on_train_start(self, run: Run) -> None:
@@ -118,19 +123,12 @@ class BackboneFinetuning(Callback):
         self._frozen.still()
 
     def on_train_epoch_start(self, run: Run) -> None:
-        epoch = run.clock.epoch
-        if self.rate is None and epoch >= self.unfreeze_backbone_at_epoch:
-            self._unfreeze(run)
-        elif self.rate is not None:
-            self._raise(run, epoch)
-        if self.verbose and self.rate is not None:
-            head = float(self._optimizer(run).param_groups[0]["lr"])
-            logger.info(
-                "epoch %d: head at %s, backbone at %s",
-                epoch,
-                round(head, self.rounding),
-                round(self.rate, self.rounding),
-            )
+        for epoch in self._epochs.begin(run.clock.epoch):
+            self._begin(run, epoch)
+
+    def on_rollback(self, run: Run) -> None:
+        for epoch in self._epochs.catch_up(run.clock.epoch):
+            self._begin(run, epoch)
 
     def on_teardown(self, run: Run) -> None:
         if self._run is not None:
@@ -140,32 +138,56 @@ class BackboneFinetuning(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         groups = self._groups if self._run is None else self._grouping(self._run)
-        return {"rate": self.rate, "frozen": list(self._frozen.names), "groups": groups}
+        return {
+            "rate": self.rate,
+            "frozen": list(self._frozen.names),
+            "groups": groups,
+            "epochs": self._epochs.save(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.rate = state["rate"]
         self._frozen.become(state["frozen"])
         self._groups = list(state["groups"])
+        self._epochs.load(state["epochs"])
         if self._run is not None and self._groups:
-            regroup(self._optimizer(self._run), self._groups, self._run.model, self._run.schedulers)
+            regroup(self._optimizer(self._run), self._groups, self._run.model, self._run.schedulers, self._names)
 
     # ------------------------------------------------------------------------------------------
 
-    def _unfreeze(self, run: Run) -> None:
+    def _begin(self, run: Run, epoch: int) -> None:
+        if self.rate is None and epoch >= self.unfreeze_backbone_at_epoch:
+            self._unfreeze(run)
+        elif self.rate is not None:
+            self._raise(run, epoch)
+        if self.verbose and self.rate is not None:
+            logger.info(
+                "epoch %d: head at %s, backbone at %s",
+                epoch,
+                round(self._head(run)[1], self.rounding),
+                round(self.rate, self.rounding),
+            )
+
+    def _head(self, run: Run) -> tuple[int, float]:
+        """The head's group, and its rate."""
         optimizer = self._optimizer(run)
-        head = float(optimizer.param_groups[0]["lr"])
+        lead = leading(optimizer, run.model, self._names)
+        return lead, float(optimizer.param_groups[lead]["lr"])
+
+    def _unfreeze(self, run: Run) -> None:
+        lead, head = self._head(run)
         self.rate = (
             head * self.backbone_initial_ratio_lr if self.backbone_initial_lr is None else self.backbone_initial_lr
         )
         parameters = dict(run.model.named_parameters())
-        thawed = {name: parameters[name] for name in self._frozen.thaw()}
-        own_group(optimizer, thawed, self.rate, GROUP, run.schedulers)
+        thawed = [parameters[name] for name in self._frozen.thaw()]
+        own_group(self._optimizer(run), thawed, self.rate, GROUP, run.schedulers, lead=lead)
 
     def _raise(self, run: Run, epoch: int) -> None:
         optimizer = self._optimizer(run)
         groups = optimizer.param_groups
         index = next(index for index, group in enumerate(groups) if group.get("name") == GROUP)
-        head, before = float(groups[0]["lr"]), float(groups[index]["lr"])
+        (_, head), before = self._head(run), float(groups[index]["lr"])
         factor = self.lambda_func(epoch + 1) if callable(self.lambda_func) else self.lambda_func
         rate = (self.rate or 0.0) * factor
         if self.should_align and rate > head:
@@ -173,7 +195,7 @@ class BackboneFinetuning(Callback):
         self.rate = rate
         if before:
             scale_rate(optimizer, index, rate / before, run.schedulers)
-        groups[index]["lr"] = rate
+        set_rate(groups[index], rate)
 
     def _optimizer(self, run: Run) -> Optimizer:
         return the_optimizer(run, self.optimizer, "BackboneFinetuning")

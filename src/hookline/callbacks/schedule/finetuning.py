@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from hookline.callbacks.schedule.epochs import Epochs
 from hookline.callbacks.schedule.frozen import Frozen
-from hookline.callbacks.schedule.groups import grouping, own_group, regroup, the_optimizer
+from hookline.callbacks.schedule.groups import grouping, leading, own_group, regroup, the_optimizer
 from hookline.callbacks.schedule.layers import check_something_is_left, named, patterns_of
 from hookline.errors import RegistrationError
 from hookline.events import Callback
@@ -30,10 +31,12 @@ class Finetuning(Callback):
     The keys of ``unfreeze`` are epochs, counted from zero, or durations; its values are layers, or a dict with
     ``"layers"`` and ``"lr"``, or a function of ``run`` that calls ``unfreeze_layers``. What is unfrozen gets a group of
     its own in the optimizer, at its ``lr``, else ``lr``, else a ``initial_denom_lr``-th of the first group's rate, and
-    schedulers move this rate in proportion to the first group's. ``optimizer`` names one of several.
+    schedulers move this rate in proportion to the first group's: the first that holds a parameter which is not one of
+    the layers that were frozen. ``optimizer`` names one of several.
 
     Or subclass it: override ``freeze_before_training(run)``, which calls ``freeze_layers``, and
-    ``finetune_function(run, epoch, optimizer)``, which is called for each optimizer at the start of each epoch.
+    ``finetune_function(run, epoch, optimizer)``, which is called for each optimizer at the start of each epoch, and
+    again after a rollback to an earlier one, which has taken back what it did.
 
     With ``train_bn`` batch norms in frozen layers are trained like the rest; without it they are in eval mode. A resume
     finds layers, groups and rates as they were. When the fit is over all layers can be trained again.
@@ -83,6 +86,9 @@ class Finetuning(Callback):
         self.done: list[int] = []
         """Which of the moments have come, in the order in which they were given."""
         self._frozen = Frozen()
+        self._epochs = Epochs()
+        self._part: list[str] = []
+        """All that was to be frozen, batch norms included."""
         self._run: Run | None = None
         self._groups: dict[str, Any] = {}
         self._rates: dict[str, list[float]] = {}
@@ -115,6 +121,7 @@ class Finetuning(Callback):
     def freeze_layers(self, run: Run, layers: Layers) -> None:
         """Freeze layers, by names or patterns."""
         names = named(run.model, patterns_of(layers, self._who), self._who)
+        self._part += [name for name in names if name not in self._part]
         self._frozen.freeze(run.model, names, train_bn=self.train_bn)
         check_something_is_left(run.model, self._who)
 
@@ -129,9 +136,11 @@ class Finetuning(Callback):
             return
         optimizer = self._optimizer(run) if optimizer is None else optimizer
         lr = self.lr if lr is None else lr
-        rate = float(optimizer.param_groups[0]["lr"]) / self.initial_denom_lr if lr is None else lr
+        lead = leading(optimizer, run.model, self._part)
+        rate = float(optimizer.param_groups[lead]["lr"]) / self.initial_denom_lr if lr is None else lr
         parameters = dict(run.model.named_parameters())
-        own_group(optimizer, {name: parameters[name] for name in thawed}, rate, "-".join(patterns), run.schedulers)
+        own = [parameters[name] for name in thawed]
+        own_group(optimizer, own, rate, "-".join(patterns), run.schedulers, lead=lead)
         logger.info("%s: %s is trained from here on, at a rate of %g", self._who, ", ".join(patterns), rate)
 
     # -- the run -------------------------------------------------------------------------------
@@ -158,8 +167,7 @@ class Finetuning(Callback):
 
     def on_train_epoch_start(self, run: Run) -> None:
         self._unfreeze_what_is_due(run)
-        for optimizer in run.optimizers.values():
-            self.finetune_function(run, run.clock.epoch, optimizer)
+        self._finetune(run, self._epochs.begin(run.clock.epoch))
 
     def on_train_step_end(self, run: Run) -> None:
         if self._by_step and len(self.done) < len(self._plan):
@@ -167,6 +175,7 @@ class Finetuning(Callback):
 
     def on_rollback(self, run: Run) -> None:
         self._unfreeze_what_is_due(run)
+        self._finetune(run, self._epochs.catch_up(run.clock.epoch))
 
     def on_teardown(self, run: Run) -> None:
         if self._run is not None:
@@ -176,22 +185,34 @@ class Finetuning(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         groups = self._groups if self._run is None else self._grouping(self._run)
-        return {"done": list(self.done), "frozen": list(self._frozen.names), "groups": groups}
+        return {
+            "done": list(self.done),
+            "frozen": list(self._frozen.names),
+            "part": list(self._part),
+            "groups": groups,
+            "epochs": self._epochs.save(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.done = list(state["done"])
         self._frozen.become(state["frozen"])
-        self._groups = dict(state["groups"])
+        self._part, self._groups = list(state["part"]), dict(state["groups"])
+        self._epochs.load(state["epochs"])
         if self._run is not None:
             for name, saved in self._groups.items():
                 if name in self._run.optimizers:
-                    regroup(self._run.optimizers[name], saved, self._run.model, self._run.schedulers)
+                    regroup(self._run.optimizers[name], saved, self._run.model, self._run.schedulers, self._part)
 
     # ------------------------------------------------------------------------------------------
 
     @property
     def _who(self) -> str:
         return type(self).__name__
+
+    def _finetune(self, run: Run, epochs: Iterable[int]) -> None:
+        for epoch in epochs:
+            for optimizer in run.optimizers.values():
+                self.finetune_function(run, epoch, optimizer)
 
     def _unfreeze_what_is_due(self, run: Run) -> None:
         for index, (moment, what) in enumerate(self._plan):

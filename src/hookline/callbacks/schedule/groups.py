@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from hookline.callbacks.schedule.schedulers import GROUP_EXTRAS, GROUP_RATES, follow_groups
+from hookline.callbacks.schedule.schedulers import GROUP_EXTRAS, GROUP_RATES, follow_groups, like
 from hookline.errors import SetupError
 
 if TYPE_CHECKING:
@@ -28,25 +28,34 @@ def the_optimizer(run: Run, name: str | None, who: str) -> Optimizer:
     return run.optimizers[name]
 
 
-def own_group(
-    optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], rate: float, name: str, entries: Iterable[Any]
-) -> int:
-    """Put parameters into a group of their own, at this rate. Its index.
+def leading(optimizer: Optimizer, model: nn.Module, part: Iterable[str]) -> int:
+    """The index of the first group that holds a parameter outside of this part of the model; else of the first."""
+    inside = set(part)
+    own = {id(parameter) for name, parameter in model.named_parameters() if name in inside}
+    groups = enumerate(optimizer.param_groups)
+    return next((index for index, group in groups if any(id(p) not in own for p in group["params"])), 0)
 
-    They leave the groups in which they are. The new group has the options of the first one, and schedulers move it in
-    proportion: its rate is ``rate`` now, and later as much more or less as that of the first group.
+
+def own_group(
+    optimizer: Optimizer, parameters: Iterable[nn.Parameter], rate: float, name: str, entries: Iterable[Any], *, lead: int
+) -> None:
+    """Put parameters into a group of their own, at this rate.
+
+    They leave the groups in which they are. The new group has the options of the group ``lead``, and schedulers move it
+    in proportion: its rate is ``rate`` now, and later as much more or less as that of the group ``lead``.
     """
-    chosen = {id(parameter) for parameter in parameters.values()}
-    first = optimizer.param_groups[0]
+    parameters = list(parameters)
+    chosen = {id(parameter) for parameter in parameters}
+    first = optimizer.param_groups[lead]
     now = float(first["lr"]) or float(first.get("initial_lr", 0.0))
     share = rate / now if now else 1.0
     options = {key: value for key, value in first.items() if key not in ("params", "lr", "name", *GROUP_EXTRAS)}
     extras = {key: first[key] * share if key in GROUP_RATES else first[key] for key in GROUP_EXTRAS if key in first}
     for group in optimizer.param_groups:
         group["params"] = [parameter for parameter in group["params"] if id(parameter) not in chosen]
-    optimizer.add_param_group({"params": list(parameters.values()), **options, **extras, "lr": rate, "name": name})
-    follow_groups(optimizer, entries)
-    return len(optimizer.param_groups) - 1
+    own = {"params": parameters, **options, **extras, "lr": like(first["lr"], rate), "name": name}
+    optimizer.add_param_group(own)
+    follow_groups(optimizer, entries, lead)
 
 
 def grouping(optimizer: Optimizer, model: nn.Module) -> Saved:
@@ -56,9 +65,16 @@ def grouping(optimizer: Optimizer, model: nn.Module) -> Saved:
 
 
 def regroup(
-    optimizer: Optimizer, saved: Sequence[Sequence[str | None]], model: nn.Module, entries: Iterable[Any]
+    optimizer: Optimizer,
+    saved: Sequence[Sequence[str | None]],
+    model: nn.Module,
+    entries: Iterable[Any],
+    part: Iterable[str],
 ) -> None:
-    """Make the groups those of a checkpoint, so that its state fits. What is in them besides comes from it."""
+    """Make the groups those of a checkpoint, so that its state fits. What is in them besides comes from it.
+
+    ``part`` is the part of the model that has, or gets, groups of its own.
+    """
     if grouping(optimizer, model) == [list(group) for group in saved]:
         return
     parameters = dict(model.named_parameters())
@@ -80,4 +96,4 @@ def regroup(
             optimizer.param_groups[index]["params"] = group
         else:
             optimizer.param_groups.append({**options, "params": group})
-    follow_groups(optimizer, entries)
+    follow_groups(optimizer, entries, leading(optimizer, model, part))

@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 from hookline.callbacks.schedule.groups import the_optimizer
 from hookline.callbacks.schedule.lr_curve import Smoothed, rates, steepest
 from hookline.callbacks.schedule.pictures import lr_figure, need_matplotlib, save_png
-from hookline.callbacks.schedule.schedulers import scale_rate, set_rate
+from hookline.callbacks.schedule.schedulers import base_rate, scale_rate, set_rate
 from hookline.callbacks.schedule.trying import need_one_process, need_task
-from hookline.errors import RegistrationError
+from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -27,13 +27,14 @@ class LRFinder(Callback):
 
     From ``min_lr`` to ``max_lr`` in ``num_training_steps`` steps, ``"exponential"`` or ``"linear"``. The losses are
     smoothed (``smoothing`` is the share of the past); it ends early once the smoothed loss is above
-    ``early_stop_threshold`` times the smallest one, or not finite. The suggestion is the steepest place of the
+    ``early_stop_threshold`` times the smallest one, or not finite. (Where the smallest is below zero, or less than the
+    loss has fallen, the rise counts in shares of its size or of that fall.) The suggestion is the steepest place of the
     smoothed curve, without the first ``skip_begin`` and the last ``skip_end`` points; ``None``, with a warning, if
     the loss falls nowhere.
 
     All of it happens on a snapshot. Afterwards training is bitwise what it would have been without it, unless
-    ``apply`` is set: then the optimizer begins at the suggested rate, its groups in the same proportion as before,
-    and its schedulers with them.
+    ``apply`` is set: then the optimizer begins at the suggested rate, its groups in the same proportion as before (one
+    at zero stays there), and its schedulers with them.
 
     ``lrs``, ``losses``, ``smoothed`` and ``suggestion`` stay on the callback. With ``plot`` the curve is logged as
     the figure ``plots/lr_finder`` and drawn to ``lr_finder.png`` in the run's folder. It runs once: not again after a
@@ -120,6 +121,11 @@ class LRFinder(Callback):
         if self.searched or run.clock.step:
             return
         optimizer = the_optimizer(run, self.optimizer, "LRFinder")
+        if self.apply and not any(map(base_rate, optimizer.param_groups)):
+            raise SetupError(
+                "LRFinder(apply=True): the optimizer has a learning rate of 0, so its groups have no proportion to keep; "
+                "make it with a rate above 0"
+            )
         self._search(run, optimizer)
         self.searched = True
         self.found = steepest(self.smoothed, skip_begin=self.skip_begin, skip_end=self.skip_end)
@@ -151,11 +157,13 @@ class LRFinder(Callback):
     def _has_diverged(self, smooth: Smoothed) -> bool:
         if not math.isfinite(self.losses[-1]):
             return True
-        limit = self.early_stop_threshold
-        return limit is not None and len(self.losses) > 1 and self.smoothed[-1] > limit * smooth.best
+        limit, best = self.early_stop_threshold, smooth.best
+        if limit is None or len(self.losses) == 1:
+            return False
+        return self.smoothed[-1] - best > (limit - 1) * max(abs(best), self.smoothed[0] - best)
 
     def _say(self, optimizer: Optimizer) -> None:
-        now = _base(optimizer.param_groups[0])
+        now = base_rate(optimizer.param_groups[0])
         if self.suggestion is None:
             logger.warning(
                 "LRFinder has no suggestion: the loss fell nowhere from %g to %g, in %d steps; try other limits or "
@@ -178,17 +186,15 @@ class LRFinder(Callback):
     def _apply(self, run: Run, optimizer: Optimizer, rate: float) -> None:
         for index, share in enumerate(_shares(optimizer)):
             group = optimizer.param_groups[index]
-            scale_rate(optimizer, index, rate * share / _base(group), run.schedulers)
+            if not share:
+                continue
+            scale_rate(optimizer, index, rate * share / base_rate(group), run.schedulers)
             if "initial_lr" not in group:
                 set_rate(group, rate * share)  # without the rounding of a division
 
 
-def _base(group: dict[str, Any]) -> float:
-    """The rate that a group is meant to have, whatever a scheduler has made of it for the first step."""
-    return float(group.get("max_lr", group.get("initial_lr", group["lr"])))
-
-
 def _shares(optimizer: Optimizer) -> list[float]:
-    """The rate of each group as a share of the first one's."""
-    first = _base(optimizer.param_groups[0])
-    return [_base(group) / first if first else 1.0 for group in optimizer.param_groups]
+    """The rate of each group as a share of the first one's that is not zero."""
+    bases = [base_rate(group) for group in optimizer.param_groups]
+    first = next(filter(None, bases), None)
+    return [1.0 if first is None else base / first for base in bases]

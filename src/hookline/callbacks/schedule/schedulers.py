@@ -22,8 +22,9 @@ GROUP_EXTRAS = (*GROUP_RATES, "max_momentum", "base_momentum")
 class Planned:
     """A scheduler in ``run.schedulers``, with what the loop asks of one: which, when, by which metric."""
 
-    def __init__(self, scheduler: LRScheduler, every: Duration, monitor: str) -> None:
+    def __init__(self, scheduler: LRScheduler, every: Duration, monitor: str, by: object) -> None:
         self.scheduler = scheduler
+        self.by = by
         self.every = every
         self.monitor = monitor
         self._last = getattr(scheduler, "total_steps", None)  # torch's one-cycle refuses to go further
@@ -47,8 +48,28 @@ def _with_inner(scheduler: Any) -> Iterator[Any]:
         yield from _with_inner(inner)
 
 
-def follow_groups(optimizer: Optimizer, entries: Iterable[Any]) -> None:
-    """Groups were added or taken away: each scheduler gets one item more or fewer. Torch's fail if they do not fit."""
+def take_out_former(optimizer: Optimizer, entries: list[Any], present: Iterable[object]) -> bool:
+    """Take out what callbacks that are not in the run any more have planned for an optimizer. Whether there was any.
+
+    Its groups are at their own rates again, as if they had not been moved, unless something else moves them, too.
+    """
+    present = set(map(id, present))
+    own = [entry for entry in entries if entry.scheduler.optimizer is optimizer]
+    former = [entry for entry in own if isinstance(entry, Planned) and id(entry.by) not in present]
+    entries[:] = [entry for entry in entries if not any(entry is other for other in former)]
+    if former and len(former) == len(own):
+        for group in optimizer.param_groups:
+            set_rate(group, base_rate(group))
+            for name in GROUP_EXTRAS:
+                group.pop(name, None)
+    return bool(former)
+
+
+def follow_groups(optimizer: Optimizer, entries: Iterable[Any], lead: int = 0) -> None:
+    """Groups were added or taken away: each scheduler gets one item more or fewer. Torch's fail if they do not fit.
+
+    A new group goes as the group ``lead`` does.
+    """
     groups = optimizer.param_groups
     for scheduler in schedulers_of(optimizer, entries):
         for name in PER_GROUP:
@@ -57,13 +78,13 @@ def follow_groups(optimizer: Optimizer, entries: Iterable[Any]) -> None:
                 continue
             del items[len(groups) :]
             for group in groups[len(items) :]:
-                items.append(_item_for(name, group, items))
+                items.append(_item_for(name, group, items[min(lead, len(items) - 1)]))
 
 
-def _item_for(name: str, group: dict[str, Any], items: list[Any]) -> Any:
+def _item_for(name: str, group: dict[str, Any], other: Any) -> Any:
     if name == "base_lrs":
         return group.get("initial_lr", group["lr"])
-    return group.get("max_lr", group["lr"]) if name == "max_lrs" else items[0]
+    return group.get("max_lr", group["lr"]) if name == "max_lrs" else other
 
 
 def scale_rate(optimizer: Optimizer, index: int, factor: float, entries: Iterable[Any]) -> None:
@@ -78,6 +99,16 @@ def scale_rate(optimizer: Optimizer, index: int, factor: float, entries: Iterabl
             items = getattr(scheduler, name, None)
             if isinstance(items, list) and index < len(items):
                 items[index] = items[index] * factor
+
+
+def base_rate(group: dict[str, Any]) -> float:
+    """The rate that a group is meant to have, whatever a scheduler has made of it."""
+    return float(group.get("max_lr", group.get("initial_lr", group["lr"])))
+
+
+def like(rate: Any, value: float) -> Any:
+    """A new rate of the same kind: a tensor, if the other is one."""
+    return rate.clone().fill_(value) if isinstance(rate, torch.Tensor) else value
 
 
 def set_rate(group: dict[str, Any], rate: float) -> None:

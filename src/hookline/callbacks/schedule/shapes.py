@@ -57,11 +57,11 @@ class Shape:
         if move >= self.total:
             return 1.0 if self.kind == "constant" else self.end
         begins = self.total - self.decay if self.kind == "wsd" else self.warmup
-        done = max(0, move - begins) / (self.total - begins) if self.total > begins else 0.0
-        curve = CURVES[self.decay_shape if self.kind == "wsd" else self.kind]
+        length, moved = self.total - begins, max(0, move - begins)
         if self.kind == "cosine_restarts":
-            done = done * self.cycles % 1.0
-        return self.end + (1.0 - self.end) * curve(done)
+            moved = moved * self.cycles % length  # in whole numbers: rounded, a restart can be the end of a cosine
+        curve = CURVES[self.decay_shape if self.kind == "wsd" else self.kind]
+        return self.end + (1.0 - self.end) * curve(moved / length if length else 0.0)
 
 
 def _half_cosine(done: float) -> float:

@@ -81,8 +81,8 @@ class AveragedWeights:
     def swapped_in(self, run: Run) -> Iterator[None]:
         """The averaged weights in the model, if there are any for this model and they are not in it already."""
         averages, model = self._averages, run.model
-        other = self._applied.is_in(model) or self._applied.was_replaced(model)
-        if averages is None or not averages.fits(model) or other:
+        is_settled = self._applied.is_in(model) or self._applied.was_replaced(model)
+        if averages is None or not averages.fits(model) or is_settled:
             yield
             return
         self.constrain(run)
