@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from hookline.callbacks.plugins import from_plugins, installed
 from hookline.cli.main import main
 from hookline.errors import SetupError
+from hookline.testing import TinyModel, run_script, tiny_data
 
 MODULE = """
 import hookline as hl
@@ -17,7 +20,8 @@ print("imported")
 
 
 class Hello(hl.Callback):
-    pass
+    def on_setup(self, run):
+        print("hello from", __name__)
 
 
 def one():
@@ -44,16 +48,20 @@ gone = {module}_gone:nothing
 """
 
 
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, points: str = POINTS) -> str:
     name = f"offers_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(MODULE)
     info = tmp_path / f"{name}-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text(POINTS.format(module=name))
+    (info / "entry_points.txt").write_text(points.format(module=name))
     monkeypatch.syspath_prepend(tmp_path)
     return name
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    return install(tmp_path, monkeypatch)
 
 
 def test_packages_are_listed_without_importing_them(
@@ -69,6 +77,29 @@ def test_packages_are_listed_without_importing_them(
     assert "company" in printed
     assert "EarlyStopping" in printed
     assert "imported" not in printed
+
+
+def test_what_the_command_says_to_type_makes_a_trainer_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = install(tmp_path, monkeypatch, points="[hookline.callbacks]\nour company's = {module}:several\n")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.chdir(tmp_path)  # where its run has a folder
+    assert main(["callbacks"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("To use them: "))
+    trainer = eval(line.removeprefix("To use them: "), {"hl": importlib.import_module("hookline")})
+    trainer.evaluate(TinyModel(), tiny_data(1), loss=nn.CrossEntropyLoss())
+    assert f"hello from {name}" in capsys.readouterr().out
+
+
+def test_import_hookline_is_all_that_is_needed_to_have_them() -> None:
+    done = run_script(
+        """
+        import hookline as hl
+        print(hl.callbacks.from_plugins(), hl.callbacks.plugins.installed(), "from_plugins" in dir(hl.callbacks))
+        """
+    )
+    assert done.stdout.split() == ["[]", "[]", "True"], done.stderr
 
 
 def test_the_named_ones_are_made(package: str) -> None:

@@ -357,11 +357,12 @@ class MetricBook:
         self._keep(sorted(rows, key=lambda row: row.step))
 
     def _keep(self, rows: list[MetricRow]) -> None:
-        rows = [row for row in rows if not self._is_late(row)]
+        in_fit = self._state.entry_point in ("fit", "train")
+        rows = [row for row in rows if not in_fit or not self._is_late(row)]
         for row in rows:
             self._newest[row.name] = row.value
             self._measured[row.name] = row.step
-        if rows and self._state.entry_point in ("fit", "train"):
+        if rows and in_fit:
             for row in rows:
                 self._state.history.record(row)
             self._write(rows)

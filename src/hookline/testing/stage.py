@@ -117,6 +117,8 @@ class Stage:
             self.loop.session._make_optimizers()  # as in a run: after setup
             self.loop._names = tuple(state.optimizers)
         self._set_stage(event, fields)
+        if event.name in ("train_start", "train_end"):
+            self.loop.course.training = event.name == "train_start"
         if event.name == "train_epoch_start":
             clock.mark_epoch()
         clock.step += event.name == "train_step_end"

@@ -163,11 +163,15 @@ def test_wrong_arguments_are_refused_when_it_is_made(arguments: Any, message: st
         GradientPlot(**arguments)
 
 
-def test_a_folder_that_cannot_be_made_is_said_before_training_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    result = fit(GradientPlot(dirpath=tmp_path / "file" / "plots"))
-    assert [failure.hook for failure in result.failures] == ["on_setup"]
-    assert result.clock.step == 8
+    with pytest.raises(SetupError, match=r"GradientPlot\(dirpath=…\): .* is a file"):
+        fit(GradientPlot(dirpath=tmp_path / "file" / "plots"))
+
+
+def test_a_layer_that_is_not_there_is_an_error_with_the_nearest_names() -> None:
+    with pytest.raises(SetupError, match="no such layer; the nearest: hidden"):
+        fit(GradientPlot(layers="hiden"))
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

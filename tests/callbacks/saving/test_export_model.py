@@ -6,7 +6,6 @@ import logging
 import random
 import signal
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,14 @@ import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from hookline.callbacks.saving import export_formats
 from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.export_formats import Call
 from hookline.callbacks.saving.export_model import ExportModel
 from hookline.callbacks.saving.save_best import SaveBest
+from hookline.callbacks.weights import EMA, Pruning
 from hookline.errors import HooklineWarning, MetricError, RegistrationError, SetupError
 from hookline.events import Callback, on
 from hookline.loop import Loop, SupervisedTask, Task, Trainer
@@ -150,22 +151,9 @@ class Scripted(Callback):
         self.outputs.append(own(run.model, X))
 
 
-class Half(Callback):
-    """Evaluates and predicts with half of the weights."""
-
-    writes = ("weights",)
-    name = "EMA"
-
-    def around_eval(self, run: Any) -> Iterator[None]:
-        with run.swap_weights({name: p.detach() / 2 for name, p in run.model.named_parameters()}):
-            yield
-
-    around_predict = around_eval
-
-
 def test_a_monitor_exports_the_weights_of_the_best_evaluation(tmp_path: Path) -> None:
     script = Scripted(0.1, 0.9, 0.2, 0.3)
-    fit(tmp_path, script, ExportModel("torchscript", monitor="val/score"), Half(), max_duration="4ep")
+    fit(tmp_path, script, ExportModel("torchscript", monitor="val/score"), EMA(0.5), max_duration="4ep")
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), script.outputs[1])
     assert not torch.allclose(script.outputs[1], script.outputs[3])
 
@@ -177,17 +165,33 @@ def test_after_a_save_best_it_is_the_best_model(tmp_path: Path) -> None:
 
 
 def test_averaged_weights_are_exported_if_asked_for_and_the_raw_ones_stay_in_the_model(tmp_path: Path) -> None:
-    result = fit(tmp_path, ExportModel("torchscript", averaged=True), Half())
-    raw = fit(tmp_path / "raw", ExportModel("torchscript"), Half(), model=Conv())
-    half = Conv()
-    half.load_state_dict(result.model.state_dict())
-    with torch.no_grad():
-        for parameter in half.parameters():
-            parameter.div_(2)
-    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(half, X))
-    torch.testing.assert_close(run_file(tmp_path / "raw" / "model.ts", X), own(raw.model, X))
+    ema = EMA(0.5, apply_at_end=False)
+    result = fit(tmp_path, ExportModel("torchscript", averaged=True), ema)
+    average, raw = Conv(), own(result.model, X)
+    average.load_state_dict({**result.model.state_dict(), **ema.weights})
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(average, X))
+    assert not torch.allclose(own(average, X), raw)
+    plain = fit(tmp_path / "raw", ExportModel("torchscript"), EMA(0.5, apply_at_end=False))
+    torch.testing.assert_close(run_file(tmp_path / "raw" / "model.ts", X), own(plain.model, X))
     with pytest.raises(SetupError, match="no callback of this run swaps weights"):
         fit(tmp_path / "none", ExportModel("torchscript", averaged=True))
+
+
+def test_beside_an_ema_what_fit_gives_back_is_exported(tmp_path: Path) -> None:
+    ema = EMA(0.5)
+    result = fit(tmp_path, ExportModel("torchscript"), ema)
+    assert torch.equal(result.model.out.weight, ema.weights["out.weight"])
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(result.model, X))
+
+
+def test_the_best_that_is_exported_is_as_sparse_as_pruning_has_made_the_model(tmp_path: Path) -> None:
+    exporter, pruning = ExportModel("torchscript", monitor="val/score"), Pruning(amount=0.5)
+    fit(tmp_path, Scripted(0.9, 0.1), exporter, pruning, model=TinyModel())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        found = dict(torch.jit.load(tmp_path / "model.ts").named_parameters())
+    assert pruning.sparsity == pytest.approx(0.75, abs=0.02)
+    assert all(not found[name][~mask].any() for name, mask in pruning.masks.items())
 
 
 # -- what the model is called with ---------------------------------------------------------------
@@ -284,6 +288,19 @@ def test_a_batch_of_one_sample_is_no_reason_for_a_constant_size(tmp_path: Path) 
     torch.testing.assert_close(run_file(tmp_path / "model.pt2", X), own(result.model, X))
 
 
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Nobody knows how long it is."""
+
+    def __iter__(self) -> Any:
+        return iter([sample for x, y in TRAIN for sample in zip(x, y, strict=True)])
+
+
+def test_a_loader_without_a_length_whose_epoch_is_shorter_than_an_interval_gives_a_sample(tmp_path: Path) -> None:
+    loader = DataLoader(Stream(), batch_size=8)
+    result = fit(tmp_path, ExportModel("torchscript"), data=loader, val=None, log_every="50st")
+    torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(result.model, X))
+
+
 def test_a_call_is_resized_where_it_belongs_to_the_batch() -> None:
     call = Call((torch.arange(3), torch.ones(5)), {"m": {"x": torch.zeros(3, 2)}, "n": 7}, 3)
     more = call.of_size(7)
@@ -325,7 +342,7 @@ def test_a_model_that_defeats_the_exporter_ends_the_run_early_and_names_the_expo
     name = {"pt2": "torch.export", "onnx": "torch.onnx"}[format]
     with pytest.raises(SetupError, match=rf"{name} cannot export Branches: .*on_error='warn'"):
         fit(tmp_path, ExportModel(format), steps, model=Branches())
-    assert seen == [1, 2]
+    assert seen == [1]
 
 
 def test_with_warn_the_run_goes_on_without_a_file_and_says_so_once(tmp_path: Path) -> None:
@@ -407,6 +424,25 @@ def test_a_resume_exports_the_best_of_the_whole_run(tmp_path: Path) -> None:
         fit(tmp_path, first, exporter(), Checkpointer("2st"), fail, max_duration="4ep")
     fit(tmp_path, Scripted(*values), exporter(), Checkpointer("2st"), max_duration="4ep", resume="auto")
     torch.testing.assert_close(run_file(tmp_path / "out" / "best.ts", X), first.outputs[1])
+
+
+def test_a_new_run_forgets_a_finished_run_that_the_same_object_has_only_opened(tmp_path: Path) -> None:
+    def exporter() -> ExportModel:
+        return ExportModel("torchscript", monitor="val/score")
+
+    fit(tmp_path / "a", Scripted(0.9, 0.8), exporter(), Checkpointer())
+    second, script = exporter(), Scripted(0.1, 0.2)
+    fit(tmp_path / "a", Scripted(0.0), second, Checkpointer(), resume="auto")
+    fit(tmp_path / "b", script, second)
+    torch.testing.assert_close(run_file(tmp_path / "b" / "model.ts", X), script.outputs[1])
+
+
+def test_two_with_one_path_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    one, other = ExportModel("torchscript"), ExportModel("torchscript", path=tmp_path / "model.ts", dynamic=False)
+    with pytest.raises(SetupError, match=r"two ExportModel write to .*model\.ts.*another path"):
+        fit(tmp_path, one, other)
+    fit(tmp_path, one, ExportModel("pt2"), max_duration="1ep")
+    assert {path.name for path in tmp_path.glob("model.*")} == {"model.ts", "model.pt2"}
 
 
 def test_a_finished_run_that_is_opened_again_keeps_its_file(tmp_path: Path) -> None:

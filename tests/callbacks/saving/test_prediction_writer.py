@@ -29,6 +29,10 @@ from hookline.testing import TinyModel, start_script, tiny_data
 DATA = tiny_data(batches=5, batch_size=4, last=3, seed=1)
 
 
+HANG = 300
+"""Seconds for what takes a few, so that a busy machine is no failure."""
+
+
 def expected(model: nn.Module | None = None) -> Tensor:
     with torch.no_grad():
         return torch.cat([(model or TinyModel()).eval()(x) for x, _ in DATA])
@@ -197,6 +201,20 @@ def test_what_is_no_column_is_named(tmp_path: Path, columns: Any, words: str) ->
         predict(tmp_path, PredictionWriter(columns=columns))
 
 
+@pytest.mark.parametrize("name", ["file", "allow_pickle"])
+def test_a_name_that_numpy_has_taken_is_refused_with_the_first_batch(tmp_path: Path, name: str) -> None:
+    def columns(run: Any) -> Any:
+        return {name: run.outputs}
+
+    seen: list[int] = []
+    count = on("predict_batch_start")(lambda run: seen.append(run.clock.eval.batch))
+    with pytest.raises(DataError, match=rf"a column called '{name}'; give it another name"):
+        predict(tmp_path, count, PredictionWriter(format="npz", columns=columns))
+    assert len(seen) == 1
+    predict(tmp_path, PredictionWriter(columns=columns))
+    assert pq.read_table(tmp_path / "predictions" / "predict.parquet").column_names == ["index", name]
+
+
 def test_rows_of_several_lengths_say_how_to_write_them(tmp_path: Path) -> None:
     def ragged(run: Any) -> Any:
         return {"tokens": run.outputs[:, : 2 + run.clock.eval.batch % 2]}
@@ -287,24 +305,27 @@ def test_a_process_that_is_killed_leaves_whole_files_and_another_goes_on(tmp_pat
     from hookline.testing import TinyModel, tiny_data
 
     @on("predict_batch_end")
-    def slow(run):
-        print("batch", run.clock.eval.batch, flush=True)
-        time.sleep(0.02)
+    def wait(run):
+        batch = run.clock.eval.batch
+        print("batch", batch, flush=True)
+        if batch == 7:
+            time.sleep(600)  # until it is killed
 
     writer = PredictionWriter(interval="batch", format="npz")
     data = tiny_data(batches=60, batch_size=4, seed=1)
-    Trainer(folder=sys.argv[1], callbacks=[writer, slow]).predict(TinyModel(), data)
+    Trainer(folder=sys.argv[1], callbacks=[writer, wait]).predict(TinyModel(), data)
     print("done", flush=True)
     """
     folder = tmp_path / "predictions" / "predict"
     with start_script(source, args=[tmp_path]) as script:
-        script.wait_for("batch 7")
+        script.wait_for("batch 7", timeout=HANG)
         script.send(signal.SIGKILL)
-        script.finish()
+        script.finish(HANG)
     found = [read(path) for path in parts(folder)]
     assert 6 <= len(found) < 60
-    with start_script(source, args=[tmp_path]) as script:
-        script.wait_for("done", timeout=100)
+    with start_script(source.replace("if batch == 7", "if False"), args=[tmp_path]) as script:
+        script.wait_for("done", timeout=HANG)
+        assert "done" in script.finish(HANG).stdout
     data = tiny_data(batches=60, batch_size=4, seed=1)
     with torch.no_grad():
         wanted = torch.cat([TinyModel()(x) for x, _ in data])
@@ -324,6 +345,82 @@ def test_other_weights_or_a_complete_prediction_begin_anew(tmp_path: Path, caplo
     assert torch.equal(found, expected(TinyModel(seed=5)))
     predict(tmp_path, writer, data=DATA[:2])
     assert len(parts(folder)) == 2
+
+
+def test_parts_of_another_format_are_not_gone_on_with_and_do_not_stay_beside_the_new_ones(
+    tmp_path: Path, caplog: Any
+) -> None:
+    with pytest.raises(DiesError):
+        predict(tmp_path, PredictionWriter(interval="batch", format="csv"), die_at(3))
+    writer = PredictionWriter(interval="batch", format="npz")
+    given = predict(tmp_path, writer, data=writer.rest(DATA))
+    files = parts(tmp_path / "predictions" / "predict")
+    assert "another model, loader or format; begun anew" in caplog.text
+    assert [path.suffix for path in files] == [".npz"] * 5
+    assert torch.equal(torch.cat([read(path)["prediction"] for path in files]), expected())
+    assert torch.equal(given, expected())
+
+
+def test_another_format_under_the_same_suffix_is_not_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(DiesError):
+        predict(tmp_path, PredictionWriter(interval="batch", format="csv", suffix=".data"), die_at(3))
+    predict(tmp_path, PredictionWriter(interval="batch", format="npz", suffix=".data"))
+    for path in parts(tmp_path / "predictions" / "predict"):
+        with np.load(path, allow_pickle=False) as file:
+            assert file.files == ["index", "prediction"]
+
+
+def test_a_complete_prediction_in_another_format_stays(tmp_path: Path) -> None:
+    predict(tmp_path, PredictionWriter(interval="batch", format="csv"))
+    predict(tmp_path, PredictionWriter(interval="batch", format="npz"))
+    assert len(parts(tmp_path / "predictions" / "predict")) == 10
+
+
+@pytest.mark.parametrize("rest", [False, True])
+def test_parts_with_other_columns_are_not_gone_on_with(tmp_path: Path, rest: bool) -> None:
+    def writer(name: str) -> PredictionWriter:
+        columns = {name: lambda run: run.outputs.argmax(1)}
+        return PredictionWriter(
+            interval="batch", format="npz", columns=lambda run: {key: make(run) for key, make in columns.items()}
+        )
+
+    with pytest.raises(DiesError):
+        predict(tmp_path, writer("a"), die_at(3))
+    other, folder = writer("b"), tmp_path / "predictions" / "predict"
+    with pytest.raises(DataError, match=r"have the columns index, a, and a batch has index, b now; .*remove the fold"):
+        predict(tmp_path, other, data=other.rest(DATA) if rest else DATA)
+    assert len(parts(folder)) == 3
+    assert not json.loads((folder / "progress.json").read_text())["complete"]
+    predict(tmp_path, writer("a"))
+    assert all(list(read(path)) == ["index", "a"] for path in parts(folder))
+
+
+def test_columns_that_change_from_part_to_part_are_an_error_as_they_are_in_one_file(tmp_path: Path) -> None:
+    def columns(run: Any) -> Any:
+        return {"early" if run.clock.eval.batch < 3 else "late": run.outputs}
+
+    with pytest.raises(DataError, match="have the columns index, early, and a batch has index, late now"):
+        predict(tmp_path, PredictionWriter(interval="batch", columns=columns))
+    with pytest.raises(DataError, match="the columns of one batch are"):
+        predict(tmp_path, PredictionWriter(columns=columns))
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(torch.cat([x for x, _ in DATA]))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_rest_of_a_stream_is_what_is_missing(tmp_path: Path, workers: int) -> None:
+    loader = DataLoader(Stream(), batch_size=4, num_workers=workers)
+    with pytest.raises(DiesError):
+        predict(tmp_path, PredictionWriter(interval="batch", format="npz"), die_at(3), data=loader)
+    writer = PredictionWriter(interval="batch", format="npz")
+    given = predict(tmp_path, writer, data=writer.rest(loader))
+    assert torch.equal(given, expected()[12:])
+    found = [read(path) for path in parts(tmp_path / "predictions" / "predict")]
+    assert torch.cat([its["index"] for its in found]).tolist() == list(range(19))
+    assert torch.equal(torch.cat([its["prediction"] for its in found]), expected())
 
 
 def test_batches_of_another_size_are_not_mixed_with_what_is_there(tmp_path: Path) -> None:
@@ -375,6 +472,30 @@ def test_evaluations_are_written_by_step_and_loader_if_asked_for(tmp_path: Path)
     ]
     assert torch.equal(read(tmp_path / "predictions" / names[0])["prediction"], expected(result.model))
     assert read(tmp_path / "predictions" / names[3])["index"].tolist() == list(range(8))
+
+
+def test_loaders_whose_names_give_one_file_are_refused_before_one_replaces_the_other(tmp_path: Path) -> None:
+    words = r"PredictionWriter: the val loaders 'a b' and 'a/b' .* 'val-a-b'; give one"
+    named = {"a b": DATA, "a/b": DATA[:2]}
+    with pytest.raises(SetupError, match=words):
+        fit(tmp_path / "a", PredictionWriter(stages="val"), val=named)
+    fit(tmp_path / "b", PredictionWriter(), val=named)
+    loop = Loop(TinyModel(), callbacks=[PredictionWriter(stages="val")], folder=tmp_path / "c", device="cpu")
+    loop.entry_point = "evaluate"
+    with loop, pytest.raises(SetupError, match=words):
+        next(loop.eval_batches(named))
+
+
+def test_two_with_one_file_are_refused_and_two_formats_or_stages_are_not(tmp_path: Path) -> None:
+    for one, other in (
+        (PredictionWriter(format="csv"), PredictionWriter(format="csv", stages=("test", "predict"))),
+        (PredictionWriter(format="csv", interval="batch"), PredictionWriter(format="npz", interval="batch")),
+    ):
+        with pytest.raises(SetupError, match=r"two PredictionWriter write to .*predict.*another dirpath"):
+            predict(tmp_path, one, other)
+    predict(tmp_path, PredictionWriter(format="csv"), PredictionWriter(format="csv", stages="test"))
+    predict(tmp_path, PredictionWriter(format="csv"), PredictionWriter(format="csv", interval="batch"))
+    assert {path.name for path in (tmp_path / "predictions").iterdir()} == {"predict.csv", "predict"}
 
 
 def test_nothing_is_written_in_evaluations_by_default(tmp_path: Path) -> None:

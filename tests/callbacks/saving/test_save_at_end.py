@@ -73,6 +73,20 @@ def test_it_is_the_model_that_a_save_best_has_loaded_in_any_order(tmp_path: Path
         assert torch.equal(found["predictions"], predicted(result.model, VAL))
 
 
+def test_loaders_whose_names_give_one_file_are_refused_before_one_replaces_the_other(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"SaveAtEnd: the val loaders 'a b' and 'a/b' .* 'val-a-b'; give one"):
+        fit(tmp_path / "a", SaveAtEnd(source=False), data=(TRAIN, {"a b": VAL, "a/b": TEST}, None))
+    fit(tmp_path / "b", SaveAtEnd(source=False, predictions="test"), data=(TRAIN, {"a b": VAL, "a/b": TEST}, TEST))
+    fit(tmp_path / "c", SaveAtEnd(source=False), data=(TRAIN, {"a b": VAL, "a_b": TEST}, None))
+    names = {path.name for path in (tmp_path / "c" / "final").glob("predictions-*")}
+    assert names == {"predictions-val-a-b.safetensors", "predictions-val-a_b.safetensors"}
+
+
+def test_two_with_one_folder_are_refused_before_one_replaces_the_files_of_the_other(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"two SaveAtEnd write to .*final.*another dirpath"):
+        fit(tmp_path, SaveAtEnd(), SaveAtEnd(predictions="train"))
+
+
 def test_labels_belong_to_their_predictions_also_if_the_loader_shuffles(tmp_path: Path) -> None:
     x = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
     data = TensorDataset(x, torch.arange(32) % 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.save_best import SaveBest
+from hookline.callbacks.weights import EMA, Pruning, QuantizationAwareTraining
 from hookline.checkpoint import Store
 from hookline.errors import CheckpointWriteError, MetricError, RegistrationError, SetupError
 from hookline.events import Callback, on
@@ -43,26 +44,30 @@ class Scripted(Callback):
             self.seen.append({name: value.clone() for name, value in run.model.state_dict().items()})
 
 
-class Halves(Callback):
-    """Evaluates with half of the weights, as an average would."""
-
-    writes = ("weights",)
-    name = "EMA"
-
-    def around_eval(self, run: Any) -> Iterator[None]:
-        with run.swap_weights({name: p.detach() / 2 for name, p in run.model.named_parameters()}):
-            yield
+def averaged(model: nn.Module, steps: int, decay: float) -> dict[str, Tensor]:
+    """A plain loop, and the average by hand."""
+    optimizer, loss, average = sgd(model.parameters()), nn.CrossEntropyLoss(), {}
+    for step in range(steps):
+        x, y = TRAIN[step % len(TRAIN)]
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
+        for name, value in model.state_dict().items():
+            before = average.get(name, value)
+            average[name] = decay * before + (1 - decay) * value
+    return average
 
 
 def fit(folder: Path | bool, *callbacks: object, model: nn.Module | None = None, **options: Any) -> Any:
     given: dict[str, Any] = {"max_duration": "4ep", "seed": 0, "device": "cpu", **options}
+    optimizer = partial(sgd, lr=given.pop("lr", 0.1))
     trainer = Trainer(folder=folder, callbacks=callbacks, **given)
     model = TinyModel(dropout=0.2) if model is None else model
-    return trainer.fit(model, TRAIN, VAL, TEST, loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    return trainer.fit(model, TRAIN, VAL, TEST, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
 
 
-def sgd(parameters: Any) -> Any:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+def sgd(parameters: Any, lr: float = 0.1) -> Any:
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -108,21 +113,78 @@ def test_a_training_metric_decides_once_an_epoch(tmp_path: Path) -> None:
     assert same(load_file(tmp_path / "best.safetensors"), result.model.state_dict())
 
 
-def test_what_was_evaluated_is_what_is_saved_also_if_it_was_swapped_in(tmp_path: Path) -> None:
-    for name, order in {"one": (SaveBest("val/score"), Halves()), "other": (Halves(), SaveBest("val/score"))}.items():
+def test_beside_an_ema_the_average_is_evaluated_saved_and_given_back(tmp_path: Path) -> None:
+    for name, order in {"one": (SaveBest("val/score"), EMA(0.5)), "other": (EMA(0.5), SaveBest("val/score"))}.items():
         script = Scripted(0.1, 0.9, 0.2, 0.3)
-        fit(tmp_path / name, script, *order)
+        result = fit(tmp_path / name, script, *order, model=TinyModel())
         found = load_file(tmp_path / name / "best.safetensors")
         assert same(found, script.seen[1])
-    bare = fit(False, max_duration="2ep").model.state_dict()
-    assert same(found, {name: value / 2 for name, value in bare.items()})
+        assert same(result.model.state_dict(), script.seen[1])
+        for key, value in averaged(TinyModel(), 8, 0.5).items():
+            torch.testing.assert_close(found[key], value)
 
 
 def test_the_test_at_the_end_is_that_of_the_model_that_is_given_back(tmp_path: Path) -> None:
-    result = fit(tmp_path, Scripted(0.1, 0.9, 0.2, 0.3), SaveBest("val/score"), Halves())
+    result = fit(tmp_path, Scripted(0.1, 0.9, 0.2, 0.3), SaveBest("val/score"), EMA(0.5))
     model = result.model.eval()
     loss = sum(nn.functional.cross_entropy(model(x), y).item() * len(y) for x, y in TEST) / sum(len(y) for _, y in TEST)
     assert result.metrics["test/loss"] == pytest.approx(loss)
+
+
+def test_what_is_given_back_is_as_sparse_as_pruning_has_made_the_model_also_if_the_best_came_before(
+    tmp_path: Path,
+) -> None:
+    script, pruning = Scripted(0.9, 0.1, 0.1, 0.1), Pruning(amount=0.5)
+    result = fit(tmp_path, script, SaveBest("val/score"), pruning)
+    found, best, masks = result.model.state_dict(), script.seen[0], pruning.masks
+    assert pruning.sparsity > 0.9
+    assert all(not found[name][~mask].any() for name, mask in masks.items())
+    assert any(best[name][~mask].any() for name, mask in masks.items())
+    assert same(found, {name: value * masks.get(name, torch.tensor(True)) for name, value in best.items()})
+    assert same(load_file(tmp_path / "best.safetensors"), best)
+    model = result.model.eval()
+    loss = sum(nn.functional.cross_entropy(model(x), y).item() * len(y) for x, y in TEST) / sum(len(y) for _, y in TEST)
+    assert result.metrics["test/loss"] == pytest.approx(loss)
+
+
+def test_weights_that_are_tied_are_given_back_pruned_under_both_names(tmp_path: Path) -> None:
+    model, pruning = TinyModel(), Pruning(amount=0.5)
+    model.again = model.out
+    fit(tmp_path, Scripted(0.9, 0.1, 0.1, 0.1), SaveBest("val/score"), pruning, model=model)
+    assert not model.out.weight[~pruning.masks["out.weight"]].any()
+
+
+def rounding() -> Any:
+    pytest.importorskip("torchao")
+    return QuantizationAwareTraining(4, None)
+
+
+def test_with_quantization_the_best_weights_are_the_ones_that_are_converted(tmp_path: Path) -> None:
+    script = Scripted(0.1, 0.9, 0.2, 0.3)
+    result = fit(tmp_path, script, SaveBest("val/score"), rounding())
+    best = script.seen[1]
+    assert same(load_file(tmp_path / "best.safetensors"), best)
+    wanted, last = (
+        fit(False, rounding(), model=loaded(weights), max_duration="1st", lr=0.0).model
+        for weights in (best, script.seen[3])
+    )
+    x = VAL[0][0]
+    assert torch.equal(result.model.eval()(x), wanted.eval()(x))
+    assert not torch.equal(wanted(x), last.eval()(x))
+
+
+def test_with_quantization_a_longer_fit_goes_on_from_the_last_weights_too(tmp_path: Path) -> None:
+    values = (0.9, 0.1, 0.1, 0.1)
+    script, whole = Scripted(*values), Scripted(*values)
+    fit_twice(tmp_path / "twice", script, SaveBest("val/score"), rounding())
+    fit(tmp_path / "once", whole, SaveBest("val/score"), rounding())
+    assert same(script.seen[3], whole.seen[3])
+
+
+def loaded(weights: dict[str, Tensor]) -> nn.Module:
+    model = TinyModel(dropout=0.2)
+    model.load_state_dict(weights)
+    return model
 
 
 def test_the_file_says_what_it_is(tmp_path: Path) -> None:
@@ -191,6 +253,32 @@ def test_a_new_run_with_the_same_object_forgets_the_last_one(tmp_path: Path) -> 
     fit(tmp_path / "a", Scripted(0.9, 0.1, 0.1, 0.1), saver)
     fit(tmp_path / "b", Scripted(0.2, 0.3, 0.1, 0.1), saver)
     assert (saver.best, saver.best_step) == (0.3, 8)
+
+
+def test_an_evaluation_between_two_fits_is_one_of_the_best_weights_and_the_longer_fit_goes_on_from_the_last(
+    tmp_path: Path,
+) -> None:
+    values = (0.9, 0.1, 0.1, 0.1)
+    script, whole = Scripted(*values), Scripted(*values)
+    model, loss = TinyModel(dropout=0.2), nn.CrossEntropyLoss()
+    callbacks = [script, SaveBest("val/score")]
+    trainer = Trainer(folder=tmp_path / "twice", callbacks=callbacks, max_duration="2ep", seed=0, device="cpu")
+    trainer.fit(model, TRAIN, VAL, loss=loss, optimizer=sgd)
+    trainer.predict(model, VAL)
+    assert same(model.state_dict(), script.seen[0])
+    trainer.fit(model, TRAIN, VAL, loss=loss, optimizer=sgd, extend="2ep")
+    fit(tmp_path / "once", whole, SaveBest("val/score"))
+    assert same(script.seen[3], whole.seen[3])
+
+
+def test_a_new_run_forgets_a_finished_run_that_the_same_object_has_only_opened(tmp_path: Path) -> None:
+    fit(tmp_path / "a", Scripted(0.9, 0.1, 0.1, 0.1), SaveBest("val/score"), Checkpointer())
+    saver, script = SaveBest("val/score"), Scripted(0.2, 0.3, 0.1, 0.1)
+    fit(tmp_path / "a", Scripted(0.0), saver, Checkpointer(), resume="auto")
+    result = fit(tmp_path / "b", script, saver, model=TinyModel(dropout=0.2, seed=7))
+    assert (saver.best, saver.best_step) == (0.3, 8)
+    assert same(result.model.state_dict(), script.seen[1])
+    assert same(load_file(tmp_path / "b" / "best.safetensors"), script.seen[1])
 
 
 def test_after_ctrl_c_the_model_has_the_best_weights_and_a_second_fit_goes_on_from_the_last(tmp_path: Path) -> None:
@@ -305,6 +393,14 @@ def test_a_metric_that_nobody_logs_is_found_before_the_first_step(tmp_path: Path
 def test_a_wrong_argument_is_named(given: dict[str, Any], words: str) -> None:
     with pytest.raises(RegistrationError, match=words):
         SaveBest(**given)
+
+
+def test_two_with_one_path_are_refused_before_one_can_replace_the_file_of_the_other(tmp_path: Path) -> None:
+    one, other = SaveBest("val/loss"), SaveBest("train/loss", path="x/../best.safetensors", load_best=False)
+    with pytest.raises(SetupError, match=r"two SaveBest write to .*best\.safetensors.*another path"):
+        fit(tmp_path, one, other)
+    fit(tmp_path, one, SaveBest("train/loss", path="train.safetensors", load_best=False), max_duration="1ep")
+    assert {path.name for path in tmp_path.glob("*.safetensors")} == {"best.safetensors", "train.safetensors"}
 
 
 def test_a_run_without_a_folder_needs_an_absolute_path(tmp_path: Path) -> None:

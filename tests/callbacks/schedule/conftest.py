@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from hookline.callbacks import LambdaCallback
+from hookline.events import Callback
 
 
 class LostError(Exception):
@@ -30,3 +32,23 @@ def lose_after() -> Callable[[int], LambdaCallback]:
         return LambdaCallback(on_train_step_start=lose)
 
     return make
+
+
+class Back(Callback):
+    """Keeps a moment after a batch, and goes back to it after another one."""
+
+    def __init__(self, kept: int, back: int) -> None:
+        self.kept, self.back = kept, back
+        self.moment: Any = None
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.batch == self.kept:
+            self.moment = run.snapshot()
+        elif run.clock.batch == self.back:
+            run.roll_back(self.moment)
+
+
+@pytest.fixture
+def go_back() -> type[Back]:
+    """A rollback: ``go_back(kept, back)`` are numbers of batches."""
+    return Back

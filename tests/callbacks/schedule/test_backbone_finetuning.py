@@ -128,6 +128,62 @@ def test_a_resume_goes_on_with_the_same_rate(
         assert torch.equal(again.model.state_dict()[name], value)
 
 
+@pytest.mark.parametrize(("kept", "back"), [(1, 2), (1, 3), (1, 5), (2, 5), (3, 4), (3, 7), (5, 9), (1, 9)])
+def test_a_rollback_over_an_edge_leaves_the_backbone_as_its_epoch_asks(kept: int, back: int, go_back: Any) -> None:
+    """Two batches an epoch: unfrozen in the second, and at a rate that has doubled in each since."""
+    found: list[float | None] = []
+
+    def note(run: Any) -> None:
+        groups = run.optimizers["Adam"].param_groups
+        assert run.model.backbone[0].weight.requires_grad is (len(groups) > 1)
+        found.append(groups[1]["lr"] if len(groups) > 1 else None)
+
+    tuning = BackboneFinetuning(1)
+    fit(tuning, go_back(kept, back), LambdaCallback(on_train_step_start=note))
+    of_epoch = lightning(6, 1, 0.01, lambda epoch: 2, 0.1, True)
+    assert found == pytest.approx([rate for rate in of_epoch for _ in range(2)])
+    assert tuning.rate == pytest.approx(of_epoch[-1])
+
+
+def test_one_that_joins_in_a_later_fit_begins_with_its_first_rate() -> None:
+    trainer = Trainer(max_duration="4ep", folder=False, device="cpu")
+    model, loss, optimizer = Net(), nn.CrossEntropyLoss(), torch.optim.Adam
+    trainer.fit(model, tiny_data(), loss=loss, optimizer=optimizer)
+    tuning = BackboneFinetuning(1, backbone_initial_lr=1e-4)
+    trainer.fit(model, tiny_data(), loss=loss, optimizer=optimizer, extend="1ep", callbacks=[tuning])
+    assert tuning.rate == 1e-4
+
+
+@pytest.mark.parametrize("train_bn", [True, False])
+def test_the_head_is_found_behind_a_group_of_the_backbone(train_bn: bool) -> None:
+    model, found = Net(), []
+    groups = [{"params": model.backbone.parameters(), "lr": 1e-3}, {"params": model.head.parameters(), "lr": 0.1}]
+    note = LambdaCallback(on_train_epoch_end=lambda run: found.append(run.optimizers["Adam"].param_groups[-1]["lr"]))
+    trainer = Trainer(
+        callbacks=[BackboneFinetuning(1, train_bn=train_bn), note], max_duration="6ep", folder=False, device="cpu"
+    )
+    trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.Adam(groups))
+    assert found == pytest.approx([0.1, 0.01, 0.02, 0.04, 0.08, 0.1])
+
+
+def test_a_rate_that_is_a_tensor_stays_one_as_a_captured_step_needs() -> None:
+    model, kinds = Net(), []
+    optimizer = torch.optim.Adam(model.head.parameters(), lr=torch.tensor(0.1))
+
+    def note(run: Any) -> None:
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert all(isinstance(rate, Tensor) for rate in rates)
+        kinds.append([id(rate) for rate in rates])
+
+    tuning = BackboneFinetuning(1)
+    trainer = Trainer(
+        callbacks=[tuning, LambdaCallback(on_train_epoch_end=note)], max_duration="4ep", folder=False, device="cpu"
+    )
+    trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+    assert kinds[1] == kinds[2] == kinds[3]  # the same tensors
+    assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.1, 0.04])
+
+
 def test_verbose_says_both_rates(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hookline"):
         fit(BackboneFinetuning(1, verbose=True, rounding=3), max_duration="2ep")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
 
-from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks import LambdaCallback, SpikeGuard
 from hookline.callbacks.schedule import Finetuning, LRSchedule
 from hookline.errors import RegistrationError, SetupError
 from hookline.loop import Result, Trainer
@@ -110,50 +108,6 @@ def test_a_subclass_says_what_is_frozen_and_what_is_done_in_each_epoch() -> None
         assert torch.equal(found[name], value)
 
 
-SCHEDULERS: dict[str, Any] = {
-    "lambda": lambda o: LambdaLR(o, lambda step: 1 / (1 + step)),
-    "step": lambda o: StepLR(o, 1, 0.5),
-    "cosine": lambda o: CosineAnnealingLR(o, 12),
-    "one_cycle": lambda o: OneCycleLR(o, 0.1, total_steps=12),
-    "sequential": lambda o: SequentialLR(o, [LambdaLR(o, lambda s: 0.5), StepLR(o, 1, 0.5)], [3]),
-    "plateau": lambda o: ReduceLROnPlateau(o, factor=0.5, patience=0, threshold=10.0, threshold_mode="abs"),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_schedulers_move_the_new_group_in_proportion(name: str) -> None:
-    tuning, rates = Finetuning("hidden", {1: {"layers": "hidden", "lr": 0.02}}), []
-    note = LambdaCallback(
-        on_optimizer_step_start=lambda run: rates.append([g["lr"] for g in run.optimizer.param_groups])
-    )
-    fit(tuning, note, scheduler=SCHEDULERS[name])
-    assert [len(groups) for groups in rates] == [1] * 4 + [2] * 8
-    head, own = rates[4]
-    assert own == pytest.approx(0.02)
-    assert [second / first for first, second in rates[4:]] == pytest.approx([own / head] * 8)
-
-
-@pytest.mark.parametrize("name", ["lambda", "one_cycle", "sequential", "plateau", "LRSchedule", "none"])
-@pytest.mark.parametrize("steps", [3, 6])
-def test_a_resume_finds_layers_groups_and_rates_as_they_were(
-    name: str, steps: int, tmp_path: Path, lose_after: Any, lost: type[Exception]
-) -> None:
-    def run(*callbacks: Any, **options: Any) -> tuple[Finetuning, Result]:
-        tuning = Finetuning("hidden", {1: {"layers": "hidden.weight", "lr": 0.02}, "5st": "hidden.bias"})
-        mine = [LRSchedule("cosine", warmup="2st")] if name == "LRSchedule" else []
-        result = fit(*mine, tuning, *callbacks, scheduler=SCHEDULERS.get(name), seed=1, **options)
-        return tuning, result
-
-    whole, straight = run()
-    with pytest.raises(lost):
-        run(lose_after(steps), Checkpointer(f"{steps}st"), folder=tmp_path / "run")
-    tuning, again = run(Checkpointer(f"{steps}st"), folder=tmp_path / "run", resume="auto")
-    assert tuning.rates == whole.rates
-    assert tuning.state_dict() == whole.state_dict()
-    for key, value in straight.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[key], value)
-
-
 def test_a_rollback_takes_an_unfreezing_back_with_it() -> None:
     """Back to a moment before the group was there: as if the batches between had not been seen."""
     tuning, kept = Finetuning("hidden", {"3st": {"layers": "hidden", "lr": 0.03}}), []
@@ -171,6 +125,71 @@ def test_a_rollback_takes_an_unfreezing_back_with_it() -> None:
     for name, value in expected.items():
         assert torch.equal(found[name], value)
     assert tuning.rates == {"SGD": [0.1, 0.03]}
+
+
+@pytest.mark.parametrize("back", [4, 5, 7], ids=["at the edge", "after a step", "after three"])
+@pytest.mark.parametrize(
+    "make", [lambda: Finetuning("hidden", {1: {"layers": "hidden", "lr": 0.03}}), HeadFirst], ids=["dict", "subclass"]
+)
+def test_a_rollback_over_the_edge_does_not_freeze_the_next_epoch(make: Any, back: int, go_back: Any) -> None:
+    """As if the batches between had not been seen, but the data is in its epoch: what is due in it is done."""
+    tuning = make()
+    found = fit_plain(tuning, go_back(3, back))
+    data = tiny_data() * 3
+    for name, value in by_hand(0.03, data[:3] + data[back:], joins=3).items():
+        assert torch.equal(found[name], value)
+    assert tuning.frozen == ()
+
+
+def test_a_spike_right_after_an_edge_does_not_freeze_the_next_epoch() -> None:
+    class Spiking:
+        """A batch of the second epoch is far too large."""
+
+        def __init__(self) -> None:
+            self.epochs, self.data = 0, tiny_data(batches=8)
+
+        def __len__(self) -> int:
+            return len(self.data)
+
+        def __iter__(self) -> Any:
+            self.epochs += 1
+            for index, (x, y) in enumerate(self.data):
+                yield (x * 1e4 if (self.epochs, index) == (2, 2) else x), y
+
+    guard = SpikeGuard(action="rollback", snapshot_every="7st", warmup=2, window=50)
+    trained: list[bool] = []
+    note = LambdaCallback(on_train_step_start=lambda run: trained.append(run.model.hidden.weight.requires_grad))
+    trainer = Trainer(callbacks=[guard, HeadFirst(), note], max_duration="2ep", folder=False, device="cpu")
+    trainer.fit(TinyModel(), Spiking(), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert len(guard.spikes) == 1
+    assert trained == [False] * 8 + [True] * 8
+
+
+class Counting(Finetuning):
+    """Which epochs it was called for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: list[int] = []
+
+    def finetune_function(self, run: Any, epoch: int, optimizer: Any) -> None:
+        self.epochs.append(epoch)
+
+
+def test_each_epoch_is_finetuned_once_and_once_more_for_each_time_it_was_taken_back(go_back: Any) -> None:
+    plain, edge, over = Counting(), Counting(), Counting()
+    fit(plain)
+    fit(edge, go_back(3, 4))
+    fit(over, go_back(3, 9))
+    assert (plain.epochs, edge.epochs, over.epochs) == ([0, 1, 2], [0, 1, 2], [0, 1, 2, 1, 2])
+
+
+def test_one_that_joins_in_a_later_fit_is_not_called_for_the_epochs_before() -> None:
+    trainer = Trainer(max_duration="2ep", folder=False, device="cpu")
+    model, loss, tuning = TinyModel(), nn.CrossEntropyLoss(), Counting()
+    trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd)
+    trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd, extend="2ep", callbacks=[tuning])
+    assert tuning.epochs == [2, 3]
 
 
 def test_a_second_fit_goes_on_with_what_was_unfrozen() -> None:
@@ -198,18 +217,6 @@ def test_names_of_later_epochs_are_checked_before_training() -> None:
         fit(Finetuning("hidden", {2: "hiden"}))
     with pytest.raises(SetupError, match="nothing is left to train"):
         fit(Finetuning("*", {1: "hidden"}))
-
-
-def test_several_optimizers_need_a_name() -> None:
-    def two(parameters: Any) -> Any:
-        first, *others = parameters
-        return {"first": torch.optim.SGD([first], lr=0.1), "rest": torch.optim.SGD(others, lr=0.1)}
-
-    with pytest.raises(SetupError, match="there is first, rest"):
-        fit(Finetuning("hidden", {1: "hidden"}), optimizer=two)
-    tuning = Finetuning("hidden.bias", {1: "hidden.bias"}, optimizer="rest", lr=0.5)
-    fit(tuning, optimizer=two)
-    assert tuning.rates == {"first": [0.1], "rest": [0.1, 0.5]}
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,25 @@ def test_an_evaluation_freezes_nothing() -> None:
     assert seen == [[True] * 6]
 
 
-def test_it_goes_with_others_that_write_the_weights() -> None:
-    fit(EarlyStopping("val/loss", restore_best=True), Freeze("backbone"))
+def test_the_best_weights_are_put_back_and_frozen_layers_are_still_as_they_were() -> None:
+    stopper = EarlyStopping("val/loss", restore_best=True, patience=9)
+    worse = LambdaCallback(on_train_start=lambda run: run.optimizers["AdamW"].param_groups[0].update(lr=5.0))
+    model = fit(stopper, Freeze("backbone"), worse, max_duration="4ep").model
+    assert stopper.best_step < 16  # the last is not the best
+    assert stopper.best_weights is not None
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, stopper.best_weights[name])
+    assert moved(model) == HEAD
+
+
+@pytest.mark.parametrize("back", [4, 5, 6], ids=["at the edge", "after a step", "after two"])
+def test_a_rollback_over_the_edge_does_not_freeze_the_next_epoch(back: int, go_back: Any) -> None:
+    trained: list[bool] = []
+    note = LambdaCallback(on_train_step_start=lambda run: trained.append(run.model.backbone[0].weight.requires_grad))
+    freeze = Freeze("backbone", until="1ep")
+    fit(freeze, go_back(3, back), note, max_duration="12st")
+    assert trained == [False] * 4 + [True] * (8 + back - 3)
+    assert freeze.thawed
 
 
 @pytest.mark.parametrize("layers", ["", (), [""], [3]])

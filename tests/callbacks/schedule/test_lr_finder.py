@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks import Checkpointer, LambdaCallback
-from hookline.callbacks.schedule import LRFinder, LRSchedule
+from hookline.callbacks.schedule import LRFinder
 from hookline.callbacks.schedule.lr_curve import rates, steepest
-from hookline.errors import RegistrationError
-from hookline.loop import Loop, Result, Trainer
+from hookline.errors import RegistrationError, SetupError
+from hookline.loop import Loop, Result, Task, Trainer
 from hookline.records import ImageRow, from_json
 from hookline.testing import TinyModel, tiny_data
 
@@ -115,41 +115,43 @@ def test_training_is_bitwise_what_it_is_without_it(mode: Any, make_train: Any, t
         assert torch.equal(same["state"][index]["momentum_buffer"], state["momentum_buffer"])
 
 
-def test_apply_is_as_if_the_optimizer_had_been_made_with_the_rate() -> None:
-    finder = LRFinder(1e-4, 1.0, num_training_steps=30, apply=True, plot=False)
-    found = fit(finder, model=TinyModel())
-    assert finder.suggestion is not None
-    by_hand = fit(model=TinyModel(), optimizer=lambda p: torch.optim.SGD(p, lr=finder.suggestion, momentum=0.9))
-    for name, value in by_hand.model.state_dict().items():
-        assert torch.equal(found.model.state_dict()[name], value)
+class Shifted(Task[Any]):
+    """Its loss is lower by so much: the curve is the same, the numbers are not."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.net, self.by = TinyModel(), by
+
+    def configure_optimizers(self, run: Any) -> Any:
+        return sgd(self.parameters())
+
+    def train_batch(self, run: Any, batch: Any) -> Any:
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1]) - self.by
+
+    def eval_batch(self, run: Any, batch: Any) -> Any:
+        return self.train_batch(run, batch)
 
 
-def test_apply_keeps_the_proportion_of_groups() -> None:
-    def two(parameters: Any) -> torch.optim.Optimizer:
-        first, *others = parameters
-        return torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": others, "lr": 0.02}])
+@pytest.mark.parametrize("by", [0.9, 1.05, 5.0], ids=["near zero", "around zero", "negative"])
+def test_a_loss_near_zero_or_below_is_searched_as_far_as_any_other(by: float) -> None:
+    def search(lower: float) -> LRFinder:
+        finder = LRFinder(plot=False)
+        Trainer(max_duration="1st", folder=False, device="cpu", seed=0, callbacks=[finder]).fit(
+            Shifted(lower), tiny_data()
+        )
+        return finder
 
-    seen: list[list[float]] = []
-    note = LambdaCallback(on_train_start=lambda run: seen.append([g["lr"] for g in run.optimizers["SGD"].param_groups]))
-    finder = LRFinder(1e-4, 1.0, num_training_steps=30, apply=True, plot=False)
-    fit(finder, note, optimizer=two)
-    assert finder.suggestion is not None
-    assert seen == [[finder.suggestion, pytest.approx(finder.suggestion / 5)]]
+    positive, shifted = search(0.0), search(by)
+    assert len(positive.lrs) == 100
+    assert shifted.lrs == positive.lrs
+    assert shifted.suggestion == positive.suggestion
 
 
-@pytest.mark.parametrize("how", ["LRSchedule", "warmup", "one_cycle"])
-def test_apply_is_the_peak_that_a_schedule_climbs_to(how: str) -> None:
-    found: list[float] = []
-    note = LambdaCallback(on_optimizer_step_start=lambda run: found.append(run.optimizer.param_groups[0]["lr"]))
-    finder = LRFinder(1e-4, 1.0, num_training_steps=30, apply=True, plot=False)
-    given = {
-        "warmup": lambda o: LambdaLR(o, lambda step: min(1.0, (step + 1) / 4)),
-        "one_cycle": lambda o: OneCycleLR(o, 0.05, total_steps=16),
-    }
-    mine = [LRSchedule("constant", warmup="4st")] if how == "LRSchedule" else []
-    fit(*mine, finder, note, scheduler=given.get(how))
-    assert max(found) == pytest.approx(finder.suggestion, rel=1e-2 if how == "one_cycle" else 1e-9)
-    assert found[0] < max(found)
+def test_a_negative_loss_that_explodes_ends_the_search() -> None:
+    finder = LRFinder(1e-3, 1e6, num_training_steps=100, smoothing=0.5, plot=False)
+    Trainer(max_duration="1st", folder=False, device="cpu", seed=0, callbacks=[finder]).fit(Shifted(5.0), tiny_data())
+    assert math.isfinite(finder.losses[-1])
+    assert len(finder.lrs) < 100
 
 
 def test_it_ends_early_when_the_loss_explodes() -> None:
@@ -230,13 +232,9 @@ def test_several_optimizers_need_a_name() -> None:
 def test_an_own_loop_is_told_what_to_use() -> None:
     model = TinyModel()
     finder = LRFinder(num_training_steps=20, plot=False)
-    with Loop(
-        model, sgd(model.parameters()), callbacks=[finder], max_duration="1ep", folder=False, device="cpu"
-    ) as loop:
-        for x, y in loop.batches(tiny_data()):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
-    assert "use Trainer.fit or hl.fit" in str(loop.line.failures[0].error)
+    loop = Loop(model, sgd(model.parameters()), callbacks=[finder], max_duration="1ep", folder=False, device="cpu")
+    with pytest.raises(SetupError, match=r"use Trainer\.fit or hl\.fit"), loop:
+        pass
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,18 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, PolynomialLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, PolynomialLR, StepLR
 
-from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks import LambdaCallback
 from hookline.callbacks.schedule import AccumulationSchedule, LRSchedule
-from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
-from hookline.loop import Loop, Result, Task, Trainer
+from hookline.loop import Result, Task, Trainer
 from hookline.testing import TinyModel, tiny_data
 
 LR = 0.8
@@ -175,25 +174,6 @@ def test_a_function_gets_the_optimizer_and_the_length() -> None:
     assert rates_of(LRSchedule(make, power=1.0)) == pytest.approx([1 - move / 8 for move in range(8)])
 
 
-def test_a_plateau_lowers_the_rate_when_the_metric_stands_still() -> None:
-    schedule = LRSchedule("plateau", monitor="val/loss", factor=0.5, patience=0, threshold=10.0, threshold_mode="abs")
-    rates = Rates()
-    fit(schedule, rates, max_duration="3ep", batches=2)
-    assert rates.lr == pytest.approx([LR] * 4 + [LR / 2] * 2)
-
-
-def test_a_plateau_of_an_accuracy_waits_for_a_larger_one() -> None:
-    assert LRSchedule("plateau", monitor="val/acc").options["mode"] == "max"
-    assert LRSchedule(ReduceLROnPlateau, monitor="val/odd", mode="min").options["mode"] == "min"
-    with pytest.raises(RegistrationError, match="Pass mode="):
-        LRSchedule("plateau", monitor="val/odd")
-
-
-def test_a_plateau_of_a_metric_that_nobody_logs_fails_before_training() -> None:
-    with pytest.raises(MetricError, match="val/missing"):
-        fit(LRSchedule("plateau", monitor="val/missing", mode="min"))
-
-
 class TwoOptimizers(Task[Any]):
     def __init__(self) -> None:
         super().__init__()
@@ -252,64 +232,6 @@ def test_groups_keep_their_own_rates() -> None:
 
 def groups_of(run: Any) -> Any:
     return next(iter(run.optimizers.values())).param_groups
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: LRSchedule("cosine", warmup="2st"),
-        lambda: LRSchedule("one_cycle"),
-        lambda: LRSchedule("wsd", decay="0.5dur"),
-        lambda: LRSchedule(CosineAnnealingLR),
-        lambda: LRSchedule(StepLR, every="1ep", step_size=1, gamma=0.5),
-        lambda: LRSchedule("plateau", factor=0.5, patience=0, threshold=10.0, threshold_mode="abs"),
-    ],
-    ids=["cosine", "one_cycle", "wsd", "torch", "by_epoch", "plateau"],
-)
-@pytest.mark.parametrize("steps", [1, 5, 8])
-def test_a_resume_goes_on_with_the_same_rates(
-    make: Any, steps: int, tmp_path: Path, lose_after: Any, lost: type[Exception]
-) -> None:
-    whole, first, second = Rates(), Rates(), Rates()
-    straight = fit(make(), whole, max_duration="3ep")
-    options = {"max_duration": "3ep", "folder": tmp_path / "run"}
-    with pytest.raises(lost):
-        fit(make(), first, lose_after(steps), Checkpointer(f"{steps}st"), **options)
-    again = fit(make(), second, Checkpointer(f"{steps}st"), resume="auto", **options)
-    assert first.lr + second.lr == whole.lr
-    assert first.momentum + second.momentum == whole.momentum
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(value, again.model.state_dict()[name])
-
-
-def test_an_own_loop_that_goes_on_keeps_its_plan(tmp_path: Path, lose_after: Any, lost: type[Exception]) -> None:
-    def run(*callbacks: Any, **options: Any) -> None:
-        model = TinyModel()
-        schedule = LRSchedule("one_cycle")
-        options |= {"max_duration": "2ep", "folder": tmp_path / "run", "device": "cpu"}
-        with Loop(model, sgd(model.parameters()), callbacks=[schedule, *callbacks], **options) as loop:
-            for x, y in loop.batches(tiny_data()):
-                loop.backward(nn.functional.cross_entropy(model(x), y))
-                loop.step()
-
-    whole, first, second = Rates(), Rates(), Rates()
-    fit(LRSchedule("one_cycle"), whole)
-    with pytest.raises(lost):
-        run(first, lose_after(3), Checkpointer("3st"))
-    run(second, Checkpointer("3st"), resume="auto")
-    assert first.lr + second.lr == whole.lr
-
-
-def test_a_longer_run_keeps_the_plan_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer = Trainer(
-        callbacks=[LRSchedule("linear"), rates := Rates()], max_duration="2ep", folder=False, device="cpu"
-    )
-    model, data, loss = TinyModel(), tiny_data(), nn.CrossEntropyLoss()
-    trainer.fit(model, data, loss=loss, optimizer=sgd)
-    with caplog.at_level(logging.WARNING, "hookline"):
-        trainer.fit(model, data, loss=loss, optimizer=sgd, extend="1ep")
-    assert "goes on as it was planned, with total 8; for this run it would be total 12" in caplog.text
-    assert rates.lr[8:] == [0.0] * 4
 
 
 def test_a_second_scheduler_of_the_same_optimizer_is_said(caplog: pytest.LogCaptureFixture) -> None:

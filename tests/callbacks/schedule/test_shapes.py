@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hookline.callbacks.schedule.shapes import OPTIONS, Shape
 
@@ -14,6 +16,22 @@ def test_no_step_of_a_run_has_a_rate_of_zero(kind: str, warmup: int) -> None:
     factors = [shape(move) for move in range(12)]
     assert min(factors) > 0
     assert max(factors) == 1.0
+
+
+@given(st.sampled_from(sorted(OPTIONS)), st.integers(2, 200), st.integers(1, 30), st.data())
+def test_no_step_has_a_rate_of_zero_however_long_the_run_is(
+    kind: str, total: int, cycles: int, data: st.DataObject
+) -> None:
+    warmup = data.draw(st.integers(0, total))
+    decay = data.draw(st.integers(0, total - warmup))
+    shape = Shape(kind, total=total, warmup=warmup, decay=decay, cycles=cycles)
+    assert min(shape(move) for move in range(total)) > 0
+
+
+def test_a_restart_is_at_the_top_for_every_number_of_cycles() -> None:
+    for cycles in range(1, 31):
+        shape = Shape("cosine_restarts", total=10 * cycles, cycles=cycles)
+        assert [shape(10 * cycle) for cycle in range(cycles)] == [1.0] * cycles
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OPTIONS if kind != "constant"])

@@ -152,6 +152,12 @@ def test_a_value_that_is_not_finite_stops_at_once(value: float, text: str) -> No
     assert (result.clock.epoch, result.stop_reason) == (3, f"val/score is {text}")
 
 
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_without_check_finite_nan_has_not_reached_the_stopping_threshold(mode: Any) -> None:
+    stopper = EarlyStopping("val/score", mode=mode, check_finite=False, stopping_threshold=0.5, patience=9)
+    assert fit(stopper, [NAN, NAN, 0.5, 1]).clock.epoch == 3
+
+
 def test_check_finite_can_be_switched_off_and_nan_is_then_not_better() -> None:
     result = fit(EarlyStopping("val/score", check_finite=False, patience=2), [1, NAN, 2, NAN, NAN, 3])
     assert result.clock.epoch == 5
@@ -302,6 +308,54 @@ def test_a_metric_of_the_evaluation_can_be_looked_at_once_an_epoch() -> None:
     assert (result.clock.epoch, result.stop_reason) == (3, "val/score has not improved on 2 (step 4) for 1 epoch")
 
 
+def test_a_value_of_an_evaluation_counts_once_however_many_epochs_follow() -> None:
+    """The epochs before the first evaluation have nothing to decide by; those after one have its old value."""
+    stopper = EarlyStopping("val/score", patience=2, decide_at="epoch")
+    result = fit(stopper, [3, 2, 1, 0], eval_every="3ep", max_duration="20ep")
+    assert (result.clock.epoch, stopper.best_step) == (9, 6)
+
+
+def test_at_intervals_a_value_of_an_evaluation_counts_once() -> None:
+    stopper = EarlyStopping("val/score", patience=2, decide_at="interval")
+    result = fit(stopper, [3, 2, 1, 0], eval_every="4st", log_every="1st", max_duration="20ep")
+    assert (result.clock.step, stopper.best_step) == (13, 5)  # the first intervals after steps 4, 8 and 12
+
+
+def test_an_own_loop_that_logs_the_metric_without_an_evaluation_is_still_stopped() -> None:
+    model, stopper = TinyModel(), EarlyStopping("val/score", patience=2, decide_at="epoch")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, callbacks=[stopper], max_duration="9ep", folder=False) as loop:
+        for x, y in loop.batches(tiny_data(2)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+            loop.run.log({"val/score": 1.0})
+    assert loop.result().stopped_by == "EarlyStopping"
+
+
+def never_evaluated(stopper: EarlyStopping, *, until: int | None = None) -> Any:
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, callbacks=[stopper], max_duration="2ep", folder=False) as loop:
+        for x, y in loop.batches(tiny_data(2)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+            if loop.clock.step == until:
+                loop.session.stop("left", "the user", interrupt=True)
+    return loop.result()
+
+
+@pytest.mark.parametrize("decide_at", [None, "epoch", "interval"])
+def test_an_own_loop_that_never_evaluates_is_told_that_nothing_was_decided(decide_at: Any, caplog: Any) -> None:
+    never_evaluated(EarlyStopping("val/loss", decide_at=decide_at))
+    assert "EarlyStopping decided nothing: it needs evaluations for val/loss, and none was made" in caplog.text
+
+
+def test_a_run_that_is_left_before_its_first_evaluation_is_told_nothing(caplog: Any) -> None:
+    assert never_evaluated(EarlyStopping("val/loss"), until=1).interrupted
+    fit(EarlyStopping("val/score"), [1, 2])
+    assert "decided nothing" not in caplog.text
+
+
 def test_a_metric_that_only_an_evaluation_could_give_needs_one() -> None:
     """It would never decide, and never say so."""
     trainer = Trainer(callbacks=[EarlyStopping("game/reward")], max_duration="1ep", folder=False)
@@ -394,6 +448,19 @@ def test_restore_best_puts_the_weights_of_the_best_decision_back_bitwise() -> No
     for parameter, best in zip(model.parameters(), weights.kept[1], strict=True):
         assert torch.equal(parameter, best)
     assert not torch.equal(model.out.weight, weights.kept[3][2])
+
+
+@pytest.mark.parametrize(("mode", "values"), [("max", [1, 9, 2]), ("min", [3, 0, 2])])
+def test_restore_best_gives_back_the_weights_that_reached_the_stopping_threshold(
+    mode: Any, values: list[float]
+) -> None:
+    """They are the reason why the run ends; the best before them is worse."""
+    model, weights = TinyModel(), Weights()
+    limit = 5.0 if mode == "max" else 1.0
+    stopper = EarlyStopping("val/score", mode=mode, stopping_threshold=limit, restore_best=True)
+    result = fit(stopper, values, weights, model=model)
+    assert (result.clock.epoch, stopper.best, stopper.best_step) == (2, values[1], 4)
+    assert all(map(torch.equal, model.parameters(), weights.kept[1]))
 
 
 def test_restore_best_puts_buffers_back_too() -> None:
@@ -570,7 +637,7 @@ def test_the_state_names_all_that_changes_in_a_run() -> None:
     before = dict(vars(stopper))
     fit(stopper, [1, 2, 0])
     changed = {name for name, value in vars(stopper).items() if name not in before or value is not before[name]}
-    assert changed - {"_has_decided"} <= set(stopper.state_dict())  # that it was used here is of this object only
+    assert changed - {"_used"} <= set(stopper.state_dict())  # that it was used here is of this object only
     assert (stopper.best, stopper.best_step, stopper.best_at, stopper.waited) == (2, 4, 4, 1)
 
 
@@ -581,6 +648,29 @@ def test_a_second_run_with_another_model_forgets_the_first() -> None:
     assert stopper.best == 5
     fit(stopper, [1, 2])
     assert stopper.best == 2
+
+
+def test_what_was_only_loaded_from_a_finished_run_does_not_count_in_the_next_run(tmp_path: Path) -> None:
+    """Else the new one would stop against the best of the old one."""
+    fit(EarlyStopping("val/score", patience=2), [9, 8], hl.Checkpointer("1ep"), folder=tmp_path)
+    stopper = EarlyStopping("val/score", patience=2)
+    fit(stopper, [9, 8], hl.Checkpointer("1ep"), folder=tmp_path, resume="auto")
+    assert stopper.best == 9
+    result = fit(stopper, [1, 2, 3])
+    assert (result.clock.epoch, stopper.best) == (3, 3)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_an_evaluation_between_two_fits_does_not_make_it_forget(other: bool) -> None:
+    """With a new loss, or of another model, it is another loop with the same callbacks."""
+    stopper, model = EarlyStopping("val/score", patience=2), TinyModel()
+    trainer = Trainer(callbacks=[stopper, Feed([5, 4, 3, 2])], max_duration="2ep", folder=False)
+    arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+    trainer.fit(model, tiny_data(2), tiny_data(1), **arguments)
+    trainer.evaluate(TinyModel() if other else model, tiny_data(1), loss=nn.CrossEntropyLoss())
+    assert (stopper.best, stopper.waited) == (5, 1)
+    result = trainer.fit(model, tiny_data(2), tiny_data(1), **arguments, extend="5ep")
+    assert (result.clock.epoch, result.stopped_by) == (3, "EarlyStopping")
 
 
 def test_a_state_that_lacks_something_is_refused() -> None:
@@ -603,18 +693,29 @@ def test_a_second_fit_goes_on_with_what_it_knows() -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5])
-@pytest.mark.parametrize("options", [{"patience": 3}, {"patience": "4st", "restore_best": True}, {"patience": "1ep"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"patience": 3},
+        {"patience": "4st", "restore_best": True},
+        {"patience": "1ep"},
+        {"patience": 1, "decide_at": "epoch", "eval_every": "2ep"},
+    ],
+)
 def test_a_run_that_is_left_and_resumed_decides_as_one_that_is_not(
     tmp_path: Path, options: dict[str, Any], stop: int
 ) -> None:
     class Saved(Feed):
         state = ("given",)
 
+    options = dict(options)
+    eval_every = options.pop("eval_every", "1ep")
+
     def part(name: str, *callbacks: hl.Callback, resume: Any = None) -> tuple[Any, dict[str, Any], nn.Module]:
         model, stopper = TinyModel(), EarlyStopping("val/score", **options)
         trainer = Trainer(
             callbacks=[stopper, Saved([1, 3, 2, 4, 3, 3, 3, 3, 3]), hl.Checkpointer("100st"), *callbacks],
-            max_duration="9ep", folder=tmp_path / name, resume=resume, seed=0,
+            max_duration="9ep", folder=tmp_path / name, resume=resume, seed=0, eval_every=eval_every,
         )  # fmt: skip
         arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
         return trainer.fit(model, tiny_data(2), tiny_data(1), **arguments), stopper.state_dict(), model

@@ -13,7 +13,7 @@ from torch import nn
 import hookline as hl
 from hookline.callbacks.stopping import StopAtThreshold
 from hookline.errors import DurationError, MetricError, RegistrationError, SetupError
-from hookline.loop import Trainer
+from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, drive, tiny_data
 
 NAN, INF = math.nan, math.inf
@@ -128,6 +128,23 @@ def test_a_metric_of_the_evaluation_can_be_looked_at_once_an_epoch() -> None:
     assert result.clock.step == 4  # the last evaluation of the first epoch has missed it
 
 
+@pytest.mark.parametrize(("decide_at", "step"), [("epoch", 12), ("interval", 13)])
+def test_a_value_of_an_evaluation_counts_once_and_nothing_does_before_the_first(decide_at: Any, step: int) -> None:
+    stopper = StopAtThreshold("val/score", 0.5, patience=3, decide_at=decide_at)
+    result = fit(stopper, [0.9, 0.9, 0.9], eval_every="2ep", log_every="1st", max_duration="20ep")
+    assert (result.clock.step, result.stopped_by) == (step, "StopAtThreshold")
+
+
+def test_an_own_loop_that_never_evaluates_is_told_that_nothing_was_decided(caplog: pytest.LogCaptureFixture) -> None:
+    model = TinyModel()
+    callbacks, optimizer = [StopAtThreshold("val/loss", 0.5)], torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, callbacks=callbacks, max_duration="1ep", folder=False) as loop:
+        for x, y in loop.batches(tiny_data(2)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+    assert "StopAtThreshold decided nothing: it needs evaluations for val/loss, and none was made" in caplog.text
+
+
 def test_a_metric_that_only_an_evaluation_could_give_needs_one() -> None:
     with pytest.raises(SetupError, match=r"\('game/reward'\) decides after evaluations, and there is nothing to"):
         train(StopAtThreshold("game/reward", 3))
@@ -164,6 +181,26 @@ def test_another_run_with_the_same_object_begins_anew() -> None:
     fit(stopper, [0.6])
     assert stopper.in_a_row == 1
     assert fit(stopper, [0.6, 0.1]).stopped_by is None
+
+
+def test_what_was_only_loaded_from_a_finished_run_does_not_count_in_the_next_run(tmp_path: Path) -> None:
+    fit(StopAtThreshold("val/score", 0.5, patience=2), [0.1, 0.6], hl.Checkpointer("1ep"), folder=tmp_path)
+    stopper = StopAtThreshold("val/score", 0.5, patience=2)
+    fit(stopper, [0.1, 0.6], hl.Checkpointer("1ep"), folder=tmp_path, resume="auto")
+    assert stopper.in_a_row == 1
+    assert fit(stopper, [0.6, 0.1]).stopped_by is None
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_an_evaluation_between_two_fits_does_not_make_it_forget(other: bool) -> None:
+    """With a new loss, or of another model, it is another loop with the same callbacks."""
+    stopper, model = StopAtThreshold("val/score", 0.5, patience=3), TinyModel()
+    trainer = Trainer(callbacks=[stopper, Feed([0.6])], max_duration="2ep", folder=False)
+    arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+    trainer.fit(model, tiny_data(2), tiny_data(1), **arguments)
+    trainer.evaluate(TinyModel() if other else model, tiny_data(1), loss=nn.CrossEntropyLoss())
+    assert stopper.in_a_row == 2
+    assert trainer.fit(model, tiny_data(2), tiny_data(1), **arguments, extend="5ep").clock.epoch == 3
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hookline as hl
-from hookline.callbacks.stopping import StopOnNaN
+from hookline.callbacks.stopping import SpikeGuard, StopOnNaN
 from hookline.errors import DurationError, MetricError, RegistrationError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
@@ -133,6 +134,16 @@ def test_with_accumulation_one_bad_batch_leaves_out_the_whole_step() -> None:
     assert (result.clock.step, same(model, reference)) == (1, True)
 
 
+def test_with_accumulation_the_bad_batch_is_named_and_not_the_last_of_its_step() -> None:
+    result = fit(planted(8, 1, NAN), StopOnNaN(), accumulate=4)
+    assert result.stop_reason == "the loss is nan in epoch 0, batch 1; weights and optimizer are those of step 0"
+
+
+def test_with_accumulation_bad_gradients_are_those_of_any_batch_of_the_step() -> None:
+    result = fit(tiny_data(6), StopOnNaN(), accumulate=2, loss=Root(2))
+    assert result.stop_reason.endswith("in epoch 0, batches 2 to 3; weights and optimizer are those of step 1")
+
+
 def test_an_infinite_loss_is_bad_too() -> None:
     class Huge(nn.Module):
         def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -206,6 +217,8 @@ def test_with_several_optimizers_each_keeps_its_last_finite_update() -> None:
     Trainer(max_duration="2st", folder=False).fit(reference, data)
     assert same(task.two, reference.two)
     assert torch.isfinite(task.one.weight).all()
+    assert not same(task.one, reference.one)  # it has moved before: so the reason must not say that nothing has
+    assert result.stop_reason == "the loss is nan in epoch 0, batch 2; the update of two is left out"
 
 
 def test_an_optimizer_with_a_closure_goes_back_to_before_its_step() -> None:
@@ -236,6 +249,11 @@ def test_an_optimizer_with_a_closure_goes_back_to_before_its_step() -> None:
     fit(data, model=reference, optimizer=lbfgs, max_duration="2st")
     assert (result.stopped_by, result.clock.step) == ("StopOnNaN", 2)
     assert same(model, reference)
+
+
+def test_with_a_closure_the_bad_batch_is_named_and_not_the_one_before() -> None:
+    result = fit(planted(5, 2, NAN), StopOnNaN(), optimizer=lambda parameters: torch.optim.LBFGS(parameters, 0.1))
+    assert result.stop_reason == "the loss is nan in epoch 0, batch 2; weights and optimizer are those of step 2"
 
 
 def test_in_fp16_an_overflow_is_left_to_the_scaler_and_a_loss_that_is_not_finite_stops() -> None:
@@ -293,6 +311,44 @@ def test_what_was_not_found_when_training_ends_is_said(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING, "hookline"):
         fit(planted(5, 3, NAN), StopOnNaN("loss", every="100st"), max_duration="1ep")
     assert "a loss was not finite since the last look, and training has ended" in caplog.text
+
+
+def test_with_every_a_batch_that_spike_guard_has_left_out_does_not_stop() -> None:
+    guard, model = SpikeGuard(), TinyModel()
+    result = fit(planted(20, 6, NAN), StopOnNaN(every="4st"), guard, model=model, max_duration="1ep")
+    assert (result.stopped_by, result.clock.batch, len(guard.spikes)) == (None, 20, 1)
+    assert torch.isfinite(model.out.weight).all()
+
+
+class InfiniteOnce(nn.Module):
+    """An infinite loss with finite gradients, in one call: the weights stay good."""
+
+    def __init__(self, bad: int) -> None:
+        super().__init__()
+        self.bad, self.calls = bad, 0
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return nn.functional.cross_entropy(outputs, targets) + (INF if self.calls == self.bad + 1 else 0.0)
+
+
+def test_with_every_a_loss_that_was_said_does_not_stop_the_next_fit_again() -> None:
+    trainer = Trainer(callbacks=[StopOnNaN("loss", every="8st")], max_duration="2ep", folder=False)
+    model, arguments = TinyModel(), {"loss": InfiniteOnce(3), "optimizer": adam}
+    assert trainer.fit(model, tiny_data(20), **arguments).stopped_by == "StopOnNaN"
+    assert trainer.fit(model, tiny_data(20), **arguments).clock.epoch == 2
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_with_every_an_evaluation_between_two_fits_does_not_make_it_forget(other: bool) -> None:
+    """With a new loss, or of another model, it is another loop with the same callbacks."""
+    stopper, model = StopOnNaN("loss", every="8st"), TinyModel()
+    trainer = Trainer(callbacks=[stopper], max_duration="5st", folder=False)
+    arguments: dict[str, Any] = {"loss": InfiniteOnce(3), "optimizer": adam}
+    assert trainer.fit(model, tiny_data(20), **arguments).stopped_by is None
+    trainer.evaluate(TinyModel() if other else model, tiny_data(1), loss=nn.CrossEntropyLoss())
+    result = trainer.fit(model, tiny_data(20), **arguments, extend="10st")
+    assert (result.clock.step, result.stopped_by) == (8, "StopOnNaN")
 
 
 @pytest.mark.parametrize("leave", [2, 4, 6])
@@ -380,6 +436,56 @@ def test_a_metric_that_nobody_logs_is_an_error_that_lists_what_there_is() -> Non
         fit(tiny_data(2), StopOnNaN("val/acc"), val=tiny_data(1))
     with pytest.raises(MetricError, match=r"'other/acc', which nobody logs; there is .*train/loss"):
         fit(tiny_data(2), StopOnNaN("other/acc"))
+
+
+def test_epochs_of_a_finished_run_that_was_only_loaded_do_not_count_in_the_next_run(tmp_path: Path) -> None:
+    """Else the first epochs of the new one would not be looked at."""
+
+    def run(stopper: StopOnNaN, values: list[float], **options: Any) -> Any:
+        feed = Feed("other/score", values)
+        return fit(tiny_data(2), stopper, feed, hl.Checkpointer("1ep"), max_duration="3ep", **options)
+
+    run(StopOnNaN("other/score"), [1.0], folder=tmp_path / "one")
+    stopper = StopOnNaN("other/score")
+    run(stopper, [1.0], folder=tmp_path / "one", resume="auto")
+    assert run(stopper, [1.0, NAN], folder=tmp_path / "two").clock.epoch == 2
+
+
+class Copies(TorchDispatchMode):
+    """Counts the copies of many tensors at once."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += "_foreach_copy_" in str(function)
+        return function(*args, **(kwargs or {}))
+
+
+def test_one_that_watches_metrics_only_copies_nothing_at_a_step() -> None:
+    """Nothing is left out for a metric, so there is nothing to put back."""
+    counts = []
+    for stopper in (StopOnNaN(), StopOnNaN("val/loss")):
+        with Copies() as copies:
+            fit(tiny_data(5), stopper, model=Normed(), val=tiny_data(1), max_duration="1ep")
+        counts.append(copies.count)
+    assert counts[0] >= 5
+    assert counts[1] == 0
+
+
+def test_one_that_watches_metrics_only_takes_no_snapshots_beside_lbfgs() -> None:
+    stopper = StopOnNaN("val/loss")
+    fit(tiny_data(3), stopper, val=tiny_data(1), optimizer=lambda parameters: torch.optim.LBFGS(parameters, 0.1))
+    assert stopper._moment is None
+
+
+def test_the_same_object_does_not_go_back_to_a_snapshot_of_an_earlier_run() -> None:
+    stopper, model = StopOnNaN(), TinyModel()
+    fit(tiny_data(3), stopper, optimizer=lambda parameters: torch.optim.LBFGS(parameters, 0.1), max_duration="1ep")
+    result = fit(planted(5, 4, NAN), stopper, model=model, max_duration="1ep")
+    assert result.clock.step == 4
+    reference = TinyModel()
+    fit(planted(5, 4, NAN), model=reference, max_duration="4st")
+    assert same(model, reference)
 
 
 # -- the rest ----------------------------------------------------------------------------------------

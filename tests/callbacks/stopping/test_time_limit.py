@@ -68,6 +68,18 @@ def test_it_stops_at_the_end_of_the_first_step_after_the_time(limit: TimeLimit, 
     assert result.stopped_by == (None if step == 12 else "TimeLimit")
 
 
+def test_it_stops_also_while_every_step_is_skipped() -> None:
+    """Skipped steps do not count, so that nothing else would end the run."""
+
+    class Skip(hl.Callback):
+        def on_gradients_ready(self, run: Any) -> None:
+            assert run.clock.batch < 20, "it goes on for ever"
+            run.skip_step()
+
+    result = fit(TimeLimit("30s"), Skip())
+    assert (result.clock.batch, result.clock.step, result.stopped_by) == (3, 0, "TimeLimit")
+
+
 def test_the_reason_says_the_limit_and_what_was_left_for_the_end() -> None:
     assert fit(TimeLimit("30s")).stop_reason == "the time limit of 30s is reached"
     reason = "the time limit of 1m is reached (less 20s to end and save)"

@@ -347,6 +347,33 @@ def test_best_weights_that_were_restored_are_not_written_over() -> None:
         assert same(parameters(result.model), parameters(plain(4)[1].module))
 
 
+@pytest.mark.parametrize("apply_at_end", [True, False])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_final_test_and_later_predictions_use_the_best_weights_that_were_restored(
+    apply_at_end: bool, turned: bool
+) -> None:
+    """The average of the last step is neither what is given back nor what was the best."""
+
+    class Falls(hl.Callback):
+        writes = ("val/score",)
+
+        def on_eval_end(self, run: Any) -> None:
+            if run.stage == "val":
+                run.log({"val/score": -float(run.clock.step)})
+
+    seen, model = Seen("eval_batch_end", "predict_batch_end"), TinyModel()
+    stopper = EarlyStopping("val/score", mode="max", patience=9, restore_best=True)
+    callbacks = [EMA(0.9, apply_at_end=apply_at_end), stopper, Falls(), seen]
+    trainer = Trainer(callbacks=callbacks[::-1] if turned else callbacks, max_duration="3ep", folder=False)
+    trainer.fit(model, tiny_data(4), tiny_data(1), tiny_data(1), loss=LOSS, optimizer=sgd)
+    trainer.predict(model, tiny_data(1))
+    best = parameters(plain(4)[1].module)
+    assert same(parameters(model), best)
+    later = seen.kept[3:]
+    assert [stage for _, stage, _ in later] == ["test", "predict"]
+    assert all(same(weights, best) for _, _, weights in later)
+
+
 def test_a_run_that_ends_before_the_first_update_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "hookline"):
         result = fit(EMA(0.9, start="99st"))

@@ -37,7 +37,13 @@ def leading(optimizer: Optimizer, model: nn.Module, part: Iterable[str]) -> int:
 
 
 def own_group(
-    optimizer: Optimizer, parameters: Iterable[nn.Parameter], rate: float, name: str, entries: Iterable[Any], *, lead: int
+    optimizer: Optimizer,
+    parameters: Iterable[nn.Parameter],
+    rate: float,
+    name: str,
+    entries: Iterable[Any],
+    *,
+    lead: int,
 ) -> None:
     """Put parameters into a group of their own, at this rate.
 

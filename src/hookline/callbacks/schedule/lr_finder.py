@@ -27,8 +27,8 @@ class LRFinder(Callback):
 
     From ``min_lr`` to ``max_lr`` in ``num_training_steps`` steps, ``"exponential"`` or ``"linear"``. The losses are
     smoothed (``smoothing`` is the share of the past); it ends early once the smoothed loss is above
-    ``early_stop_threshold`` times the smallest one, or not finite. (Where the smallest is below zero, or less than the
-    loss has fallen, the rise counts in shares of its size or of that fall.) The suggestion is the steepest place of the
+    ``early_stop_threshold`` times the smallest one, or not finite. (Near zero and below, the rise above the smallest is
+    measured by its size or by the fall to it, whichever is more.) The suggestion is the steepest place of the
     smoothed curve, without the first ``skip_begin`` and the last ``skip_end`` points; ``None``, with a warning, if
     the loss falls nowhere.
 
@@ -123,8 +123,8 @@ class LRFinder(Callback):
         optimizer = the_optimizer(run, self.optimizer, "LRFinder")
         if self.apply and not any(map(base_rate, optimizer.param_groups)):
             raise SetupError(
-                "LRFinder(apply=True): the optimizer has a learning rate of 0, so its groups have no proportion to keep; "
-                "make it with a rate above 0"
+                "LRFinder(apply=True): all groups of the optimizer have a learning rate of 0, so there is no "
+                "proportion to keep; make it with a rate above 0"
             )
         self._search(run, optimizer)
         self.searched = True

@@ -9,10 +9,11 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
+from hookline.callbacks.schedule.one_cycle import one_cycle
 from hookline.callbacks.schedule.planning import epochs_in, length_of_run, steps_in
-from hookline.callbacks.schedule.schedulers import Planned
+from hookline.callbacks.schedule.schedulers import Planned, take_out_former
 from hookline.callbacks.schedule.shapes import OPTIONS, Shape, check_options
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
@@ -27,8 +28,6 @@ logger = logging.getLogger("hookline")
 NAMES = (*OPTIONS, "one_cycle", "plateau")
 TOTALS = ("total", "total_steps", "T_max", "num_training_steps")
 """Arguments of schedulers that mean the length of the whole schedule: they are filled in."""
-WARMUP = 0.3
-"""The share of a one-cycle that climbs, as in torch."""
 
 
 class LRSchedule(Callback):
@@ -44,9 +43,11 @@ class LRSchedule(Callback):
     duration among them is turned into moves, and ``total_steps``, ``T_max``, ``num_training_steps`` and ``total`` are
     filled in where they have no default. ``"plateau"`` or ``ReduceLROnPlateau`` looks at ``monitor`` at evaluations.
 
-    ``total`` is the length of the schedule, ``max_duration`` if it is not given; a share is a share of it. ``every``
-    is how often it moves, ``"1st"`` or ``"1ep"``. ``optimizer`` is the name of one of several; all of them, if not
-    given. It ends in ``run.schedulers``. A run that goes on keeps the lengths that it began with.
+    ``total`` is the length of the schedule, what is left of ``max_duration`` if it is not given; a share is a share of
+    it. ``every`` is how often it moves, ``"1st"`` (as if not given) or ``"1ep"``; a plateau has none. ``optimizer`` is
+    the name of one of several; all of them, if not given. It ends in ``run.schedulers``. A run that goes on keeps the
+    lengths that it began with. A new one, passed to a later ``fit`` of the run, takes the place of the earlier one:
+    from the optimizer's own rate, over the rest of the run.
 
     >>> import torch
     >>> from hookline.callbacks import LRMonitor
@@ -70,7 +71,7 @@ class LRSchedule(Callback):
         *,
         warmup: str | float | Duration | None = None,
         total: str | Duration | None = None,
-        every: str | Duration = "1st",
+        every: str | Duration | None = None,
         monitor: str = "val/loss",
         mode: str | None = None,
         optimizer: str | None = None,
@@ -79,7 +80,8 @@ class LRSchedule(Callback):
         self.schedule = schedule
         self.warmup = None if warmup is None else _length("warmup", warmup)
         self.total = None if total is None else Duration.parse(total)
-        self.every = Duration.parse(every)
+        self.every = Duration.parse("1st" if every is None else every)
+        self._has_every = every is not None
         self.monitor = monitor
         self.optimizer = optimizer
         self.options = options
@@ -111,6 +113,8 @@ class LRSchedule(Callback):
             )
         if self.every.unit not in ("st", "ep"):
             raise RegistrationError(f"{who}: it moves every so many steps or epochs, not every {self.every}")
+        if self._is_plateau and self._has_every:
+            raise RegistrationError(f"{who}: a plateau moves after evaluations; leave out every={str(self.every)!r}")
 
     @property
     def _who(self) -> str:
@@ -129,6 +133,9 @@ class LRSchedule(Callback):
         """Its schedulers are in ``run.schedulers``."""
         self.lengths: dict[str, int] = {}
         """What durations were, in moves: ``total``, ``warmup`` and options; known once training begins."""
+        self.begins = 0
+        """So many moves had been made in the run when it was planned; not 0 in a later fit."""
+        self._before = (0, 0)
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -138,9 +145,16 @@ class LRSchedule(Callback):
         if not any(entry is other for entry in self._entries for other in run.schedulers):
             self._forget()  # another run; one that goes on has its schedulers
         self._run = run
+        own_loop = getattr(run, "task", None) is None
+        if self._is_plateau and not own_loop and not self.monitor.startswith("val/") and "val" not in run.loaders:
+            raise SetupError(  # val/… has an error of its own
+                f"{self._who} looks at {self.monitor!r} after evaluations, and there is nothing to evaluate on: pass a "
+                f"validation loader to fit"
+            )
 
     def on_train_start(self, run: Run) -> None:
         if not self._entries:
+            self.begins = (run.clock.epoch if self.every.unit == "ep" else run.clock.step) // int(self.every.value)
             self.lengths = self._lengths(run)
             self._add(run)
         elif self.lengths != (wanted := self._lengths(run)):
@@ -150,17 +164,30 @@ class LRSchedule(Callback):
                 _words(self.lengths),
                 _words(wanted),
             )
+        self._before = (run.clock.step, self._looks())
+
+    def on_train_end(self, run: Run) -> None:
+        stop, (step, looks) = run.loop.requests.stop, self._before
+        is_left = stop is not None and stop.interrupt
+        has_plateau = any(entry.unit == "eval" for entry in self._entries)
+        if has_plateau and not is_left and run.clock.step > step and self._looks() <= looks:
+            logger.warning(
+                "%s has moved nothing: it looks at %s after evaluations, and none was made in %d steps",
+                self._who,
+                self.monitor,
+                run.clock.step - step,
+            )
 
     def on_teardown(self, run: Run) -> None:
         self._run = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lengths": dict(self.lengths), "planned": self.planned}
+        return {"lengths": dict(self.lengths), "planned": self.planned, "begins": self.begins}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self._entries:  # a rollback: they stay, and get their own state back
             return
-        self.lengths, self.planned = dict(state["lengths"]), state["planned"]
+        self.lengths, self.planned, self.begins = dict(state["lengths"]), state["planned"], state["begins"]
         if self._run is not None and self.planned:
             self._add(self._run)
 
@@ -168,10 +195,12 @@ class LRSchedule(Callback):
 
     def _add(self, run: Run) -> None:
         for name, optimizer in self._optimizers(run).items():
+            if take_out_former(optimizer, run.schedulers, run.callbacks):
+                logger.info("%s takes the place of the schedule of an earlier fit, for %s", self._who, name)
             others = [type(s.scheduler).__name__ for s in run.schedulers if s.scheduler.optimizer is optimizer]
             if others:
                 logger.warning("%s and %s both move the learning rate of %s", self._who, ", ".join(others), name)
-            self._entries.append(Planned(self._make(optimizer), self.every, self.monitor))
+            self._entries.append(Planned(self._make(optimizer), self.every, self.monitor, self))
         run.schedulers.extend(self._entries)
         self.planned = True
 
@@ -189,7 +218,7 @@ class LRSchedule(Callback):
         if self.schedule in OPTIONS:
             return LambdaLR(optimizer, Shape(str(self.schedule), **known))
         if self.schedule == "one_cycle":
-            return _one_cycle(optimizer, known, self._who)
+            return one_cycle(optimizer, known, self._who)
         make: Any = ReduceLROnPlateau if self.schedule == "plateau" else self.schedule
         try:
             made = make(optimizer, **known)
@@ -199,7 +228,13 @@ class LRSchedule(Callback):
             raise SetupError(
                 f"{self._who} gave {made!r}, which is no scheduler of torch for the optimizer it was given"
             )
+        if isinstance(made, ReduceLROnPlateau) and self._has_every:
+            raise SetupError(f"{self._who} gave a plateau, which moves after evaluations; leave out every=")
         return made
+
+    def _looks(self) -> int:
+        """How often its plateaus have looked at the metric."""
+        return sum(entry.scheduler.last_epoch for entry in self._entries if entry.unit == "eval")
 
     # -- its lengths ---------------------------------------------------------------------------
 
@@ -215,6 +250,8 @@ class LRSchedule(Callback):
             return {key: self._moves(length, run) for key, length in given.items()}
         whole = length_of_run(run, self.total, self._who)
         total = self._moves(whole, run)
+        if self.total is None:
+            total = max(1, total - self.begins)  # in a later fit: what is left of the run
         found = {key: self._moves(length, run, total) for key, length in given.items()}
         if name is not None:
             found[name] = total
@@ -257,21 +294,3 @@ def _is_duration(value: object) -> bool:
 
 def _words(lengths: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {moves}" for name, moves in lengths.items()) or "no length"
-
-
-def _one_cycle(optimizer: Optimizer, known: dict[str, Any], who: str) -> LRScheduler:
-    """Torch's, up to the rate that each group has."""
-    options = dict(known)
-    total, warmup = options.pop("total"), options.pop("warmup", None)
-    if total < 4:
-        raise SetupError(f"{who}: {total} moves are too few for a climb and a fall; it needs 4 or more")
-    if warmup is not None:
-        options["pct_start"] = warmup / total
-    share = options.get("pct_start", WARMUP)
-    options["pct_start"] = min(max(share, 2 / total), 1 - 2 / total)  # torch divides by both parts' moves but one
-    options.setdefault("max_lr", [group["lr"] for group in optimizer.param_groups])
-    options.setdefault("cycle_momentum", "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum")))
-    try:
-        return OneCycleLR(optimizer, total_steps=total, **options)
-    except (TypeError, ValueError) as error:
-        raise SetupError(f"{who} could not be made with {options}: {error}") from error

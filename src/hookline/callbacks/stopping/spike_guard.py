@@ -120,10 +120,14 @@ class SpikeGuard(Callback):
     # -- state -------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
+        return {**self.snapshot_dict(), "taken": None if self._taken is None else _packed(self._taken)}
+
+    def snapshot_dict(self) -> dict[str, Any]:
+        """Without its own snapshot: two guards would hold one another's, each larger than the last."""
         return {
             "spikes": self.spikes,
             "usual": self._usual_now(),
-            "taken": None if self._taken is None else _packed(self._taken),
+            "taken": None,
             "snapshots": self._snapshots if self._schedule is None else self._schedule.state_dict(),
         }
 

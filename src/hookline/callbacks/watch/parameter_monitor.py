@@ -29,7 +29,8 @@ class ParameterMonitor(Callback):
     """Logs the norm, mean, standard deviation and share of zeros of each parameter of the model.
 
     ``parameters/norm/total`` is the norm of all; ``parameters/norm/encoder.0.weight``, ``parameters/mean/…``,
-    ``parameters/std/…`` and ``parameters/zeros/…`` (from 0 to 1) are of one. Frozen ones are there too.
+    ``parameters/std/…`` and ``parameters/zeros/…`` (from 0 to 1) are of one; one that is called ``total`` is
+    ``model.total`` there. Frozen ones are there too.
     ``statistics`` are those of ``"norm"``, ``"mean"``, ``"std"`` and ``"zeros"`` that are wanted. ``layers`` chooses by
     name: ``True`` for all, or names (with all that is inside) and patterns, such as ``("encoder", "*.bias")``; one that
     means no parameter is an error. ``histograms`` logs ``parameters/values/<name>`` as well.
