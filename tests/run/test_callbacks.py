@@ -114,13 +114,15 @@ def test_a_module_that_an_added_callback_holds_goes_where_the_model_is(fit: Fit)
     fit(Doing("train_start", lambda these: these.add(Holding())))
 
 
-def test_one_that_is_removed_hears_nothing_from_the_next_event_on(fit: Fit) -> None:
+def test_one_that_is_removed_undoes_what_it_did_and_hears_nothing_more(fit: Fit) -> None:
+    """Its hooks on the model would stay there for ever."""
     counter = Counter()
     fit(counter, Doing("train_epoch_start", lambda these: these.remove(counter)))
-    assert counter.seen[-1] == "train_epoch_start"
+    assert counter.seen[-2:] == ["train_epoch_start", "teardown"]
     counter = Counter()
     fit(counter, Doing("train_epoch_start", lambda these: these.remove("Counter")))
-    assert counter.seen[-1] == "train_epoch_start"
+    assert counter.seen[-2:] == ["train_epoch_start", "teardown"]
+    assert counter.seen.count("teardown") == 1
 
 
 def test_a_wrong_callback_is_refused_and_the_list_stays_as_it_was(fit: Fit) -> None:

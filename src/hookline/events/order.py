@@ -177,6 +177,11 @@ def _refuse_two_writers(callbacks: Sequence[Callback], edges: dict[tuple[int, in
             shared = [w for w in callback.writes if any(overlaps(w, v) for v in other.writes)]
             if shared and not (_reaches(one, two, following) or _reaches(two, one, following)):
                 names = callback_name(callback), callback_name(other)
+                if names[0] == names[1]:
+                    raise OrderError(
+                        f"two {names[0]} both write {shared[0]!r}: leave one of them out; or give each a name, and say "
+                        f"which comes first with before or after on one of them"
+                    )
                 raise OrderError(
                     f"{names[0]} and {names[1]} both write {shared[0]!r}; say which comes first: "
                     f"before or after on one of them, e.g. after = ({names[0]!r},) on {names[1]}"

@@ -357,12 +357,11 @@ class MetricBook:
         self._keep(sorted(rows, key=lambda row: row.step))
 
     def _keep(self, rows: list[MetricRow]) -> None:
-        in_fit = self._state.entry_point in ("fit", "train")
-        rows = [row for row in rows if not in_fit or not self._is_late(row)]
+        rows = [row for row in rows if row.kind != "step" or not self._is_late(row)]
         for row in rows:
             self._newest[row.name] = row.value
             self._measured[row.name] = row.step
-        if rows and in_fit:
+        if rows and self._state.entry_point in ("fit", "train"):
             for row in rows:
                 self._state.history.record(row)
             self._write(rows)

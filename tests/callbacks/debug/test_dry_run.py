@@ -241,7 +241,9 @@ def test_a_second_fit_of_the_same_trainer_says_that_the_dry_run_is_over() -> Non
     made, model = Trainer(callbacks=[DryRun()], max_duration="3ep", folder=False), TinyModel()
     arguments: dict[str, Any] = {"loss": LOSS, "optimizer": torch.optim.SGD}
     made.fit(model, tiny_data(6), **arguments)
-    with pytest.raises(SetupError, match="has trained 1 steps, so the dry run is over; make a new trainer without it"):
+    with pytest.raises(
+        SetupError, match="this trainer has trained 1: the dry run is over; make a new trainer without it"
+    ):
         made.fit(model, tiny_data(6), **arguments)
     assert made.fit(TinyModel(), tiny_data(6), **arguments).clock.step == 1  # another model begins anew
 

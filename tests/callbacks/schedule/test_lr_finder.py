@@ -147,6 +147,21 @@ def test_a_loss_near_zero_or_below_is_searched_as_far_as_any_other(by: float) ->
     assert shifted.suggestion == positive.suggestion
 
 
+class Scripted(Shifted):
+    """Its losses fall to zero, tremble there, and rise."""
+
+    def train_batch(self, run: Any, batch: Any) -> Any:
+        losses = [1 - step / 50 for step in range(51)] + [0.01, 0.03, 0.02] * 10 + [2.9, 3.1, 3.2]
+        self.step = getattr(self, "step", -1) + 1
+        return losses[min(self.step, len(losses) - 1)] + 0 * self.net(batch[0]).sum()
+
+
+def test_a_loss_that_has_fallen_to_zero_may_tremble_before_the_search_ends() -> None:
+    finder = LRFinder(smoothing=0.0, plot=False)
+    Trainer(max_duration="1st", folder=False, device="cpu", callbacks=[finder]).fit(Scripted(0.0), tiny_data())
+    assert finder.losses[-1] == pytest.approx(3.1)  # more than thrice the fall
+
+
 def test_a_negative_loss_that_explodes_ends_the_search() -> None:
     finder = LRFinder(1e-3, 1e6, num_training_steps=100, smoothing=0.5, plot=False)
     Trainer(max_duration="1st", folder=False, device="cpu", seed=0, callbacks=[finder]).fit(Shifted(5.0), tiny_data())

@@ -163,7 +163,7 @@ def test_one_beside_that_of_the_trainer_is_an_error() -> None:
 
 
 def test_a_resume_of_a_later_fit_goes_on_with_what_was_left_of_the_run(
-    tmp_path: Path, lose_after: Any, lost: type[Exception]
+    tmp_path: Path, lose_after: Any, lost: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     def run(rates: Rates, *more: Any) -> None:
         saver = Checkpointer("1st")
@@ -184,4 +184,5 @@ def test_a_resume_of_a_later_fit_goes_on_with_what_was_left_of_the_run(
     with pytest.raises(lost):
         run(first, lose_after(7))
     run(second)
+    assert "goes on as it was planned" not in caplog.text  # it is as long as it was
     assert first.lr + second.lr == pytest.approx([LR * (1 - move / 8) for move in range(8)])

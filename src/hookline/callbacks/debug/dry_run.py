@@ -35,8 +35,9 @@ class DryRun(Callback):
     its folder clean gets a ``folder`` of its own for the dry run. ``max_duration`` is as before when the run has ended.
 
     **What it does not do.** It does not go on: a ``resume`` that has something to go on from is refused, and a further
-    fit of a trainer that has trained already, too. It does not find what comes late, such as memory that runs out or a
-    loss that diverges. With ``accumulate`` a step is made of fewer batches than usual, if there are no more.
+    fit of a trainer that has trained an epoch, too (unless ``extend`` asks for another). It does not find what comes
+    late, such as memory that runs out or a loss that diverges. With ``accumulate`` a step is made of fewer batches than
+    usual, if there are no more.
 
     >>> import torch
     >>> from hookline.loop import Trainer
@@ -73,10 +74,10 @@ class DryRun(Callback):
         for stage in ("train", "val", "test", "predict"):
             limits[stage] = min(self.batches, limits.get(stage, self.batches))
         if run.entry_point in ("fit", "train"):
-            if run.clock.step:
+            if run.clock.epoch and run.loop.extend is None:
                 raise SetupError(
-                    f"DryRun: this trainer has trained {run.clock.step} steps, so the dry run is over; make a new "
-                    f"trainer without it for the real run"
+                    f"DryRun is one epoch, and this trainer has trained {run.clock.epoch}: the dry run is over; make a "
+                    f"new trainer without it for the real run"
                 )
             if run.loop.will_resume:
                 raise SetupError(
