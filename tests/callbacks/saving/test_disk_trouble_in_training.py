@@ -117,7 +117,7 @@ def test_with_raise_a_full_disk_ends_the_run_and_the_old_checkpoint_goes_on(smal
 
 COMMON = """
 import json, os, resource, sys, torch, hookline as hl
-import torch._dynamo  # another user may not be able to read all of Python
+import hookline.callbacks.watch, torch._dynamo  # another user may not be able to read all of Python
 from hookline.testing import TinyModel, tiny_data
 
 failed, raised = [], []

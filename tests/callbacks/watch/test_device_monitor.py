@@ -123,7 +123,8 @@ def test_what_the_machine_does_not_count_has_no_row(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(psutil, "net_io_counters", lambda: None)
     result = fit(DeviceMonitor())
     assert result.failures == ()
-    assert names(result) == CPU | {"device/disk_used"}
+    # A run this short may end before the system has counted any time.
+    assert names(result) | {"device/cpu"} == CPU | {"device/disk_used"}
 
 
 def test_counters_that_start_anew_give_no_negative_rate() -> None:
@@ -137,13 +138,10 @@ def test_counters_that_start_anew_give_no_negative_rate() -> None:
     }
 
 
-def test_without_psutil_it_says_what_to_install_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_psutil_it_says_what_to_install_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
-    result = fit(DeviceMonitor())
-    assert result.clock.step == 4
-    (failure,) = result.failures
-    assert isinstance(failure.error, SetupError)
-    assert (failure.hook, "pip install 'hookline[monitor]'" in str(failure.error)) == ("on_setup", True)
+    with pytest.raises(SetupError, match=r"pip install 'hookline\[monitor\]'"):
+        fit(DeviceMonitor())
 
 
 def test_for_the_gpu_alone_it_needs_no_psutil(monkeypatch: pytest.MonkeyPatch) -> None:

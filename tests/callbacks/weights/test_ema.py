@@ -495,7 +495,7 @@ def test_a_window_of_batches_is_one_update() -> None:
 
 def test_two_averages_that_both_end_in_the_model_are_an_error() -> None:
     one, two = EMA(0.9), EMA(0.99)
-    with pytest.raises(OrderError, match="EMA and EMA both write 'weights'"):
+    with pytest.raises(OrderError, match="two EMA both write 'weights': leave one of them out"):
         fit(one, two)
 
 
