@@ -102,6 +102,13 @@ def _report(sizes: Sizes, rounds: int) -> Section:
     return report_size(sizes.records, min(3, rounds))
 
 
+def _ranks(sizes: Sizes, rounds: int) -> Section:
+    from ranks import ranks_cost
+
+    number = min(sizes.processes, rounds)
+    return ranks_cost(lambda label: _bar(label, number), number, quick=sizes is QUICK)
+
+
 BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "step": _step,
     "null": _null,
@@ -116,6 +123,7 @@ BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "callbacks": _callbacks,
     "stream": _stream,
     "report": _report,
+    "ranks": _ranks,
 }
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hookline import sinks
     from hookline.callbacks import *  # noqa: F403  # so that editors know them; at run time they come when used
     from hookline.checkpoint.request import Resume
+    from hookline.distributed.ddp import DDP
+    from hookline.distributed.fsdp import FSDP
     from hookline.errors import HooklineError, HooklineWarning, Preempted, StopTraining
     from hookline.events import Callback, Event, on
     from hookline.loop import Loop, Result, Scheduler, SupervisedTask, Task
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DDP",
+    "FSDP",
     "Callback",
     "Clock",
     "Duration",
@@ -57,6 +61,8 @@ __all__ += _CALLBACKS
 _HOMES: dict[str, Sequence[str]] = {
     "hookline.callbacks": _CALLBACKS,
     "hookline.checkpoint.request": ("Resume",),
+    "hookline.distributed.ddp": ("DDP",),
+    "hookline.distributed.fsdp": ("FSDP",),
     "hookline.errors": ("HooklineError", "HooklineWarning", "Preempted", "StopTraining"),
     "hookline.events": ("Callback", "Event", "on"),
     "hookline.loop": ("Loop", "Result", "Scheduler", "SupervisedTask", "Task"),

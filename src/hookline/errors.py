@@ -49,6 +49,14 @@ class ScopeError(HooklineError, RuntimeError):
     """A scope, or a verb of ``loop``, was used at the wrong moment."""
 
 
+class RankError(HooklineError, RuntimeError):
+    """Another process of the run has failed, or the processes do not do the same."""
+
+
+class CollectiveError(RankError):
+    """A callback that runs on some ranks only has asked for something that all ranks must take part in."""
+
+
 class CheckpointError(HooklineError):
     """The base of every error about a checkpoint."""
 

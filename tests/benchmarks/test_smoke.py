@@ -28,12 +28,14 @@ ROWS = {
     "callbacks": ("EarlyStopping (stopping)", "EMA, to torch's AveragedModel alone"),
     "stream": ("TensorBoard, 50,000 records", "LogObject, 50,000 records"),
     "report": ("A report over 50,0", "the file", "opened, until a chart is drawn"),
+    "ranks": ("DDP, a step of about 60 ms", "FSDP2, 2 ms: sent in a step", "the guard, a call of a hook"),
 }
 GROUPS = {
     "loop": ("step", "null", "event", "import", "memory", "feed", "save", "background"),
     "logging": ("logging",),
     "callbacks": ("callbacks",),
     "records": ("sinks", "stream", "report"),
+    "ranks": ("ranks",),
 }
 
 

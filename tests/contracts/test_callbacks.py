@@ -149,6 +149,7 @@ WAYS: dict[str, tuple[Make, ...]] = {
     "LRMonitor": (lambda cls: cls(), lambda cls: cls(momentum=True, weight_decay=True)),
     "MemoryMonitor": (lambda cls: cls(), lambda cls: cls(children=True)),
     "ModelSummary": (lambda cls: cls(), lambda cls: cls(1, flops=False, print=False)),
+    "SlowRankMonitor": (lambda cls: cls(), lambda cls: _timed(cls)),
     "SpeedMonitor": (lambda cls: cls(), lambda cls: cls(3, data_wait=True, peak=1e12)),
     "ProgressBar": (
         lambda cls: cls(),
@@ -163,6 +164,7 @@ WAYS: dict[str, tuple[Make, ...]] = {
 
 SKIP: dict[str, tuple[str, ...]] = {
     "DeviceMonitor": ("resume",),  # a share of the time needs some time to have passed
+    "SlowRankMonitor": ("resume",),  # what it logs are times
     # A trial needs a task: in an own loop both refuse, with an error.
     "BatchSizeFinder": ("own_loops",),
     "LRFinder": ("own_loops",),
@@ -184,6 +186,13 @@ def _sized(size: int) -> Any:
 
 def _squares(run: Any) -> Any:
     return run.batch[0].reshape(-1, 1, 2, 2)
+
+
+def _timed(cls: Any) -> Any:
+    """As if there were another process: the hooks of a step are there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
+        return cls(factor=2.0, patience=1)
 
 
 def _around(run: Any) -> Iterator[None]:

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         Progress,
         ProgressBar,
         ProgressDisplay,
+        SlowRankMonitor,
         SpeedMonitor,
         TimeRemaining,
     )
@@ -123,6 +124,7 @@ __all__ = [
     "RenameMetric",
     "SaveAtEnd",
     "SaveBest",
+    "SlowRankMonitor",
     "SpeedMonitor",
     "SpikeGuard",
     "StopAtThreshold",

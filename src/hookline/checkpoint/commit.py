@@ -36,6 +36,11 @@ class Commit:
         self._directory = -1
         self._done = False
 
+    @property
+    def folder(self) -> Path:
+        """Where it is written."""
+        return self._temporary
+
     def __enter__(self) -> Self:
         try:
             make_folder(self._folder)

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from hookline.checkpoint import tensor_bytes
+from hookline.distributed.dtensors import is_spread
 from hookline.errors import StateError
 
 MAX_DEPTH: Final = 64
@@ -44,8 +45,10 @@ _PLAIN: Final = frozenset({str, bool, type(None)})
 _GENERAL_HINT: Final = "save plain values, lists, dicts and tensors, and make it again in load_state_dict()"
 
 
-def encode(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+def encode(tree: Any, *, spread: bool = False) -> tuple[Any, dict[str, Tensor]]:
     """A tree as JSON can hold it, and its tensors by the path of their key. No tensor is copied.
+
+    ``spread``: tensors that are spread over ranks may be among them, for whoever can write those.
 
     >>> encode({"lr": 0.1, "betas": (0.9, 0.99), "best": float("inf")})
     ({'lr': 0.1, 'betas': {'$tuple': [0.9, 0.99]}, 'best': {'$float': 'inf'}}, {})
@@ -53,20 +56,21 @@ def encode(tree: Any) -> tuple[Any, dict[str, Tensor]]:
     Traceback (most recent call last):
     hookline.errors.StateError: callbacks/Mine/rule: a builtin_function_or_method cannot be saved; ...
     """
-    encoder = _Encoder()
+    encoder = _Encoder(spread=spread)
     return encoder.value(tree), encoder.tensors
 
 
-def check(tree: Any) -> None:
+def check(tree: Any, *, spread: bool = False) -> None:
     """Raise what ``encode`` would raise; for the start of a run, before an hour of training is at stake."""
-    encode(tree)
+    encode(tree, spread=spread)
 
 
 class _Encoder:
     """Walks the tree and knows the path at which it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, spread: bool = False) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self._spread = spread
         self._path: list[str] = []
 
     def value(self, value: Any) -> Any:
@@ -108,7 +112,7 @@ class _Encoder:
         return {"$dict": self.pairs(mapping)}
 
     def tensor(self, tensor: Tensor, tag: str = "$tensor") -> dict[str, str]:
-        if problem := tensor_bytes.refusal(tensor):
+        if not (self._spread and is_spread(tensor)) and (problem := tensor_bytes.refusal(tensor)):
             raise StateError(f"{self._where()}: {problem}")
         path = name = "/".join(self._path) or "value"
         number = 1

@@ -15,6 +15,7 @@ from torch import Tensor
 from hookline.checkpoint import names, strict_json
 from hookline.checkpoint.hashed_file import HashedReader
 from hookline.checkpoint.inspect import inspect, opened
+from hookline.checkpoint.shard_reader import read_spread
 from hookline.checkpoint.store import Store
 from hookline.checkpoint.tensor_file import read_tensors
 from hookline.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, CheckpointNotFoundError
@@ -82,12 +83,15 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_own(path: Path) -> dict[str, Tensor]:
-    """The weights of one of our checkpoints; the hash of their file is checked."""
+    """The weights of one of our checkpoints; the hashes of their files are checked."""
     found = inspect(path.absolute())
-    where = str(found.path / names.MODEL)
-    with opened(found.path) as folder, HashedReader(where, names.MODEL, folder, found.manifest.files[names.MODEL]) as f:
-        weights = read_tensors(f)
-        f.finish()
+    where, files = str(found.path / names.MODEL), found.manifest.files
+    with opened(found.path) as folder:
+        with HashedReader(where, names.MODEL, folder, files[names.MODEL]) as file:
+            weights = read_tensors(file)
+            file.finish()
+        if found.is_sharded:
+            weights |= read_spread(str(found.path), folder, files, weights_only=True)[0]
     return weights
 
 

@@ -40,6 +40,11 @@ class Checkpoint:
     def weights_only(self) -> bool:
         return names.STATE not in self.manifest.files
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether several ranks have written it, each its part."""
+        return names.SHARD_INDEX in self.manifest.files
+
     def __hash__(self) -> int:  # the manifest has mappings, which have no hash
         return hash(self.path)
 

@@ -119,7 +119,7 @@ def _files(tree: Any, path: str) -> Mapping[str, FileRecord]:
         raise CheckpointCorruptError(path, "files is no JSON object")
     found = {}
     for name, entry in tree.items():
-        if name not in names.FILES - {names.MANIFEST}:
+        if name not in names.FILES - {names.MANIFEST} and name != names.SHARD_INDEX and not names.is_shard(name):
             raise CheckpointCorruptError(path, f"{name[:100]!r} is no file of a checkpoint")
         if not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
             raise CheckpointCorruptError(path, f"files/{name} needs a size and a SHA-256, and nothing else")
@@ -133,4 +133,6 @@ def _files(tree: Any, path: str) -> Mapping[str, FileRecord]:
         raise CheckpointCorruptError(path, f"it does not name {names.MODEL}")
     if (names.STATE in found) != (names.STATE_TENSORS in found):
         raise CheckpointCorruptError(path, f"{names.STATE} and {names.STATE_TENSORS} come together or not at all")
+    if (names.SHARD_INDEX in found) != any(map(names.is_shard, found)):
+        raise CheckpointCorruptError(path, f"{names.SHARD_INDEX} and the files of ranks come together or not at all")
     return MappingProxyType(found)

@@ -13,7 +13,10 @@ STATE: Final = "state.json"
 STATE_TENSORS: Final = "state.safetensors"
 MANIFEST: Final = "manifest.json"
 FILES: Final = frozenset({MODEL, STATE, STATE_TENSORS, MANIFEST})
-"""Every file that a checkpoint may have."""
+"""Every file that a checkpoint of one process may have."""
+SHARD_INDEX: Final = ".metadata"
+"""Which part of which tensor is where in the files of the ranks; torch's own name for it."""
+_SHARD: Final = re.compile(r"__(0|[1-9][0-9]{0,6})_(0|[1-9][0-9]{0,6})\.distcp")
 
 MAX_BYTES: Final = 200
 """With the marks of a temporary around it a name still fits into the 255 bytes of a file system."""
@@ -56,6 +59,20 @@ def problem_of(name: str) -> str:
     if is_ours(name):
         return "it looks like a temporary, which is swept"
     return ""
+
+
+def is_shard(name: str) -> bool:
+    """Whether it is the name of a file of one rank, as ``torch.distributed.checkpoint`` gives it.
+
+    >>> is_shard("__1_0.distcp"), is_shard("__01_0.distcp"), is_shard("../__1_0.distcp")
+    (True, False, False)
+    """
+    return bool(_SHARD.fullmatch(name))
+
+
+def is_part(name: str) -> bool:
+    """Whether a checkpoint that is being written, or that is there, may have a file of this name."""
+    return name in FILES or name in (SHARD_INDEX, f"{SHARD_INDEX}.tmp") or is_shard(name)
 
 
 def default_name(generation: int, step: int) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hookline.checkpoint.plan import FOLDER
+from hookline.checkpoint.store import Store
 from hookline.errors import SetupError
 
 
@@ -34,3 +36,8 @@ class Resume:
         if found is not None and found.path != "auto" and not Path(found.path).exists():
             raise SetupError(f"resume={str(found.path)!r}: there is nothing there; give a checkpoint or a run's folder")
         return found
+
+
+def has_checkpoint(folder: Path | None, resume: Resume) -> bool:
+    """Whether there is something to go on from; a path that was given is one."""
+    return resume.path != "auto" or (folder is not None and bool(Store(folder / FOLDER).latest()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import stat
@@ -16,24 +15,23 @@ from typing import TypeVar
 
 from hookline.checkpoint import commit, names, strict_json
 from hookline.checkpoint.decode import decode
-from hookline.checkpoint.encode import encode
 from hookline.checkpoint.hashed_file import HashedReader
 from hookline.checkpoint.inspect import Checkpoint, inspect, opened
 from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.prepared import prepare
+from hookline.checkpoint.shard_index import Room
+from hookline.checkpoint.shard_reader import read_spread
 from hookline.checkpoint.snapshot import Snapshot
-from hookline.checkpoint.tensor_file import lay_out, read_tensors
+from hookline.checkpoint.tensor_file import read_tensors
 from hookline.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointNotFoundError,
     HooklineWarning,
     SetupError,
-    StateError,
 )
 
 _T = TypeVar("_T")
-_ROOM = 2**16
-"""For what a file system needs beside the bytes of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +66,10 @@ class Store:
         Without a ``name`` it is called by its step. A name that is taken is not written over: the new one gets a
         number. Of two with the same generation and step the later one is the newer.
         """
-        about = snapshot.about
-        weights = lay_out(snapshot.weights, "weights/")
-        layouts = {names.MODEL: weights}
-        tree = b""
-        if snapshot.state is not None:
-            plain, tensors = encode(snapshot.state)
-            tree = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
-            if problem := strict_json.too_large(tree):
-                raise StateError(f"the state without its tensors is too large ({problem}); keep long lists as tensors")
-            layouts[names.STATE_TENSORS] = lay_out(tensors)
-        draft = Manifest(about, MappingProxyType({}), 0.0).to_bytes()  # what is wrong with it is said before the work
-        needed = len(tree) + sum(layout.size for layout in layouts.values()) + len(draft) + _ROOM
-        name = names.default_name(about.generation, about.step) if name is None else name
-        with commit.Commit(self.folder, name, needed) as writing:
-            files = {file: writing.write(file, layout.parts()) for file, layout in layouts.items()}
-            if snapshot.state is not None:
-                files[names.STATE] = writing.write(names.STATE, [tree])
-            manifest = Manifest(about, MappingProxyType(files), time.time())
+        ready = prepare(snapshot)
+        with commit.Commit(self.folder, ready.name(name), ready.size) as writing:
+            files = {file: writing.write(file, parts()) for file, parts in ready.files.items()}
+            manifest = Manifest(ready.about, MappingProxyType(files), time.time())
             path = writing.finish(manifest.to_bytes())
         return Checkpoint(path, manifest)
 
@@ -121,8 +105,18 @@ class Store:
         sign = 1 if mode == "min" else -1
         return min(known, key=lambda item: sign * item.about.metrics[monitor])
 
-    def load(self, checkpoint: Checkpoint | str | os.PathLike[str]) -> Snapshot:
-        """Read a checkpoint, here or anywhere; the hash of each file is checked in the same pass."""
+    def load(
+        self,
+        checkpoint: Checkpoint | str | os.PathLike[str],
+        room: Room | None = None,
+        share: tuple[int, int] = (0, 1),
+    ) -> Snapshot:
+        """Read a checkpoint, here or anywhere; the hash of each file is checked in the same pass.
+
+        Of one that several ranks have written, ``room`` says into what a tensor of that name, shape and dtype is read,
+        so that a rank reads only its own part; without it all are whole. Where several ranks read, each checks the
+        hashes of its ``share`` of those files, such as ``(0, 2)``, and they tell one another.
+        """
         found = self._found(checkpoint)
         with opened(found.path) as folder:
 
@@ -132,15 +126,21 @@ class Store:
             with reader(names.MODEL) as file:
                 weights = read_tensors(file)
                 file.finish()
-            if found.weights_only:
-                return Snapshot(found.about, weights)
-            with reader(names.STATE) as file:
-                data = file.read(min(file.size, strict_json.MAX_BYTES + 1))
-                file.finish()
-                tree = strict_json.parse(data, file.path)
-            with reader(names.STATE_TENSORS) as file:
-                tensors = read_tensors(file)
-                file.finish()
+            tree, tensors = None, {}
+            if not found.weights_only:
+                with reader(names.STATE) as file:
+                    data = file.read(min(file.size, strict_json.MAX_BYTES + 1))
+                    file.finish()
+                    tree = strict_json.parse(data, file.path)
+                with reader(names.STATE_TENSORS) as file:
+                    tensors = read_tensors(file)
+                    file.finish()
+            if found.is_sharded:
+                spread = read_spread(str(found.path), folder, found.manifest.files, room, share)
+                weights |= spread[0]
+                tensors |= spread[1]
+        if found.weights_only:
+            return Snapshot(found.about, weights)
         path = str(found.path / names.STATE)
         state = decode(tree, tensors, path)
         if not isinstance(state, dict):
@@ -160,9 +160,14 @@ class Store:
         found = self._first(self.verify, strict, exact)
         return None if found is None else found[0]
 
-    def load_newest(self, strict: bool = False, exact: bool = True) -> tuple[Checkpoint, Snapshot] | None:
-        """``newest_valid`` and ``load`` in one pass over the files; those of weights only are not among them."""
-        return self._first(self.load, strict, exact, whole=True)
+    def load_newest(
+        self, strict: bool = False, exact: bool = True, load: Callable[[Checkpoint], Snapshot] | None = None
+    ) -> tuple[Checkpoint, Snapshot] | None:
+        """``newest_valid`` and ``load`` in one pass over the files; those of weights only are not among them.
+
+        ``load`` is how each is tried, if not as ``self.load`` does.
+        """
+        return self._first(load or self.load, strict, exact, whole=True)
 
     def delete(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint of this folder: first its name, so that it is never seen half there."""
@@ -278,6 +283,6 @@ def _foreign(folder: Path) -> str:
     """The first thing in a folder that no checkpoint has; empty if there is none."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name not in names.FILES or not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+            if not names.is_part(entry.name) or not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
                 return entry.name
     return ""

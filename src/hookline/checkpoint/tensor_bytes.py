@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from hookline.distributed.dtensors import part_of
+
 STORED_AS: Final[Mapping[torch.dtype, str]] = MappingProxyType(
     {
         torch.float64: "F64",
@@ -82,6 +84,7 @@ def _end(tensor: Tensor) -> int:
 
 def identity(tensor: Tensor) -> tuple[object, ...] | None:
     """The same for tensors that are one and the same memory, seen alike; ``None`` where there is no memory."""
+    tensor = part_of(tensor)  # one that is spread over ranks has no memory of its own
     if not tensor.numel():
         return None
     lazy = (tensor.is_conj(), tensor.is_neg())

@@ -22,13 +22,12 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
 
 from hookline.checkpoint import strict_json, tensor_bytes
-from hookline.checkpoint.hashed_file import HashedReader
 from hookline.errors import CheckpointCorruptError, StateError
 
 MAX_HEADER: Final = 64 * 2**20
@@ -136,10 +135,24 @@ class _Place:
     end: int
 
 
-def read_tensors(file: HashedReader) -> dict[str, Tensor]:
+class Source(Protocol):
+    """What tensors are read from: a file, or bytes in memory."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def left(self) -> int: ...
+
+    def read(self, count: int) -> bytes: ...
+
+    def read_into(self, view: memoryview) -> None: ...
+
+
+def read_tensors(file: Source) -> dict[str, Tensor]:
     """All tensors of a file. Its header is checked against its size before anything is allocated.
 
-    The hash is not compared here: call ``file.finish()`` before the tensors are used.
+    The hash of a file is not compared here: call its ``finish()`` before the tensors are used.
     """
     (length,) = struct.unpack("<Q", file.read(8))
     if length > min(MAX_HEADER, file.left):
@@ -164,7 +177,7 @@ def read_tensors(file: HashedReader) -> dict[str, Tensor]:
     return ordered | {alias: found[name] for alias, name in notes.aliases.items()}
 
 
-def _read_tensor(place: _Place, file: HashedReader) -> Tensor:
+def _read_tensor(place: _Place, file: Source) -> Tensor:
     data = torch.empty(place.end - place.begin, dtype=torch.uint8)
     file.read_into(tensor_bytes.memory(data))
     try:

@@ -1,4 +1,4 @@
-"""``hookline checkpoints``: list, show, verify and prune what a run has saved."""
+"""``hookline checkpoints``: list, show, verify and prune what a run has saved, and take its weights out."""
 
 from __future__ import annotations
 
@@ -35,11 +35,17 @@ def register(commands: Any) -> None:
     pruning.add_argument("--mode", choices=["min", "max"], help="which is better (default: by its name)")
     pruning.add_argument("--keep-every", metavar="D", help="one for each D of training, such as 1000st, 5ep or 2h")
     pruning.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    about = "write the weights of a checkpoint, also of one that many processes wrote, as one file of safetensors"
+    joining = _verb(verbs, "consolidate", _consolidate, about, what="a checkpoint; or a run's folder, for its newest")
+    joining.add_argument("--to", metavar="FILE", type=Path, help="(default: NAME.safetensors in the run's folder)")
+    joining.add_argument("--force", action="store_true", help="replace a file that is there")
 
 
-def _verb(verbs: Any, name: str, run: Any, about: str) -> argparse.ArgumentParser:
+def _verb(
+    verbs: Any, name: str, run: Any, about: str, what: str = "the run's folder, or its checkpoints folder"
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
-    parser.add_argument("folder", metavar="RUN", type=Path, help="the run's folder, or its checkpoints folder")
+    parser.add_argument("folder", metavar="PATH" if name == "consolidate" else "RUN", type=Path, help=what)
     parser.set_defaults(run=lambda arguments: _guarded(run, arguments))
     return parser
 
@@ -180,6 +186,26 @@ def _prune(arguments: argparse.Namespace) -> int:
         for checkpoint in gone:
             store.delete(checkpoint)
     _report(gone, store, "deleted")
+    return 0
+
+
+def _consolidate(arguments: argparse.Namespace) -> int:
+    from hookline.checkpoint.consolidate import consolidate
+    from hookline.checkpoint.inspect import inspect
+    from hookline.cli.checkpoint_tables import plain, size
+
+    path: Path = arguments.folder.absolute()
+    if (path / "manifest.json").exists():
+        checkpoint = inspect(path)
+    else:
+        store = _store(path)
+        newest = store.newest_valid(exact=False)
+        if newest is None:
+            raise CheckpointNotFoundError(f"there is no valid checkpoint in {store.folder}")
+        checkpoint = newest
+    to = arguments.to or _run_folder(checkpoint.path.parent) / f"{checkpoint.name}.safetensors"
+    done = consolidate(checkpoint, to, force=arguments.force)
+    print(f"{plain(checkpoint.name)}: {done.tensors:,} tensors, {size(done.size)}, written to {plain(str(done.path))}")
     return 0
 
 

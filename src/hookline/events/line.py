@@ -116,12 +116,15 @@ class Line(Generic[View]):
         stop: Callable[[str, str], None],
         rank: int = 0,
         local_rank: int = 0,
+        guard: Callable[[Callable[..., Any], str, str, object], Callable[..., Any]] | None = None,
     ) -> None:
+        """``guard``: around the hooks of callbacks that run on some ranks only."""
         self._view = view
         self._where = where
         self._stop = stop
         self._rank = rank
         self._local_rank = local_rank
+        self._guard = guard
         self._costs: dict[tuple[str, str, str], Cost] = {}  # by name, state key and hook
         self._fatal: Exception | None = None
         self.members: list[Member[View]] = []
@@ -192,7 +195,7 @@ class Line(Generic[View]):
                     member.view,
                 )
                 for member in (gradient_members if event.name == "gradients_ready" else members)
-                for hook in member.hooks_for(event)
+                for hook in self._guarded(member, event.hook, member.hooks_for(event))
             )
             heard.event = event.name
             setattr(table, event.name, heard or NOBODY)
@@ -200,12 +203,21 @@ class Line(Generic[View]):
         outermost = sorted(members, key=lambda m: "weights" not in getattr(m.callback, "writes", ()))
         for scope in SCOPES:
             around = Heard(
-                (hook, m.view) for m in outermost if (hook := overridden(m.callback, scope.hook)) is not None
+                (guarded, m.view)
+                for m in outermost
+                if (hook := overridden(m.callback, scope.hook)) is not None
+                for guarded in self._guarded(m, scope.hook, [hook])
             )
             around.event = scope.hook
             setattr(table, scope.hook, around or NOBODY)
         inside = (*INSIDE_STEPS, "around_step", "around_batch")
         table.plain = not timed and not any(getattr(table, name) for name in inside)
+
+    def _guarded(self, member: Member[View], name: str, hooks: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
+        ranks = getattr(member.callback, "ranks", "all")
+        if self._guard is None or ranks == "all":
+            return hooks
+        return [self._guard(hook, member.name, name, ranks) for hook in hooks]
 
     def _cost(self, member: Member[View], hook: str) -> Cost:
         return self._costs.setdefault((member.name, member.key, hook), Cost())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from time import perf_counter_ns
 from typing import Any
 
@@ -13,11 +13,13 @@ from hookline.events.line import Heard, Line
 class Scopes:
     """A stack. ``mark = len(scopes)`` before entering, ``scopes.leave(mark)`` after the end hooks."""
 
-    __slots__ = ("_line", "_open")
+    __slots__ = ("_line", "_open", "failing")
 
     def __init__(self, line: Line[Any]) -> None:
         self._line = line
         self._open: list[tuple[str, Any, Generator[None, None, None]]] = []
+        self.failing: Callable[[BaseException], object] | None = None
+        """Told of an error before a scope is left for it: other processes may be waiting, and leaving may take long."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -41,6 +43,8 @@ class Scopes:
         ``because`` is the error that the scope is left for: what goes wrong here becomes a note on it.
         """
         first: BaseException | None = because
+        if because is not None and self.failing is not None and len(self._open) > mark:
+            self.failing(because)
         while len(self._open) > mark:
             hook, run, generator = self._open.pop()
             try:

@@ -11,6 +11,7 @@ import torch
 from hookline.errors import LossError, SetupError, StopTraining
 from hookline.loop.data import is_one_shot, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
+from hookline.loop.evaluation_parts import all_predictions
 from hookline.loop.moment import take_moment
 
 if TYPE_CHECKING:
@@ -67,14 +68,15 @@ def _evaluate_batch(loop: Loop, task: Any, run: Run, state: RunState, batch: Any
 
 
 def predict_task(loop: Loop, batches: Batches) -> Any:
-    """``predict_batch`` on every batch; the predictions in the loader's order."""
-    task, run = loop.session.task, loop.session.run
+    """``predict_batch`` on every batch; the predictions in the loader's order, on every rank those of all."""
+    task, run, book = loop.session.task, loop.session.run, loop.session.book
     found = []
     with closing(batches):
         for batch in batches:
             loop.state.outputs = task.predict_batch(run, batch)
-            found.append(_detached(loop.state.outputs))
-    return joined(found)
+            if not book.muted:
+                found.append(_detached(loop.state.outputs))
+    return joined(found if loop.ranks is None else all_predictions(loop, loop.ranks, found))
 
 
 def joined(batches: list[Any]) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,9 @@ from hookline.errors import CheckpointMismatchError
 from hookline.events import Callback, Member
 from hookline.events.when import Gate
 from hookline.loop.metric_states import load_metric_states, metric_states, metrics_in
+from hookline.loop.placing import placed_optimizer, placed_state, placed_weights
+from hookline.loop.random_states import random_states
+from hookline.loop.supply import data_state, load_data_state
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -36,7 +37,7 @@ def capture_weights(loop: Loop) -> dict[str, Tensor]:
 def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
     """All but the weights, for a checkpoint or to be kept in memory. Tensors are not copied."""
     state, session = loop.state, loop.session
-    scaler = loop.precision.scaler
+    scaler, course = loop.precision.scaler, loop.course.state_dict()
     return {
         "clock": state.clock.state_dict(),
         "model": _beside_weights(loop),
@@ -44,8 +45,8 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
         "schedulers": [scheduler.scheduler.state_dict() for scheduler in state.schedulers],
         "scaler": None if scaler is None else scaler.state_dict(),
         "random": random_states(),
-        "data": {"seed": session.seed, "feed": {} if loop.feed is None else loop.feed.state_dict()},
-        "course": loop.course.state_dict(),
+        "data": data_state(loop, mid_epoch=course["mid_epoch"]),
+        "course": course,
         "accumulate": None if loop.accumulate == loop.settings.accumulate else loop.accumulate,  # a callback's change
         "save": loop.saving.due,
         "ended": loop.stop_reason() if loop.course.over else None,
@@ -67,10 +68,9 @@ def restore(loop: Loop, snapshot: Snapshot) -> None:
     load_callback_states(loop, saved["callbacks"], structural=True)
     restore_training(loop, snapshot.weights, saved)
     state.clock.load_state_dict(saved["clock"])
-    session.seed = saved["data"]["seed"]
+    load_data_state(loop, saved["data"], mid_epoch=saved["course"]["mid_epoch"])
     if "seed" not in session.settings.config:  # then it is the one that was drawn when the run began
         state.config["seed"] = session.seed
-    loop.saved_feed = saved["data"]["feed"]
     session.book.load_state_dict(saved["metrics"], metrics_by_path(loop))
     state.messages.load_state_dict(saved["messages"])
     loop.course.load_state_dict(saved["course"])
@@ -120,11 +120,11 @@ def _load_model(loop: Loop, weights: Mapping[str, Tensor], beside: Mapping[str, 
     module, model = loop.session.module, loop.state.model
     wanted = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     match(wanted, weights, strict=True)
-    model.load_state_dict({**weights, **beside["extra"]})
+    model.load_state_dict({**placed_weights(wanted, weights), **beside["extra"]})
     if module is not model:
         others = _outside(module, model)
         match(others, beside["task"], strict=True) if others or beside["task"] else None
-        module.load_state_dict(beside["task"], strict=False)
+        module.load_state_dict(placed_weights(others, beside["task"]), strict=False)
     load_metric_states(module, beside.get("metrics", {}))
     frozen, evaluating = set(beside["frozen"]), set(beside["evaluating"])
     for name, parameter in module.named_parameters():
@@ -144,7 +144,7 @@ def _load_named(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) ->
         # Before it is loaded: torch adds defaults then that not every optimizer has in its groups, such as LBFGS.
         needed = list(value.defaults)
         try:
-            value.load_state_dict(saved[name])
+            value.load_state_dict(placed_optimizer(value, saved[name]))
         except (ValueError, KeyError) as error:
             raise CheckpointMismatchError(f"{what}/{name} does not fit the checkpoint: {error}") from error
         # Torch takes the state of another kind of optimizer without a word, and fails at the first step.
@@ -153,31 +153,6 @@ def _load_named(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) ->
                 f"{what}/{name} does not fit the checkpoint: that of the checkpoint has no {', '.join(lacking)}, which "
                 f"{type(value).__name__} needs; make one of the same kind as before"
             )
-
-
-# -- random states -------------------------------------------------------------------------------
-
-
-def random_states() -> dict[str, Any]:
-    """Those of Python, torch on every device, and NumPy if it is loaded."""
-    numpy: Any = sys.modules.get("numpy")
-    return {
-        "python": random.getstate(),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": numpy.random.get_state() if numpy else None,
-    }
-
-
-def set_random_states(saved: Mapping[str, Any]) -> None:
-    random.setstate(saved["python"])
-    torch.set_rng_state(saved["torch"])
-    if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(saved["cuda"])
-    if saved["numpy"] is not None:
-        import numpy as np  # the run that was saved had it
-
-        np.random.set_state(saved["numpy"])
 
 
 # -- callbacks -----------------------------------------------------------------------------------
@@ -206,7 +181,7 @@ def load_callback_states(
             continue
         if structural is None or member.callback.structural is structural:
             try:
-                _load_state(loop, member, saved[member.key])
+                _load_state(loop, member, placed_state(loop.state.model, saved[member.key]))
             except Exception as error:
                 if not loop.line.tolerates(member.view, "load_state_dict", error):
                     raise

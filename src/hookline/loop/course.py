@@ -159,7 +159,7 @@ class Course:
 
     # -- an epoch ------------------------------------------------------------------------------
 
-    def start_epoch(self, feed: Feed, *, repeat: bool = False) -> Iterator[Any]:
+    def start_epoch(self, feed: Feed, taken: Callable[[int], int], *, repeat: bool = False) -> Iterator[Any]:
         """The epoch's iterator; where the last ``fit`` was stopped inside it, at the batch that comes next."""
         line, clock = self._line, self._clock
         self._drop_moment()
@@ -173,7 +173,7 @@ class Course:
         self._scopes.enter(line.hooks.around_epoch)
         if begins:
             line.emit(line.hooks.train_epoch_start)
-        return feed.iterate(0 if repeat else clock.epoch, clock.batch_in_epoch)
+        return feed.iterate(0 if repeat else clock.epoch, taken(clock.batch_in_epoch))
 
     def finish_pending_edge(self) -> None:
         """A signal came at an edge, before its evaluation or inside it: the run begins with what was left."""
@@ -202,6 +202,7 @@ class Course:
         self._book.end_interval(of_epoch=False)  # what was logged since the edge belongs to this step
         self._state.messages.end_epoch()
         self._scopes.leave(self._mark)
+        self._agree()
 
     def cut_epoch(self, *, exhausted: bool, position: int, length: float) -> None:
         """An epoch that ends at no known edge: in the middle, by a stop; or with data of unknown length."""
@@ -252,8 +253,11 @@ class Course:
         self._line.hooks = self._line.timed if self.agenda.sampling else self._line.fast
         if self.agenda.eval_due() and requests.can_evaluate:
             requests.evaluate = True
-        save = any(schedule.due(self._clock) for schedule in self.agenda.saves)
-        requests.attention = requests.attention or requests.evaluate or save or self.agenda.finished
+        due = any(schedule.due(self._clock) for schedule in self.agenda.saves)
+        due |= requests.evaluate or self.agenda.finished
+        if due and self.training:
+            self._agree()  # before ranks do together what one of them, whose body was left, would not come to
+        requests.attention = requests.attention or due
 
     def _end_interval(self) -> None:
         if self._book.end_interval():
@@ -262,7 +266,16 @@ class Course:
                 names = list(self._book.names())
                 check_train_monitors(self._line, {*names, *map(self._book.inner_name, names)})
             self._line.emit(self._line.hooks.metrics_ready)
-            self._book.end_interval(of_epoch=False)  # what monitors have just logged is of this step, too
+            if self._agree():
+                self._book.end_interval(of_epoch=False)  # what monitors have just logged is of this step, too
+
+    def _agree(self) -> bool:
+        """An edge: what has been asked for on some rank is known on all of them, and counts here.
+
+        Whether there may be something that was logged since the last row, on any rank.
+        """
+        ranks = self._session.ranks
+        return ranks is None or ranks.vote(logged=self._book.has_pending)
 
     @property
     def eval_due(self) -> bool:
@@ -271,6 +284,8 @@ class Course:
         trained = self._weights.updates() > self._updates_before
         interrupted = stop is not None and stop.interrupt
         final = self.over and trained and self.agenda.has_evaluations and not interrupted
+        if stop is not None and stop.reason == BREAK:
+            return False  # the body was left, on this rank or on another: nobody is there to evaluate
         return (self._requests.evaluate or final) and self._evaluated != self._weights.version()
 
     def evaluated(self, *, left: bool = False) -> None:
@@ -279,6 +294,7 @@ class Course:
         self._requests.evaluate = False
         if not left:
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "eval"])
+        self._agree()
 
     def evaluate_if_due(self) -> None:
         if self.evaluate is None:

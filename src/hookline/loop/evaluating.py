@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import torch
 
 from hookline.errors import DataError, Preempted
 from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
+from hookline.loop.evaluation_parts import fetched_parts, idle_batch, open_parts, pass_over
 from hookline.loop.feed.workers import Workers, ignoring_workers
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
 from hookline.progress import EvalClock
@@ -49,26 +51,26 @@ def evaluation(
                 state.loader_name = name
                 line.emit(line.hooks.eval_loader_start)
                 yield from _batches(loop, loader, "eval_batch", limit)
-                if _is_left(loop):
+                if left := book.agree(left=_is_left(loop)):
                     break
                 line.emit(line.hooks.eval_loader_end)
                 book.end_loader()
                 state.loader_name = MISSING
-            left = _is_left(loop)
+            left = left or book.agree(left=_is_left(loop))
             if not left:
                 line.emit(line.hooks.eval_end)
             if not silent:
                 scopes.leave(mark)
                 _note(loop, stage, began, left)
-            found = book.close_layer(keep=not silent and not left)
-            metrics = {} if left else found
+            metrics = book.drop_layers(depth) if left else book.close_layer(keep=not silent)
         except GeneratorExit:
             if silent:
                 book.drop_layers(depth)
                 return metrics
             layer, name, clock = book.detach_layer(), state.loader_name, loop.clock.eval
+            rest = list(loaders.items())[list(loaders).index(name) + 1 :]
             loop.handles.leave(
-                scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer, clock), evaluation=True
+                scopes, mark, finish=lambda: _finish_left(loop, stage, name, rest, layer, clock), evaluation=True
             )
             return metrics
         except BaseException as error:
@@ -101,21 +103,36 @@ def saved_if_preempted(loop: Loop, stage: str, states: dict[str, Any] | None) ->
         raise
 
 
-def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
-    """The body was left by ``break``: what was measured until then counts."""
+def _finish_left(
+    loop: Loop, stage: str, name: Any, rest: list[tuple[str | None, Any]], layer: Any, clock: EvalClock
+) -> None:
+    """The body was left by ``break``: what was measured until then counts.
+
+    The other ranks may be at work on the ``rest`` of the loaders: all is agreed on as often as there.
+    """
+    book, state = loop.session.book, loop.state
     with untouched(loop, stage, []):
         again = loop.clock.eval
         again.batch, again.sample, again.token = clock.batch, clock.sample, clock.token
-        loop.session.book.attach_layer(layer)
-        loop.state.loader_name = name
-        if name is not MISSING:
+        book.attach_layer(layer)
+        state.loader_name = name
+        left = book.agree()
+        if not left:
             loop.line.emit(loop.line.hooks.eval_loader_end)
-        loop.state.loader_name = MISSING
-        loop.line.emit(loop.line.hooks.eval_end)
-        loop.session.book.close_layer(keep=True)
+        for state.loader_name, loader in rest:
+            if loop.ranks is not None and not left:
+                pass_over(loop, loop.ranks, loader)
+                left = book.agree()
+        state.loader_name = MISSING
+        left = left or book.agree()
+        if left:
+            book.drop_layers(book.depth - 1)
+        else:
+            loop.line.emit(loop.line.hooks.eval_end)
+            book.close_layer(keep=True)
     loop.session.note("eval", f"{stage}, left by break", took=clock.seconds)
     if stage == "val":
-        loop.course.evaluated()
+        loop.course.evaluated(left=left)
 
 
 def prediction(loop: Loop, loader: Any, *, silent: bool = False) -> Generator[Any, None, None]:
@@ -135,21 +152,49 @@ def prediction(loop: Loop, loader: Any, *, silent: bool = False) -> Generator[An
                 scopes.leave(mark)
             book.close_layer(keep=not silent)
         except GeneratorExit:
-            book.drop_layers(depth)
-            if not silent:
-                loop.handles.leave(scopes, mark, finish=lambda: line.emit(line.hooks.predict_end))
+            if silent:
+                book.drop_layers(depth)
+                return
+            layer = book.detach_layer()
+            loop.handles.leave(scopes, mark, finish=lambda: _finish_left_prediction(loop, layer))
         except BaseException as error:
             scopes.leave(mark, because=error)
             book.drop_layers(depth)
             raise
 
 
+def _finish_left_prediction(loop: Loop, layer: Any) -> None:
+    """The body was left by ``break``: nothing that was logged counts here; other ranks may be at work still."""
+    book = loop.session.book
+    book.attach_layer(layer)
+    book.agree()
+    book.drop_layers(book.depth - 1)
+    loop.line.emit(loop.line.hooks.predict_end)
+
+
 def _batches(loop: Loop, loader: Any, event: str, limit: int | None = None) -> Generator[Any, None, None]:
-    """The batches of one loader, moved and counted, each between its events."""
+    """The batches of one loader, moved and counted, each between its events; of several ranks' this one's."""
+    if loop.ranks is None:
+        yield from _with_events(loop, _fetched(loop, loader, limit), event)
+        return
+    feed = open_parts(loop, loop.ranks, loader, limit)
+    try:
+        yield from _with_events(loop, fetched_parts(loop, loop.ranks, feed, partial(_next, loop)), event)
+    except GeneratorExit:  # the body was left on this rank, perhaps on no other
+        feed.leave()
+        raise
+    if _is_left(loop):
+        feed.leave()
+
+
+def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[Any, None, None]:
     state, line, clock = loop.state, loop.line, loop.clock.eval
     seen = 0
-    for batch in _fetched(loop, loader, limit):
+    for batch in batches:
         seen += 1
+        if loop.part is not None and not loop.part.counts:
+            yield from idle_batch(loop, batch)
+            continue
         state.batch, state.outputs = batch, MISSING
         loop.samples, loop.tokens = loop.count(batch)
         line.emit(getattr(line.hooks, f"{event}_start"))
@@ -211,9 +256,7 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
         while position < last:
             if line.hooks.batch_fetch_start:
                 line.emit(line.hooks.batch_fetch_start)
-            leave_if_preempted(loop)
-            batch = loop.session.fetch(iterator, leave=not is_answer(loop), whole=not can_be_left(loop))
-            leave_if_preempted(loop)
+            batch = _next(loop, iterator)
             if batch is LEFT:
                 return
             if batch is END:
@@ -230,6 +273,14 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
             yield loop.state.batch
     finally:
         workers.end()
+
+
+def _next(loop: Loop, iterator: Iterator[Any]) -> Any:
+    """The next batch, unless a signal ends the evaluation before it or while it is waited for."""
+    leave_if_preempted(loop)
+    batch = loop.session.fetch(iterator, leave=not is_answer(loop), whole=not can_be_left(loop))
+    leave_if_preempted(loop)
+    return batch
 
 
 def leave_if_preempted(loop: Loop) -> None:
@@ -256,6 +307,8 @@ def untouched(loop: Loop, stage: str, loaders: list[Any], *, silent: bool = Fals
         stack.enter_context(same_gradients(module))
         stack.enter_context(same_modes(module))
         stack.enter_context(torch.no_grad())
+        if loop.ranks is not None:
+            loop.ranks.strategy.before_evaluation()  # all ranks evaluate one model: statistics are rank zero's
         loop.clock.begin_eval()
         state.stage = stage
         state.loader_name = state.batch = state.outputs = state.loss = MISSING

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -27,6 +28,17 @@ def divide(optimizer: torch.optim.Optimizer, weight: Any) -> None:
     for parameter in parameters:
         if parameter.grad.layout != torch.strided:
             parameter.grad.div_(weight)
+
+
+@contextmanager
+def others_untouched(optimizer: Any, optimizers: Mapping[str, torch.optim.Optimizer]) -> Iterator[None]:
+    """The loss of one of several optimizers leaves no gradient on the parameters of the others."""
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    held = [p for o in optimizers.values() for group in o.param_groups for p in group["params"] if id(p) not in own]
+    before = [p.grad if p.grad is None else p.grad.clone() for p in held]
+    yield
+    for parameter, gradient in zip(held, before, strict=True):
+        parameter.grad = gradient
 
 
 def check_weight(weight: Any, where: Callable[[], str]) -> Any:
@@ -65,6 +77,14 @@ def count_weight(
             f"two losses of one batch with the weights {float(counted):g} and {float(weight):g}, at {where()}: "
             f"give both the same weight, or add the losses up before backward"
         )
+
+
+def with_weight(
+    names: Iterable[str], batch: int, weight: Any, touched: Mapping[str, Any], weighed: Mapping[str, tuple[int, Any]]
+) -> dict[str, Any]:
+    """What the sums of weights will be after this batch is counted."""
+    new = {name: weight for name in names if weighed.get(name, (0, None))[0] != batch}
+    return {**touched, **{name: touched.get(name, 0) + its for name, its in new.items()}}
 
 
 def raise_explained(loss: Any, where: str, error: Exception) -> NoReturn:

@@ -18,8 +18,9 @@ from hookline.events import explain
 from hookline.loop.answers import LoopAnswers
 from hookline.loop.data import check_loader, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
+from hookline.loop.ranks import stop_in_batch
 from hookline.loop.result import Result
-from hookline.loop.resume import has_checkpoint, load_checkpoint
+from hookline.loop.resume import load_checkpoint
 from hookline.loop.run_record import RunRecord
 from hookline.loop.saving import Saving
 from hookline.loop.session import Session
@@ -99,13 +100,13 @@ class Loop(Training):
         self.signals.listen(in_fit=self.entry_point in ("fit", "train"))
         try:
             self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
+            self.ranks = self.session.ranks
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
                 self.scopes.enter(self.line.hooks.around_fit)
                 self.line.emit(self.line.hooks.fit_start)
         except BaseException as error:
-            self._close(error)
-            raise
+            raise self._close(error) or error from None
         return self
 
     def __exit__(
@@ -122,6 +123,8 @@ class Loop(Training):
 
     def _close(self, error: BaseException | None) -> BaseException | None:
         """The end hooks after a normal end, then ``teardown`` on every way out; the error to raise."""
+        ranks = self.session.ranks
+        error = error if ranks is None or error is None else ranks.failed(error)  # the others are told first
         self.handles.close(because=error)
         if error is None:
             try:
@@ -135,8 +138,9 @@ class Loop(Training):
                     elif not self.finished:
                         self.saving.finished()
             except BaseException as late:
-                error = late
+                error = late if ranks is None else ranks.failed(late)
         self._drop_window()
+        self.ranks = None
         self._open = self.course.training = False
         try:
             error = self.session.close(error, self._finish_saves)
@@ -191,7 +195,7 @@ class Loop(Training):
     @property
     def will_resume(self) -> bool:
         """Before ``setup``: whether a checkpoint is about to be loaded."""
-        return self._resume is not None and has_checkpoint(self, self._resume)
+        return self._resume is not None and self.saving.will_go_on(self._resume)
 
     def _finish_saves(self, error: BaseException | None) -> list[BaseException]:
         """Before ``teardown``: what is saved after an error, and the end of what is being written; its errors."""
@@ -203,6 +207,8 @@ class Loop(Training):
 
     def drop_batch(self, reason: str, by: str) -> None:
         """``StopTraining`` from the task: the window that is half filled is dropped, and training ends."""
+        if self.ranks is not None:
+            raise stop_in_batch(by, reason, self.clock.step)
         self._drop_window()
         self._skipped, self.course.at_edge = True, False
         self.session.stop(reason, by)

@@ -28,18 +28,25 @@ MOST_BINS = 1_000
 
 
 class LoopMedia:
-    """Pictures, texts, tables, histograms and files of a run. They are written at once."""
+    """Pictures, texts, tables, histograms and files of a run. They are written at once.
+
+    With several processes rank zero's are kept, and those of the others dropped: nothing adds up two pictures.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def image(self, name: str, image: Any, caption: str, step: int | None) -> None:
         name = self._claim(name, "an image")
+        if self._is_unheard:
+            return
         pixels, done = pixels_of(name, image)
         self._picture(name, encode_png(pixels), ", ".join(part for part in (caption, done) if part), step)
 
     def figure(self, name: str, figure: Any, step: int | None) -> None:
         name = self._claim(name, "a figure")
+        if self._is_unheard:
+            return
         if not hasattr(figure, "savefig"):
             raise MetricError(f"{name}: a {type(figure).__name__} is no figure; give a matplotlib Figure")
         buffer = io.BytesIO()
@@ -61,6 +68,8 @@ class LoopMedia:
         name = self._claim(name, "a histogram")
         if not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
             raise MetricError(f"{name}: bins={bins!r}; give a whole number from 1 to {MOST_BINS}")
+        if self._is_unheard:
+            return
         edges, counts, odd = _histogram(name, values, bins)
         self._write(HistogramRow(name, *self._when(step), edges=edges, counts=counts, odd=odd))
 
@@ -68,6 +77,8 @@ class LoopMedia:
         name, source = self._claim(name, "a file"), Path(path)
         if not source.is_file():
             raise MetricError(f"{name}: {str(source)!r} is no file")
+        if self._is_unheard:
+            return
         folder, kept = self._folder, str(source)
         if folder is not None:
             kept = f"{_place(name)}/{_safe(source.name)}"
@@ -101,12 +112,17 @@ class LoopMedia:
         return clock.step if step is None else step, clock.epoch, clock.seconds
 
     @property
+    def _is_unheard(self) -> bool:
+        """On another rank than the first, or of a batch that does not count: not worth the work."""
+        return self._session.state.rank > 0 or self._session.book.muted
+
+    @property
     def _folder(self) -> Path | None:
         return self._session.state.folder if self._session.keeps_records else None
 
     def _write(self, row: Record) -> None:
         """Not what a sanity check, an answer or an evaluation of its own shows: they leave no trace."""
-        if self._session.keeps_records:
+        if self._session.keeps_records and not self._is_unheard:
             self._session.stream.write([row])
 
 

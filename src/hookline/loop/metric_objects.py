@@ -10,159 +10,31 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hookline.errors import HooklineWarning, MetricError
+from hookline.loop.metric_object import ObjectSeries, Tolerates, Values
 from hookline.loop.metric_states import (
     SetAside,
-    can_merge,
     is_metric_object,
     load_metric_states,
-    merged,
     metric_states,
     was_updated,
 )
-from hookline.loop.quiet import same_random_state
-from hookline.loop.series import LARGEST_ARRAY, number_or_tensor
 
-__all__ = ["MetricObjects", "ObjectSeries", "Values", "is_metric_object", "load_metric_states", "metric_states"]
-
-Values = dict[str, float | Tensor]
-"""What was computed, by the name of its row; tensors are still on their device."""
-Tolerates = Callable[[Exception], bool]
-
-
-class ObjectSeries:
-    """One metric object under one name. A name that ends with a slash is that of a collection logged as a whole."""
-
-    __slots__ = ("carried", "epoch", "found", "metric", "name", "noted", "of_loader", "tolerates", "whole")
-
-    def __init__(self, name: str, metric: Any = None, *, of_loader: bool = False) -> None:
-        self.name = name
-        self.metric = metric
-        self.of_loader = of_loader
-        self.noted = False
-        """It was logged in this interval."""
-        self.whole = False
-        """It cannot be merged, and was logged in this epoch."""
-        self.epoch: dict[str, Any] = {}
-        """The merged states of the epoch's intervals."""
-        self.found: Values | None = None
-        """What came out, once its loader is done."""
-        self.carried: dict[str, Any] = {}
-        """From a checkpoint: the state of an object that nobody has shown yet."""
-        self.tolerates: Tolerates | None = None
-        """An optional callback logs it: whether the run goes on without it after an error."""
-
-    @property
-    def is_open(self) -> bool:
-        return self.noted or self.whole
-
-    def note(self, metric: Any) -> None:
-        """It is logged: the same object each time."""
-        if self.metric is not metric:
-            if self.is_open and self.metric is not None:
-                raise MetricError(
-                    f"{self.name}: another {type(metric).__name__} is logged under this name than before; make one "
-                    f"object, keep it, and log it each time"
-                )
-            self.metric = metric
-        if self.carried:
-            self._take_carried()
-        self.noted = True
-
-    def _take_carried(self) -> None:
-        saved, self.carried = self.carried, {}
-        if can_merge(self.metric):
-            load_metric_states(self.metric, merged(self.metric, saved, metric_states(self.metric)))
-        else:
-            warnings.warn(
-                f"{self.name}: what this {type(self.metric).__name__} had measured before the resume is lost; make it "
-                f"part of the task (self.acc = …) or of a callback, which save it",
-                HooklineWarning,
-                stacklevel=5,
-            )
-
-    def result(self) -> Values:
-        """What it comes to now, by the name of the row; nothing is reset."""
-        if self.found is not None:
-            return self.found
-        if self.metric is None or not was_updated(self.metric):
-            return {}
-        try:
-            with torch.no_grad(), same_random_state():
-                return dict(self._flat(self.name, self.metric.compute()))
-        except Exception as error:
-            error.add_note(f"in compute() of the {type(self.metric).__name__} that is logged as {self.name!r}")
-            if self.tolerates is None or not self.tolerates(error):
-                raise
-            self.found = {}  # it is asked for several times, and fails once
-            return self.found
-
-    def _flat(self, name: str, value: Any) -> Iterator[tuple[str, float | Tensor]]:
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                if name.endswith("/"):  # a collection as a whole: a key with a slash is a full name
-                    yield from self._flat(key if "/" in key else f"{name}{key}", item)
-                else:
-                    yield from self._flat(f"{name}/{key}", item)
-            return
-        number = number_or_tensor(name, value)
-        if isinstance(number, Tensor) and number.numel() > LARGEST_ARRAY:
-            raise MetricError(f"{name}: {number.numel()} values are too many for a metric; {LARGEST_ARRAY} at most")
-        if isinstance(number, Tensor) and number.device.type != "mps":  # which has no float64
-            number = number.to(torch.float64)  # counts of a confusion matrix stay exact among other numbers
-        yield name, number
-
-    def end_interval(self, *, of_epoch: bool = True) -> Values:
-        """The row of the interval; its state goes into that of the epoch."""
-        if not self.noted or self.metric is None:
-            return {}
-        self.noted = False
-        mergeable = can_merge(self.metric)
-        if of_epoch and not mergeable:
-            self.whole = True
-            return {}
-        values = self.result()
-        if of_epoch and values:
-            states = metric_states(self.metric)
-            self.epoch = merged(self.metric, self.epoch, states) if self.epoch else states
-        self.whole = False
-        self.metric.reset()
-        return values
-
-    def end_epoch(self) -> Values:
-        """The row of the whole epoch."""
-        if self.whole:
-            self.whole = False
-            values = self.result()
-            self.metric.reset()
-            return values
-        states, self.epoch = self.epoch, {}
-        if not states or self.metric is None:
-            return {}
-        aside = SetAside([self.metric])
-        try:
-            load_metric_states(self.metric, states)
-            return self.result()
-        finally:
-            aside.put_back()
-
-    def state_dict(self, paths: Mapping[int, str]) -> dict[str, Any]:
-        """``paths`` are of the objects that somebody else saves, by ``id``."""
-        at = paths.get(id(self.metric))
-        own = at is None and self.metric is not None and self.is_open
-        states = metric_states(self.metric) if own else self.carried
-        return {"noted": self.noted, "whole": self.whole, "epoch": self.epoch, "at": at, "states": states}
-
-    def load_state_dict(self, state: Mapping[str, Any], by_path: Mapping[str, Any]) -> None:
-        self.noted, self.whole, self.epoch = state["noted"], state["whole"], dict(state["epoch"])
-        self.metric, self.carried = by_path.get(state["at"]), dict(state["states"])
+__all__ = [
+    "MetricObjects",
+    "ObjectSeries",
+    "Tolerates",
+    "Values",
+    "is_metric_object",
+    "load_metric_states",
+    "metric_states",
+]
 
 
 @dataclass(slots=True)
@@ -183,6 +55,7 @@ class MetricObjects:
         self._memory: Memory = Memory() if below is None else below._memory
         self._series: dict[str, ObjectSeries] = {}
         self._aside: SetAside | None = None
+        self._unheard: SetAside | None = None  # while a batch is computed that does not count
         if below is not None:
             known = [metric for seen in self._memory.seen.values() if (metric := seen()) is not None]
             self._aside = SetAside(known if module is None else [*known, module])
@@ -196,7 +69,19 @@ class MetricObjects:
             if series is None:
                 series = self._series[name] = ObjectSeries(name, of_loader=of_loader)
         series.tolerates = tolerates
-        series.note(metric)
+        series.note(metric, muted=self._unheard is not None)
+        if self._unheard is not None and metric not in self._unheard:
+            self._unheard.add(metric)
+
+    def mute(self, module: nn.Module) -> None:
+        """A batch that does not count: objects may be updated and logged, and are then as they were before."""
+        known = [metric for seen in self._memory.seen.values() if (metric := seen()) is not None]
+        self._unheard = SetAside([*known, module])
+
+    def unmute(self) -> None:
+        unheard, self._unheard = self._unheard, None
+        if unheard is not None:
+            unheard.put_back()
 
     def _check_other_names(self, name: str, metric: Any) -> None:
         for other in self._series.values():
@@ -220,7 +105,8 @@ class MetricObjects:
 
     def names(self) -> Iterator[str]:
         for series in self._series.values():
-            there = series.found is not None or (series.metric is not None and was_updated(series.metric))
+            agreed = series.found is not None or series.given is not None or bool(series.all_ranks)
+            there = agreed or (series.metric is not None and was_updated(series.metric))
             if series.is_open and there:
                 yield from self._memory.names.get(series.name) or self._result(series)
 
@@ -231,6 +117,11 @@ class MetricObjects:
         return found
 
     # -- training ------------------------------------------------------------------------------
+
+    @property
+    def series(self) -> dict[str, ObjectSeries]:
+        """By name."""
+        return self._series
 
     def end_interval(self, *, of_epoch: bool = True) -> Values:
         found: Values = {}
@@ -286,7 +177,7 @@ class MetricObjects:
         for series in self._series.values():
             if series.of_loader and series.noted and series.found is None:
                 series.found = self._result(series)
-                series.metric.reset()
+                series.begin_anew()
 
     def close(self) -> Values:
         """The end of an evaluation: what was measured; then every object is as it was before."""

@@ -54,6 +54,13 @@ def was_updated(metric: nn.Module) -> bool:
 # -- in a checkpoint -----------------------------------------------------------------------------
 
 
+def settle_groups(metric: nn.Module) -> None:
+    """Inside a collection metrics share one state, which only one of them holds until it is asked for."""
+    for _, part in metrics_in(metric):
+        if _is_collection(part):
+            part._compute_groups_create_state_ref(copy=False)
+
+
 def metric_states(module: nn.Module) -> dict[str, Any]:
     """The state of every metric inside a module, by its path. Tensors are not copied; lists are."""
     return {path: _state(part) for path, part in metrics_in(module)}
@@ -133,6 +140,10 @@ def merged(metric: nn.Module, earlier: Mapping[str, Any], later: Mapping[str, An
     """Two states of one metric as one."""
     found = dict(later)
     for path, part in metrics_in(metric):
+        if path in earlier and "groups" in later[path] and earlier[path] != later[path]:
+            # Two that found out from other batches which metrics share one state: here none do.
+            alone = [[name] for group in later[path]["groups"] for name in group]
+            found[path] = {"groups": alone, "checked": True}
         if path in earlier and "states" in later[path]:
             one, two = earlier[path], later[path]
             states = {name: _merge(part, name)(one["states"][name], two["states"][name]) for name in two["states"]}
@@ -177,6 +188,11 @@ class SetAside:
 
     def __contains__(self, metric: nn.Module) -> bool:
         return id(metric) in self._kept
+
+    def add(self, metric: nn.Module) -> None:
+        """One that is met only now begins anew, and is put back as a new one."""
+        for identity, (part, kept) in SetAside([metric])._kept.items():
+            self._kept[identity] = part, {name: _copy(name, vars(part)[name]) for name in kept}
 
     def put_back(self) -> None:
         for part, kept in self._kept.values():

@@ -6,42 +6,30 @@ is read from the device before the interval ends, unless somebody reads ``run.me
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from hookline.errors import HooklineWarning, MetricError
+from hookline.errors import MetricError
+from hookline.loop.metric_layer import Layer, opened
 from hookline.loop.metric_names import MetricNames
+from hookline.loop.metric_object_ranks import end_epoch
 from hookline.loop.metric_objects import MetricObjects, Tolerates, Values, is_metric_object
+from hookline.loop.metric_ranks import Reduction
+from hookline.loop.metric_rows import MetricRows
 from hookline.loop.series import FOLD, Group, Series, number_or_tensor, of_samples, to_python, weight_of
-from hookline.records import Kind, MetricRow, Value
+from hookline.records import MetricRow, Value
 from hookline.records.redact import whole_text
 from hookline.run.history import unknown_metric
 from hookline.run.state import MISSING, RunState
 
 if TYPE_CHECKING:
+    from hookline.loop.ranks import Ranks
     from hookline.run import Run
 
 REDUCTIONS = ("mean", "sum", "last", "max", "min")
-
-
-class Layer:
-    """What is pending in training, or in one evaluation."""
-
-    __slots__ = ("dated", "objects", "series")
-
-    def __init__(self, objects: MetricObjects) -> None:
-        self.objects = objects
-        """The torchmetrics objects among them."""
-        self.series: dict[str, Series] = {}
-        self.dated: dict[tuple[str, int], Series] = {}
-        """Values that were logged with a step of their own."""
-
-    def pending(self) -> dict[str, Series]:
-        return {name: series for name, series in self.series.items() if not series.is_empty}
 
 
 class MetricBook:
@@ -49,22 +37,24 @@ class MetricBook:
 
     def __init__(self, state: RunState, write: Callable[[list[MetricRow]], None]) -> None:
         self._state = state
-        self._write = write
         self._layers: list[Layer] = [Layer(MetricObjects())]
         self._names = MetricNames()
+        self._rows = MetricRows(state, self._names, write)
         self._groups: dict[tuple[str, ...], Group] = {}
         self._epoch: dict[str, Series] = {}
-        self._newest: dict[str, Value] = {}
-        self._measured: dict[str, int] = {}  # at which step
         self._kinds: dict[str, str] = {}
-        self._late: set[str] = set()  # names that somebody was warned about
         self._full_names: dict[tuple[str, Any, str], str] = {}
+        self._muted: MetricObjects | None = None
+        self._reduction: Reduction | None = None
 
     # -- writing -------------------------------------------------------------------------------
 
     def log(
         self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None, by: Run | None = None
     ) -> None:
+        if self._muted is not None:
+            self._note_unheard(values, step, by)
+            return
         if values.__class__ is not dict and is_metric_object(values):
             self._note_all(values, step, by)
             return
@@ -83,6 +73,32 @@ class MetricBook:
                 self._add(self.full_name(name), value, weight, reduce, step)
         if step is None and len(self._layers) == 1 and len(values) > 1:
             self._group(values)
+
+    @property
+    def muted(self) -> bool:
+        """A batch is computed only for the sake of the other ranks: what is logged of it counts nothing.
+
+        Metric objects, too, are then as they were before it.
+        """
+        return self._muted is not None
+
+    @muted.setter
+    def muted(self, muted: bool) -> None:
+        if muted and self._muted is None:
+            state, self._muted = self._state, self._layers[-1].objects
+            self._muted.mute(state.model if state.task is MISSING else state.task)
+        elif not muted and self._muted is not None:
+            self._muted.unmute()
+            self._muted = None
+
+    def _note_unheard(self, values: Mapping[str, Any], step: int | None, by: Run | None) -> None:
+        """Of a batch that does not count: which objects there are, for what the other ranks have measured."""
+        if values.__class__ is not dict and is_metric_object(values):
+            self._note_all(values, step, by)
+            return
+        for name, value in values.items():
+            if isinstance(value, nn.Module) and is_metric_object(value):
+                self._note(name, value, step, by)
 
     def _note(self, name: str, metric: Any, step: int | None, by: Run | None) -> None:
         """A torchmetrics object: computed when the interval or the evaluation ends."""
@@ -132,17 +148,17 @@ class MetricBook:
 
     def series(self, name: str, reduce: str = "mean") -> Series:
         """The open series of a metric in the innermost layer."""
-        return _opened(self._layers[-1].series, name, name, reduce)
+        return opened(self._layers[-1].series, name, name, reduce)
 
     def _dated(self, name: str, reduce: str, step: Any) -> Series:
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise MetricError(f"{name}: step={step!r}; give a whole number, 0 or more")
-        last = self._measured.get(self._names.shown(name)[0])
+        last = self._rows.measured.get(self._names.shown(name)[0])
         if last is not None and step <= last:
             raise MetricError(
                 f"{name}: step={step} comes after a row of step {last}; the steps of one metric only grow"
             )
-        return _opened(self._layers[-1].dated, (name, step), name, reduce)
+        return opened(self._layers[-1].dated, (name, step), name, reduce)
 
     def _group(self, values: Mapping[str, Any]) -> None:
         """What is logged together once is probably logged together again."""
@@ -196,12 +212,12 @@ class MetricBook:
             found = layer.objects.value(inner)
             if found is not None:
                 return to_python([found])[0]
-        if name not in self._newest:
+        if name not in self._rows.newest:
             raise unknown_metric(name, list(self.names()))
-        return self._newest[name]
+        return self._rows.newest[name]
 
     def names(self) -> Iterator[str]:
-        seen = dict.fromkeys(self._newest)
+        seen = dict.fromkeys(self._rows.newest)
         for layer in self._layers:
             for name in (*layer.pending(), *layer.objects.names()):
                 seen.update(dict.fromkeys(self._names.shown(name)))
@@ -217,7 +233,7 @@ class MetricBook:
         With ``pending`` also what was logged since the last interval of training has ended.
         """
         step = self._state.clock.step
-        found = {name: value for name, value in self._newest.items() if self._measured.get(name) == step}
+        found = {name: value for name, value in self._rows.newest.items() if self._rows.measured.get(name) == step}
         for layer in self._layers[0 if pending else 1 :]:
             for inner in (*layer.pending(), *layer.objects.names()):
                 found.update({name: self.value(name) for name in self._names.shown(inner)})
@@ -233,8 +249,8 @@ class MetricBook:
             "pending": {name: s.state_dict() for name, s in self._layers[0].series.items()},
             "dated": [(name, step, s.state_dict()) for (name, step), s in self._layers[0].dated.items()],
             "epoch": {name: s.state_dict() for name, s in self._epoch.items()},
-            "newest": dict(self._newest),
-            "measured": dict(self._measured),
+            "newest": dict(self._rows.newest),
+            "measured": dict(self._rows.measured),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], by_path: Mapping[str, Any] | None = None) -> None:
@@ -246,16 +262,38 @@ class MetricBook:
         for name, step, its in state.get("dated", ()):
             self._layers[0].dated[name, step] = Series(its["reduce"])
             self._layers[0].dated[name, step].load_state_dict(its)
-        self._newest, self._measured = dict(state["newest"]), dict(state["measured"])
+        self._rows.newest, self._rows.measured = dict(state["newest"]), dict(state["measured"])
 
     def go_back(self, state: Mapping[str, Any], by_path: Mapping[str, Any], *, same_epoch: bool) -> None:
         """Steps are taken back: what was pending before them is pending again, unless its epoch is over."""
-        for series in self._layers[0].series.values():
-            series.forget()
-        self._layers[0].dated.clear()
+        self._layers[0].forget()
         self._layers[0].objects.go_back(state.get("objects", {}), by_path, same_epoch=same_epoch)
         over: dict[str, Any] = {} if same_epoch else {"objects": {}, "pending": {}, "dated": [], "epoch": {}}
         self.load_state_dict({**state, **over}, by_path)
+
+    # -- over ranks ----------------------------------------------------------------------------
+
+    def join(self, ranks: Ranks | None) -> None:
+        """A run is opened in several processes; or it is over."""
+        self._reduction = None if ranks is None else Reduction(ranks)
+        self.muted = False
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether this rank has logged anything in training since the last row."""
+        return self._layers[0].has_own
+
+    def agree(self, *, left: bool = False, of_epoch: bool = False, depth: int = -1) -> bool:
+        """By all, at the same place: what each rank has logged since the last time becomes what all have.
+
+        At the end of an interval; before ``eval_loader_end`` and ``eval_end``, so that monitors see the value of all
+        ranks; and at the end of an evaluation or prediction. Whether any rank has ``left`` its evaluation.
+        """
+        reduction, layer = self._reduction, self._layers[depth]
+        if reduction is None or reduction.broken:
+            return left
+        place = "train" if layer is self._layers[0] else self._state.stage
+        return layer.agree(reduction, place, left=left, of_epoch=of_epoch)
 
     # -- intervals and evaluations ---------------------------------------------------------------
 
@@ -270,6 +308,10 @@ class MetricBook:
 
         What is logged after the end of an epoch belongs to no epoch's mean.
         """
+        if self._reduction is not None and self._reduction.broken:
+            self._layers[0].forget()  # a row is of all ranks, or there is none
+            return False
+        self.agree(of_epoch=of_epoch, depth=0)
         pending, dated = self._layers[0].pending(), self._layers[0].dated
         objects = self._claimed(self._layers[0].objects.end_interval(of_epoch=of_epoch))
         if not pending and not dated and not objects:
@@ -282,25 +324,28 @@ class MetricBook:
             series.clear()
         rows = dict(zip(pending, values, strict=False))
         rows |= zip(objects, values[len(numbers) :], strict=True)
-        self._record(self._names.rows(rows), "step")
-        self._record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "step")
+        self._rows.record(self._names.rows(rows), "step")
+        self._rows.record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "step")
         dated.clear()
         return True
 
     def _add_to_epoch(self, name: str, series: Series) -> None:
         epoch = self._epoch.setdefault(name, Series(series.reduce))
-        epoch.folded_total = (
-            series.folded_total if epoch.folded_total is None else epoch.folded_total + series.folded_total
-        )
-        epoch.folded_weight = epoch.folded_weight + series.folded_weight
+        total, weight = series.sums()
+        epoch.folded_total = total if epoch.folded_total is None else epoch.folded_total + total
+        epoch.folded_weight = epoch.folded_weight + weight
 
     def end_epoch(self) -> None:
         """Close the epoch: each averaged metric once more, over the whole epoch, as ``<name>_epoch``."""
-        self.end_interval()
-        objects = self._layers[0].objects.end_epoch()
+        if self._reduction is None:
+            self.end_interval()
+            objects = self._layers[0].objects.end_epoch()
+        else:  # the interval has just been ended by all; its rows are those of all ranks, and add up to the epoch's
+            objects = end_epoch(self._layers[0].objects, self._reduction)
         if self._epoch or objects:
             values = to_python([*(series.result() for series in self._epoch.values()), *objects.values()])
-            self._record(self._names.rows(dict(zip((*self._epoch, *objects), values, strict=True)), "_epoch"), "epoch")
+            found = dict(zip((*self._epoch, *objects), values, strict=True))
+            self._rows.record(self._names.rows(found, "_epoch"), "epoch")
             self._epoch = {}
 
     def open_layer(self, module: nn.Module | None = None) -> int:
@@ -312,14 +357,20 @@ class MetricBook:
         self._layers.append(Layer(MetricObjects(self._layers[-1].objects, module)))
         return len(self._layers) - 1
 
-    def drop_layers(self, depth: int) -> None:
-        """After an error: nothing that was logged since counts."""
+    def drop_layers(self, depth: int) -> dict[str, Value]:
+        """After an error, or if it was left: nothing that was logged since counts, and there are no metrics."""
         while len(self._layers) > depth:
             self._layers.pop().objects.drop()
+        return {}
 
     def end_loader(self) -> None:
         """A loader of an evaluation is done: what measures several of them in turn begins anew."""
         self._layers[-1].objects.end_loader()
+
+    @property
+    def depth(self) -> int:
+        """How many layers there are, that of training included."""
+        return len(self._layers)
 
     def detach_layer(self) -> Layer:
         """Take an open layer away, to be attached again when it is known what becomes of it."""
@@ -330,6 +381,7 @@ class MetricBook:
 
     def close_layer(self, *, keep: bool) -> dict[str, Value]:
         """Close an evaluation: its metrics, recorded as rows or, for one that leaves no trace, not."""
+        self.agree()
         layer = self._layers.pop()
         pending, dated, objects = layer.pending(), layer.dated, self._claimed(layer.objects.close())
         numbers = [series.result() for series in (*pending.values(), *dated.values())]
@@ -338,52 +390,6 @@ class MetricBook:
         metrics |= zip(objects, values[len(numbers) :], strict=True)
         metrics = self._names.rows(metrics)
         if keep:
-            self._record(metrics, "eval")
-            self._record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "eval")
+            self._rows.record(metrics, "eval")
+            self._rows.record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "eval")
         return metrics
-
-    def _record(self, metrics: Mapping[str, Value], kind: Kind) -> None:
-        clock = self._state.clock
-        now = clock.seconds
-        self._keep([MetricRow(name, clock.step, clock.epoch, value, kind, now) for name, value in metrics.items()])
-
-    def _record_dated(self, metrics: Mapping[tuple[str, int], Value], kind: Kind) -> None:
-        clock = self._state.clock
-        rows = [
-            MetricRow(shown, step, clock.epoch, value, kind, clock.seconds)
-            for (name, step), value in metrics.items()
-            for shown in self._names.shown(name)
-        ]
-        self._keep(sorted(rows, key=lambda row: row.step))
-
-    def _keep(self, rows: list[MetricRow]) -> None:
-        rows = [row for row in rows if row.kind != "step" or not self._is_late(row)]
-        for row in rows:
-            self._newest[row.name] = row.value
-            self._measured[row.name] = row.step
-        if rows and self._state.entry_point in ("fit", "train"):
-            for row in rows:
-                self._state.history.record(row)
-            self._write(rows)
-
-    def _is_late(self, row: MetricRow) -> bool:
-        """Whether its step has a row already: a second one would contradict the first, in every file."""
-        late = self._measured.get(row.name, -1) >= row.step
-        if late and row.name not in self._late:
-            self._late.add(row.name)
-            warnings.warn(
-                f"{row.name} was logged again for step {row.step}, which has its row already, and is left out there: "
-                f"log it once a step, or under another name (in on_epoch_end, for example)",
-                HooklineWarning,
-                stacklevel=2,
-            )
-        return late
-
-
-def _opened(layer: dict[Any, Series], key: Any, name: str, reduce: str) -> Series:
-    series = layer.get(key)
-    if series is None:
-        series = layer[key] = Series(reduce)
-    elif series.reduce != reduce:
-        raise MetricError(f"{name} is logged with reduce={reduce!r} and with reduce={series.reduce!r}; use one of them")
-    return series

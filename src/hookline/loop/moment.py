@@ -14,8 +14,8 @@ from hookline.loop.capture import (
     load_callback_states,
     metrics_by_path,
     restore_training,
-    set_random_states,
 )
+from hookline.loop.random_states import set_random_states
 from hookline.loop.resume import rewind_rows
 
 if TYPE_CHECKING:

@@ -5,29 +5,41 @@ from __future__ import annotations
 import logging
 import shutil
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hookline.checkpoint import Checkpoint, Snapshot, Store
+from hookline.checkpoint.agreement import agreed, by_zero
+from hookline.checkpoint.inspect import inspect
 from hookline.checkpoint.names import MANIFEST
 from hookline.checkpoint.plan import FOLDER
 from hookline.checkpoint.request import Resume
-from hookline.errors import CheckpointMismatchError, CheckpointNotFoundError, HooklineWarning
+from hookline.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    HooklineWarning,
+)
 from hookline.loop.capture import load_callback_states, restore
 from hookline.loop.environment import environment
 from hookline.loop.media import forget_pictures
+from hookline.loop.placing import rooms
+from hookline.loop.rank_states import of_this_rank
+from hookline.loop.stream import METRICS
 from hookline.records import FileRow, ImageRow, MetricRow
 from hookline.run import MISSING
+from hookline.sinks.jsonl import JsonLines
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
+    from hookline.loop.ranks import Ranks
 
+T = TypeVar("T")
 logger = logging.getLogger("hookline")
-
-
-def has_checkpoint(loop: Loop, resume: Resume) -> bool:
-    """Whether there is something to go on from; a path that was given is one."""
-    return resume.path != "auto" or (loop.state.folder is not None and bool(Store(loop.state.folder / FOLDER).latest()))
 
 
 def load_checkpoint(loop: Loop, resume: Resume) -> bool:
@@ -38,6 +50,8 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
         _begin_anew(loop)
         return False
     checkpoint, snapshot = found
+    if snapshot.state is not None:
+        snapshot = replace(snapshot, state=of_this_rank(loop, snapshot.state, snapshot.about.step))
     restore(loop, snapshot)
     loop.course.step_pending = snapshot.about.pending_eval and not loop.course.edge_pending
     if snapshot.about.pending_eval and snapshot.state and snapshot.state["save"]:
@@ -50,19 +64,19 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
     _rewind(loop, checkpoint, snapshot, own=own)
     if own:
         loop.saving.run_id = checkpoint.about.run
-        newest = store.checkpoints()[-1].about
-        about = checkpoint.about
-        newer = (newest.generation, newest.step) > (about.generation, about.step)
-        loop.saving.generation = newest.generation + 1 if newer else about.generation
+        loop.saving.generation = _told(loop, lambda: _generation(store, checkpoint))
+    elif loop.session.ranks is not None:
+        loop.saving.run_id = loop.session.ranks.group.from_zero(loop.saving.run_id)
     loop.saving.began_at = state.clock.step
     loop.finished = checkpoint.about.finished and loop.extend is None
     if loop.finished:
         loop.ended = snapshot.state["ended"] if snapshot.state else None
     elif checkpoint.about.finished:
         loop.requests.stop = None  # it had stopped; now it is asked for more
-    logger.info("going on from %s: step %d, epoch %d", checkpoint.path, state.clock.step, state.clock.epoch)
-    for path in _passed_over(store, checkpoint, resume):
-        state.checkpoint = path
+    if not state.rank:
+        logger.info("going on from %s: step %d, epoch %d", checkpoint.path, state.clock.step, state.clock.epoch)
+    for path in _told(loop, lambda: list(map(str, _passed_over(store, checkpoint, resume)))):
+        state.checkpoint = Path(path)
         loop.line.emit(loop.line.hooks.checkpoint_rejected)
     state.checkpoint = checkpoint.path
     loop.line.emit(loop.line.hooks.checkpoint_loaded)
@@ -71,32 +85,104 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
 
 
 def _find(loop: Loop, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot] | None]:
+    ranks, room = loop.session.ranks, rooms(loop)
+    share = (0, 1) if ranks is None else (ranks.group.rank, ranks.group.size)
+
+    def load(store: Store, checkpoint: Checkpoint | Path) -> Snapshot:
+        found: list[Snapshot] = []
+        if ranks is None:
+            return store.load(checkpoint, room)
+        # Each reads for itself what it needs, and what one cannot read none takes.
+        agreed(ranks.group, lambda: found.append(store.load(checkpoint, room, share)))
+        return found[0]
+
     if resume.path == "auto":
         store = Store(loop.state.folder / FOLDER) if loop.state.folder else Store(FOLDER)
-        return store, _newest(store, resume)
+        return store, _newest(loop, store, resume, partial(load, store))
     path = Path(resume.path).absolute()
     if (path / MANIFEST).exists() or not path.is_dir():
         store = Store(path.parent)
-        snapshot = store.load(path)
+        snapshot = load(store, path)
         checkpoint = next(c for c in store.checkpoints() if c.path == path)
         if not snapshot.about.exact:
-            _warn(f"{path} was saved after an error inside a step: what follows is not what would have followed")
+            _warn(loop, f"{path} was saved after an error inside a step: what follows is not what would have followed")
         return store, (checkpoint, snapshot)
     store = Store(path / FOLDER if (path / FOLDER).is_dir() else path)
-    found = _newest(store, resume)
+    found = _newest(loop, store, resume, partial(load, store))
     if found is None:
         raise CheckpointNotFoundError(f"resume={str(resume.path)!r}: there is no checkpoint in {store.folder}")
     return store, found
 
 
-def _newest(store: Store, resume: Resume) -> tuple[Checkpoint, Snapshot] | None:
-    found = store.load_newest(strict=resume.strict)
+def _newest(
+    loop: Loop, store: Store, resume: Resume, load: Callable[[Checkpoint], Snapshot]
+) -> tuple[Checkpoint, Snapshot] | None:
+    ranks = loop.session.ranks
+    if ranks is None:
+        found = store.load_newest(strict=resume.strict, load=load)
+    elif loop.state.rank:
+        found = _following(ranks, load)
+    else:
+        found = _leading(ranks, store, resume, load)
     if found is None and any(checkpoint.weights_only for checkpoint in store.checkpoints()):
         raise CheckpointMismatchError(
             f"{store.folder} holds weights only, so a run cannot go on from there; start a new run with "
             f"callbacks=[hl.LoadWeights(path)]"
         )
     return found
+
+
+def _leading(
+    ranks: Ranks, store: Store, resume: Resume, load: Callable[[Checkpoint], Snapshot]
+) -> tuple[Checkpoint, Snapshot] | None:
+    """Rank zero: it looks for the newest, and tells the others which one it tries."""
+    found, errors = None, []
+
+    def try_one(checkpoint: Checkpoint) -> Snapshot:
+        ranks.group.from_zero(str(checkpoint.path))
+        return load(checkpoint)
+
+    try:
+        found = store.load_newest(strict=resume.strict, load=try_one)
+    except CheckpointError as error:
+        errors.append(error)
+    ranks.group.from_zero(None)  # there are no more
+    by_zero(ranks.group, partial(_raise_one_of, errors))
+    return found
+
+
+def _raise_one_of(errors: list[CheckpointError]) -> None:
+    for error in errors:
+        raise error
+
+
+def _following(ranks: Ranks, load: Callable[[Checkpoint], Snapshot]) -> tuple[Checkpoint, Snapshot] | None:
+    """The others: try what rank zero tries, until it has found one that all can read."""
+    found = None
+    while (path := ranks.group.from_zero(cast(str | None, None))) is not None:
+        checkpoint = Checkpoint(Path(path), MISSING)  # type: ignore[arg-type]  # it is looked at when it is loaded
+        try:
+            snapshot = load(checkpoint)
+            found = inspect(checkpoint.path), snapshot
+        except (CheckpointCorruptError, CheckpointNotFoundError):
+            found = None  # rank zero passes it over, too
+    by_zero(ranks.group, partial(_raise_one_of, []))
+    return found
+
+
+def _told(loop: Loop, act: Callable[[], T]) -> T:
+    """What rank zero finds; in one process, what is found."""
+    ranks = loop.session.ranks
+    if ranks is None:
+        return act()
+    found: T = by_zero(ranks.group, act)
+    return found
+
+
+def _generation(store: Store, checkpoint: Checkpoint) -> int:
+    newest, about = store.checkpoints()[-1].about, checkpoint.about
+    newer = (newest.generation, newest.step) > (about.generation, about.step)
+    return newest.generation + 1 if newer else about.generation
 
 
 def _passed_over(store: Store, checkpoint: Checkpoint, resume: Resume) -> list[Path]:
@@ -118,8 +204,11 @@ def _begin_anew(loop: Loop) -> None:
 
 def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool) -> None:
     """``metrics.jsonl`` as it was when the checkpoint was saved, and the history in memory with it."""
-    rows = loop.session.stream.rows
+    rows, ranks = loop.session.stream.rows, loop.session.ranks
     size = snapshot.state["history"]["bytes"] if snapshot.state else 0
+    if rows is None and ranks is not None and loop.state.rank:
+        ranks.group.barrier()  # until rank zero, who alone writes it, has done the same
+        _read_history(loop, checkpoint, size, own=own)
     if rows is None:
         return
     theirs = checkpoint.path.parent.parent / rows.path.name
@@ -127,13 +216,28 @@ def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool
         rows.path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(theirs, rows.path)
     if rows.size < size:
-        _warn(f"{rows.path} is shorter ({rows.size} bytes) than when the checkpoint was saved ({size}): rows are lost")
+        _warn(
+            loop,
+            f"{rows.path} is shorter ({rows.size} bytes) than when the checkpoint was saved ({size}): rows are lost",
+        )
     _take_back(loop, size, own=own)
     if not own:
         for row in rows.read(size):
             if isinstance(row, ImageRow | FileRow) and (theirs.parent / row.file).is_file():
                 (rows.path.parent / row.file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(theirs.parent / row.file, rows.path.parent / row.file)
+    if ranks is not None:
+        ranks.group.barrier()
+
+
+def _read_history(loop: Loop, checkpoint: Checkpoint, size: int, *, own: bool) -> None:
+    """A rank that writes no rows: its history is that of rank zero."""
+    folder = loop.state.folder if own else checkpoint.path.parent.parent
+    if folder is not None:
+        loop.state.history.clear()
+        for row in JsonLines(folder / METRICS).read(size, quietly=True):
+            if isinstance(row, MetricRow):
+                loop.state.history.record(row)
 
 
 def rewind_rows(loop: Loop, size: int) -> None:
@@ -167,11 +271,11 @@ def _take_back(loop: Loop, size: int, *, own: bool) -> None:
 def _say_callbacks(loop: Loop, snapshot: Snapshot) -> None:
     saved = set(snapshot.state["callbacks"]) if snapshot.state else set()
     here = {member.key for member in loop.line.members if not member.is_task}
-    if new := sorted(here - saved):
+    if (new := sorted(here - saved)) and not loop.state.rank:
         logger.info("callbacks that the checkpoint does not know, and that begin anew: %s", ", ".join(new))
     with_state = [key for key in saved - here if _has_state(snapshot.state["callbacks"][key])]  # type: ignore[index]
     if missing := sorted(with_state):
-        _warn(f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}")
+        _warn(loop, f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}")
 
 
 def _has_state(saved: Any) -> bool:
@@ -180,10 +284,13 @@ def _has_state(saved: Any) -> bool:
 
 def _say_environment(loop: Loop, checkpoint: Checkpoint) -> None:
     here, saved = environment(loop), checkpoint.about.environment
-    differs = [f"{key} {saved[key]} → {here[key]}" for key in here if key in saved and saved[key] != here[key]]
+    # In another number of processes not all is bitwise the same, which was said (`of_this_rank`).
+    compared = [key for key in here if key in saved and key != "world_size"]
+    differs = [f"{key} {saved[key]} → {here[key]}" for key in compared if saved[key] != here[key]]
     if differs:
-        _warn(f"the run goes on, but not bitwise as it would have: {', '.join(differs)}")
+        _warn(loop, f"the run goes on, but not bitwise as it would have: {', '.join(differs)}")
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, HooklineWarning, stacklevel=2)
+def _warn(loop: Loop, text: str) -> None:
+    if not loop.state.rank:  # the others would say the same
+        warnings.warn(text, HooklineWarning, stacklevel=2)

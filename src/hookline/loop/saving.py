@@ -9,13 +9,17 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookline.checkpoint import About, Checkpoint, FolderLock, Snapshot, Store
+from hookline.checkpoint import Checkpoint, FolderLock, Store
+from hookline.checkpoint.agreement import by_zero
 from hookline.checkpoint.encode import check
 from hookline.checkpoint.plan import FOLDER, SavePlan
+from hookline.checkpoint.request import Resume, has_checkpoint
 from hookline.checkpoint.retention import best
 from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary
-from hookline.loop.capture import callback_states, capture_state, capture_weights, load_callback_states
-from hookline.loop.environment import environment
+from hookline.loop.capture import callback_states, capture_state, load_callback_states
+from hookline.loop.rank_target import RankTarget
+from hookline.loop.ranks import Ranks
+from hookline.loop.snapshots import take_snapshot
 from hookline.loop.target import Target
 from hookline.loop.verification import AtSteps, Verification
 from hookline.progress import Schedule
@@ -44,19 +48,33 @@ class Saving:
         self.generation = 0
         self.began_at = 0
         """The step at which this fit began."""
+        self._goes_on: bool | None = None
 
     # -- opening and closing -------------------------------------------------------------------
 
     def open(self) -> None:
         """The folder of the run is ours alone from here on, and what a killed run left in it is swept away."""
-        folder = self._loop.state.folder
+        folder, ranks = self._loop.state.folder, self._ranks
         self._targets, self._own = [], None
         self._loop.course.agenda.saves.clear()
         self._loop.requests.can_save = folder is not None
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)  # someone may have removed it since the last fit
-            self._lock = FolderLock(folder).acquire()
-            Store(folder / FOLDER).sweep()
+        if folder is None:
+            return
+        if ranks is None:
+            self._take(folder)
+        else:  # one of them holds the folder for all, and all know what is in it
+            by_zero(ranks.group, lambda: self._take(folder))
+            resume = self._loop.settings.resume
+            self._goes_on = by_zero(ranks.group, lambda: resume is not None and has_checkpoint(folder, resume))
+
+    def _take(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)  # someone may have removed it since the last fit
+        self._lock = FolderLock(folder).acquire()
+        Store(folder / FOLDER).sweep()
+
+    def will_go_on(self, resume: Resume) -> bool:
+        """Whether there is a checkpoint to go on from; in several processes as rank zero has found it."""
+        return has_checkpoint(self._loop.state.folder, resume) if self._goes_on is None else self._goes_on
 
     def verify(self, verification: Verification) -> None:
         """Save what ``hookline verify-resume`` compares, and nothing else."""
@@ -64,7 +82,18 @@ class Saving:
         if folder is not None:
             self._verification = verification
             self._loop.course.agenda.saves.append(schedule)
-            self._targets.append(Target(SavePlan(at_end=False), folder, schedule, self._wake))
+            self._targets.append(self._target(SavePlan(at_end=False), folder, schedule))
+
+    @property
+    def _ranks(self) -> Ranks | None:
+        """The other processes, from the moment that a run is opened until all is closed."""
+        return self._loop.session.ranks
+
+    def _target(self, plan: SavePlan, folder: Path, schedule: Schedule | AtSteps | None) -> Target:
+        ranks = self._ranks
+        return (
+            Target(plan, folder, schedule, self._wake) if ranks is None else RankTarget(plan, folder, schedule, ranks)
+        )
 
     def add(self, plan: SavePlan) -> Target:
         """A callback's plan, for this fit; called in ``on_setup``."""
@@ -72,21 +101,22 @@ class Saving:
         if folder is None:
             raise SetupError("this run writes nothing (folder=False), so it cannot save; give it a folder")
         if self._verification is not None:
-            return Target(plan, folder, None, self._wake)  # one that is never asked
+            return self._target(plan, folder, None)  # one that is never asked
         if any(target.plan.folder == plan.folder for target in self._targets):
             raise SetupError(
                 f"two callbacks save in {plan.folder!r}, and each would delete what the other keeps; "
                 f"give one of them another dirpath"
             )
-        self._check_found(plan, folder)
+        if not self._loop.state.rank:
+            self._check_found(plan, folder)
         agenda, schedule = self._loop.course.agenda, None
         if plan.every is not None:
             schedule = Schedule(plan.every.of(self._loop.state.max_duration))
             schedule.fired(self._loop.clock)
             agenda.saves.append(schedule)
             agenda.wake = 0  # one that joins in the middle of a run may be due before anything else is
-        target = Target(plan, folder, schedule, self._wake)
-        target.store.sweep()
+        target = self._target(plan, folder, schedule)
+        target.sweep()
         self._targets.append(target)
         return target
 
@@ -107,7 +137,7 @@ class Saving:
         if not self._targets:
             return
         try:
-            check(capture_state(self._loop))
+            check(capture_state(self._loop), spread=self._ranks is not None)
         except StateError as error:
             if any(not target.plan.weights_only for target in self._targets):
                 raise
@@ -117,14 +147,13 @@ class Saving:
         """Wait for what is being written; the errors of it."""
         errors: list[BaseException] = []
         for target in self._targets:
-            if target.writer is not None:
+            try:
+                target.close()
+            except Exception as error:
                 try:
-                    target.writer.close()
-                except Exception as error:
-                    try:
-                        self._failed(target, error)
-                    except Exception as raised:
-                        errors.append(raised)
+                    self._failed(target, error)
+                except Exception as raised:
+                    errors.append(raised)
         return errors
 
     def close(self) -> None:
@@ -143,14 +172,19 @@ class Saving:
     def ask(self, target: Target) -> None:
         """Save for this plan at the end of this step."""
         if target in self._targets:
-            target.asked = self._loop.requests.attention = True
+            target.asked, requests = True, self._loop.requests
+            if self._ranks is None:
+                requests.attention = True
+            else:
+                requests.wished_plan = True  # until all ranks know
 
     def settle(self) -> None:
         """At the edge of a step: what was written behind our back, then what is due or asked for."""
-        requests, clock = self._loop.requests, self._loop.clock
+        requests, clock, ranks = self._loop.requests, self._loop.clock, self._ranks
         for target in self._targets:
-            if target.writer is not None:
-                self._guarded(target, target.writer.poll)
+            self._guarded(target, target.poll)
+        if ranks is not None and requests.plan:
+            self._agree_on_plans(ranks)
         everywhere, requests.save = requests.save, False  # `run.request_save()` names no plan
         over = self._loop.course.over
         due = [target for target in self._targets if everywhere or target.is_due(clock)]
@@ -161,10 +195,19 @@ class Saving:
             target.deferred = over and target.plan.at_end
             if not target.deferred:
                 self._save(target)
+        if ranks is not None and due:
+            ranks.vote()  # what was asked for in the hooks of a save
         if self._verification is not None and clock.step >= self._verification.stop_at:
             leave = Preempted(0)
             leave.code = 0
             raise leave
+
+    def _agree_on_plans(self, ranks: Ranks) -> None:
+        """By all: a plan that is asked for on one rank is asked for on all of them."""
+        self._loop.requests.plan = False
+        for said in ranks.group.exchange([target.asked for target in self._targets]):
+            for target, asked in zip(self._targets, said, strict=True):
+                target.asked |= asked
 
     def interrupted(self, *, pending_eval: bool = False) -> None:
         """Ctrl-C: another process can go on where this one stops."""
@@ -191,7 +234,11 @@ class Saving:
 
     def finished(self) -> None:
         """The run has come to its end."""
-        loop = self._loop
+        loop, ranks = self._loop, self._ranks
+        if ranks is not None:
+            ranks.vote()  # a signal or a request that came in the last hooks
+            if loop.requests.plan:
+                self._agree_on_plans(ranks)
         if loop.clock.step == self.began_at and not loop.course.over:
             return
         finished = loop.course.over and not (loop.requests.stop is not None and loop.requests.stop.goes_on)
@@ -204,8 +251,8 @@ class Saving:
 
     def failed(self, error: BaseException, *, exact: bool) -> None:
         """The run ends with an error: save for those who asked for it; what goes wrong here is noted on the error."""
-        if self._loop.clock.step == self.began_at:
-            return  # there is nothing new
+        if self._loop.clock.step == self.began_at or self._ranks is not None:
+            return  # there is nothing new; or other ranks, which would have to take part
         for target in self._targets:
             if target.plan.on_exception or target.deferred:
                 try:
@@ -269,56 +316,37 @@ class Saving:
         folder = self._loop.state.folder
         if folder is None:
             raise SetupError("this run writes nothing (folder=False), so it cannot save; give it a folder")
-        self._own = self._own or Target(OWN_PLAN, folder, None, self._wake)
+        self._own = self._own or self._target(OWN_PLAN, folder, None)
         return self._own
 
     def _save_once(self, target: Target, *, pending_eval: bool = False) -> Path | None:
         """Not again what was saved at this very step."""
-        if target.writer is not None:
-            self._guarded(target, target.writer.wait)
+        self._guarded(target, target.wait)
         clock = self._loop.clock
         if target.saved != (clock.step, clock.batch) or pending_eval:
             self._save(target, pending_eval=pending_eval, at_once=True)
-        latest = target.store.latest()
-        return None if latest is None else latest.path
+        return target.newest()
 
     def _save(self, target: Target, *, at_once: bool = False, **about: Any) -> None:
         loop, line, scopes = self._loop, self._loop.line, self._loop.scopes
         if not loop.requests.may_save:
             logger.warning("not saved: a second signal came, and what it interrupted may be half done")
             return
-        mark, writer = len(scopes), target.writer
-        if writer is not None:
-            self._guarded(target, writer.wait)  # an error of the one before is not one of this
+        mark = len(scopes)
+        self._guarded(target, target.wait)  # an error of the one before is not one of this
         try:
             scopes.enter(line.hooks.around_save)
             line.emit(line.hooks.checkpoint_save)
-            snapshot = self._snapshot(target.plan, **about)
+            snapshot = take_snapshot(loop, weights_only=target.plan.weights_only, **about)
             target.saved = (loop.clock.step, loop.clock.batch)
-            if writer is None or at_once or about:  # the last of a run: nothing goes on behind it
+            if not target.background or at_once or about:  # the last of a run: nothing goes on behind it
                 self._guarded(target, lambda: self._saved(target.write(snapshot)))
             else:
-                self._guarded(target, lambda: writer.submit(snapshot, self._saved))
+                self._guarded(target, lambda: target.submit(snapshot, self._saved))
         except BaseException as error:
             scopes.leave(mark, because=error)
             raise
         scopes.leave(mark)
-
-    def _snapshot(self, plan: SavePlan, **about: Any) -> Snapshot:
-        loop, clock = self._loop, self._loop.clock
-        facts = About(
-            step=clock.step,
-            epoch=clock.epoch,
-            batch=clock.batch,
-            sample=clock.sample,
-            seconds=clock.seconds,
-            run=self.run_id,
-            generation=self.generation,
-            metrics=loop.session.book.measured_now(),
-            environment=environment(loop),
-            **about,
-        )
-        return Snapshot(facts, capture_weights(loop), None if plan.weights_only else capture_state(loop))
 
     def _saved(self, checkpoint: Checkpoint) -> None:
         line, state = self._loop.line, self._loop.state

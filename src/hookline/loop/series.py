@@ -22,7 +22,10 @@ FOLD = 512
 class Series:
     """The pending values of one metric."""
 
-    __slots__ = ("folded_total", "folded_weight", "group", "is_direct", "reduce", "shape", "values", "weights")
+    __slots__ = (
+        "agreed_total", "agreed_weight", "folded_total", "folded_weight", "group", "is_direct", "reduce", "shape",
+        "values", "weights",
+    )  # fmt: skip
 
     def __init__(self, reduce: str) -> None:
         self.reduce = reduce
@@ -35,6 +38,9 @@ class Series:
         self.weights: list[Any] = []
         self.folded_total: Any = None
         self.folded_weight: Any = 0.0
+        self.agreed_total: Any = None
+        """What all ranks have logged, up to the last reduction over them; the rest is this rank's own."""
+        self.agreed_weight: Any = 0.0
 
     def add(self, value: Any, weight: Any) -> None:
         """One value more; those that wait in a group came before it."""
@@ -47,6 +53,11 @@ class Series:
 
     @property
     def is_empty(self) -> bool:
+        return self.agreed_total is None and self.has_no_own
+
+    @property
+    def has_no_own(self) -> bool:
+        """Nothing was logged on this rank since the last reduction over ranks."""
         return not self.values and self.folded_total is None and (self.group is None or self.group.is_empty)
 
     def fold(self) -> None:
@@ -100,7 +111,10 @@ class Series:
                 self.folded_total = _extreme(self.reduce, stacked)
 
     def state_dict(self) -> dict[str, Any]:
-        """As it is, not folded: whether a checkpoint was saved must not change how sums are rounded."""
+        """As it is, not folded: whether a checkpoint was saved must not change how sums are rounded.
+
+        This rank's own: in training, what all ranks have agreed on becomes a row at once.
+        """
         if self.group is not None:
             self.group.spread()
         values = [float(v) if isinstance(v, Tensor) and v.is_cpu and not v.ndim else v for v in self.values]
@@ -117,26 +131,55 @@ class Series:
         self.reduce, self.shape = state["reduce"], state["shape"]
         self.values[:], self.weights[:] = state["values"], state["weights"]
         self.folded_total, self.folded_weight = state["total"], state["weight"]
+        self.agreed_total, self.agreed_weight = None, 0.0
+
+    def agree(self, total: Any, weight: Any) -> None:
+        """What all ranks have logged since the last reduction, in place of what this one has."""
+        self._forget_own()
+        self.folded_total, self.folded_weight = total, weight
+        self.agreed_total, self.agreed_weight = self.sums()
+        self.folded_total, self.folded_weight = None, 0.0
+
+    def sums(self) -> tuple[Any, Any]:
+        """The total and its weight: of all ranks, and what this one has logged since."""
+        self.fold()
+        if self.agreed_total is None:
+            return self.folded_total, self.folded_weight
+        if self.folded_total is None:
+            return self.agreed_total, self.agreed_weight
+        match self.reduce:
+            case "mean" | "sum":
+                return self.agreed_total + self.folded_total, self.agreed_weight + self.folded_weight
+            case "last":
+                return self.folded_total, self.folded_weight
+            case _:
+                both = [torch.as_tensor(total).to(torch.float64) for total in (self.agreed_total, self.folded_total)]
+                return _extreme(self.reduce, torch.stack(both)), self.folded_weight
 
     def result(self) -> Any:
         """The reduced value: a number, or a tensor that is still on its device."""
-        self.fold()
+        total, weight = self.sums()
         if self.reduce != "mean":
-            return self.folded_total
-        if isinstance(self.folded_weight, float) and not self.folded_weight:
-            return self.folded_total * math.nan
-        return self.folded_total / self.folded_weight
+            return total
+        if isinstance(weight, float) and not weight:
+            return total * math.nan
+        return total / weight
 
     def clear(self) -> None:
         self.folded_total, self.folded_weight = None, 0.0
+        self.agreed_total, self.agreed_weight = None, 0.0
 
     def forget(self) -> None:
         """Nothing that is pending counts."""
+        self._forget_own()
+        self.clear()
+
+    def _forget_own(self) -> None:
         if self.group is not None:
-            self.group.clear()
+            self.group.spread()  # the others of the group keep theirs
         self.values.clear()
         self.weights.clear()
-        self.clear()
+        self.folded_total, self.folded_weight = None, 0.0
 
 
 class Group:
@@ -204,7 +247,8 @@ def _stacked(values: tuple[Any, ...]) -> Tensor | None:
     try:
         dtype = values[0].dtype
         for value in values:
-            if value.dtype is not dtype:  # a large whole number would lose digits among floats
+            # A large whole number would lose digits among floats; one that is spread over ranks is made whole apart.
+            if value.dtype is not dtype or hasattr(value, "full_tensor"):
                 return None
         stack = torch.stack(values)
     except (AttributeError, TypeError, RuntimeError):  # no tensors, or of several shapes or devices
@@ -223,6 +267,9 @@ def number_or_copy(value: Tensor) -> float | Tensor:
     if value.is_cpu and value.__class__ is Tensor and not value.ndim and not value.is_complex():
         number: Any = value.tolist()
         return float(number)
+    if value.__class__ is not Tensor and hasattr(value, "full_tensor"):  # a DTensor: by all ranks, made whole
+        spread: Any = value.detach()
+        return number_or_copy(spread.full_tensor())
     return value.detach().clone()
 
 

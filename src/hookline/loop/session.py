@@ -6,21 +6,28 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from hookline.distributed import this_process
+from hookline.distributed.guard import guarded
+from hookline.distributed.rebinding import rebind
 from hookline.errors import LeaveWait, Preempted, SetupError, add_secondary
 from hookline.events import Line, Member, Messages, Scopes
 from hookline.loop.data import END, LEFT
+from hookline.loop.feed.seeding import mix
 from hookline.loop.folder import make_folder, place
+from hookline.loop.joining import join, roots_of
 from hookline.loop.media import LoopMedia
 from hookline.loop.metrics import MetricBook
 from hookline.loop.optimizers import make_optimizers
 from hookline.loop.precision import Precision
 from hookline.loop.quiet import same_modes, seed_everything
+from hookline.loop.rank_logs import rank_logs
+from hookline.loop.ranks import Ranks
 from hookline.loop.schedulers import make_schedulers
 from hookline.loop.settings import Settings
 from hookline.loop.stream import Stream
@@ -49,17 +56,18 @@ class Session:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise SetupError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
-        self.settings = settings
-        self.task = task
+        self.settings, self.task = settings, task
         self.module: nn.Module = model if task is None else task
         self._given_optimizer, self._given_scheduler = optimizer, scheduler
         self._restore = ExitStack()
         self._ready = False
         here, started = this_process(), datetime.now().astimezone()
         project, name, folder = place(settings, started)
-        self.line: Line[Run] = Line(
-            self._view, where=self.where, stop=self._stop_training, rank=here.rank, local_rank=here.local_rank
-        )
+        self._place = here
+        self.ranks: Ranks | None = None
+        """The other processes, while a run is open; nothing where there is only one."""
+        self._replaced: Mapping[torch.Tensor, torch.Tensor] = {}  # parameters of a model that was sharded
+        self.line = self._make_line()
         self.stream, self._failures_noted = Stream(settings.sinks), 0
         self.seed, self.is_trying = 0, False
         self.failed_fetch: BaseException | None = None
@@ -96,6 +104,17 @@ class Session:
         self.line.add(callbacks, task=task)
         if task is not None:
             self.run = self.line.members[0].view
+
+    def _make_line(self) -> Line[Run]:
+        here = self._place
+        return Line(
+            self._view,
+            where=self.where,
+            stop=self._stop_training,
+            rank=here.rank,
+            local_rank=here.local_rank,
+            guard=guarded if here.world_size > 1 else None,
+        )
 
     def where(self) -> str:
         """The moment in words, for messages."""
@@ -208,10 +227,12 @@ class Session:
         state.exception = MISSING
         self._restore.enter_context(same_modes(self.module))
         self._restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        self._join()
         if self.settings.seed is not None and not self._ready:
             seed_everything(self.settings.seed)
         if not self._ready:
             self.seed = torch.initial_seed() if self.settings.seed is None else self.settings.seed
+            self.seed = self.seed if self.ranks is None else self.ranks.group.from_zero(self.seed)
             state.config.setdefault("seed", self.seed)
         self.failed_fetch = None
         if entry_point in ("fit", "train"):
@@ -221,6 +242,8 @@ class Session:
         self.book.forget_names()
         self.line.emit(self.line.hooks.setup)
         self.module.to(state.device)
+        if self.ranks is not None:
+            self._replaced = self.ranks.spread(self.module, roots_of(self.module, state.model)) or self._replaced
         for member in self.line.members:
             self.move_held_modules(member)
         if entry_point in ("fit", "train") and not state.optimizers:
@@ -229,14 +252,35 @@ class Session:
             self._compile()
         if entry_point in ("fit", "train"):
             load()
+        if self.ranks is not None:
+            self.ranks.attach(state.optimizers if entry_point in ("fit", "train") else {})
+            self._seed_this_rank()
         self._ready = True
         state.clock.start()
         self.line.emit(self.line.hooks.model_ready)
 
+    def _join(self) -> None:
+        """Where there are several processes: all of them come together here, each time that a run is opened."""
+        if self._place.world_size > 1:
+            self.ranks = join(self._place, self)
+            self.book.join(self.ranks)
+            self.scopes.failing = self.ranks.failed
+            self._restore.enter_context(rank_logs(self.ranks.group))
+
+    def _seed_this_rank(self) -> None:
+        """Dropout is not to be the same on all ranks; rank zero's is that of one process."""
+        if self.settings.seed is not None and self.state.rank and not self._ready:
+            seed_everything(mix(self.seed, self.state.rank))
+
     def _make_folder(self) -> None:
+        """Rank zero makes it; the others only know where it is."""
         state = self.state
-        state.name, state.folder = make_folder(self.settings, state.name, state.folder)
-        self.stream.open(state.folder)
+        if state.rank == 0:
+            state.name, state.folder = make_folder(self.settings, state.name, state.folder)
+        if self.ranks is not None:
+            found = self.ranks.group.from_zero([state.name, str(state.folder or "")])
+            state.name, state.folder = found[0], Path(found[1]) if found[1] else None
+        self.stream.open(state.folder if state.rank == 0 else None)
 
     def move_held_modules(self, member: Member[Run]) -> None:
         """Modules and metrics that a callback holds go where the model is."""
@@ -256,6 +300,7 @@ class Session:
             raise SetupError(
                 "scheduler= was given as a function and there are several optimizers; make it in configure_optimizers"
             )
+        rebind(given, self._replaced)
         optimizers = make_optimizers(given, self.module)
         state.schedulers.extend(make_schedulers(scheduler, optimizers))
         state.optimizers.update(optimizers)
@@ -298,6 +343,10 @@ class Session:
         except BaseException as raised:  # a second Ctrl-C while it waits for a sink
             error = first_of(error, [raised])
         state.clock.pause()
+        if self.ranks is not None:
+            self.book.join(None)
+            self.ranks.close()
+            self.ranks = self.scopes.failing = None
         self._restore.close()
         return error
 

@@ -11,6 +11,8 @@ from typing import Any, Literal, Self, TypedDict, get_args
 import torch
 
 from hookline.checkpoint.request import Resume
+from hookline.distributed import this_process
+from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import SetupError
 from hookline.progress import Duration
 from hookline.sinks.log_object import as_sink
@@ -50,6 +52,8 @@ class Options(TypedDict, total=False):
     """``None`` takes a GPU when there is one."""
     compile: bool | Mapping[str, Any]
     """``True``, or the keywords for ``torch.compile``; in place, so no key is renamed."""
+    strategy: StrategyName | Strategy
+    """In several processes: ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)``, ``hl.FSDP(…)``; ``"auto"`` is ``"ddp"`` for most."""
     seed: int | None
     folder: str | Path | Literal[False] | None
     """The run's own folder; ``None`` makes a new one under ``runs/``, ``False`` writes nothing."""
@@ -74,6 +78,7 @@ class Settings:
     precision: PrecisionName = "fp32"
     device: torch.device = field(default_factory=lambda: default_device(None))
     compile: bool | Mapping[str, Any] = False
+    strategy: Any = "auto"
     seed: int | None = None
     folder: Path | Literal[False] | None = None
     resume: Resume | None = None
@@ -106,6 +111,7 @@ class Settings:
                 given[key] = given[key].of(max_duration)
         _check_accumulate(given.get("accumulate", 1))
         _check_precision(given.get("precision", "fp32"))
+        _check_strategy(given.get("strategy", "auto"))
         _check_name(given.get("name"))
         _check_kinds(given)
         given["device"] = default_device(given.get("device"))
@@ -142,7 +148,11 @@ def as_sinks(sinks: Any) -> tuple[Sink, ...]:
 def default_device(device: str | torch.device | None) -> torch.device:
     """The device that was asked for, or the accelerator if there is one, or the CPU."""
     if device is None:
-        return torch.accelerator.current_accelerator() or torch.device("cpu")
+        found = torch.accelerator.current_accelerator()
+        if found is None:
+            return torch.device("cpu")
+        place = this_process()  # each process of a machine has a device of its own
+        return torch.device(found.type, place.local_rank) if place.world_size > 1 else found
     try:
         found = torch.device(device)
         torch.empty(0, device=found)  # says whether it is there
@@ -159,6 +169,16 @@ def _check_accumulate(accumulate: object) -> None:
 def _check_precision(precision: object) -> None:
     if precision not in get_args(PrecisionName):
         raise SetupError(f"precision={precision!r}: use one of {', '.join(get_args(PrecisionName))}")
+
+
+def _check_strategy(strategy: object) -> None:
+    if strategy in get_args(StrategyName):
+        return
+    if isinstance(strategy, type | str) or not isinstance(strategy, Strategy):
+        raise SetupError(
+            f"strategy={strategy!r:.80}: use one of {', '.join(get_args(StrategyName))}, hl.DDP(…), hl.FSDP(…), or an "
+            f"object with their methods"
+        )
 
 
 def _check_kinds(given: dict[str, Any]) -> None:

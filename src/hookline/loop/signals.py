@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
@@ -17,13 +18,17 @@ logger = logging.getLogger("hookline")
 
 PREEMPTING = (signal.SIGTERM,)
 """What asks a run to leave, besides Ctrl-C; ``StopOnSignal`` adds to it."""
+SAME = 3.0
+"""Seconds: in several processes a signal that comes again so soon is the same one. A terminal or a scheduler signals
+torchrun and its workers, and torchrun hands on to the workers what it gets."""
 
 
 class Signals:
     """Listens while a run is open, in the main thread; earlier handlers are called too, and put back after it.
 
     The first signal sets a flag, and leaves a wait for data at once. The second raises at once: ``Preempted``
-    after SIGTERM, ``KeyboardInterrupt`` after Ctrl-C. The third ends the process.
+    after SIGTERM, ``KeyboardInterrupt`` after Ctrl-C. The third ends the process. In several processes the flag is
+    this rank's vote, and no rank leaves a wait alone.
     """
 
     def __init__(self, requests: Requests, interrupt: Callable[[], None]) -> None:
@@ -31,12 +36,14 @@ class Signals:
         self._interrupt = interrupt
         self._earlier: dict[int, Any] = {}
         self._seen: dict[int, int] = {}
+        self._first: dict[int, float] = {}
         self._said = False
         self.in_fit = False
         """Whether Ctrl-C is a vote to stop; elsewhere it raises at once."""
 
     def listen(self, *, in_fit: bool) -> None:
         self._seen.clear()
+        self._first.clear()
         self._requests.preempt = None
         self.in_fit = in_fit
         if threading.current_thread() is not threading.main_thread():
@@ -64,21 +71,31 @@ class Signals:
     def _install(self, number: int, handler: Any) -> None:
         self._earlier[number] = signal.signal(number, handler)
 
+    def _count(self, number: int) -> int:
+        """How often a signal has come; in several processes, what has come twice at once has come once."""
+        now, count = time.monotonic(), self._seen.get(number, 0)
+        again = self._requests.voted and count == 1 and now - self._first[number] < SAME
+        self._first.setdefault(number, now)
+        self._seen[number] = count if again else count + 1
+        return 0 if again else count + 1
+
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        count = self._seen[number] = self._seen.get(number, 0) + 1
+        count = self._count(number)
+        if not count:
+            return
         requests = self._requests
         self._interrupt()
         if count > 1:
             requests.may_save = False
-        if count > 1 or requests.waiting or not self.in_fit:
+        if count > 1 or (requests.waiting and not requests.voted) or not self.in_fit:
             raise KeyboardInterrupt
 
     def _on_preempt(self, number: int, frame: FrameType | None) -> None:
-        count = self._seen[number] = self._seen.get(number, 0) + 1
+        count = self._count(number)
+        if not count:
+            return
         requests = self._requests
-        if requests.preempt is None:
-            requests.preempt = number
-        requests.attention = True
+        requests.ask_preempt(number)
         earlier = self._earlier.get(number)
         if count == 1 and callable(earlier) and earlier is not signal.default_int_handler:
             earlier(number, frame)
@@ -87,5 +104,5 @@ class Signals:
             raise Preempted(number)
         if count > 2:
             os._exit(128 + number)
-        if requests.waiting and not requests.whole:
+        if requests.waiting and not requests.whole and not requests.voted:  # alone no rank can leave a step
             raise LeaveWait

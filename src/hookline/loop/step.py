@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
-
-import torch
 
 from hookline.errors import ScopeError, SetupError
 from hookline.loop.course import Course
-from hookline.loop.gradients import check_weight, count_weight, no_backward, raise_explained
+from hookline.loop.driven import step_inside_batch
+from hookline.loop.gradients import (
+    check_weight,
+    count_weight,
+    no_backward,
+    others_untouched,
+    raise_explained,
+    with_weight,
+)
 from hookline.loop.handles import Handles
 from hookline.loop.optimizers import name_of
+from hookline.loop.ranks import Ranks
 from hookline.loop.schedulers import of_optimizer
 from hookline.loop.series import Series, number_or_copy
 from hookline.loop.session import Session
@@ -28,8 +34,8 @@ class Steps:
     __slots__ = (
         "_accumulate", "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names",
         "_pending", "_plain", "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full",
-        "_window_start", "clock", "course", "handles", "line", "look_due", "precision", "requests", "samples", "scopes",
-        "session", "settings", "state", "steps_are_plain", "tokens", "weights",
+        "_window_start", "clock", "course", "handles", "line", "look_due", "precision", "ranks", "requests", "samples",
+        "scopes", "session", "settings", "state", "steps_are_plain", "tokens", "weights",
     )  # fmt: skip
 
     tokens: int | None
@@ -54,6 +60,7 @@ class Steps:
         self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
         self._batch_mark: int | None = None
         self.samples, self.tokens = 0, None
+        self.ranks: Ranks | None = None  # the other processes, if there are any
         self.accumulate = self.settings.accumulate
 
     @property
@@ -80,6 +87,7 @@ class Steps:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         state, line = self.state, self.line
         names = self._names if optimizer is None else (name_of(optimizer, state.optimizers),)
+        weighted = weight is not None
         weight = self.samples if weight is None else check_weight(weight, self.session.where)
         if outputs is not None:
             state.outputs = outputs
@@ -97,7 +105,15 @@ class Steps:
                 loss.backward()
             else:
                 part = weight if self._plain else self.precision.relative(weight)
-                self.precision.backward(loss if self._plain else loss * part, optimizer)
+                if self.ranks is not None:
+                    part, weight = (0, 0) if self.ranks.idle else (part, weight)
+                    sums = with_weight(names, self._window, part, self._touched, self._weighed)
+                    self.ranks.before_backward(loss, names, sums, last=self._window_full, weighted=weighted)
+                if self.ranks is not None and self.ranks.strategy.is_sharded and optimizer is not None:
+                    with others_untouched(optimizer, state.optimizers):  # its leaves are not the parameters themselves
+                        self.precision.backward(loss * part, None)
+                else:
+                    self.precision.backward(loss if self._plain else loss * part, optimizer)
             losses = self._losses if len(self._names) == 1 or optimizer is None else self.course.losses(names[0])
             if losses is not None:
                 self._pending.append((losses, number_or_copy(loss), weight))
@@ -129,21 +145,27 @@ class Steps:
         if not self._batch_open:
             raise ScopeError("loop.step(): call it once on each batch that loop.batches() gave")
         if optimizer is not None or closure is not None:
-            return self._step_inside_batch(optimizer, closure)
+            return step_inside_batch(self, optimizer, closure)
         clock, hooks = self.clock, self.line.hooks
         if hooks.train_batch_end:
             self.line.emit(hooks.train_batch_end)
         if self._batch_mark is not None:
             self.scopes.leave(self._batch_mark)
             self._batch_mark = None
-        clock.batch, clock.sample = clock.batch + 1, clock.sample + self.samples
-        clock.token += self.tokens or 0
+        clock.batch += 1
+        if self.ranks is None:  # else when the step is made: what all ranks have done
+            clock.sample, clock.token = clock.sample + self.samples, clock.token + (self.tokens or 0)
         self._batch_open = False
         return self._complete_window() if self._window_full else False
 
     def _complete_window(self) -> bool:
         """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
         clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
+        if self.ranks is not None:
+            self.session.book.muted = False  # what is logged from here on is of the step, not of the batch
+            if not self.ranks.complete_window(touched, self._driven):
+                return False
+        voted = requests.skip
         if requests.skip is not None:
             touched.update({name: 1 for name in self._names if name not in self._driven})
         elif not touched and not self._driven:
@@ -170,11 +192,15 @@ class Steps:
             if line.hooks.train_step_end:
                 line.emit(line.hooks.train_step_end)
         else:
+            if self.ranks is not None and voted is None:
+                self.ranks.undone()  # asked for after the vote: on all ranks alike, or the next vote finds out
             self._skipped, requests.skip = True, None
             self.course.agenda.wake = 0  # the step does not advance, but samples and time do
         if self._step_mark is not None:
             self.scopes.leave(self._step_mark)
             self._step_mark = None
+        if self.ranks is not None:
+            self.ranks.watchdog.stepped()
         self.look_due = clock.step >= self.course.agenda.wake  # what the body logs from here on is of this step, too
         return moved
 
@@ -219,39 +245,7 @@ class Steps:
         due = of_optimizer(self.state.schedulers, self.state.optimizers[name], "st")
         self.course.step_schedulers([s for s in due if s.due(self.clock.step + 1)])
 
-    # -- updates that the body drives itself ---------------------------------------------------
-
-    def _step_inside_batch(self, optimizer: Any, closure: Callable[[], Any] | None) -> bool:
-        """One of several optimizers, or one with a closure (LBFGS), which computes its loss several times."""
-        name = name_of(optimizer, self.state.optimizers)
-        moved = False
-        if closure is not None:
-            if not self._bare:
-                raise SetupError("an optimizer with a closure computes its loss again: use accumulate=1 and no fp16")
-            self._driven[name] = False
-            moved = self._update(name, partial(self._compute_again, name, closure))
-        elif not self._window_full:
-            self._driven[name] = False
-            return False
-        elif name not in self._touched:
-            raise ScopeError(f"loop.step({name}): there was no loop.backward(loss, optimizer) for it in this step")
-        else:
-            self._driven.setdefault(name, False)
-            moved = self._update(name)
-        self._driven[name] |= moved
-        for counted in (self._touched, self._weighed):
-            counted.pop(name, None)
-        return moved
-
-    def _compute_again(self, name: str, compute: Callable[[], Any]) -> Any:
-        """What an optimizer such as LBFGS calls: zero_grad, forward, backward, gradients_ready."""
-        self.state.optimizers[name].zero_grad()
-        torch.clear_autocast_cache()
-        with self.precision.autocast(enabled=self.precision.dtype is not None):
-            found = compute()
-        self.backward(found["loss"] if isinstance(found, dict) else found)
-        self.line.emit(self.line.hooks.gradients_ready)
-        return self.state.loss
+    # ------------------------------------------------------------------------------------------
 
     @contextmanager
     def _without_autocast(self) -> Iterator[None]:

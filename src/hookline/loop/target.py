@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hookline.checkpoint import Checkpoint, Snapshot, Store
 from hookline.checkpoint.background import BackgroundWriter
 from hookline.checkpoint.plan import SavePlan
-from hookline.checkpoint.retention import Keep, to_delete
+from hookline.checkpoint.retention import to_delete
 from hookline.errors import CheckpointError
 from hookline.loop.verification import AtSteps
 from hookline.progress import Clock, Schedule
@@ -29,21 +30,58 @@ class Target:
         """It was due at the last step, and is saved when the run is closed, as finished."""
         self.saved: tuple[int, int] | None = None
         """The step and batch of the last one that was saved."""
-        self.writer = BackgroundWriter(self.write, ended=wake) if plan.background else None
+        self.background = plan.background
+        self.writer = BackgroundWriter(self.write_alone, ended=wake) if plan.background else None
 
     def is_due(self, clock: Clock) -> bool:
         return self.asked or (self.schedule is not None and self.schedule.due(clock))
 
+    def sweep(self) -> None:
+        """Remove what a killed process left."""
+        self.store.sweep()
+
+    # -- saving --------------------------------------------------------------------------------
+
     def write(self, snapshot: Snapshot) -> Checkpoint:
         """Write it, then delete what no rule keeps."""
+        return self.write_alone(snapshot)
+
+    def write_alone(self, snapshot: Snapshot) -> Checkpoint:
+        """The same, by this process."""
         checkpoint = self.store.save(snapshot, self.plan.name_of(snapshot.about))
-        if self.plan.keep is not None:
-            self._prune(checkpoint, self.plan.keep)
+        self.prune(checkpoint)
         return checkpoint
 
-    def _prune(self, newest: Checkpoint, keep: Keep) -> None:
+    def submit(self, snapshot: Snapshot, done: Callable[[Checkpoint], None]) -> None:
+        """Have it written in the background; ``done`` is called by ``poll`` or ``wait`` when it is."""
+        if self.writer is not None:
+            self.writer.submit(snapshot, done)
+
+    def poll(self) -> None:
+        """Whether one that was written in the background has ended; its error is raised here."""
+        if self.writer is not None:
+            self.writer.poll()
+
+    def wait(self) -> None:
+        """Wait for what is being written."""
+        if self.writer is not None:
+            self.writer.wait()
+
+    def close(self) -> None:
+        """Wait for the last one, and give its memory free."""
+        if self.writer is not None:
+            self.writer.close()
+
+    def newest(self) -> Path | None:
+        latest = self.store.latest()
+        return None if latest is None else latest.path
+
+    def prune(self, newest: Checkpoint) -> None:
+        """Delete what no rule keeps."""
+        if self.plan.keep is None:
+            return
         there = self.store.checkpoints()
-        gone = [checkpoint for checkpoint in to_delete(there, keep) if checkpoint.path != newest.path]
+        gone = [checkpoint for checkpoint in to_delete(there, self.plan.keep) if checkpoint.path != newest.path]
         if gone and len(there) - len(gone) == 1:
             self.store.verify(newest)  # it is about to be the only one
         for checkpoint in gone:

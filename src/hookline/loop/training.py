@@ -6,7 +6,6 @@ windows and the clock happen around them. What happens at the edges of epochs is
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
@@ -14,17 +13,20 @@ from typing import Any
 
 from hookline.errors import SetupError
 from hookline.events import Member
-from hookline.loop.capture import set_random_states
 from hookline.loop.data import END, LEFT, named_loaders, to_device
-from hookline.loop.feed import Feed, feed_of
+from hookline.loop.feed import Feed, SharedFeed
+from hookline.loop.feed.part import Part
+from hookline.loop.feed.position import Position
+from hookline.loop.leaving import leave_with_others
 from hookline.loop.moment import roll_back
+from hookline.loop.random_states import set_random_states
+from hookline.loop.ranks import Ranks
 from hookline.loop.saving import Saving
 from hookline.loop.session import Session
 from hookline.loop.step import Steps
+from hookline.loop.supply import begin_epoch, first_feed, share_of, taken
 from hookline.loop.task import counter
 from hookline.run import MISSING, Run
-
-logger = logging.getLogger("hookline")
 
 
 class Training(Steps):
@@ -48,6 +50,10 @@ class Training(Steps):
         self.feed: Feed | None = None
         self._fed: Any = None  # the loader that it is of
         self.saved_feed: dict[str, Any] = {}  # from a checkpoint, until the loader is known
+        self.saved_own = 1  # see SharedFeed.own
+        self.place = Position()  # of the data, where this epoch was begun or gone on with
+        self.part: Part | None = None
+        """In several processes: the part of an evaluation or prediction that is under way."""
         self.saved_random: dict[str, Any] | None = None
         self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
 
@@ -63,15 +69,18 @@ class Training(Steps):
             self._leave_if_preempted()
             self.course.end_training(mark)
         except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
-            self.handles.leave(self.scopes, mark, finish=partial(self._end_broken, self.look_due))
-            self._drop_window()
+            stepped = not self._window and not self._batch_open
+            end = self._end_broken if self.ranks is None else partial(leave_with_others, self.state.loop)
+            self.handles.leave(self.scopes, mark, finish=partial(end, self.look_due, stepped))
+            if self.ranks is None:
+                self._drop_window()
         except BaseException as error:
             self.scopes.leave(mark, because=error)
             raise
 
     def _epoch(self, feed: Feed) -> Generator[Any, None, None]:
-        state, line, scopes, requests, course = self.state, self.line, self.scopes, self.requests, self.course
-        autocast, move, clock = self._autocast, self.move, self.clock
+        state, line, requests, course = self.state, self.line, self.requests, self.course
+        autocast, move, ranks = self._autocast, self.move, self.ranks
         over, batch = self._begin_epoch(feed), MISSING
         fetch, count, iterator, length = self.session.fetch, self.count, self.iterator, self.length
         while not over:
@@ -83,17 +92,14 @@ class Training(Steps):
             if batch is END or batch is LEFT:
                 break
             self.position = position = self.position + 1
+            if ranks is not None:
+                part, batch = batch, batch.batch
+                length = self.length = position if part.is_last else length
             state.batch = batch if move is None else move(batch)
             if hooks.batch_fetch_end:
                 line.emit(hooks.batch_fetch_end)
             if not self._window:
-                requests.can_skip, self._skipped = True, False
-                if hooks.around_step:
-                    self._step_mark = len(scopes)
-                    scopes.enter(hooks.around_step)
-                if hooks.train_step_start:
-                    line.emit(hooks.train_step_start)
-                self._window_start = (clock.batch, clock.sample, clock.token) if self._accumulate > 1 else None
+                self._begin_step()
             self._window += 1
             if position == length:
                 course.at_edge, course.agenda.wake = True, 0
@@ -102,6 +108,8 @@ class Training(Steps):
             if hooks.around_batch or hooks.train_batch_start:
                 self.open_batch()
             self.samples, self.tokens = count(state.batch)
+            if ranks is not None:
+                self._count_part(ranks, part)
             if autocast:
                 with self.precision.autocast():
                     yield state.batch
@@ -109,6 +117,8 @@ class Training(Steps):
                 yield state.batch
             if self._batch_open:  # the body drove its optimizers itself
                 self.step()
+            if ranks is not None:
+                self.session.book.muted = False
             if self._window:
                 continue
             if self.look_due or requests.rollback is not None:
@@ -124,8 +134,31 @@ class Training(Steps):
             self._settle()
         if course.epoch_open:
             self._drop_window()
-            course.cut_epoch(exhausted=batch is END, position=self.position, length=feed.length or math.inf)
+            course.cut_epoch(
+                exhausted=batch is END, position=self.position, length=self.length if feed.length else math.inf
+            )
             self.saving.settle()
+
+    def _begin_step(self) -> None:
+        """Before the first batch of a window."""
+        hooks, clock, ranks = self.line.hooks, self.clock, self.ranks
+        self.requests.can_skip, self._skipped = True, False
+        if hooks.around_step:
+            self._step_mark = len(self.scopes)
+            self.scopes.enter(hooks.around_step)
+        if hooks.train_step_start:
+            self.line.emit(hooks.train_step_start)
+        several = self._accumulate > 1 or ranks is not None
+        self._window_start = (clock.batch, clock.sample, clock.token) if several else None
+        if ranks is not None:
+            ranks.begin_window()
+
+    def _count_part(self, ranks: Ranks, part: Part) -> None:
+        """This rank's part of the data: it may be there only for the others, and then counts nothing."""
+        known = part.known if part.samples in (None, self.samples) and self.tokens is None else None
+        self.samples, self.tokens = (self.samples, self.tokens) if part.counts else (0, self.tokens and 0)
+        self.session.book.muted = not part.counts
+        ranks.fetched(self.samples, self.tokens, counts=part.counts, known=known)
 
     def _begin_epoch(self, feed: Feed) -> bool:
         """The data of the epoch, from its first batch or from where it was left. Whether it is over at once."""
@@ -133,8 +166,8 @@ class Training(Steps):
             raise self.saving.preempted(pending_eval=self.course.step_pending)
         ended = self.course.cut_pending and self.course.over  # in the process before; a stop now is for a step's end
         self.count = self.course.counting(self.counter)
-        self.length = min(feed.length or math.inf, self.limit("train"))
-        self.iterator = self.course.start_epoch(feed, repeat=self.repeat_epoch)
+        self.length = begin_epoch(self, feed)
+        self.iterator = self.course.start_epoch(feed, self.taken, repeat=self.repeat_epoch)
         self._restore_random()
         self.saved_random = self.exhausted = None
         self.position = self.clock.batch_in_epoch
@@ -144,7 +177,9 @@ class Training(Steps):
     def look(self) -> None:
         """After a step, and what the body did after it: is an interval over, an evaluation due, the epoch over?"""
         self.look_due = False
-        self._roll_back()  # first: what the steps that are taken back made due is not due
+        went_back = self._roll_back()  # first: what the steps that are taken back made due is not due
+        if self.ranks is not None and (went_back or self._skipped):
+            self.ranks.vote()  # whoever left a step out may have asked to stop there
         self.course.wake_up()
 
     def _roll_back(self) -> bool:
@@ -152,13 +187,21 @@ class Training(Steps):
         asked, self.requests.rollback = self.requests.rollback, None
         if asked is not None:
             roll_back(self.state.loop, *asked)
+            if self.ranks is not None:
+                self.ranks.undone()
         return asked is not None
 
-    def _end_broken(self, look_due: bool) -> None:
+    def _end_broken(self, look_due: bool, stepped: bool) -> None:
         """The body was left; ``look_due``: after a whole step."""
         if look_due or self.requests.rollback is not None:
             self.look()
         self.course.end_broken_training()
+
+    def edge(self, look_due: bool) -> bool:
+        """After a step: what is due, then whether the epoch is over."""
+        if look_due or self.requests.rollback is not None:
+            self.look()
+        return bool(self.requests.attention or self.line.hooks.step_settled) and self._settle()
 
     def _settle(self) -> bool:
         """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""
@@ -187,13 +230,19 @@ class Training(Steps):
     def _feed_of(self, loader: Any) -> Feed:
         """The feed of a loader, kept while the loader is the same: an iterator is where it was left."""
         if self.feed is None or self._fed is not loader:
-            self._fed, self.feed = loader, feed_of(loader, seed=self.session.seed, rank=self.state.rank)
-            if self.saved_feed:
-                self.feed.load_state_dict(self.saved_feed)
-            if self.saving.is_used:
-                for note in self.feed.notes:
-                    logger.warning("after a resume: %s", note)
+            self.feed = first_feed(self, loader)
+            self._fed = loader
+        if isinstance(self.feed, SharedFeed) and self.ranks is not None:
+            self.feed.circle = self.ranks.group  # of this fit
         return self.feed
+
+    def taken(self, batch: int) -> int:
+        """How many of the loader's batches all ranks had taken when each had had so many in this epoch."""
+        return taken(self, batch)
+
+    def share_of(self, stage: str, loader: Any, length: int) -> int:
+        """How many batches of a loader of this length each rank has, with ``limits``; all of them in one process."""
+        return share_of(loader, length, self.limits.get(stage), self.session.ranks)
 
     def use_loader(self, stage: str, loader: Any) -> None:
         """In ``setup`` or ``fit_start``: take this loader in place of the one that was passed, in this fit."""

@@ -15,14 +15,17 @@ from torch import Tensor
 from hookline.errors import DataError, ScopeError, SetupError
 from hookline.loop.answers import check_returned
 from hookline.loop.data import check_loader, is_one_shot
-from hookline.loop.feed import feed_of
+from hookline.loop.feed import Feed, SharedFeed
+from hookline.loop.feed.part import Part
 from hookline.loop.moment import put_back, take_moment
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.quiet import same_gradients, same_modes
+from hookline.loop.supply import make_feed
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
+    from hookline.loop.ranks import Ranks
 
 
 class Trial:
@@ -30,21 +33,26 @@ class Trial:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
+        self._part = Part(None)  # that was given last
 
-    def batches(self, count: int, loader: Any = None) -> Iterator[Any]:
-        """So many batches of the training loader, or of another one, from the first on; again if it is short."""
+    def batches(self, count: int, loader: Any = None, *, whole: bool = False) -> Iterator[Any]:
+        """So many batches of the training loader, or of another one, from the first on; again if it is short.
+
+        With several ranks each gets so many of its own; or, if they are asked for as a ``whole``, all get the same.
+        """
         loop = self._loop
         loader = loop.state.loaders.get("train") if loader is None else loader
         check_loader(loader, "training")
         if is_one_shot(loader):
             raise SetupError("a trial would use up a loader that can be iterated over only once; pass a DataLoader")
-        feed = feed_of(loader, seed=loop.session.seed, rank=loop.state.rank)
+        feed: Feed = make_feed(loop, loader, None if whole else loop.ranks)
         given = epoch = 0
         try:
             while given < count:
                 before = given
                 for batch in feed.iterate(epoch, 0):
-                    yield batch
+                    self._part = batch if isinstance(feed, SharedFeed) else Part(batch)
+                    yield self._part.batch
                     given += 1
                     if given == count:
                         return
@@ -63,6 +71,8 @@ class Trial:
         state.outputs = state.loss = MISSING
         state.batch = batch if loop.move is None else loop.move(batch)
         loop.samples, loop.tokens = loop.count(state.batch)
+        if loop.ranks is not None:
+            self._meet(loop.ranks, batch)
         loop._window, loop._window_full, loop._batch_open = 1, True, True
         with loop.precision.autocast(enabled=loop.precision.dtype is not None):
             if any(map(needs_closure, state.optimizers.values())):
@@ -79,6 +89,14 @@ class Trial:
         if state.loss is MISSING:
             raise SetupError(f"{type(task).__name__}.train_batch gave no loss, so a trial cannot judge its steps")
         return state.loss.detach().clone()  # type: ignore[no-any-return]
+
+    def _meet(self, ranks: Ranks, batch: Any) -> None:
+        """A step of all ranks, with what the part says that was given last, if the batch is its."""
+        loop, part = self._loop, self._part if self._part.batch is batch else Part(batch)
+        is_known = part.samples in (None, loop.samples) and loop.tokens is None
+        ranks.begin_window()
+        samples = loop.samples if part.counts else 0
+        ranks.fetched(samples, loop.tokens, counts=part.counts, known=part.known if is_known else None)
 
 
 @contextmanager

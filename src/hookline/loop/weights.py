@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from hookline.distributed.dtensors import is_spread, part_of
 from hookline.errors import SetupError
 from hookline.progress import Clock
 
@@ -30,11 +31,15 @@ class Weights:
     def version(self) -> int:
         """A number that changes with the weights: by an update, a swap, or in place by whoever."""
         tensors = (*self._model.parameters(), *self._model.buffers())
-        return hash((self.updates(), *((tensor.data_ptr(), tensor._version) for tensor in tensors)))
+        swapped = len(self.raw)  # what is spread over ranks shows no swap
+        return hash((self.updates(), swapped, *((tensor.data_ptr(), tensor._version) for tensor in tensors)))
 
     @contextmanager
     def swap(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Put other tensors in place; nothing is copied, and the raw ones come back on every way out."""
+        """Put other tensors in place; the raw ones come back on every way out.
+
+        Nothing is copied, but weights that are spread over ranks: of these each rank copies its part.
+        """
         if not isinstance(weights, Mapping):
             raise SetupError("swap_weights: give a mapping of names to tensors, such as a state dict")
         own: dict[str, Any] = dict(self._model.named_parameters(remove_duplicate=False))
@@ -53,7 +58,7 @@ class Weights:
                 raise SetupError(
                     f"swap_weights: {name} is a {type(own[name].data).__name__}, not a {type(tensor).__name__}"
                 )
-        raw = {name: own[name].data for name in weights}
+        raw = {name: own[name].detach().clone() if is_spread(own[name]) else own[name].data for name in weights}
         self.raw.append(raw)
         self._put(own, {name: t.detach().to(own[name].device, own[name].dtype) for name, t in weights.items()})
         try:
@@ -64,5 +69,8 @@ class Weights:
 
     def _put(self, own: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in tensors.items():
-            own[name].data = tensor
+            if is_spread(own[name]):  # FSDP gathers weights from the memory that it knows, so they go in there
+                part_of(own[name]).copy_(part_of(tensor))
+            else:
+                own[name].data = tensor
         torch.clear_autocast_cache()  # it holds the weights that were there before, in bf16

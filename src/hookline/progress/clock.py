@@ -23,7 +23,7 @@ class _Marks(NamedTuple):
 
 
 class EvalClock:
-    """What one evaluation or prediction has done so far, over all its loaders.
+    """What one evaluation or prediction has done so far, over all its loaders; in several processes, on this rank.
 
     >>> clock = EvalClock(now=lambda: 0.0)
     >>> clock.batch += 1

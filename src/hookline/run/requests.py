@@ -37,18 +37,27 @@ class Requests:
         "evaluate",
         "leave_evaluation",
         "may_save",
+        "plan",
         "preempt",
         "rollback",
         "save",
         "skip",
         "stop",
+        "voted",
         "waiting",
         "whole",
+        "wished_eval",
+        "wished_plan",
+        "wished_preempt",
+        "wished_save",
+        "wished_stop",
     )
 
     def __init__(self) -> None:
         self.can_evaluate = True
         self.can_save = False
+        self.voted = False
+        """There are other processes: what is asked for waits until all of them know."""
         self.preempt: int | None = None
         """The signal that asks the run to leave; not forgotten by ``clear``, because it may come at any moment."""
         self.clear()
@@ -63,21 +72,53 @@ class Requests:
         self.skip: str | None = None
         self.rollback: tuple[Any, Any] | None = None  # the moment, and who wants to go back to it
         self.stop: StopRequest | None = None
+        self.wished_stop: StopRequest | None = None  # on this rank, until the vote
+        self.wished_eval = self.wished_save = self.wished_plan = False
+        self.plan = False  # a callback has asked for its own plan to be saved, on some rank
+        self.wished_preempt: int | None = None
 
-    def ask_stop(self, request: StopRequest) -> None:
+    def vote_from_now_on(self) -> None:
+        """There are other processes. What was asked for before they were there waits for the first vote, too."""
+        self.voted = True
+        self.wished_preempt, self.preempt = self.wished_preempt or self.preempt, None
+        self.wished_stop, self.stop = self.wished_stop or self.stop, None
+
+    def vote_no_more(self) -> None:
+        """The others have left. A signal that came after the last vote is for this process alone."""
+        self.voted = False
+        self.preempt, self.wished_preempt = self.preempt or self.wished_preempt, None
+
+    def ask_stop(self, request: StopRequest, *, agreed: bool = False) -> None:
         """The first request wins; its reason is the run's stop reason."""
+        if self.voted and not agreed:
+            self.wished_stop = self.wished_stop or request
+            return
         self.stop = self.stop or request
+        self.attention = True
+
+    def ask_preempt(self, number: int) -> None:
+        """A signal asks the run to leave."""
+        if self.voted:
+            self.wished_preempt = self.wished_preempt or number
+            return
+        self.preempt = number if self.preempt is None else self.preempt
         self.attention = True
 
     def ask_eval(self) -> None:
         if not self.can_evaluate:
             raise SetupError("run.request_eval(): there is nothing to evaluate on; pass a validation loader to fit")
-        self.evaluate = self.attention = True
+        if self.voted:
+            self.wished_eval = True
+        else:
+            self.evaluate = self.attention = True
 
     def ask_save(self) -> None:
         if not self.can_save:
             raise SetupError("run.request_save(): this run has no folder to save in; pass folder='runs/mine'")
-        self.save = self.attention = True
+        if self.voted:
+            self.wished_save = True
+        else:
+            self.save = self.attention = True
 
     def ask_rollback(self, moment: Any, member: Any) -> None:
         """An update that is not made yet is left out: it would be taken back."""

@@ -24,8 +24,8 @@ class NotedRequests(Requests):
         super().__init__()
         self.can_save = True
 
-    def ask_stop(self, request: StopRequest) -> None:
-        super().ask_stop(request)
+    def ask_stop(self, request: StopRequest, *, agreed: bool = False) -> None:
+        super().ask_stop(request, agreed=agreed)
         self._note("stop", request)
 
     def ask_eval(self) -> None:
@@ -70,7 +70,7 @@ class NotedBook(MetricBook):
     def put(self, values: Mapping[str, Any]) -> None:
         """Give metrics their values, whatever was logged before."""
         self._groups.clear()
-        self._measured.clear()  # a sequence may give them several times at one step
+        self._rows.measured.clear()  # a sequence may give them several times at one step
         for name in values:
             self._layers[-1].series.pop(self.full_name(name), None)
         super().log(values, None, "mean")

@@ -63,7 +63,7 @@ class OverfitBatches(Callback):
         with suppress(TypeError, NotImplementedError):  # a loader without a length
             count = min(count, len(run.loaders["train"]))
         with run.loop.trial() as trial:
-            batches = list(trial.batches(count))
+            batches = list(trial.batches(count, whole=True))
         val = run.loaders["val"]
         run.loop.use_loader("val", dict.fromkeys(val, batches) if isinstance(val, Mapping) else batches)
 

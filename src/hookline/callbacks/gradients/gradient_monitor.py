@@ -19,6 +19,7 @@ from hookline.callbacks.gradients.layers import (
     with_gradients,
 )
 from hookline.callbacks.gradients.sampling import Sampling
+from hookline.callbacks.whole import whole
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ class GradientMonitor(Callback):
     """
 
     optional = True
-    ranks = "zero"
     reads = ("gradients",)
 
     def __init__(
@@ -129,7 +129,7 @@ class GradientMonitor(Callback):
         self._values = self._named(run, "grad_norm", gradients.values())
         if self.histograms:
             self._spread = {
-                layer: torch.cat([gradient.flatten() for gradient in its])
+                layer: torch.cat([whole(gradient).flatten() for gradient in its])
                 for layer, its in gradients.items()
                 if layer != REST
             }

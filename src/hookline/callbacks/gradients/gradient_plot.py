@@ -21,6 +21,7 @@ from hookline.callbacks.gradients.layers import (
 from hookline.callbacks.gradients.sampling import Sampling
 from hookline.callbacks.gradients.spread import draw, measure, read
 from hookline.callbacks.run_paths import check_writable
+from hookline.callbacks.whole import whole
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 
@@ -63,7 +64,6 @@ class GradientPlot(Callback):
     """
 
     optional = True
-    ranks = "zero"
     reads = ("gradients",)
     writes = (NAME, f"{NAME}/*")
 
@@ -93,7 +93,7 @@ class GradientPlot(Callback):
         self._sampling.begin(run)
         self._measured = {}
         check_layers(run.model, self._patterns, "GradientPlot")
-        if self.dirpath is not None and run.entry_point in ("fit", "train"):
+        if self.dirpath is not None and run.entry_point in ("fit", "train") and not run.rank:
             check_writable(self.dirpath / "plot", "GradientPlot(dirpath=…)")
             self.dirpath.mkdir(parents=True, exist_ok=True)
 
@@ -101,7 +101,7 @@ class GradientPlot(Callback):
         if self._sampling.wants(run):
             groups = by_layer(with_gradients(run.optimizer), run.model, self._patterns)
             self._measured = {
-                layer: measure([values_of(p.grad) for p in its if p.grad is not None])
+                layer: measure([whole(values_of(p.grad)) for p in its if p.grad is not None])
                 for layer, its in groups.items()
                 if layer != REST
             }
@@ -127,8 +127,10 @@ class GradientPlot(Callback):
         step, of = run.clock.step + 1, ""
         if len(run.optimizers) > 1:
             of = next(name for name, optimizer in run.optimizers.items() if optimizer is run.optimizer)
-        spreads = {layer: read(measured) for layer, measured in self._measured.items()}
-        self._measured = {}
+        measured, self._measured = self._measured, {}
+        if run.rank:  # it was needed to make sharded gradients whole; rank zero draws
+            return
+        spreads = {layer: read(its) for layer, its in measured.items()}
         figure = draw(spreads, f"gradients of {run.project}/{run.name}, step {step:,}{of and f', {of}'}")
         with warnings.catch_warnings():  # a name may have letters that the font has not
             warnings.simplefilter("ignore")

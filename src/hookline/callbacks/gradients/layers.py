@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
+from hookline.callbacks.whole import whole
 
 Layers = bool | str | Sequence[str]
 REST = ""
@@ -70,9 +71,10 @@ def values_of(tensor: Tensor) -> Tensor:
 
 
 def norms(groups: Iterable[Sequence[Tensor]]) -> tuple[Tensor, list[Tensor]]:
-    """The norm of all, and of each group. Nothing is read from the device."""
+    """The norm of all, and of each group. Nothing is read from the device; by all ranks, if they share weights."""
     groups = list(groups)
-    single = torch._foreach_norm([values_of(tensor) for group in groups for tensor in group])
+    spread = torch._foreach_norm([values_of(tensor) for group in groups for tensor in group])
+    single = [whole(norm) for norm in spread]
     stacked = torch.stack([norm.to(single[0]) for norm in single])
     parts = torch.split(stacked, [len(group) for group in groups])
     return torch.linalg.vector_norm(stacked), list(torch._foreach_norm(parts))

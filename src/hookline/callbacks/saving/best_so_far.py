@@ -76,7 +76,8 @@ class BestSoFar:
         if not math.isfinite(value) or not self._is_better(value):
             return False
         self.value, self.step, self.weights = value, run.clock.step, copy_of(run.model)
-        logger.info("the best %s so far: %.6g at step %d", self.monitor, value, self.step)
+        if not run.rank:
+            logger.info("the best %s so far: %.6g at step %d", self.monitor, value, self.step)
         return True
 
     def _read(self, run: Run) -> float:

@@ -21,6 +21,7 @@ from hookline.callbacks.saving.export_check import export
 from hookline.callbacks.saving.export_formats import FORMATS, Call, check_installed
 from hookline.callbacks.saving.own_path import check_own
 from hookline.callbacks.saving.weights_file import load_into
+from hookline.callbacks.saving.whole_models import check_whole
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.events.line import Heard
@@ -119,6 +120,7 @@ class ExportModel(Callback):
         if self._best is not None:
             self._best.begin(run)
         check_installed(self.format)
+        check_whole(run, "ExportModel")
         self._part(run.model)
         if self.averaged and not _swaps(run):
             raise SetupError("ExportModel(averaged=True): no callback of this run swaps weights in; add one like EMA()")

@@ -41,6 +41,10 @@ class PredictionWriter(Callback):
     ``lambda run: {"id": run.batch["id"], "label": run.outputs.argmax(1)}``; ``index`` one that gives other indices. A
     loader that shuffles needs it: a place in its order says nothing.
 
+    **Several processes.** Each writes what it has predicted, with ``-rank0``, ``-rank1`` and so on after the name. The
+    indices are those of the whole loader: all files together, sorted by ``index``, are complete. A rank to which no
+    batch came writes no file.
+
     **After a kill.** A prediction with ``interval="batch"`` that was left goes on if it is started again with the same
     folder, weights, loader and format: what is written is not written again. With ``trainer.predict(model,
     writer.rest(loader))`` it is not computed again either, and ``predict`` gives back the rest. A prediction that was
@@ -102,6 +106,8 @@ class PredictionWriter(Callback):
         self._length: int | None = None
         self._rows = self._batches = 0
         """Of the prediction that is under way, what is written included."""
+        self._is_whole = False
+        """All that there is on this rank was seen."""
 
     def rest(self, loader: Any) -> Rest:
         """The batches of a loader that an earlier prediction into this folder has not written; for ``predict``."""
@@ -127,7 +133,7 @@ class PredictionWriter(Callback):
 
     def on_predict_end(self, run: Run) -> None:
         if "predict" in self.stages:
-            self._end()
+            self._end(run)
 
     def on_eval_loader_start(self, run: Run) -> None:
         if run.stage in self.stages:
@@ -140,7 +146,7 @@ class PredictionWriter(Callback):
 
     def on_eval_loader_end(self, run: Run) -> None:
         if run.stage in self.stages:
-            self._end()
+            self._end(run)
 
     def on_teardown(self, run: Run) -> None:
         self._forget()
@@ -160,9 +166,15 @@ class PredictionWriter(Callback):
                 "PredictionWriter: the loader shuffles, so a place in its order says nothing; give shuffle=False, or "
                 "index=lambda run: run.batch['id']"
             )
-        share = f"-rank{run.rank}" if run.world_size > 1 else ""
+        several = run.world_size > 1
+        if several and isinstance(loader, Rest):
+            raise SetupError(
+                "PredictionWriter.rest(loader) is for one process: the ranks of a prediction that was left have each "
+                "written another number of batches; pass the loader itself, and what is written is not written again"
+            )
+        share = f"-rank{run.rank}" if several else ""
         self._target = place(run, self.dirpath, "PredictionWriter") / f"{name}{share}"
-        self._length = _length(run, loader)
+        self._length = None if several else _length(run, loader)
         if self.interval == "epoch":
             return
         about = {
@@ -172,6 +184,8 @@ class PredictionWriter(Callback):
             "format": self.format if isinstance(self.format, str) else "function",
             "suffix": self.suffix,
         }
+        if several:
+            about["ranks"] = run.world_size
         if shuffles:
             about["order"] = run.started.isoformat()  # another order the next time: never gone on with
         self._parts = Parts(self._target, self.suffix, self._write, about)
@@ -189,6 +203,7 @@ class PredictionWriter(Callback):
             check_columns(self.format, columns)  # now, and not when all is predicted
         self._batches += 1
         self._rows += rows
+        self._is_whole = self._batches == self._length if run.world_size == 1 else run.loop.part.is_final
         if self._parts is not None and self._batches <= self._parts.batches:  # written before
             if self._batches == self._parts.batches and self._rows != self._parts.rows:
                 raise DataError(
@@ -197,17 +212,18 @@ class PredictionWriter(Callback):
                 )
             return
         self._kept.append(columns)
-        is_full = len(self._kept) == self.batches_per_file or self._batches == self._length
+        is_full = len(self._kept) == self.batches_per_file or self._is_whole
         if self._parts is not None and is_full:
             self._write_part(self._parts)
 
     def _write_part(self, parts: Parts) -> None:
-        is_last = self._batches == self._length
-        parts.add(joined(self._kept), self._rows - parts.rows, len(self._kept), complete=is_last)
+        parts.add(joined(self._kept), self._rows - parts.rows, len(self._kept), complete=self._is_whole)
         self._kept = []
 
-    def _end(self) -> None:
+    def _end(self, run: Run) -> None:
         is_whole = self._length is None or self._batches >= self._length  # else it was left
+        if run.world_size > 1:
+            is_whole = self._is_whole  # also false where no batch came to this rank: then it has no file
         if self._target is not None and is_whole:
             if self._parts is None:
                 with replacing(self._target.with_name(f"{self._target.name}{self.suffix}")) as fresh:
@@ -238,11 +254,23 @@ class PredictionWriter(Callback):
                 f"PredictionWriter: each column needs one value a sample, and {listed}; choose with columns="
             )
         rows = next(iter(sizes.values()))
-        index = torch.arange(self._rows, self._rows + rows) if self.index is None else self.index(run)
+        index = torch.arange(rows) + self._first(run) if self.index is None else self.index(run)
         index = column("index", index)
         if len(index) != rows:
             raise DataError(f"PredictionWriter(index=…) gave {len(index)} for {rows} samples; give one for each")
         return {"index": index, **columns}, rows
+
+    def _first(self, run: Run) -> int:
+        """The place of the batch's first sample in the loader's order: ranks take its batches in turn."""
+        if run.world_size == 1:
+            return self._rows
+        first: int | None = run.loop.part.first
+        if first is None:
+            raise SetupError(
+                "PredictionWriter: in several processes the place of a batch in the order of this loader is not known; "
+                "give index=lambda run: run.batch['id'], or pass a DataLoader over a data set with __getitem__"
+            )
+        return first
 
 
 def _outputs(run: Run) -> Any:

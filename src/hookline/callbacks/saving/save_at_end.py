@@ -19,6 +19,7 @@ from hookline.callbacks.saving.loader_names import check_names, file_name
 from hookline.callbacks.saving.own_path import check_own
 from hookline.callbacks.saving.source_snapshot import check_paths, packed, script
 from hookline.callbacks.saving.weights_file import copy_of, write_weights
+from hookline.callbacks.saving.whole_models import check_whole
 from hookline.errors import NotAvailableError, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.records.plain import plain, public
@@ -81,18 +82,27 @@ class SaveAtEnd(Callback):
         self.labels = labels_of if labels is None else labels
         self.source = source if isinstance(source, bool) else _paths(source)
         self._packed = b""
+        self._alone = True
 
     @property
     def _stages(self) -> tuple[str, ...]:
-        return USUAL if self.predictions is None else self.predictions
+        usual = USUAL if self._alone else ()  # it runs on one rank, and a prediction needs all of them
+        return usual if self.predictions is None else self.predictions
 
     def on_setup(self, run: Run) -> None:
         self._packed = b""
         if run.entry_point not in ("fit", "train"):
             return
+        check_whole(run, "SaveAtEnd")
         check_writable(place(run, self.dirpath, "SaveAtEnd") / "model.safetensors", "SaveAtEnd")
         check_own(run, self, SaveAtEnd, lambda its: [place(run, its.dirpath, "SaveAtEnd")], "dirpath")
+        self._alone = run.world_size == 1
         if self.predictions:
+            if not self._alone:
+                raise SetupError(
+                    f"SaveAtEnd(predictions={self.predictions!r}): in {run.world_size} processes each predicts a part; "
+                    f"use PredictionWriter, or predict in one process"
+                )
             if not _can_predict(run):
                 raise SetupError(
                     f"SaveAtEnd(predictions={self.predictions!r}) needs a task with predict_batch(run, batch); "

@@ -16,7 +16,7 @@ from hookline.callbacks.ending import has_returned
 from hookline.callbacks.run_paths import check_writable, place
 from hookline.callbacks.saving.best_so_far import BestSoFar
 from hookline.callbacks.saving.own_path import check_own
-from hookline.callbacks.saving.weights_file import copy_of, load_into, write_weights
+from hookline.callbacks.saving.weights_file import copy_of, load_into, whole_weights, write_weights
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 
@@ -175,11 +175,13 @@ class SaveBest(Callback):
     def _write_if_other(self, run: Run) -> None:
         """The file holds what the state says, also after a resume or a rollback."""
         now = (self.best, self.best_step)
-        if self._file is None or self._best.weights is None or self._on_disk == now or run.rank:
+        if self._file is None or self._best.weights is None or self._on_disk == now:
             return
-        notes = {"step": str(self.best_step), "monitor": self.monitor, "value": repr(self.best)}
-        write_weights(self._file, self._best.weights, notes)
         self._on_disk = now
+        weights = whole_weights(self._best.weights, keep=run.rank == 0)  # by all ranks
+        if run.rank == 0:
+            notes = {"step": str(self.best_step), "monitor": self.monitor, "value": repr(self.best)}
+            write_weights(self._file, weights, notes)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of it belongs to no model."""

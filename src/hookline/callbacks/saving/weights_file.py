@@ -14,6 +14,7 @@ from hookline.checkpoint.commit import free_bytes
 from hookline.checkpoint.matching import match
 from hookline.checkpoint.tensor_bytes import identity
 from hookline.checkpoint.tensor_file import Layout, lay_out
+from hookline.distributed.dtensors import spread_like, whole
 from hookline.errors import CheckpointWriteError
 
 
@@ -34,10 +35,22 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
+def whole_weights(weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """By all ranks: weights that are spread over them, whole, one after another, for those that ``keep`` them."""
+    found = {}
+    for name, tensor in weights.items():
+        value = whole(tensor)
+        if keep:
+            found[name] = value
+    return found
+
+
 def load_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Put weights into a model; names and shapes must fit."""
-    match(tensors_of(model), weights, strict=True)
-    model.load_state_dict(dict(weights), strict=False)  # extra states stay as they are
+    own = tensors_of(model)
+    match(own, weights, strict=True)
+    placed = {name: spread_like(tensor, own[name]) for name, tensor in weights.items()}
+    model.load_state_dict(placed, strict=False)  # extra states stay as they are
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:

@@ -73,5 +73,4 @@ def _batches_in_epoch(run: Run, who: str) -> int:
             f"{who}: the training loader ({type(loader).__name__}) has no length, so an epoch is not known in steps; "
             f"say how long the schedule is, for example total='10000st'"
         ) from None
-    limit = getattr(run.loop, "limits", {}).get("train")
-    return length if limit is None else min(length, int(limit))
+    return int(run.loop.share_of("train", loader, length))

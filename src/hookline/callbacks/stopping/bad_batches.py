@@ -73,9 +73,9 @@ def samples_of(run: Run, epoch: int, number: int) -> list[int] | None:
         return None
     if getattr(batches.sampler, "replacement", False):
         return None
-    tickets = getattr(run.loop.feed, "_tickets", None)
+    tickets = getattr(run.loop.feed, "tickets", None)
     epoch = 0 if run.loop.repeat_epoch else epoch
-    return None if tickets is None else list(next(iter(tickets._order.indices(epoch, number))))
+    return None if tickets is None else tickets.indices(epoch, run.loop.taken(number))
 
 
 def _parts(batch: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from hookline.callbacks.whole import whole
+
 if TYPE_CHECKING:
     from hookline.run import Run
 
@@ -29,7 +31,7 @@ def total_norm(gradients: list[Tensor]) -> Tensor:
     >>> total_norm([torch.tensor([3.0]), torch.tensor([4.0])])
     tensor(5.)
     """
-    return nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+    return whole(nn.utils.get_total_norm(gradients)) if gradients else torch.zeros(())
 
 
 def not_finite(run: Run) -> Iterator[str]:

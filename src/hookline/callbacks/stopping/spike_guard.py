@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from hookline.callbacks.stopping.agreeing import of_all_ranks
 from hookline.callbacks.stopping.bad_batches import BadBatches, Row, samples_of
 from hookline.callbacks.stopping.before_batch import BeforeBatch, module_of
 from hookline.callbacks.stopping.gradient_norm import gradients_of, total_norm
@@ -225,16 +226,21 @@ class SpikeGuard(Callback):
         return [Measured(f"gradients/{name}", None, total_norm(gradients_of([run.optimizer])).item())]
 
     def _judge(self, run: Run, values: list[Measured]) -> None:
+        """The losses of all ranks, in one order: each rank knows the same usual ones, and decides alike."""
+        own = values
+        if self.monitor == "loss":  # the gradients are those of all ranks already
+            told = of_all_ranks(run, [list(found) for found in values])
+            values = [Measured(*found) for its in told for found in its]
         judged = [(found, self._of(found.name).judge(found.value)) for found in values]
         bad = [(found, judgement) for found, judgement in judged if judgement.spike]
         if bad:
             self._step.found = True
-            self._act(run, bad)
+            self._act(run, bad, here=any(found in own for found, _ in bad))
         else:
             for found in values:
                 self._of(found.name).add(found.value)
 
-    def _act(self, run: Run, bad: list[tuple[Measured, Judgement]]) -> None:
+    def _act(self, run: Run, bad: list[tuple[Measured, Judgement]], *, here: bool) -> None:
         worst, judgement = max(bad, key=lambda found: (not math.isfinite(found[0].value), found[0].value))
         batches = self._step.batches
         guilty = sorted({found.batch for found, _ in bad if found.batch is not None}) or list(batches)
@@ -243,7 +249,7 @@ class SpikeGuard(Callback):
         said = self._said(row)
         done = "skipped" if self.action == "skip" else "rolled back"
         logger.warning("spike %d: %s: %s", len(self.spikes), said, done)
-        if self._aside is not None and self.keep_batches:
+        if self._aside is not None and self.keep_batches and here:
             self._keep({number: batches[number] for number in guilty})
         self._leave_out(run)
         if len(self.spikes) > self.max_spikes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hookline.callbacks.stopping.agreeing import of_all_ranks
 from hookline.callbacks.stopping.before_batch import BeforeBatch, module_of
 from hookline.callbacks.stopping.gradient_norm import gradients_of, not_finite, total_norm
 from hookline.errors import MetricError, RegistrationError
@@ -141,8 +142,7 @@ class StopOnNaN(Callback):
                 return
             self._schedule.fired(run.clock)
             self.looked = self._schedule.state_dict()
-        found = self._look(run)
-        if not math.isfinite(found):
+        if any(of_all_ranks(run, not math.isfinite(self._look(run)))):
             self._stop(run)
 
     def _fold(self) -> None:
@@ -153,7 +153,7 @@ class StopOnNaN(Callback):
     def on_step_skipped(self, run: Run) -> None:
         """After an fp16 overflow nobody has looked: no scale helps a loss that is not finite."""
         losses = [loss for _, loss in self._losses]
-        if run.loop.requests.skip is None and not math.isfinite(_sum(losses)):
+        if run.loop.requests.skip is None and any(of_all_ranks(run, not math.isfinite(_sum(losses)))):
             self._stop(run)
         self._losses.clear()
 
@@ -168,6 +168,9 @@ class StopOnNaN(Callback):
 
     def _stop(self, run: Run) -> None:
         what, batches = self._found(run)
+        bad = of_all_ranks(run, any(not math.isfinite(loss.item()) for _, loss in self._losses))
+        if any(bad) and not bad[run.rank]:  # the gradients are those of all ranks, the loss is not
+            what = f"the loss of rank {bad.index(True)} is not finite"
         kept = f"weights and optimizer are those of step {run.clock.step}"
         if self._moment is not None:
             run.roll_back(self._moment)

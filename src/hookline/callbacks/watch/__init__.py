@@ -11,6 +11,7 @@ from hookline.callbacks.watch.model_summary import ModelSummary
 from hookline.callbacks.watch.notify import Notify
 from hookline.callbacks.watch.parameter_monitor import ParameterMonitor
 from hookline.callbacks.watch.progress_bar import ProgressBar
+from hookline.callbacks.watch.slow_rank_monitor import SlowRankMonitor
 from hookline.callbacks.watch.speed_monitor import SpeedMonitor
 from hookline.callbacks.watch.time_remaining import TimeRemaining
 
@@ -28,6 +29,7 @@ __all__ = [
     "Progress",
     "ProgressBar",
     "ProgressDisplay",
+    "SlowRankMonitor",
     "SpeedMonitor",
     "TimeRemaining",
 ]

@@ -55,7 +55,6 @@ class ActivationMonitor(Callback):
     """
 
     optional = True
-    ranks = "zero"
     writes = ("activations/*",)
 
     def __init__(
@@ -172,7 +171,7 @@ class ActivationMonitor(Callback):
 
     def _look(self, name: str, run: Run) -> Callable[..., None]:
         def look(module: nn.Module, args: Any, output: Any) -> None:
-            if name in seen or run.stage != "train":
+            if name in seen or run.stage != "train" or run.loop.session.book.muted:  # muted: of no sample of this rank
                 return
             seen.append(name)
             try:

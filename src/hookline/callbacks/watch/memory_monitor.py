@@ -25,7 +25,7 @@ class MemoryMonitor(Callback):
 
     Of this process: ``memory/process`` (what of it is in memory now) and ``memory/process_peak`` (the most it ever
     was). With ``children``, ``memory/children``: the same of its child processes, such as the workers of a loader;
-    what they share with this process counts in each of them.
+    what they share with this process counts in each of them. With several processes it is that of the largest.
 
     Of each GPU or other accelerator that this process uses, by name and number: ``memory/cuda0/allocated``,
     ``memory/cuda0/reserved``, both with ``_peak`` (since the process began, or since you reset it),
@@ -42,7 +42,6 @@ class MemoryMonitor(Callback):
     """
 
     optional = True
-    ranks = "zero"
     writes = ("memory/*",)
     state = ("_interval",)
 
@@ -68,7 +67,7 @@ class MemoryMonitor(Callback):
         if run.device.type != "cpu":
             values |= device_memory(run.device, torch.accelerator)
         if values:
-            run.log(values, reduce="last")
+            run.log(values, reduce="max")
 
 
 # -- this process and its children -----------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SHARE: Final = 100
+SHARE: Final = 300
 """A display may take one part in so many of the time; after a slow redraw the next one waits."""
 PART, SLOWEST = 40, 3600.0
 """In a log a line waits at least for this part of the run's time, and at most for an hour."""

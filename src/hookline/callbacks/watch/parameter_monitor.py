@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
 from hookline.callbacks.watch.interval import Interval
+from hookline.callbacks.whole import whole
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
@@ -51,7 +52,6 @@ class ParameterMonitor(Callback):
     """
 
     optional = True
-    ranks = "zero"
     writes = ("parameters/*",)
 
     def __init__(
@@ -107,31 +107,30 @@ class ParameterMonitor(Callback):
             self._schedule.fired(run.clock)
         chosen = ((name, its) for name, its in run.model.named_parameters() if is_meant(name, self._patterns))
         # ``total`` is the name of the sum of all.
-        found = {"model.total" if name == "total" else name: _numbers(its) for name, its in chosen}
-        found = {name: values for name, values in found.items() if values.numel()}
-        if not found:
-            return
-        if self.statistics:
-            run.log(self._values(found), reduce="last")
-        for name, values in found.items() if self.histograms else ():
-            run.log_histogram(f"parameters/values/{name}", values)
+        found: dict[str, dict[str, Tensor]] = {kind: {} for kind in self.statistics}
+        for given, parameter in chosen:
+            name = "model.total" if given == "total" else given
+            values = _numbers(parameter)  # one at a time: of sharded ones no rank holds all at once
+            if not values.numel():
+                continue
+            for kind, measured in found.items():
+                measured[name] = STATISTICS[kind](values)
+            if self.histograms:
+                run.log_histogram(f"parameters/values/{name}", values)
+        if any(found.values()):
+            run.log(_named(found), reduce="last")
 
-    def _values(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        values = {
-            f"parameters/{kind}/{name}": STATISTICS[kind](tensor)
-            for kind in self.statistics
-            for name, tensor in found.items()
-        }
-        if "norm" in self.statistics:
-            norms = [values[f"parameters/norm/{name}"] for name in found]
-            total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0]) for norm in norms]))
-            values["parameters/norm/total"] = total
-        return values
+
+def _named(found: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    values = {f"parameters/{kind}/{name}": value for kind, its in found.items() for name, value in its.items()}
+    if norms := list(found.get("norm", {}).values()):
+        values["parameters/norm/total"] = torch.linalg.vector_norm(torch.stack([norm.to(norms[0]) for norm in norms]))
+    return values
 
 
 def _numbers(parameter: nn.Parameter) -> Tensor:
     """The real numbers of a parameter, in a format that sums well."""
-    values = parameter.detach()
+    values = whole(parameter.detach())
     if values.is_complex():
         values = torch.view_as_real(values)
     return values if values.dtype in (torch.float32, torch.float64) else values.float()

@@ -45,6 +45,9 @@ class SpeedMonitor(Callback):
     number yourself with ``run.messages.send("flops_per_sample", 6e9, keep="forever")``. The peak of common GPUs is
     known; of others give it as ``peak``, in operations a second.
 
+    With several processes steps, samples and tokens are those of all together, batches and ``data_wait`` those of rank
+    zero, and the peak is that of one device.
+
     >>> import torch
     >>> from hookline.loop import Trainer
     >>> from hookline.testing import TinyModel, tiny_data
@@ -147,7 +150,7 @@ class SpeedMonitor(Callback):
         if flops := run.messages.read("flops_per_sample"):
             values["speed/flops_per_second"] = flops[-1] * values["speed/samples_per_second"]
             if self._hardware_peak is not None:
-                values["speed/utilization"] = values["speed/flops_per_second"] / self._hardware_peak
+                values["speed/utilization"] = values["speed/flops_per_second"] / (self._hardware_peak * run.world_size)
         run.log(values, reduce="last")
 
 

@@ -78,7 +78,7 @@ class TimeRemaining(Callback):
 
     def on_train_start(self, run: Run) -> None:
         self.on_setup(run)
-        batches = length(run.loaders.get("train"), run.loop.limits.get("train"))
+        batches = length(run, "train", run.loaders.get("train"))
         if batches is not None and 0 < run.clock.batch_in_epoch < batches:  # it goes on inside an epoch
             self._epoch = run.clock.epoch
         if run.max_duration is not None:
@@ -162,7 +162,7 @@ class TimeRemaining(Callback):
     def _position(self, run: Run, unit: str) -> float:
         """How far it is; for epochs with the part of the one that is under way."""
         clock = run.clock
-        batches = length(run.loaders.get("train"), run.loop.limits.get("train")) if unit == "ep" else None
+        batches = length(run, "train", run.loaders.get("train")) if unit == "ep" else None
         if not batches or self._epoch != clock.epoch:
             return clock.elapsed(unit)
         return clock.epoch + min(1.0, clock.batch_in_epoch / batches)

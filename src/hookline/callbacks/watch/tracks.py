@@ -71,7 +71,7 @@ class TrainTrack:
     def start_epoch(self, run: Run) -> None:
         """The number of the epoch is kept, because ``clock.epoch`` counts it while its evaluation still runs."""
         self.epoch = run.clock.epoch + 1
-        self._batches = length(run.loaders.get("train"), run.loop.limits.get("train"))
+        self._batches = length(run, "train", run.loaders.get("train"))
         self._begun = True
 
     def set_aside(self, seconds: float) -> None:
@@ -156,7 +156,7 @@ class LoaderTrack:
 
     def __init__(self, run: Run, now: float) -> None:
         self._clock: EvalClock = run.clock.eval
-        self._total = total_length(run.loaders.get(run.stage), run.loop.limits.get(run.stage))
+        self._total = total_length(run, run.stage, run.loaders.get(run.stage))
         self.began = now
         self.name: str = run.stage
 
@@ -175,16 +175,17 @@ class LoaderTrack:
         return Bar(self.name, count, done, total, ", ".join(part for part in words if part), left)
 
 
-def length(loader: Any, limit: int | None = None) -> int | None:
-    """How many batches of a loader there will be, if it says so; not more than the ``limit`` of the loop."""
+def length(run: Run, stage: str, loader: Any) -> int | None:
+    """How many batches of a loader there will be on this rank, if it says so; with the limits of the loop."""
     try:
-        return len(loader) if limit is None else min(len(loader), limit)
+        return int(run.loop.share_of(stage, loader, len(loader)))
     except Exception:  # what a user's __len__ raises must not end in the bar
         return None
 
 
-def total_length(loaders: Any, limit: int | None = None) -> int | None:
+def total_length(run: Run, stage: str, loaders: Any) -> int | None:
     """The batches of one loader or of a dict of named ones; ``None`` when one of them does not say."""
-    lengths = [length(loader, limit) for loader in (loaders.values() if isinstance(loaders, Mapping) else [loaders])]
+    named = loaders.values() if isinstance(loaders, Mapping) else [loaders]
+    lengths = [length(run, stage, loader) for loader in named]
     known = [found for found in lengths if found is not None]
     return sum(known) if len(known) == len(lengths) else None

@@ -86,8 +86,17 @@ class AveragedWeights:
             yield
             return
         self.constrain(run)
+        self._share_buffers(run)
         with run.swap_weights(self.tensors):
             yield
+
+    def _share_buffers(self, run: Run) -> None:
+        """By all ranks: statistics of a batch norm are of each rank's own data; rank zero's are the average's, too."""
+        ranks = run.loop.session.ranks
+        own = {name for name, _ in run.model.named_parameters(remove_duplicate=False)}
+        buffers = [tensor for name, tensor in self.tensors.items() if name not in own]
+        if ranks is not None and buffers:
+            ranks.group.broadcast(buffers)
 
     def constrain(self, run: Run) -> None:
         """What other callbacks hold the weights to, such as the zeros of ``Pruning``, holds for the average, too."""
@@ -109,6 +118,7 @@ class AveragedWeights:
             return
         if not self._applied.is_in(run.model):
             self.constrain(run)
+            self._share_buffers(run)
             self._applied.put(run.model, self.tensors)
 
     # -- in checkpoints --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookline.distributed.dtensors import is_spread, part_of, spread_like
 from hookline.errors import CheckpointMismatchError
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -70,21 +71,23 @@ class Averages:
                 raise CheckpointMismatchError(
                     f"the average of {name} has the shape {tuple(average.shape)}, the model's {tuple(weight.shape)}"
                 )
-            average = self.tensors[name] = average.to(weight.device)
-            kept, live = groups.setdefault((average.device, average.dtype, weight.dtype), ([], []))
+            average = average.to(weight.device)
+            average = self.tensors[name] = spread_like(average, weight)
+            kind = (average.device, is_spread(weight), average.dtype, weight.dtype)
+            kept, live = groups.setdefault(kind, ([], []))
             kept.append(average)
             live.append(weight)
-        self._alike = [group for (_, kept, live), group in groups.items() if kept == live]
-        self._unlike = [group for (_, kept, live), group in groups.items() if kept != live]
+        self._alike = [group for (*_, kept, live), group in groups.items() if kept == live]
+        self._unlike = [group for (*_, kept, live), group in groups.items() if kept != live]
         self._bound = {name: own[name] for name in self.tensors}
         self._model = weakref.ref(model)
 
     @torch.no_grad()
     def move(self, share: float) -> None:
         """Take each average this share of the way to its weight."""
-        for kept, live in self._alike:
+        for kept, live in map(_held, self._alike):
             torch._foreach_lerp_(kept, live, share)
-        for kept, live in self._unlike:
+        for kept, live in map(_held, self._unlike):
             torch._foreach_lerp_(kept, [tensor.to(kept[0].dtype) for tensor in live], share)
 
     def take(self, tensors: Mapping[str, Tensor]) -> bool:
@@ -96,12 +99,18 @@ class Averages:
         ):
             return False
         for name, own in self.tensors.items():
-            own.copy_(tensors[name])
+            own.copy_(spread_like(tensors[name], own))
         return True
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy follows no model until it is bound."""
         return {"tensors": self.tensors, "_model": None, "_bound": {}, "_alike": [], "_unlike": []}
+
+
+def _held(group: tuple[list[Tensor], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+    """What this rank holds of averages and weights that are spread; asked each time, because FSDP moves its parts."""
+    kept, live = group
+    return ([*map(part_of, kept)], [*map(part_of, live)]) if is_spread(kept[0]) else group
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -60,13 +60,18 @@ def feed_of(loader: Any, *, seed: int, rank: int = 0) -> Feed:
     return StreamFeed(loader, seed=seed, rank=rank)
 
 
+def is_by_index(loader: Sequence[Any]) -> bool:
+    """Whether its items are all there is to it: it has no iteration of its own besides them."""
+    iteration = type(loader).__iter__
+    return iteration is Sequence.__iter__ or not isinstance(iteration, FunctionType)
+
+
 class SequenceFeed:
     """A list of batches, or anything like it: read by index, with nothing around it."""
 
     def __init__(self, loader: Sequence[Any]) -> None:
         self._loader = loader
-        iteration = type(loader).__iter__
-        self._by_index = iteration is Sequence.__iter__ or not isinstance(iteration, FunctionType)
+        self._by_index = is_by_index(loader)
         self.length = sure_length(loader)
         self.notes = () if self._by_index else sequence_notes(loader)
 

@@ -11,25 +11,26 @@ from hookline.loop.feed.seeding import Apart, mix, seed_process
 
 BATCH = 2
 """Keeps the seeds of batches apart from those of orders."""
-Ticket = tuple[int, int, Any]
-"""Which batch is to be fetched: the epoch, its number in it, its indices."""
+Ticket = tuple[int, int, Any, int]
+"""Which batch is to be fetched: the epoch, its number in it, its indices; and which piece, unless it is whole (0)."""
 
 
 class Fetching(Dataset[Any]):
     """A data set of whole batches around the user's own, with what a worker process must know of the run.
 
     >>> loader = DataLoader([1, 2, 3, 4], batch_size=2)
-    >>> Fetching(loader, seed=0, rank=0)[0, 1, [2, 3]]
+    >>> Fetching(loader, seed=0, rank=0)[0, 1, [2, 3], 0]
     tensor([3, 4])
     """
 
-    def __init__(self, loader: DataLoader[Any], seed: int, rank: int) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: int, rank: int, *, tells: bool = True) -> None:
         self.dataset: Any = loader.dataset
         self._collate = loader.collate_fn
         self._batched = loader.batch_sampler is not None
         self._seed, self._rank = seed, rank
         self._random = not (_only_tensors(self.dataset) and self._collate is default_collate)
         self._apart = Apart()
+        self._tells = tells  # not in an evaluation, which is in no epoch
         self._told: int | None = None
 
     def tell_epoch(self, epoch: int) -> None:
@@ -41,12 +42,13 @@ class Fetching(Dataset[Any]):
                 tell(epoch)
 
     def __getitem__(self, ticket: Ticket) -> Any:
-        epoch, number, indices = ticket
-        self.tell_epoch(epoch)
+        epoch, number, indices, piece = ticket
+        if self._tells:
+            self.tell_epoch(epoch)
         try:
             if not self._random:
                 return self._fetch(indices)
-            seed = mix(self._seed, epoch, BATCH, number, self._rank)
+            seed = mix(self._seed, epoch, BATCH, number, self._rank, *((piece,) if piece else ()))
             if get_worker_info() is not None:
                 seed_process(seed)
                 return self._fetch(indices)

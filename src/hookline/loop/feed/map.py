@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -13,6 +16,7 @@ from hookline.loop.feed.fetch import Fetching, Ticket, as_it_is
 from hookline.loop.feed.notes import map_notes
 from hookline.loop.feed.order import Order
 from hookline.loop.feed.seeding import mix
+from hookline.loop.feed.stripes import Piece, Stripes
 from hookline.loop.feed.workers import Workers, WorkerStart, signals_held
 
 
@@ -23,10 +27,46 @@ class Tickets:
         self._order = order
         self.epoch = self.start = 0
 
+    def begin(self, epoch: int, start: int) -> None:
+        """Where the next iteration begins."""
+        self.epoch, self.start = epoch, start
+
     def __iter__(self) -> Iterator[Ticket]:
         epoch, start = self.epoch, self.start
         for number, indices in enumerate(self._order.indices(epoch, start), start):
-            yield epoch, number, indices
+            yield epoch, number, indices, 0
+
+    def indices(self, epoch: int, number: int) -> list[int]:
+        """What is in one batch."""
+        return list(next(self._order.indices(epoch, number)))
+
+
+class DealtTickets(Tickets):
+    """Those of one share of the data. What is to be known of each batch beside it waits in ``dealt``, in order."""
+
+    def __init__(self, order: Order, stripes: Stripes, shares: int) -> None:
+        super().__init__(order)
+        self._stripes, self._shares = stripes, shares
+        self._batches: Iterator[Any] = iter(())
+        self.dealt: deque[Piece] = deque()
+        self.limit = math.inf
+        self.group: list[Any] = []
+        """What all shares together take first."""
+
+    def begin(self, epoch: int, start: int) -> None:
+        super().begin(epoch, start)
+        batches = self._order.indices(epoch, start)
+        self.group = list(islice(batches, self._shares))
+        self._batches = chain(self.group, batches)
+        self.dealt.clear()
+
+    def __iter__(self) -> Iterator[Ticket]:
+        for piece in self._stripes.deal(self._batches, self.start, self.limit):
+            self.dealt.append(piece._replace(indices=None))
+            yield self.epoch, piece.number, piece.indices, piece.piece
+
+    def indices(self, epoch: int, number: int) -> list[int]:
+        return list(next(self._stripes.deal(self._order.indices(epoch, number), number, self.limit)).indices)
 
 
 class MapFeed:
@@ -41,10 +81,21 @@ class MapFeed:
     True
     """
 
-    def __init__(self, loader: DataLoader[Any], *, seed: int, rank: int = 0) -> None:
-        self._users, self._seed = loader, seed
-        self._fetching = Fetching(loader, seed, rank)
-        self._tickets = Tickets(Order(loader, seed))
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        *,
+        seed: int,
+        rank: int = 0,
+        stripes: Stripes | None = None,
+        shares: int = 1,
+        tells: bool = True,
+    ) -> None:
+        """``stripes``: which of the batches. ``tells``: the loader and its data set hear which epoch begins."""
+        self._users, self._seed, self._tells = loader, seed, tells
+        self._fetching = Fetching(loader, seed, rank, tells=tells)
+        order = Order(loader, seed)
+        self.tickets = Tickets(order) if stripes is None else DealtTickets(order, stripes, shares)
         # Torch draws the first seed of the workers from it: without one, from the global state.
         self._generator = torch.Generator()
         self._workers = Workers()
@@ -54,9 +105,10 @@ class MapFeed:
 
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
         """The batches of an epoch, from a batch on. An earlier iterator is not to be used any more."""
-        set_epoch(self._users, epoch)
-        self._fetching.tell_epoch(epoch)
-        self._tickets.epoch, self._tickets.start = epoch, start
+        if self._tells:
+            set_epoch(self._users, epoch)
+            self._fetching.tell_epoch(epoch)
+        self.tickets.begin(epoch, start)
         self._generator.manual_seed(mix(self._seed, epoch))
         if not self._loader.num_workers:
             return iter(self._loader)
@@ -85,7 +137,7 @@ class MapFeed:
         return DataLoader(
             self._fetching,
             batch_size=None,  # a ticket is a whole batch
-            sampler=self._tickets,
+            sampler=self.tickets,
             collate_fn=as_it_is,
             num_workers=users.num_workers,
             pin_memory=users.pin_memory,
@@ -96,5 +148,5 @@ class MapFeed:
             prefetch_factor=users.prefetch_factor,
             persistent_workers=users.persistent_workers,
             pin_memory_device=users.pin_memory_device,
-            in_order=users.in_order,
+            in_order=users.in_order or isinstance(self.tickets, DealtTickets),
         )

@@ -28,8 +28,9 @@ class StreamFeed:
     ['c']
     """
 
-    def __init__(self, loader: Any, *, seed: int, rank: int = 0) -> None:
-        self._loader, self._seed, self._rank = loader, seed, rank
+    def __init__(self, loader: Any, *, seed: int, rank: int = 0, tells: bool = True) -> None:
+        """``tells``: the loader and its data set hear which epoch begins."""
+        self._loader, self._seed, self._rank, self._tells = loader, seed, rank, tells
         self._generators = generators(loader)
         self._workers = Workers()
         self.length = sure_length(loader)
@@ -37,7 +38,8 @@ class StreamFeed:
 
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
         """The batches of an epoch, from a batch on: those before are read with the first."""
-        tell_epoch(self._loader, epoch)
+        if self._tells:
+            tell_epoch(self._loader, epoch)
         apart = Apart(self._generators, goes_on=True).at(mix(self._seed, epoch, STREAM, self._rank))
         if not self._workers.alive:
             forget_workers(self._loader)

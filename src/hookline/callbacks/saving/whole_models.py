@@ -1,0 +1,20 @@
+"""What needs the whole model in one process says so before the first step, where it is spread over several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookline.errors import SetupError
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+def check_whole(run: Run, who: str) -> None:
+    """In ``on_setup``: refuse a strategy that shards the model."""
+    ranks = run.loop.session.ranks
+    if ranks is not None and ranks.strategy.is_sharded:
+        raise SetupError(
+            f"{who} needs the whole model on one rank, and {type(ranks.strategy).__name__} gives each a part of it: "
+            f"save with Checkpointer, and take the weights out with 'hookline checkpoints consolidate'"
+        )

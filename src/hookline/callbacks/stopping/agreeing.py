@@ -1,0 +1,15 @@
+"""What is measured on each rank before an update, and decided alike by all: each has to leave it out, or none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+
+def of_all_ranks(run: Run, value: Any) -> list[Any]:
+    """A plain value of each rank, by rank; of one process, its own. All ranks must call it."""
+    ranks = getattr(run.loop, "ranks", None)
+    found: list[Any] = [value] if ranks is None else ranks.group.exchange(value)
+    return found

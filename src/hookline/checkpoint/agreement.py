@@ -1,0 +1,64 @@
+"""What ranks do about a checkpoint, each its part: if one cannot, all of them raise the same error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hookline import errors
+from hookline.distributed import Group
+from hookline.errors import CheckpointCorruptError, CheckpointError, CheckpointWriteError, StateError
+
+
+def agreed(group: Group, act: Callable[[], Any]) -> list[Any]:
+    """By all: what each rank's act gives (plain values), by rank. What one of them raises is raised by all.
+
+    No rank raises alone, so that none waits for one that is gone. Only what is wrong with a checkpoint is agreed on;
+    other errors end the run, as they do everywhere.
+    """
+    value, error = None, None
+    try:
+        value = act()
+    except (CheckpointError, StateError, errors.SetupError) as raised:
+        error = raised
+    said = group.exchange({"value": value, "error": None if error is None else _told(error)})
+    for rank, its in enumerate(said):
+        if its["error"] is not None:
+            if rank == group.rank and error is not None:
+                raise error
+            other = _revived(its["error"])
+            other.add_note(f"on rank {rank}")
+            raise other from error
+    return [its["value"] for its in said]
+
+
+def by_zero(group: Group, act: Callable[[], Any]) -> Any:
+    """By all: what rank zero's act gives (a plain value), or raises, on every rank."""
+    return agreed(group, act if group.rank == 0 else lambda: None)[0]
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """An error in words that another process can make it of."""
+    notes = list(getattr(error, "__notes__", ()))
+    if isinstance(error, CheckpointWriteError):
+        cause = error.__reduce__()[1][1]
+        said = {"path": error.path, "errno": error.errno, "text": getattr(cause, "strerror", None) or str(cause)}
+        return {"kind": "write", "needed": error.needed, "free": error.free, "notes": notes, **said}
+    if isinstance(error, CheckpointCorruptError):
+        path, reason, hint = error.__reduce__()[1]
+        return {"kind": "corrupt", "path": path, "reason": reason, "hint": hint, "notes": notes}
+    return {"kind": type(error).__name__, "text": str(error), "notes": notes}
+
+
+def _revived(said: dict[str, Any]) -> Exception:
+    if said["kind"] == "write":
+        cause = OSError(said["errno"], said["text"])
+        found: Exception = CheckpointWriteError(said["path"], cause, needed=said["needed"], free=said["free"])
+    elif said["kind"] == "corrupt":
+        found = CheckpointCorruptError(said["path"], said["reason"], said["hint"])
+    else:
+        kind = getattr(errors, said["kind"], CheckpointError)
+        found = kind(said["text"])
+    for note in said["notes"]:
+        found.add_note(note)
+    return found

@@ -1,0 +1,55 @@
+"""A tree of values as one piece of bytes, and back: what a rank tells another of its state. No pickle."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from hookline.checkpoint import strict_json
+from hookline.checkpoint.decode import decode
+from hookline.checkpoint.encode import encode
+from hookline.checkpoint.tensor_file import lay_out, read_tensors
+from hookline.errors import CheckpointCorruptError
+
+_WHERE = "what another rank has told of its state"
+
+
+def pack(tree: Any) -> bytes:
+    """What cannot be saved is a ``StateError`` that names its path.
+
+    >>> unpack(pack({"seed": 5, "betas": (0.9, 0.99)}))
+    {'seed': 5, 'betas': (0.9, 0.99)}
+    """
+    plain, tensors = encode(tree)
+    text = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
+    return b"".join([struct.pack("<Q", len(text)), text, *lay_out(tensors).parts()])
+
+
+def unpack(data: bytes) -> Any:
+    """The tree that was packed."""
+    (size,) = struct.unpack_from("<Q", data)
+    tree = strict_json.parse(data[8 : 8 + size], _WHERE)
+    return decode(tree, read_tensors(_Memory(data, 8 + size)), _WHERE)
+
+
+class _Memory:
+    """Bytes that are read from a place to their end, as a file is."""
+
+    path = _WHERE
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data, self._at = memoryview(data), at
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._at
+
+    def read(self, count: int) -> bytes:
+        if count > self.left:
+            raise CheckpointCorruptError(self.path, f"it ends {count - self.left:,} bytes too early")
+        self._at += count
+        return bytes(self._data[self._at - count : self._at])
+
+    def read_into(self, view: memoryview) -> None:
+        view[:] = self.read(len(view))

@@ -1,0 +1,135 @@
+"""``DDP``: every rank has the whole model, and gradients are averaged while the backward goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from hookline.distributed.group import Group
+from hookline.distributed.strategy import check_model, is_fsdp, seconds_of
+from hookline.errors import SetupError
+from hookline.progress import Duration
+
+
+class DDP:
+    """Data-parallel training with torch's ``DistributedDataParallel``.
+
+    The model itself stays as it is: no wrapper, no renamed keys, and any method of it may be called. What averages the
+    gradients is tied to its parameters, and is told by ``loop.backward`` when it is the last of a window; inside a
+    window of several batches nothing is sent (``no_sync``). After the run the ties are cut.
+
+    ``timeout`` is how long the first step, a save or any collective may take; ``hang_after`` how long a rank may make
+    no progress after the first step before it is taken for hung: its stack is printed, and it ends. The other
+    arguments are those of ``DistributedDataParallel``. ``find_unused_parameters=True`` is needed where a loss does not
+    reach every parameter; with several optimizers it is always on.
+
+    >>> DDP(hang_after="60s").hang_after
+    datetime.timedelta(seconds=60)
+    """
+
+    is_sharded = False
+
+    def __init__(
+        self,
+        *,
+        timeout: str | float | timedelta | Duration = "10m",
+        hang_after: str | float | timedelta | Duration = "5m",
+        broadcast_buffers: bool = True,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+    ) -> None:
+        self.timeout = seconds_of(timeout, "timeout")
+        self.hang_after = seconds_of(hang_after, "hang_after")
+        self.broadcast_buffers = broadcast_buffers
+        self.find_unused_parameters = find_unused_parameters
+        self._options: dict[str, Any] = {
+            "bucket_cap_mb": bucket_cap_mb,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+        }
+        self._group: Group | None = None
+        self._module = nn.Module()
+        self._ranks = (1, 0)
+        self._ties: dict[str, DistributedDataParallel] = {}
+
+    def shares(self) -> tuple[int, int]:
+        return self._ranks
+
+    def wrap(self, module: nn.Module, roots: list[nn.Module], group: Group) -> dict[Tensor, Tensor]:
+        check_model(module)
+        if is_fsdp(module):
+            raise SetupError("the model is sharded with fully_shard already; use strategy='fsdp' or 'auto'")
+        self._group, self._module, self._ranks = group, module, (group.size, group.rank)
+        # Rank zero's weights are everybody's: without it each would train a model of its own.
+        group.broadcast([*module.parameters(), *module.buffers()])
+        return {}
+
+    def attach(self, optimizers: Mapping[str, Optimizer]) -> None:
+        several = len(optimizers) > 1
+        for name, optimizer in optimizers.items():
+            held = {id(p) for group in optimizer.param_groups for p in group["params"]} if several else None
+            found = {
+                path.replace(".", "/"): parameter
+                for path, parameter in self._module.named_parameters()
+                if parameter.requires_grad and (held is None or id(parameter) in held)
+            }
+            if found:
+                unused = several or self.find_unused_parameters
+                self._ties[name] = DistributedDataParallel(
+                    _Parameters(found), init_sync=False, find_unused_parameters=unused, **self._options
+                )
+
+    def before_window(self) -> None:
+        if self.broadcast_buffers:
+            self._share_buffers()
+
+    def before_evaluation(self) -> None:
+        """Statistics of a batch norm are those of each rank's own data: rank zero's are the model's."""
+        self._share_buffers()
+
+    def _share_buffers(self) -> None:
+        buffers = list(self._module.buffers())
+        if buffers and self._group is not None:
+            self._group.broadcast(buffers)
+
+    def before_backward(self, loss: Tensor, names: Iterable[str], *, last: bool) -> None:
+        if last:
+            for name in names:
+                tie = self._ties.get(name)
+                if tie is not None:
+                    tie.reducer._rebuild_buckets()  # after the first step, in the order that gradients came in
+                    # What ``DistributedDataParallel.forward`` does at its end; without it nothing is sent.
+                    tie.reducer.prepare_for_backward([loss] if tie.find_unused_parameters else [])
+
+    def idle_forward(self) -> Tensor | None:
+        return None
+
+    def idle_backward(self, forward: Tensor | None, names: Iterable[str], *, last: bool) -> None:
+        if not last:
+            return
+        parameters = {p: None for name in names if name in self._ties for p in self._ties[name].parameters()}
+        with torch.enable_grad():
+            nothing = torch.stack([(p * 0).sum().float() for p in parameters]).sum()
+        self.before_backward(nothing, names, last=True)
+        nothing.backward()  # type: ignore[no-untyped-call]
+
+    def unwrap(self) -> None:
+        # The C++ side holds the process group: one that is still held when Python ends may abort the process
+        # (pytorch/pytorch#190489).
+        self._ties.clear()
+        self._group, self._module = None, nn.Module()
+
+
+class _Parameters(nn.Module):
+    """Some parameters of a model, for what is tied to them; its ``forward`` is never called."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        super().__init__()
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)

@@ -1,0 +1,211 @@
+"""``FSDP``: each rank has a part of every weight, and gathers a layer's when it computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from hookline.distributed.dtensors import is_spread, part_of
+from hookline.distributed.group import Group
+from hookline.distributed.strategy import check_model, is_fsdp, seconds_of
+from hookline.errors import SetupError
+from hookline.progress import Duration
+
+Wrap = Callable[[nn.Module], bool] | Iterable[type[nn.Module]]
+
+
+class FSDP:
+    """Sharded training with torch's ``fully_shard`` (FSDP2), in place.
+
+    ``wrap`` says which modules are gathered and freed on their own: classes (``[TransformerBlock]``) or a function
+    ``(module) -> bool``. Without it, these are the members of each ``nn.ModuleList`` and ``nn.Sequential`` that hold
+    parameters in modules of their own: the blocks of most models. A model on which ``fully_shard`` was called already
+    is taken as it is.
+
+    ``param_dtype`` and ``reduce_dtype`` are those of a ``MixedPrecisionPolicy``. ``mesh`` is a ``DeviceMesh`` of your
+    own: with one dimension the weights are sharded over it, with two they are replicated over the first and sharded
+    over the second; for tensor parallelism, parallelize the model over another dimension before, and pass the one for
+    the data. ``timeout`` and ``hang_after`` are those of ``DDP``.
+
+    The model stays sharded after the run: save it with ``Checkpointer``, and make plain weights of a checkpoint with
+    ``hookline checkpoints consolidate``.
+
+    >>> FSDP(wrap=[nn.TransformerEncoderLayer]).is_sharded
+    True
+    """
+
+    is_sharded = True
+
+    def __init__(
+        self,
+        *,
+        wrap: Wrap | None = None,
+        mesh: DeviceMesh | None = None,
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+        reshard_after_forward: bool | int | None = None,
+        timeout: str | float | timedelta | Duration = "10m",
+        hang_after: str | float | timedelta | Duration = "5m",
+    ) -> None:
+        self.timeout = seconds_of(timeout, "timeout")
+        self.hang_after = seconds_of(hang_after, "hang_after")
+        self._wanted = _rule(wrap)
+        self.mesh = mesh
+        if mesh is not None and mesh.ndim > 2:
+            raise SetupError(
+                f"FSDP(mesh=…): a mesh of {mesh.ndim} dimensions; give one, or two to replicate over the first: "
+                f"mesh['replicate', 'shard']"
+            )
+        self._policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+        self._reshard = reshard_after_forward
+        self._group: Group | None = None
+        self._ranks = (1, 0)
+        self._roots: list[nn.Module] = []
+        self._calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._outputs: dict[nn.Module, Any] = {}  # since the last backward
+        self._hooks: list[Any] = []
+
+    def shares(self) -> tuple[int, int]:
+        if self.mesh is None:
+            return self._ranks
+        index = 0
+        for size, place in zip(self.mesh.shape, self.mesh.get_coordinate() or (), strict=True):
+            index = index * size + place
+        return self.mesh.size(), index
+
+    def wrap(self, module: nn.Module, roots: list[nn.Module], group: Group) -> dict[Tensor, Tensor]:
+        check_model(module)
+        self._group, self._roots, self._ranks = group, roots, (group.size, group.rank)
+        inside = {id(p) for root in roots for p in root.parameters()}
+        outside = [name for name, p in module.named_parameters() if id(p) not in inside]
+        if outside:
+            raise SetupError(
+                f"FSDP shards modules, and {', '.join(outside[:3])} belongs to {type(module).__name__} itself; "
+                f"put it into a module whose forward is called"
+            )
+        before = dict(module.named_parameters(remove_duplicate=False))
+        if not is_fsdp(module):
+            self._make_same([*module.parameters(), *module.buffers()], group)
+            for root in roots:
+                self._shard(root)
+        for root in roots:
+            self._hooks.append(root.register_forward_pre_hook(self._note, with_kwargs=True))
+            self._hooks.append(root.register_forward_hook(self._note_outputs))
+        after = dict(module.named_parameters(remove_duplicate=False))
+        return {before[name]: after[name] for name in before if after[name] is not before[name]}
+
+    def _make_same(self, tensors: list[Tensor], group: Group) -> None:
+        """Each rank keeps a part of its own copy, so the copies must be the same: rank zero's.
+
+        What is parallel already has other parts on the ranks of one copy, and the same on those of the other copies.
+        """
+        group.broadcast([tensor for tensor in tensors if not is_spread(tensor)])
+        spread = [part_of(tensor) for tensor in tensors if is_spread(tensor)]
+        if not spread:
+            return
+        mesh = self.mesh
+        if mesh is None:
+            raise SetupError(
+                "the model is parallelised over a DeviceMesh already; pass the dimension of the data as "
+                "strategy=hl.FSDP(mesh=mesh['dp']), or it would be taken for all ranks"
+            )
+        for side in mesh.get_all_groups():
+            for part in spread:
+                dist.broadcast(part, dist.get_global_rank(side, 0), group=side)
+
+    def _shard(self, root: nn.Module) -> None:
+        options: dict[str, Any] = {"mesh": self.mesh, "mp_policy": self._policy}
+        if self._reshard is not None:
+            options["reshard_after_forward"] = self._reshard
+        blocks = [part for part in root.modules() if part is not root and self._wanted(part)]
+        blocks += _members(root) if self._wanted is _nothing else []
+        for block in dict.fromkeys(reversed(blocks)):  # the innermost first
+            fully_shard(block, **options)
+        fully_shard(root, **options)
+
+    def attach(self, optimizers: Mapping[str, Optimizer]) -> None:
+        """Nothing: what is sharded averages its gradients itself."""
+
+    def before_window(self) -> None:
+        """Buffers are not sharded, and each rank has its own until they are shared."""
+        self.before_evaluation()
+
+    def before_evaluation(self) -> None:
+        buffers = [buffer for root in self._roots for buffer in root.buffers() if not is_spread(buffer)]
+        if buffers and self._group is not None:
+            self._group.broadcast(buffers)
+
+    def before_backward(self, loss: Tensor, names: Iterable[str], *, last: bool) -> None:
+        self._outputs.clear()
+        for root in self._roots:
+            if isinstance(root, FSDPModule):
+                root.set_requires_gradient_sync(last)
+
+    def idle_forward(self) -> Tensor | None:
+        """The forward gathers weights: once more what it was last given; not where it was computed in this window."""
+        with torch.enable_grad():
+            for root, (args, kwargs) in self._calls.copy().items():
+                if root not in self._outputs:
+                    root(*args, **kwargs)
+            found = [value for outputs in self._outputs.values() for value in tree_leaves(outputs)]
+            sums = [value.sum().float() * 0 for value in found if isinstance(value, Tensor) and value.requires_grad]
+            return torch.stack(sums).sum() if sums else None
+
+    def idle_backward(self, forward: Tensor | None, names: Iterable[str], *, last: bool) -> None:
+        if forward is not None:
+            self.before_backward(forward, names, last=last)
+            forward.backward()  # type: ignore[no-untyped-call]
+        self._outputs.clear()
+
+    def unwrap(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._calls.clear()
+        self._outputs.clear()
+        self._roots, self._group = [], None
+
+    def _note(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            self._calls[root] = args, kwargs
+
+    def _note_outputs(self, root: nn.Module, args: Any, outputs: Any) -> None:
+        if torch.is_grad_enabled():
+            self._outputs[root] = outputs
+        elif isinstance(root, FSDPModule):
+            # No backward follows, which would do it: whoever then asks for the parameters is to see the sharded ones.
+            root.reshard()
+
+
+def _rule(wrap: Wrap | None) -> Callable[[nn.Module], bool]:
+    if wrap is None:
+        return _nothing
+    if callable(wrap) and not isinstance(wrap, type):
+        return wrap
+    kinds = (wrap,) if isinstance(wrap, type) else tuple(wrap)
+    if not kinds or not all(isinstance(kind, type) and issubclass(kind, nn.Module) for kind in kinds):
+        raise SetupError(
+            f"FSDP(wrap={wrap!r}): give module classes, such as [nn.TransformerEncoderLayer], or a function"
+        )
+    return lambda module: isinstance(module, kinds)
+
+
+def _nothing(module: nn.Module) -> bool:
+    return False
+
+
+def _members(root: nn.Module) -> list[nn.Module]:
+    """The blocks of a model: members of its lists that hold parameters in modules of their own."""
+    lists = [part for part in root.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
+    return [
+        m for found in lists for m in found if m is not root and any(True for c in m.children() for _ in c.parameters())
+    ]

@@ -1,0 +1,214 @@
+"""The processes of a run: one group of them, in which all agree on what is small and rare.
+
+What is large goes through the strategy (``ddp.py``, ``fsdp.py``). What is here goes through a group of its own on the
+CPU, so that it neither waits for a device nor mixes with what the model sends.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hookline.distributed.connections import cut, open_sockets, opened_since, port_of
+from hookline.distributed.env import Place
+from hookline.distributed.membership import check_whole, default_store, join, mark_broken, own_sockets
+from hookline.errors import RankError, SetupError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store, Work
+
+T = TypeVar("T")
+SHORT = 1024
+"""Bytes: what fits is exchanged at once; the size of what does not has to be told first."""
+_LENGTH = 8
+PATIENCE = 0.5
+"""Seconds. A rank that fails says so before its connections are cut, so there is little to wait for."""
+
+
+class Group:
+    """All processes of a run. Each method that says so is to be called by all of them, in the same order.
+
+    ``RankError`` is raised where another process has failed, with what it has said about it.
+    """
+
+    def __init__(self, place: Place, device: torch.device, timeout: timedelta) -> None:
+        """By all: join the others. A process group that is there already is used, and left alone."""
+        self.rank, self.local_rank, self.size = place.rank, place.local_rank, place.world_size
+        self.broken = False
+        """Another process has failed, or this one has: nobody waits for an answer any more."""
+        self.reason: str | None = None
+        """What another process has failed with, once it is known here."""
+        if not dist.is_initialized():
+            join(place, device, timeout)
+        self._base = default_store()
+        check_whole(self._base, self.rank)
+        before = open_sockets()
+        try:
+            self._side: dist.ProcessGroup | None = dist.new_group(backend="gloo", timeout=timeout)
+        except RuntimeError as error:
+            raise SetupError(
+                f"rank {self.rank} waited {timeout.total_seconds():g} s for the other {self.size - 1} processes to "
+                f"come to this run: {str(error).splitlines()[0]}"
+            ) from error
+        self._sockets = own_sockets(self._base, self.rank) | opened_since(before)
+        # Several runs in one process: each has keys of its own, counted alike by all.
+        number = self._base.add(f"hookline/runs/{self.rank}", 1)
+        self.store: Store = dist.PrefixStore(f"hookline/{number}", self._base)  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """The run is over. What this process has joined it leaves at its own end."""
+        side, self._side = self._side, None
+        if side is not None:
+            with suppress(RuntimeError, ValueError):  # the others may be gone
+                dist.destroy_process_group(side)
+
+    # -- collectives, for all ranks alike --------------------------------------------------------
+
+    def add_up(self, values: Tensor) -> Work:
+        """By all: the sums of a float64 vector over all ranks, in place, once the work is waited for."""
+        return self._call(lambda: dist.all_reduce(values, group=self._side, async_op=True))  # type: ignore[no-any-return]
+
+    def wait(self, work: Work) -> None:
+        """Wait for what was begun."""
+        self._call(work.wait)
+
+    def total(self, values: Tensor) -> Tensor:
+        """By all: the sums over all ranks."""
+        self._call(lambda: dist.all_reduce(values, group=self._side))
+        return values
+
+    def largest(self, values: Tensor) -> Tensor:
+        """By all: the largest of each number over all ranks."""
+        self._call(lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._side))
+        return values
+
+    def barrier(self) -> None:
+        """By all: wait for all."""
+        self.total(torch.zeros(1))
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """By all: what each rank gives, by rank."""
+        first = _padded(len(data).to_bytes(_LENGTH, "little") + data[: SHORT - _LENGTH], SHORT)
+        found = self._all(first)
+        sizes = [int.from_bytes(part[:_LENGTH], "little") for part in found]
+        rest = max(sizes) - (SHORT - _LENGTH)
+        parts = [part[_LENGTH:] for part in found]
+        if rest > 0:
+            later = self._all(_padded(data[SHORT - _LENGTH :], rest))
+            parts = [one + two for one, two in zip(parts, later, strict=True)]
+        return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+    def exchange(self, value: Any) -> list[Any]:
+        """By all: a plain value (what JSON can hold) from each rank, by rank."""
+        return [json.loads(part) for part in self.gather(json.dumps(value).encode())]
+
+    def from_zero(self, value: T) -> T:
+        """By all: rank zero's value, on every rank."""
+        found: list[T] = self.exchange(value if self.rank == 0 else None)
+        return found[0]
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """By all: give every rank the numbers that rank zero has, in place, kind by kind."""
+        kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        for tensor in tensors:
+            kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+        for (device, _), same in kinds.items():
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
+            side = self._side if device.type == "cpu" else None
+            self._call(lambda flat=flat, side=side: dist.broadcast(flat, 0, group=side))  # type: ignore[misc]
+            if self.rank == 0:
+                continue
+            with torch.no_grad():
+                for tensor, part in zip(same, torch.split(flat, [t.numel() for t in same]), strict=True):
+                    tensor.copy_(part.reshape(tensor.shape))
+
+    def with_side(self, act: Callable[[Any], T]) -> T:
+        """By all: what needs torch's own group, such as ``torch.distributed.checkpoint``; it gets that of the CPU."""
+        return self._call(lambda: act(self._side))
+
+    def _all(self, data: Tensor) -> list[bytes]:
+        found = [torch.empty_like(data) for _ in range(self.size)]
+        self._call(lambda: dist.all_gather(found, data, group=self._side))
+        return [bytes(part.numpy()) for part in found]
+
+    # -- failure ---------------------------------------------------------------------------------
+
+    def fail(self, words: str) -> None:
+        """By one: this rank ends with an error. The others learn of it from the store, and wake up if they wait."""
+        if not self.broken:
+            self.broken = True
+            self.accuse(self.rank, words, self.store)
+            self._part()
+
+    def accuse(self, rank: int, words: str, store: Store) -> None:
+        """Say what a rank has failed with. The first one is the cause; what comes later it has brought about."""
+        with suppress(RuntimeError):  # whoever keeps the store is gone already
+            store.compare_set("failed", "", json.dumps({"rank": rank, "words": words}))
+
+    def will_not_come(self, store: Store) -> None:
+        """This rank ends without any more ado: nobody is to wait for it."""
+        with suppress(RuntimeError):
+            mark_broken(store.underlying_store, self.rank, lost=True)  # type: ignore[attr-defined]
+
+    def failure(self, store: Store | None = None) -> str | None:
+        """What another rank has said before it ended with an error. A thread has a ``store`` of its own."""
+        if self.reason is not None:
+            return self.reason
+        store = store or self.store
+        try:
+            found = store.get("failed") if store.check(["failed"]) else None
+        except RuntimeError:
+            return "the store that all ranks have in common is gone: the process that keeps it has ended"
+        said = json.loads(found) if found else {"rank": self.rank}
+        if said["rank"] != self.rank:
+            self.reason = f"rank {said['rank']} {said['words']}"
+        return self.reason
+
+    def explain(self, error: BaseException) -> RankError:
+        """What a collective that failed is to be called: another rank has ended, and may just have said why."""
+        until = time.monotonic() + PATIENCE
+        while (said := self.failure()) is None and time.monotonic() < until:
+            time.sleep(0.05)
+        lost = said is None
+        if said is None:
+            text = str(error).splitlines()[0].partition(". This is typically")[0]  # gloo says more than it knows
+            said = f"another rank has ended without a word, or cannot be reached ({text})"
+            self.accuse(self.rank, f"has lost touch: {said}", self.store)
+        self.broken = True
+        self._part(lost=lost)
+        return self._error(said)
+
+    def wake(self) -> None:
+        """From another thread: where this rank waits for the others, it waits no more."""
+        cut(self._sockets, spare=port_of(self._base))
+
+    def _part(self, *, lost: bool = False) -> None:
+        """Cut the connections: the others must not wait for this rank, which will not answer."""
+        with suppress(RuntimeError):
+            mark_broken(self._base, self.rank, lost=lost)
+        self.wake()
+
+    def _error(self, said: str) -> RankError:
+        return RankError(f"rank {self.rank} ends, because {said}")
+
+    def _call(self, act: Callable[[], T]) -> T:
+        if self.broken:
+            raise self._error(self.reason or "an error came before, and nothing is agreed on after one")
+        try:
+            return act()
+        except RankError:  # from the guard of a hook that runs on some ranks only
+            raise
+        except RuntimeError as error:
+            raise self.explain(error) from error
+
+
+def _padded(data: bytes, size: int) -> Tensor:
+    return torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)

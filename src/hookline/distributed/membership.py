@@ -1,0 +1,118 @@
+"""How a process joins the others, and how it leaves them at its end."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import signal
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import torch
+import torch.distributed as dist
+
+from hookline.distributed.connections import open_sockets, opened_since
+from hookline.distributed.env import Place
+from hookline.distributed.meeting import store_of_this_time, torchrun_keeps_store
+from hookline.errors import SetupError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+LAST_WAIT: Final = 10.0
+"""Seconds that a process waits at its end for the others to come to theirs."""
+KEEPERS_WAIT: Final = 60.0
+"""The same for one that keeps the store: when it ends, nobody can tell anybody anything."""
+WAIT_AFTER_ERROR: Final = 5.0
+LOOKS_EVERY: Final = 0.02
+_LEFT, _LOST, _BROKEN = "hookline/left", "hookline/lost", "hookline/broken"
+
+
+def default_store() -> Store:
+    """The one that all processes of the process group have in common."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def backend_of(device: torch.device) -> str:
+    """What fits a device; also for what lies on the CPU beside it."""
+    return "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+
+
+def join(place: Place, device: torch.device, timeout: timedelta) -> None:
+    """By all: make the process group, which this process leaves at its end."""
+    before = open_sockets()
+    try:
+        if torchrun_keeps_store():
+            found = store_of_this_time(place, timeout)
+            dist.init_process_group(
+                backend_of(device), store=found, rank=place.rank, world_size=place.world_size, timeout=timeout
+            )
+        else:
+            dist.init_process_group(backend_of(device), timeout=timeout)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise SetupError(
+            f"rank {place.rank} could not join the {place.world_size} processes that the environment speaks of "
+            f"(RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT): {str(error).splitlines()[0]}; start the script with "
+            f"torchrun, or unset WORLD_SIZE for one process"
+        ) from error
+    store = default_store()
+    # Kept there and not here, for the runs that come after this one in the same process.
+    store.set(_sockets_of(place.rank), json.dumps(list(opened_since(before).items())))
+    atexit.register(partial(leave, store, place))
+
+
+def own_sockets(store: Store, rank: int) -> dict[int, int]:
+    """The sockets of a process group that this process has joined by itself; of one that was there before, none."""
+    key = _sockets_of(rank)
+    return dict(json.loads(store.get(key))) if store.check([key]) else {}
+
+
+def check_whole(store: Store, rank: int) -> None:
+    """After an error the connections are cut: these processes cannot work together any more."""
+    if store.check([f"{_BROKEN}/{rank}"]):
+        raise SetupError(
+            "an earlier run in this process has failed, and its connections to the other processes were cut: start "
+            "the processes anew; torchrun --max-restarts does it, and resume='auto' goes on from the last checkpoint"
+        )
+
+
+def mark_broken(store: Store, rank: int, *, lost: bool) -> None:
+    """This process's connections are cut; ``lost``: another one is gone without a word, and will not come."""
+    store.set(f"{_BROKEN}/{rank}", "1")
+    if lost:
+        store.set(_LOST, "1")
+
+
+def leave(store: Store, place: Place) -> None:
+    """At the end of the process: wait for the others, for a moment, then leave what was joined.
+
+    A process that ends first would take connections that others may still use, and rank zero perhaps the store. And
+    torchrun ends all others at once when one ends with an error, also in the middle of what they have to put back.
+    """
+    if not dist.is_initialized():
+        return
+    with suppress(RuntimeError, ValueError):
+        store.add(_LEFT, 1)
+        until = time.monotonic() + _patience(store, place.rank)
+        while store.add(_LEFT, 0) < place.world_size and time.monotonic() < until:
+            time.sleep(LOOKS_EVERY)
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first to end with an error would change the others' codes
+    with suppress(RuntimeError, ValueError):
+        dist.destroy_process_group()
+
+
+def _patience(store: Store, rank: int) -> float:
+    if store.check([_LOST]):
+        return 0.0
+    if store.check([f"{_BROKEN}/{rank}"]):
+        return WAIT_AFTER_ERROR
+    return KEEPERS_WAIT if rank == 0 and not torchrun_keeps_store() else LAST_WAIT
+
+
+def _sockets_of(rank: int) -> str:
+    return f"hookline/sockets/{rank}"

@@ -1,0 +1,33 @@
+"""Optimizers that were made before the model was sharded: they are given the parameters that it has now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hookline.errors import SetupError
+
+
+def rebind(given: Any, replaced: Mapping[Tensor, Tensor]) -> None:
+    """In place. Without it such an optimizer would move tensors that nobody computes with, in silence."""
+    for optimizer in _instances(given) if replaced else ():
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        if not any(parameter in replaced for parameter in held):
+            continue
+        if optimizer.state:
+            raise SetupError(
+                f"{type(optimizer).__name__} has made steps before the model was sharded, and its state is of the "
+                f"whole parameters; make it anew, or go on from a checkpoint with resume="
+            )
+        for group in optimizer.param_groups:
+            group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]
+
+
+def _instances(given: Any) -> Iterable[Optimizer]:
+    if isinstance(given, Optimizer):
+        return [given]
+    values = given.values() if isinstance(given, Mapping) else given if isinstance(given, list | tuple) else ()
+    return [value for value in values if isinstance(value, Optimizer)]

@@ -1,0 +1,73 @@
+"""Ranks tell one another what they are about to read, so that none of it is read twice or by nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hookline.errors import DataError
+
+
+class Circle(Protocol):
+    """What is asked of the group of all ranks."""
+
+    rank: int
+    size: int
+    broken: bool
+
+    def exchange(self, value: Any) -> list[Any]: ...
+    def total(self, values: Tensor) -> Tensor: ...
+
+
+def count_of(circle: Circle, has: bool, *, leaves: bool = False) -> tuple[int, int]:
+    """By all: how many ranks have one more batch, and how many do not ask again."""
+    having, leaving = circle.total(torch.tensor([float(has), float(leaves)], dtype=torch.float64)).tolist()
+    return int(having), int(leaving)
+
+
+def check_alike(circle: Circle, what: str, fact: Any, fix: str) -> None:
+    """By all: the same on every rank, or it is an error that says who differs."""
+    said = circle.exchange(fact)
+    for rank, its in enumerate(said):
+        if its != said[0]:
+            raise DataError(f"{what} {said[0]} on rank 0 and {its} on rank {rank}; {fix}")
+
+
+def digest(value: Any) -> str:
+    """The same for the same numbers and texts, whatever holds them; what is neither is left out.
+
+    >>> digest({"x": torch.ones(2), "id": ["a"]}) == digest({"x": torch.ones(2), "id": ["a"]})
+    True
+    >>> digest([torch.ones(2)]) == digest([torch.zeros(2)])
+    False
+    """
+    found = hashlib.blake2b(digest_size=8)
+    for part in _parts(value):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    if isinstance(value, Tensor):
+        yield f"{value.dtype}{tuple(value.shape)}".encode()
+        if not (value.is_sparse or value.is_meta or value.is_nested or value.is_quantized):
+            yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, str | int | float | bytes | bool | None):
+        yield repr(value).encode()
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield repr(key).encode()
+            yield from _parts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _parts(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _parts(getattr(value, field.name))
+    elif type(value).__module__ == "numpy" and getattr(value, "dtype", None) is not None and value.dtype.kind != "O":
+        yield value.tobytes()

@@ -1,0 +1,68 @@
+"""Processes come together to a run: they join, and make sure that all of them are about to do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hookline.distributed import Group, Place
+from hookline.distributed.choose import as_strategy
+from hookline.errors import SetupError
+from hookline.loop.ranks import Ranks
+
+if TYPE_CHECKING:
+    from hookline.loop.session import Session
+
+
+def join(place: Place, session: Session) -> Ranks:
+    """By all, when a run is opened."""
+    state, settings = session.state, session.settings
+    strategy = as_strategy(settings.strategy, session.module)
+    if strategy.is_sharded and settings.precision == "fp16":
+        raise SetupError(
+            "precision='fp16' scales the loss, and the scaler does not see what other ranks of a sharded model have: "
+            "use precision='bf16', or hl.FSDP(param_dtype=torch.bfloat16)"
+        )
+    group = Group(place, state.device, strategy.timeout)
+    ranks = Ranks(group, strategy, state.requests, state.clock)
+    ranks.can_be_left = session.task is None
+    ranks.watchdog.start()
+    facts = {
+        "the entry point": state.entry_point,
+        "the list of callbacks": [member.key for member in session.line.members],
+        "max_duration": str(state.max_duration),
+        "accumulate": settings.accumulate,
+        "eval_every": str(settings.eval_every),
+        "log_every": str(settings.log_every),
+        "precision": settings.precision,
+        "strategy": type(strategy).__name__,
+    }
+    try:
+        check_same(group, facts)
+    except BaseException:
+        ranks.close()
+        raise
+    return ranks
+
+
+def check_same(group: Group, facts: Mapping[str, Any]) -> None:
+    """By all: what must be the same on all ranks, or they would wait for one another in different places."""
+    said = group.exchange(dict(facts))
+    for key, value in said[0].items():
+        for rank, its in enumerate(said):
+            if its.get(key) != value:
+                raise SetupError(f"{key} is {value!r} on rank 0 and {its.get(key)!r} on rank {rank}; give all the same")
+
+
+def roots_of(module: nn.Module, model: nn.Module) -> list[nn.Module]:
+    """The modules whose ``forward`` is called: the model; of a task that is a model itself, its parts."""
+    if module is not model:
+        return [
+            model,
+            *(part for part in module.children() if part is not model and any(True for _ in part.parameters())),
+        ]
+    if not hasattr(module, "train_batch"):
+        return [model]
+    return [part for part in module.children() if any(True for _ in part.parameters())]

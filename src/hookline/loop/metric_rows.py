@@ -1,0 +1,59 @@
+"""The rows of metrics: recorded in the history, written, and the newest of each kept."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+
+from hookline.errors import HooklineWarning
+from hookline.loop.metric_names import MetricNames
+from hookline.records import Kind, MetricRow, Value
+from hookline.run.state import RunState
+
+
+class MetricRows:
+    """What was measured, by the name under which it is shown."""
+
+    def __init__(self, state: RunState, names: MetricNames, write: Callable[[list[MetricRow]], None]) -> None:
+        self._state, self._names, self._write = state, names, write
+        self.newest: dict[str, Value] = {}
+        self.measured: dict[str, int] = {}
+        """At which step."""
+        self._late: set[str] = set()  # names that somebody was warned about
+
+    def record(self, metrics: Mapping[str, Value], kind: Kind) -> None:
+        clock = self._state.clock
+        now = clock.seconds
+        self._keep([MetricRow(name, clock.step, clock.epoch, value, kind, now) for name, value in metrics.items()])
+
+    def record_dated(self, metrics: Mapping[tuple[str, int], Value], kind: Kind) -> None:
+        clock = self._state.clock
+        rows = [
+            MetricRow(shown, step, clock.epoch, value, kind, clock.seconds)
+            for (name, step), value in metrics.items()
+            for shown in self._names.shown(name)
+        ]
+        self._keep(sorted(rows, key=lambda row: row.step))
+
+    def _keep(self, rows: list[MetricRow]) -> None:
+        rows = [row for row in rows if row.kind != "step" or not self._is_late(row)]
+        for row in rows:
+            self.newest[row.name] = row.value
+            self.measured[row.name] = row.step
+        if rows and self._state.entry_point in ("fit", "train"):
+            for row in rows:
+                self._state.history.record(row)
+            self._write(rows)
+
+    def _is_late(self, row: MetricRow) -> bool:
+        """Whether its step has a row already: a second one would contradict the first, in every file."""
+        late = self.measured.get(row.name, -1) >= row.step
+        if late and row.name not in self._late:
+            self._late.add(row.name)
+            warnings.warn(
+                f"{row.name} was logged again for step {row.step}, which has its row already, and is left out there: "
+                f"log it once a step, or under another name (in on_epoch_end, for example)",
+                HooklineWarning,
+                stacklevel=2,
+            )
+        return late

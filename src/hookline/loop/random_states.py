@@ -1,0 +1,32 @@
+"""The random states of a process, taken and put back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def random_states() -> dict[str, Any]:
+    """Those of Python, torch on every device, and NumPy if it is loaded."""
+    numpy: Any = sys.modules.get("numpy")
+    return {
+        "python": random.getstate(),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": numpy.random.get_state() if numpy else None,
+    }
+
+
+def set_random_states(saved: Mapping[str, Any]) -> None:
+    random.setstate(saved["python"])
+    torch.set_rng_state(saved["torch"])
+    if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(saved["cuda"])
+    if saved["numpy"] is not None:
+        import numpy as np  # the run that was saved had it
+
+        np.random.set_state(saved["numpy"])

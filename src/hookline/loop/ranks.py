@@ -1,0 +1,347 @@
+"""The other processes of a run, as the loop meets them: in each step, at the edges, and when something fails.
+
+Requests wait here for the vote that makes them everybody's. What follows from counts alone is not voted on: all ranks
+compute it alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.distributed import DistError
+
+from hookline.distributed import Group
+from hookline.distributed.strategy import Strategy
+from hookline.distributed.votes import Ballot, Votes
+from hookline.distributed.watchdog import Watchdog
+from hookline.errors import HooklineError, LossError, NotAvailableError, Preempted, RankError, SetupError
+from hookline.progress import Clock
+from hookline.run import Requests, StopRequest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger("hookline")
+
+ALL_LEAVE = 5.0
+"""Seconds."""
+GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "gloo/transport")
+"""What gloo says when another process has ended, in an error of no class of its own."""
+
+
+class Ranks:
+    """One for each time that a run is opened in several processes; a run in one process has none."""
+
+    def __init__(self, group: Group, strategy: Strategy, requests: Requests, clock: Clock) -> None:
+        self.group, self.strategy = group, strategy
+        self._requests, self._clock = requests, clock
+        self.watchdog = Watchdog(
+            group, hang_after=strategy.hang_after, timeout=strategy.timeout, progress=lambda: _progress(clock)
+        )
+        self._raised: tuple[BaseException, BaseException] | None = None  # the first error, and what it is called
+        self._names: tuple[str, ...] = ()
+        self._votes = Votes(group, 0)
+        self._weighted = self._counted = False
+        self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
+        self._samples = self._tokens = 0
+        self._synced: set[str] = set()  # optimizers whose gradients are averaged in this window
+        self._undone = 0
+        self.leaving: StopRequest | None = None
+        """The body of the own loop was left on this rank, and the others do not know yet."""
+        self.can_be_left = False
+        """The loop is the user's own, whose body may be left on one rank alone: there is a vote in every step."""
+        self.idle = False
+        """The batch under way is there only so that this rank does what the others do: it counts nothing."""
+        requests.vote_from_now_on()
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    def spread(self, module: nn.Module, roots: list[nn.Module]) -> Mapping[Tensor, Tensor]:
+        """By all: the model over the ranks, in place; the parameters that were replaced, with those in their place."""
+        return self.strategy.wrap(module, roots, self.group)
+
+    def attach(self, optimizers: Mapping[str, Any]) -> None:
+        """By all: the optimizers are there, and the model is loaded."""
+        self._names = tuple(optimizers)
+        self._votes = Votes(self.group, len(self._names))
+        self._votes.always = self.can_be_left
+        self.strategy.attach(optimizers)
+
+    @property
+    def broken(self) -> bool:
+        """A rank has failed: nothing more is agreed on."""
+        return self.group.broken
+
+    @property
+    def shares(self) -> tuple[int, int]:
+        """Into how many parts the data is split, and which of them is this rank's."""
+        return self.strategy.shares()
+
+    @property
+    def copies(self) -> int:
+        """How many ranks have the same data, as those of one tensor-parallel group."""
+        return self.group.size // self.shares[0]
+
+    def failed(self, error: BaseException) -> BaseException:
+        """This rank ends with an error: tell the others, at once; or learn that it is another one's.
+
+        It may be called several times on the way out. What is to be raised in the error's place is returned.
+        """
+        if self._raised is not None:
+            return self._raised[1] if error is self._raised[0] else error
+        if isinstance(error, Preempted) and self._requests.preempt is not None and self._requests.may_save:
+            return error  # all have agreed on it
+        found = error
+        if not self.broken and self._is_of_others(error):
+            found = self.group.explain(error)
+            found.__cause__ = error
+            for note in getattr(error, "__notes__", ()):
+                found.add_note(note)
+        elif not self.broken:
+            self.group.fail(_words(error, self._clock.step))
+        self._raised = error, found
+        return found
+
+    def _is_of_others(self, error: BaseException) -> bool:
+        """Whether it comes from a collective of torch's own, as in the backward, whose other side has gone."""
+        if not isinstance(error, RuntimeError) or isinstance(error, HooklineError):
+            return False
+        text = str(error)
+        return any(words in text for words in GONE) or isinstance(error, DistError)
+
+    def close(self) -> None:
+        """On every way out."""
+        self._votes.forget()
+        self.watchdog.stop()
+        self.strategy.unwrap()
+        self._requests.vote_no_more()
+        self._raised = None
+        self.group.close()
+
+    # -- a step --------------------------------------------------------------------------------
+
+    def begin_window(self) -> None:
+        """By all, before the first forward of a step."""
+        self._samples = self._tokens = 0
+        self._known = 0.0
+        self._synced.clear()
+        self.strategy.before_window()
+
+    def fetched(self, samples: int, tokens: int | None, *, counts: bool, known: int | None) -> None:
+        """What this rank's batch holds, and where it can be told what all hold together (``known``).
+
+        The clock counts what all have done, once the step is made.
+        """
+        self.watchdog.beat += 1
+        self.idle = not counts
+        self._known = None if known is None or self._known is None else self._known + known
+        self._samples += samples
+        if tokens is not None:
+            self._tokens += tokens
+            self._counted = True
+
+    def before_backward(
+        self, loss: Tensor, names: tuple[str, ...], weights: Mapping[str, Any], *, last: bool, weighted: bool
+    ) -> None:
+        """Before each backward; in the last of a window the vote is launched, and gradients are averaged."""
+        self._weighted |= weighted
+        if not last:
+            if len(self._names) > 1 and self.strategy.is_sharded:
+                raise SetupError("several optimizers of a sharded model cannot share windows: use accumulate=1")
+            self.strategy.before_backward(loss, names, last=False)
+            return
+        self._synced.update(names)
+        if self._synced.issuperset(self._names) and not self._votes.under_way and self._due():
+            self._votes.begin(self._ballot(), [float(weights.get(name, 0)) for name in self._names])
+        self.strategy.before_backward(loss, names, last=True)
+
+    def complete_window(self, touched: dict[str, Any], driven: Iterable[str]) -> bool:
+        """By all, when gradients are there: the vote, and the weights over all ranks that gradients are divided by.
+
+        Whether there is a step: not where the body of the loop was left on all ranks.
+        """
+        if self.leaving is not None and not self.is_synced:
+            return self._go_along(touched)
+        if not self._synced and not list(driven):  # it skips its batch, or has none, and the others wait for it
+            self.strategy.idle_backward(self.strategy.idle_forward(), self._names, last=True)
+            self._synced.update(self._names)
+        if not self._votes.under_way and self._due():
+            self._votes.begin(self._ballot(), [float(touched.get(name, 0)) for name in self._names])
+        if not self._votes.under_way:
+            self._settle_by_count(touched)
+        else:
+            self._count_votes(touched)
+        return True
+
+    def _count_votes(self, touched: dict[str, Any], between: Callable[[bool], None] | None = None) -> bool:
+        """The end of the vote of a step. Whether anything was computed in it, on any rank."""
+        found, weights = self._votes.end(self._clock.step)
+        computed = any(weights)
+        if between is not None:
+            between(computed)
+        by_name = dict(zip(self._names, weights, strict=True))
+        touched.update({name: by_name[name] / self.group.size for name in touched})
+        self._clock.sample += round(found.samples / self.copies)
+        self._clock.token += round(found.tokens / self.copies)
+        self._apply(found)
+        return computed
+
+    @property
+    def is_synced(self) -> bool:
+        """The last backward of this window is done, and with it the gradients of all ranks are averaged."""
+        return bool(self._synced)
+
+    def idle_batch(self) -> None:
+        """The body was left here: a batch of a window of several, of which the others do not know that."""
+        self.strategy.idle_backward(self.strategy.idle_forward(), self._names, last=False)
+
+    def _go_along(self, touched: dict[str, Any]) -> bool:
+        """The body was left here. What the others compute they finish, with nothing from here; then all know."""
+        forward = self.strategy.idle_forward()
+        self._votes.begin(self._ballot(), [float(touched.get(name, 0)) for name in self._names])
+        touched.update({name: 0.0 for name in self._names if name not in touched})
+
+        def join_in(computed: bool) -> None:  # before all else: the others are in their backward, and wait for this one
+            if computed:
+                self.strategy.idle_backward(forward, self._names, last=True)
+
+        return self._count_votes(touched, between=join_in)
+
+    def average_weight(self, weight: Any) -> float:
+        """By all: of an optimizer that the body drives itself, which is stepped before the window ends."""
+        import torch
+
+        return float(self.group.total(torch.tensor([float(weight)], dtype=torch.float64))) / self.group.size
+
+    def have_all_left(self) -> bool:
+        """By all who leave the body of their loop where a rank cannot go along alone: whether all do, here."""
+        self.group.store.add(f"left/{self._clock.step}", 1)
+        until = time.monotonic() + ALL_LEAVE
+        while time.monotonic() < until:
+            if self.group.store.add(f"left/{self._clock.step}", 0) >= self.group.size:
+                return True
+            time.sleep(0.02)
+        return False
+
+    def undone(self) -> None:
+        """A step was skipped or taken back after its vote: as it must be on all ranks, which the next vote shows."""
+        self._undone += 1
+
+    def vote(self, *, logged: bool = False) -> bool:
+        """By all, at an edge: an interval, an evaluation, an epoch or a save has ended. What was asked for counts.
+
+        Whether any rank has ``logged`` something.
+        """
+        self.watchdog.beat += 1
+        self._votes.begin(self._ballot(counts=False, logged=logged), [0.0] * len(self._names))
+        found = self._votes.end(self._clock.step)[0]
+        self._apply(found)
+        return found.logged > 0
+
+    def _due(self) -> bool:
+        """Whether there is a vote in this step; a weight or a count that only this rank knows needs one."""
+        alone = self._known is None or self._weighted or self._counted
+        if alone and self._votes.held and not self._votes.always:
+            what = "a weight of the loss" if self._weighted else "a number of tokens, or data that cannot be counted"
+            if self._votes.every > 1:
+                raise LossError(
+                    f"{what} was given for the first time at step {self._clock.step}: in several processes "
+                    f"it is to be given from the first step on"
+                )
+        self._votes.always |= alone
+        return self._votes.due()
+
+    def _settle_by_count(self, touched: dict[str, Any]) -> None:
+        known = self._known or 0.0
+        touched.update(dict.fromkeys(touched, known / self.shares[0]))
+        self._clock.sample += int(known)
+
+    def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
+        requests = self._requests
+        return Ballot(
+            samples=self._samples if counts else 0,
+            tokens=self._tokens if counts else 0,
+            stop=requests.wished_stop is not None,
+            save=requests.wished_save,
+            plan=requests.wished_plan,
+            evaluate=requests.wished_eval,
+            skip=counts and requests.skip is not None,
+            signal=requests.wished_preempt is not None,
+            leaving=self.leaving is not None,
+            logged=logged,
+            weighted=self._votes.always,
+            undone=self._undone,
+            undone_squared=self._undone**2,
+            seconds=self._clock.seconds if self.group.rank == 0 else 0.0,
+        )
+
+    def _apply(self, found: Ballot) -> None:
+        """What one rank has asked for becomes everybody's."""
+        requests, size = self._requests, self.group.size
+        self._clock.agree_seconds(found.seconds)
+        self._votes.always |= found.weighted > 0
+        if found.undone_squared * size != found.undone**2:
+            raise RankError(
+                f"before step {self._clock.step} some ranks have skipped a step or taken one back and others have not: "
+                f"run.skip_step() and run.roll_back() after the backward must be called on all ranks alike"
+            )
+        self._undone = 0
+        if found.save:
+            requests.save = requests.attention = True
+            requests.wished_save = False
+        if found.plan:
+            requests.plan = requests.attention = True
+            requests.wished_plan = False
+        if found.evaluate:
+            requests.evaluate = requests.attention = True
+            requests.wished_eval = False
+        if found.stop or found.skip or found.signal or found.leaving:
+            self._learn_whose(found)
+
+    def _learn_whose(self, found: Ballot) -> None:
+        """Rare, so it may cost an exchange: who has asked, and why."""
+        requests, stop = self._requests, self._requests.wished_stop or self.leaving
+        mine = None if stop is None else [stop.reason, stop.by, stop.step, stop.interrupt]
+        said = self.group.exchange({"stop": mine, "skip": requests.skip, "signal": requests.wished_preempt})
+        for rank, its in enumerate(said):
+            if its["stop"] is not None and requests.stop is None:
+                reason, by, step, interrupt = its["stop"]
+                by = by if rank == self.group.rank or self._all_say(said, "stop") else f"{by} on rank {rank}"
+                requests.ask_stop(StopRequest(reason, by, step, interrupt), agreed=True)
+            if its["skip"] is not None and requests.skip is None and found.skip:
+                requests.skip = f"{its['skip']} on rank {rank}"
+            if its["signal"] is not None and requests.preempt is None:
+                requests.preempt, requests.attention = its["signal"], True
+        requests.wished_stop, self.leaving = None, None
+
+    @staticmethod
+    def _all_say(said: list[dict[str, Any]], what: str) -> bool:
+        return all(its[what] == said[0][what] for its in said)
+
+
+def stop_in_batch(by: str, reason: str, step: int) -> RankError:
+    return RankError(
+        f"{by} raised StopTraining({reason!r}) in train_batch at step {step}: the other ranks would wait for this "
+        f"batch; call run.stop({reason!r}) and return the loss"
+    )
+
+
+def _progress(clock: Clock) -> object:
+    """What changes as long as a rank is at work: in training, and in an evaluation."""
+    try:
+        evaluated = clock.eval.batch
+    except NotAvailableError:
+        evaluated = -1
+    return clock.epoch, clock.step, clock.batch, evaluated
+
+
+def _words(error: BaseException, step: int) -> str:
+    """For the other ranks: where it rose, and what."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(("in ", "while "))]
+    where = f"{notes[0]} " if notes else f"at step {step} "
+    text = str(error)
+    return f"failed {where}with {type(error).__name__}: {text[:2000]}"

@@ -1,0 +1,35 @@
+"""A snapshot of a run for a checkpoint: what it is, the weights, and everything else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookline.checkpoint import About, Snapshot
+from hookline.loop.capture import capture_state, capture_weights
+from hookline.loop.environment import environment
+from hookline.loop.rank_states import gathered
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+
+def take_snapshot(loop: Loop, *, weights_only: bool, **about: Any) -> Snapshot:
+    """At the edge of a step, by all ranks. Tensors are not copied."""
+    clock, ranks = loop.clock, loop.session.ranks
+    facts = About(
+        step=clock.step,
+        epoch=clock.epoch,
+        batch=clock.batch,
+        sample=clock.sample,
+        seconds=clock.seconds,
+        run=loop.saving.run_id,
+        generation=loop.saving.generation,
+        metrics=loop.session.book.measured_now(),
+        environment=environment(loop),
+        **about,
+    )
+    state = None if weights_only else capture_state(loop)
+    if ranks is not None:
+        ranks.strategy.before_evaluation()  # statistics of a batch norm are rank zero's, as in an evaluation
+        state = None if state is None else gathered(loop, ranks, state)
+    return Snapshot(facts, capture_weights(loop), state)

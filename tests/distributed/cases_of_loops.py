@@ -1,0 +1,271 @@
+"""What ranks do in ``test_own_loop.py`` and ``test_votes.py``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import DataLoader, TensorDataset
+
+import hookline as hl
+from hookline.loop import Trainer
+
+RANK = int(os.environ.get("RANK", "0"))
+SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def model_and_data(samples: int = 64, batch_size: int = 4) -> tuple[nn.Module, DataLoader[Any]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    data = TensorDataset(torch.randn(samples, 6), torch.randint(0, 3, (samples,)))
+    return model, DataLoader(data, batch_size=batch_size)
+
+
+def digest(model: nn.Module) -> str:
+    """Of all weights, bit by bit; of a sharded model, of the whole."""
+    found = hashlib.sha256()
+    for value in model.state_dict().values():
+        whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+        found.update(whole.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def told(loop: Any, model: nn.Module) -> dict[str, Any]:
+    result = loop.result()
+    return {
+        "reason": result.stop_reason,
+        "by": result.stopped_by,
+        "step": result.clock.step,
+        "samples": result.clock.sample,
+        "weights": digest(model),
+    }
+
+
+# -- the own loop ------------------------------------------------------------------------------------
+
+
+def hand_written(accumulate: int = 1) -> str:
+    """What people write themselves: DDP, and each rank's share of each group of batches."""
+    torch.distributed.init_process_group("gloo")
+    model, loader = model_and_data()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    batches = list(loader)[RANK::SIZE]
+    for _ in range(2):
+        for index, (x, y) in enumerate(batches):
+            last = (index + 1) % accumulate == 0
+            wrapped.require_backward_grad_sync = last
+            (cross_entropy(wrapped(x), y) * len(y) / (len(y) * accumulate)).backward()
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+    found = digest(model)
+    torch.distributed.barrier()
+    del wrapped
+    torch.distributed.destroy_process_group()
+    return found
+
+
+def own_loop(
+    leave: str = "",
+    at: int = 5,
+    ranks: tuple[int, ...] = (1,),
+    accumulate: int = 1,
+    log_every: str = "100st",
+    eval_every: str | None = None,
+    strategy: str = "ddp",
+) -> dict[str, Any]:
+    """A loop that is written for one process; on some ranks its body is left at a step."""
+    model, loader = model_and_data()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)  # before the model is sharded
+    options: dict[str, Any] = {"log_every": log_every, "eval_every": eval_every, "strategy": strategy}
+    with hl.Loop(model, optimizer, max_duration="2ep", folder=False, accumulate=accumulate, **options) as loop:
+        for x, y in loop.batches(loader):
+            here = RANK in ranks and loop.clock.step == at
+            if leave == "before forward" and here:
+                break
+            loss = cross_entropy(model(x), y)
+            if leave == "before backward" and here:
+                break
+            loop.backward(loss)
+            if leave == "before step" and here:
+                break
+            loop.step()
+            here = RANK in ranks and loop.clock.step == at
+            if leave == "after step" and here:
+                break
+            if leave == "StopTraining" and here:
+                raise hl.StopTraining("enough")
+            if loop.eval_due:
+                for x, y in loop.eval_batches(loader):
+                    loop.run.log({"loss": cross_entropy(model(x), y)}, weight=len(y))
+    return told(loop, model)
+
+
+def moved_by_an_early_optimizer() -> bool:
+    """Whether an optimizer that was made before ``fully_shard`` moves the weights."""
+    model, loader = model_and_data()
+    before = digest(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    Trainer(max_duration="2st", folder=False, strategy="fsdp").fit(
+        model, loader, loss=nn.CrossEntropyLoss(), optimizer=optimizer
+    )
+    return digest(model) != before
+
+
+def early_optimizer_with_state() -> None:
+    model, loader = model_and_data()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 6)).sum().backward()
+    optimizer.step()
+    Trainer(max_duration="2st", folder=False, strategy="fsdp").fit(
+        model, loader, loss=nn.CrossEntropyLoss(), optimizer=optimizer
+    )
+
+
+# -- votes -------------------------------------------------------------------------------------------
+
+
+class Asks(hl.Callback):
+    """Asks for something in one hook of one rank, at one step."""
+
+    def __init__(self, hook: str, verb: str, rank: int = 1, step: int = 3) -> None:
+        self.what = (hook, verb, rank, step)
+        self.seen: list[str] = []
+        self.asked = False
+
+    def on_event(self, event: str, run: Any) -> None:
+        hook, verb, rank, step = self.what
+        if event in ("step_skipped", "eval_start", "stop"):
+            self.seen.append(f"{event} after {run.clock.step}")
+        if event == hook and run.rank == rank and run.clock.step == step and not self.asked:
+            self.asked = True
+            getattr(self, f"ask_{verb}")(run)
+
+    def ask_stop(self, run: Any) -> None:
+        run.stop("enough")
+
+    def ask_raise_stop(self, run: Any) -> None:
+        raise hl.StopTraining("enough")
+
+    def ask_evaluate(self, run: Any) -> None:
+        run.request_eval()
+
+    def ask_skip(self, run: Any) -> None:
+        run.skip_step()
+
+
+def asked(hook: str, verb: str, rank: int = 1, strategy: str = "ddp", log_every: str = "100st") -> dict[str, Any]:
+    """A fit in which one rank asks; steps are long, so that there is a vote in each."""
+    model, loader = model_and_data()
+    callback = Asks(hook, verb, rank)
+    callbacks = [callback, hl.on("train_step_start")(lambda run: time.sleep(0.06))]
+    trainer = Trainer(
+        max_duration="7st", folder=False, callbacks=callbacks, eval_every="1ep", log_every=log_every, strategy=strategy
+    )
+    result = trainer.fit(model, loader, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.AdamW)
+    return {
+        "reason": result.stop_reason,
+        "step": result.clock.step,
+        "samples": result.clock.sample,
+        "batches": result.clock.batch,
+        "seen": callback.seen,
+        "weights": digest(model),
+    }
+
+
+def short_steps() -> dict[str, Any]:
+    """Steps far below a millisecond: votes are rare, and the numbers are right all the same."""
+    model, loader = model_and_data(samples=1200, batch_size=4)
+    trainer = Trainer(max_duration="2ep", folder=False, log_every="50st")
+    votes: list[int] = []
+    count = hl.on("train_end")(lambda run: votes.append(run.loop.ranks._votes.held))
+    result = trainer.fit(
+        model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.AdamW, callbacks=[count] if SIZE > 1 else []
+    )
+    return {
+        "weights": [p.double().sum().item() for p in model.parameters()],
+        "samples": result.clock.sample,
+        "steps": result.clock.step,
+        "votes": votes,
+    }
+
+
+def time_limit() -> int:
+    """Ranks whose clocks differ end by rank zero's, at the same step."""
+    model, loader = model_and_data()
+    slow = hl.on("train_step_end")(lambda run: time.sleep(0.02))
+    trainer = Trainer(max_duration="1s", folder=False, callbacks=[slow])
+    late = hl.on("model_ready")(lambda run: time.sleep(0.3 * RANK) or run.clock.start())
+    result = trainer.fit(model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, callbacks=[late])
+    return result.clock.step
+
+
+def different_callbacks() -> None:
+    model, loader = model_and_data()
+    callbacks = [hl.LambdaCallback()] if RANK else []
+    Trainer(max_duration="1ep", folder=False, callbacks=callbacks).fit(
+        model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+    )
+
+
+class StopsInside(hl.Task[Any]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(6, 3)
+
+    def configure_optimizers(self, run: Any) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_batch(self, run: Any, batch: Any) -> Tensor:
+        if RANK == 1 and run.clock.step == 2:
+            raise hl.StopTraining("enough")
+        return cross_entropy(self.net(batch[0]), batch[1])
+
+
+def stop_in_a_task() -> None:
+    _, loader = model_and_data()
+    Trainer(max_duration="1ep", folder=False).fit(StopsInside(), loader)
+
+
+# -- several optimizers ------------------------------------------------------------------------------
+
+
+class Two(hl.Task[Any]):
+    """A generator and a critic, each stepped by its own optimizer inside the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator, self.critic = nn.Linear(6, 6), nn.Linear(6, 1)
+
+    def configure_optimizers(self, run: Any) -> Any:
+        return {
+            "generator": torch.optim.SGD(self.generator.parameters(), lr=0.05),
+            "critic": torch.optim.SGD(self.critic.parameters(), lr=0.05),
+        }
+
+    def train_batch(self, run: Any, batch: Any) -> None:
+        x, loop = batch[0], run.loop
+        made = self.generator(x)
+        loss = mse_loss(self.critic(made.detach()), torch.zeros(len(x), 1)) + mse_loss(
+            self.critic(x), torch.ones(len(x), 1)
+        )
+        loop.backward(loss, run.optimizers["critic"])
+        loop.step(run.optimizers["critic"])
+        loop.backward(mse_loss(self.critic(made), torch.ones(len(x), 1)), run.optimizers["generator"])
+        loop.step(run.optimizers["generator"])
+
+
+def two_optimizers(strategy: str = "ddp", accumulate: int = 1) -> list[float]:
+    """A batch of one process is that of all ranks together: what is stepped inside it sees the same weights."""
+    torch.manual_seed(0)
+    task = Two()
+    _, loader = model_and_data(samples=44, batch_size=8 // SIZE)
+    Trainer(max_duration="1ep", folder=False, strategy=strategy, accumulate=accumulate).fit(task, loader)
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in task.parameters()]
+    return [value for p in whole for value in p.detach().double().reshape(-1).tolist()]

@@ -1,0 +1,364 @@
+"""What ranks do in ``test_metrics.py``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torchmetrics
+from torch import nn
+
+import hookline as hl
+from hookline.distributed import this_process
+from hookline.distributed.votes import FIELDS
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, tiny_data
+
+
+def fit(callbacks: list[Any], *, steps: int = 4, val: Any = None, task: Any = None, **options: Any) -> Any:
+    """A run of so many steps, with an interval after each second one unless it says otherwise."""
+    options = {"folder": False, "log_every": "2st", "seed": 1, "max_duration": f"{steps}st", **options}
+    trainer = options.pop("trainer", Trainer)(callbacks=callbacks, **options)
+    optimizer = torch.optim.SGD
+    if task is not None:
+        return trainer.fit(task, tiny_data(batches=64), val, optimizer=optimizer)
+    return trainer.fit(TinyModel(), tiny_data(batches=64), val, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+
+
+def rows(result: Any, prefix: str) -> dict[str, Any]:
+    """By name: the steps and values of each row; NaN and infinities as texts, which are equal to themselves."""
+    history = result.history
+    return {
+        name: [history.steps(name), [plain(value) for value in history[name]]]
+        for name in sorted(history)
+        if name.startswith(prefix)
+    }
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value if math.isfinite(value) else str(value)
+
+
+# -- numbers -------------------------------------------------------------------------------------
+
+
+def every_kind() -> dict[str, Any]:
+    """Two ranks log in every step what differs by rank."""
+
+    class Logs(hl.Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            step, rank = run.clock.step, run.rank
+            run.log({"x/mean": float(rank + step)}, weight=1 + 2 * rank)
+            run.log({"x/sum": 10.0**rank}, reduce="sum")
+            run.log({"x/last": float(rank + 2 * step)}, reduce="last")
+            run.log({"x/max": float(step - rank)}, reduce="max")
+            run.log({"x/min": float(step - rank)}, reduce="min")
+            run.log({"x/array": torch.full((2, 2), float(rank + 1))}, reduce="sum")
+            run.log({"x/largest": torch.tensor([[step, rank], [-step, -rank]])}, reduce="max")
+            if rank == 0:
+                run.log({"x/of_zero": float(step)})
+            if rank == 1 and step > 4:
+                run.log({"x/late": float(step)})
+            if rank == 1 and step in (3, 4):
+                run.log({"x/own_step": 5.0}, step=step)
+            run.log({"x/nan": math.nan if rank == 1 and step == 3 else 1.0})
+            run.log({"x/nan_max": math.nan if rank == 1 and step == 3 else -1.0}, reduce="max")
+            run.log({"x/inf": math.inf if rank == 1 and step == 3 else 1.0})
+            run.log({"x/nothing": math.nan}, weight=0)
+            run.log({"x/no_weight": math.nan if rank else 2.0}, weight=1 - rank)
+
+    result = fit([Logs()], steps=6)
+    return {"rows": rows(result, "x/"), "newest": {name: plain(value) for name, value in result.metrics.items()}}
+
+
+def rank_zero_logs() -> dict[str, Any]:
+    """Callbacks of rank zero alone, in a step and when metrics are ready; the others learn of it."""
+
+    class OnZero(hl.Callback):
+        ranks = "zero"
+
+        def on_train_step_end(self, run: Any) -> None:
+            run.log({"x/step": float(run.clock.step)})
+
+        def on_metrics_ready(self, run: Any) -> None:
+            run.log({"x/ready": float(run.clock.step)}, reduce="last")
+
+        def on_epoch_end(self, run: Any) -> None:
+            run.log({"x/end": 7.0})
+
+    class Everywhere(hl.Callback):
+        def on_metrics_ready(self, run: Any) -> None:
+            run.log({"x/all": float(run.rank)})
+
+    return rows(fit([OnZero(), Everywhere()]), "x/")
+
+
+def conflict(kind: str) -> None:
+    """Under one name another kind on another rank."""
+
+    metric = torchmetrics.MeanMetric()
+
+    class Logs(hl.Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            if kind == "reduce":
+                run.log({"x/a": 1.0}, reduce="sum" if run.rank else "mean")
+            elif kind == "shape":
+                run.log({"x/a": torch.ones(2, 2) if run.rank else 1.0})
+            else:
+                metric.update(1.0)
+                run.log({"x/a": metric if run.rank else 1.0})
+
+    fit([Logs()])
+
+
+def broken_interval(folder: str) -> None:
+    """One rank fails in the middle of an interval: no row is made of what the other has."""
+
+    class Fails(hl.Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            run.log({"x/a": 1.0})
+            if run.clock.step == 3 and run.rank == 1:
+                raise ValueError("boom")
+
+        def on_teardown(self, run: Any) -> None:
+            Path(folder, f"history-{run.rank}.txt").write_text(str(run.history.steps("x/a")))
+
+    fit([Fails()], steps=8)
+
+
+# -- evaluations ---------------------------------------------------------------------------------
+
+
+def evaluation() -> dict[str, Any]:
+    """What callbacks read when a loader and an evaluation end, and what they log then."""
+    seen: dict[str, Any] = {}
+
+    class Reads(hl.Callback):
+        def on_eval_loader_end(self, run: Any) -> None:
+            seen[f"at the end of {run.loader_name}"] = run.metrics[f"val/{run.loader_name}/loss"]
+            run.log({"loader_end": float(run.rank)})
+
+        def on_eval_end(self, run: Any) -> None:
+            seen["at the end"] = [run.metrics["val/a/loss"], run.metrics["val/b/loader_end"]]
+            run.log({"val/gap": run.metrics["val/a/loss"] - run.metrics["val/b/loss"]})
+            run.log({"val/by_rank": float(run.rank)}, reduce="sum")
+
+    result = fit([Reads()], val={"a": tiny_data(batches=3), "b": tiny_data(batches=2)}, steps=2)
+    return {"seen": seen, "rows": rows(result, "val/")}
+
+
+def left_evaluation() -> dict[str, Any]:
+    """One rank leaves its evaluation: no rank keeps what it has measured, and all stop."""
+    ended: list[str] = []
+
+    class Leaves(hl.Callback):
+        def on_eval_batch_end(self, run: Any) -> None:
+            if run.rank == 1 and run.clock.step:
+                raise hl.StopTraining("enough")
+
+        def on_eval_end(self, run: Any) -> None:
+            ended.append("eval")
+
+    result = fit([Leaves()], val=tiny_data(batches=6), steps=8, eval_every="2st")
+    return {"rows": rows(result, "val/"), "ended": ended, "step": result.clock.step, "reason": result.stop_reason}
+
+
+def broken_off_by_one_rank() -> dict[str, Any]:
+    """An own loop leaves its evaluation with ``break`` on one rank, in the first of two loaders."""
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loaders = {"a": tiny_data(batches=4), "b": tiny_data(batches=4)}
+    with hl.Loop(model, optimizer, max_duration="4st", eval_every="2st", folder=False, log_every="2st") as loop:
+        for x, y in loop.batches(tiny_data(batches=8)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+            if loop.eval_due:
+                for count, _ in enumerate(loop.eval_batches(loaders)):
+                    loop.run.log({"n": 1.0}, reduce="sum")
+                    if loop.run.rank == 1 and count == 0:
+                        break
+    history = loop.run.history
+    return {name: history[name] for name in sorted(history) if name.startswith("val/")}
+
+
+# -- metric objects ------------------------------------------------------------------------------
+
+
+def plain_model() -> nn.Module:
+    """Without dropout, which differs by rank."""
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+class Plain(hl.Task):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = plain_model()
+
+    def train_batch(self, run: Any, batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+
+class Objects(hl.Task):
+    """Rank 1 updates only some of its metric objects; all are logged where they are."""
+
+    def __init__(self, *, whole: bool = False, lacking: bool = False) -> None:
+        super().__init__()
+        self.model, self.whole, self.lacking = plain_model(), whole, lacking
+        self.mean = torchmetrics.MeanMetric()
+        self.cat = torchmetrics.CatMetric()
+        self.largest = torchmetrics.MaxMetric()
+        self.both = torchmetrics.MetricCollection(
+            {
+                "acc": torchmetrics.classification.MulticlassAccuracy(3, average="micro"),
+                "precision": torchmetrics.classification.MulticlassPrecision(3),
+                "recall": torchmetrics.classification.MulticlassRecall(3),
+            }
+        )
+        self.only_zero = torchmetrics.MeanMetric()
+        self.pearson = torchmetrics.PearsonCorrCoef()
+
+    def _batch(self, run: Any, batch: Any) -> torch.Tensor:
+        x, y = batch
+        logits = self.model(x)
+        batch_number = run.clock.batch if run.stage == "train" else run.clock.eval.batch
+        is_first = batch_number % 2 == 0 if run.world_size == 1 else run.rank == 0  # of each two batches
+        if is_first:
+            self.mean.update(logits.detach().double())
+        run.log({"mean": self.mean})
+        self.cat.update(logits.detach().amax())
+        self.largest.update(logits.detach())
+        self.both.update(logits.detach(), y)
+        run.log(self.both)
+        run.log({"cat": self.cat, "largest": self.largest})
+        if is_first:
+            self.only_zero.update(1.0 + run.clock.step)
+            run.log({"only_zero": self.only_zero})
+        if self.whole and not (self.lacking and run.rank):
+            self.pearson.update(logits.detach().amax(1), y.float())
+        if self.whole:
+            run.log({"pearson": self.pearson})
+        return nn.functional.cross_entropy(logits, y)
+
+    def train_batch(self, run: Any, batch: Any) -> torch.Tensor:
+        return self._batch(run, batch)
+
+    def eval_batch(self, run: Any, batch: Any) -> torch.Tensor:
+        return self._batch(run, batch)
+
+
+def objects(whole: bool = False, lacking: bool = False) -> dict[str, Any]:
+    """Intervals, an epoch and an evaluation, with as many batches for all ranks together as for one."""
+    task = Objects(whole=whole, lacking=lacking)
+    accumulate = 2 // this_process().world_size
+    trainer = Trainer(max_duration="1ep", log_every="2st", accumulate=accumulate, folder=False, seed=1)
+    result = trainer.fit(task, tiny_data(batches=8), tiny_data(batches=3), optimizer=torch.optim.SGD)
+    found = rows(result, "train/") | rows(result, "val/")
+    return {name: its for name, its in found.items() if "cat" not in name} | {
+        name: [its[0], [sorted(value) if isinstance(value, list) else value for value in its[1]]]
+        for name, its in found.items()
+        if "cat" in name
+    }
+
+
+# -- what is sent --------------------------------------------------------------------------------
+
+
+def collectives(monitored: bool = False) -> dict[str, Any]:
+    """Between two intervals: how many sums are made that are no vote, and how many other collectives."""
+    sent: list[str] = []
+    real = {name: getattr(dist, name) for name in ("all_reduce", "all_gather", "broadcast")}
+    votes = len(FIELDS) + 1
+
+    def counting(name: str) -> Any:
+        def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            is_vote = name == "all_reduce" and tensor.numel() == votes and tensor.dtype == torch.float64
+            sent.append("vote" if is_vote else name)
+            return real[name](tensor, *args, **kwargs)
+
+        return call
+
+    per_interval: list[dict[str, int]] = []
+
+    class Counts(hl.Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            run.log({"x/a": 1.0, "x/b": 2.0})
+
+        def on_metrics_ready(self, run: Any) -> None:
+            per_interval.append({name: sent.count(name) for name in (*real, "vote")})
+            sent.clear()
+
+    callbacks: list[Any] = [Counts(), *([hl.callbacks.LRMonitor()] if monitored else [])]
+    for name in real:
+        setattr(dist, name, counting(name))
+    try:
+        fit(callbacks, steps=20, log_every="4st", max_duration="20st")
+    finally:
+        for name, function in real.items():
+            setattr(dist, name, function)
+    return {"per_interval": per_interval}
+
+
+# -- what is written -----------------------------------------------------------------------------
+
+
+def writes(folder: str) -> dict[str, Any]:
+    """All that writes or shows something, in a folder that all ranks know."""
+    from hookline.callbacks import (
+        DeviceMonitor,
+        GradientMonitor,
+        HistoryPlot,
+        LRMonitor,
+        MemoryMonitor,
+        ModelSummary,
+        PrintMetrics,
+        SpeedMonitor,
+        TimeRemaining,
+    )
+
+    class Pictures(hl.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            run.log_image("x/picture", torch.rand(3, 4, 4))
+            run.log_text("x/text", f"rank {run.rank}")
+
+    callbacks = [
+        Pictures(),
+        PrintMetrics(),
+        ModelSummary(),
+        SpeedMonitor(),
+        LRMonitor(),
+        MemoryMonitor(),
+        DeviceMonitor(),
+        TimeRemaining(),
+        GradientMonitor(every="2st"),
+        HistoryPlot(),
+    ]
+    result = fit(callbacks, steps=4, val=tiny_data(batches=2), folder=folder, trainer=hl.Trainer)
+    return {"metrics": sorted(result.metrics), "failures": [str(failure) for failure in result.failures]}
+
+
+def sharded() -> dict[str, Any]:
+    """Norms under FSDP, of which each rank holds a part: logged by hand, and by the monitors."""
+    from hookline.callbacks import ActivationMonitor, GradientClip, GradientMonitor, ParameterMonitor
+
+    class Norms(hl.Callback):
+        def on_gradients_ready(self, run: Any) -> None:
+            run.log({"x/norm": nn.utils.get_total_norm([p.grad for p in run.model.parameters()])})
+
+    callbacks = [
+        Norms(),
+        GradientClip(1e9),
+        GradientMonitor(every="1st", weights=True, updates=True, histograms=True),
+        ParameterMonitor(histograms=True),
+        ActivationMonitor(every="2st"),
+    ]
+    several = this_process().world_size > 1
+    result = fit(callbacks, task=Plain(), strategy="fsdp" if several else "auto", accumulate=1 if several else 2)
+    found = {name: result.metrics[name] for name in sorted(result.metrics) if not name.startswith("activations/")}
+    names = sorted(name for name in result.metrics if name.startswith("activations/"))
+    return {"values": found, "activations": names, "failures": [str(failure) for failure in result.failures]}

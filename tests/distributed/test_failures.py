@@ -1,0 +1,100 @@
+"""A rank that fails ends all of them, within seconds, and all of them know why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+CASE = "cases_of_failures.py:train"
+LIMIT = 40.0
+"""Seconds; the time-out of the group is five minutes, and is never waited for."""
+
+
+def check_all_know(told: list[Any], where: str, who: int = 1) -> None:
+    """The one that raised has its own error, unchanged; the others have one that says which, where, when and what."""
+    for its in told:
+        assert its.code == 1, its.output
+        assert its.output.count("teardown") == 1, its.output
+        if its.rank == who:
+            assert its.error == "Planted", its.output
+            assert its.text.startswith("no luck")
+        else:
+            assert its.error == "RankError", its.output
+            assert f"because rank {who} failed" in its.text
+            assert where in its.text
+            assert " step " in its.text
+            assert "Planted: no luck" in its.text
+
+
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [
+        ("on_setup", "Culprit.on_setup"),
+        ("on_fit_start", "Culprit.on_fit_start"),
+        ("on_sanity_check_start", "Culprit.on_sanity_check_start"),
+        ("around_train", "Culprit.around_train"),
+        ("on_train_epoch_start", "Culprit.on_train_epoch_start"),
+        ("on_batch_fetch_start", "Culprit.on_batch_fetch_start"),
+        ("data", "while fetching a batch"),
+        ("train_batch", "at step 2"),
+        ("on_backward_end", "Culprit.on_backward_end"),
+        ("on_gradients_ready", "Culprit.on_gradients_ready"),
+        ("after around_step", "Culprit.around_step"),
+        ("on_eval_batch_end", "Culprit.on_eval_batch_end"),
+        ("eval_batch", "at step 3"),
+        ("on_epoch_end", "Culprit.on_epoch_end"),
+        ("on_fit_end", "Culprit.on_fit_end"),
+    ],
+)
+def test_an_error_on_one_rank_ends_all_and_is_named(ranks: Any, place: str, where: str) -> None:
+    at = 0 if place in ("on_setup", "on_fit_start", "on_sanity_check_start", "around_train") else 2
+    at = 0 if place == "on_train_epoch_start" else at
+    check_all_know(ranks.run(CASE, 2, place=place, at=at, limit=LIMIT), where)
+
+
+@pytest.mark.parametrize("place", ["on_train_step_end", "on_loss_ready", "eval_batch"])
+def test_an_error_ends_all_ranks_that_share_a_sharded_model(ranks: Any, place: str) -> None:
+    where = f"Culprit.{place}" if place.startswith("on_") else "at step"
+    check_all_know(ranks.run(CASE, 2, place=place, strategy="fsdp", limit=LIMIT), where)
+
+
+def test_an_error_in_the_body_of_an_own_loop_ends_all_ranks(ranks: Any) -> None:
+    check_all_know(ranks.run(CASE, 2, place="body", own_loop=True, limit=LIMIT), "at step 2")
+
+
+def test_an_error_on_rank_zero_which_keeps_the_store_is_known_to_the_others(ranks: Any) -> None:
+    told = ranks.run(CASE, 3, place="on_train_step_end", who=0, limit=LIMIT)
+    check_all_know(told, "Culprit.on_train_step_end", who=0)
+
+
+def test_an_error_while_a_checkpoint_is_saved_ends_all_ranks(ranks: Any, tmp_path: Any) -> None:
+    told = ranks.run(CASE, 2, place="on_checkpoint_save", folder=str(tmp_path), saves=True, limit=LIMIT)
+    check_all_know(told, "Culprit.on_checkpoint_save")
+    assert not list((tmp_path / "checkpoints").glob("step-*2*/manifest.json")), "a torn checkpoint was published"
+
+
+def test_an_error_in_teardown_is_raised_where_it_rose_and_holds_nobody_up(ranks: Any) -> None:
+    zero, one = ranks.run(CASE, 2, place="on_teardown", limit=LIMIT)
+    assert (one.code, one.error) == (1, "Planted"), one.output
+    assert zero.code == 0, zero.output
+    assert zero.value["step"] == 12
+
+
+def test_a_rank_that_is_killed_ends_the_others(ranks: Any, tmp_path: Any) -> None:
+    for who in (1, 0):
+        folder = tmp_path / str(who)
+        folder.mkdir()
+        started = ranks.start(CASE, 2, place="on_train_step_end", action="SIGKILL", who=who, folder=str(folder))
+        told = started.finish(LIMIT)
+        other = told[1 - who]
+        assert told[who].code == -9
+        assert (other.code, other.error) == (1, "RankError"), other.output
+        assert "teardown" in other.output
+
+
+def test_processes_whose_run_has_failed_say_why_they_cannot_run_another(ranks: Any) -> None:
+    for rank, found in enumerate(ranks.values("cases_of_failures.py:fit_after_failure", 2)):
+        assert found[0].startswith("Planted" if rank else "RankError")
+        assert found[1].startswith("SetupError")
+        assert "start the processes anew" in found[1]

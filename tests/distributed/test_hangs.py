@@ -1,0 +1,84 @@
+"""A rank that makes no progress is found and named, with its stack, and ends; nobody waits for the time-out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+CASE = "cases_of_failures.py:train"
+HUNG = 75
+LIMIT = 40.0
+SHORT = {"hang_after": "2s", "timeout": "5m"}
+
+
+def check_culprit_is_named(told: list[Any], where: str, who: int = 1) -> None:
+    """The one that hangs ends with the code for it, after its stack; the others with an error that names the place."""
+    for its in told:
+        if its.rank == who:
+            assert its.code == HUNG, its.output
+            assert f"rank {who} has made no progress for 2 s" in its.output
+            assert where in its.output
+            assert "most recent call first" in its.output
+            assert "in act" in its.output
+        else:
+            assert (its.code, its.error) == (1, "RankError"), its.output
+            assert f"because rank {who} has made no progress for 2 s" in its.text
+            assert where in its.text
+            assert "teardown" in its.output
+
+
+@pytest.mark.parametrize(
+    ("place", "options"),
+    [
+        ("on_train_step_end", {}),
+        ("data", {}),
+        ("body", {"own_loop": True}),
+        ("eval_batch", {"strategy": "fsdp"}),
+    ],
+)
+def test_a_rank_that_sleeps_is_found_and_named_on_every_rank(ranks: Any, place: str, options: dict[str, Any]) -> None:
+    told = ranks.run(CASE, 2, place=place, action="sleep", limits=SHORT, limit=LIMIT, **options)
+    check_culprit_is_named(told, "Trouble.act (cases_of_failures.py:")
+
+
+def test_rank_zero_which_keeps_the_store_is_found_too(ranks: Any) -> None:
+    told = ranks.run(CASE, 3, place="on_train_step_end", action="sleep", who=0, limits=SHORT, limit=LIMIT)
+    check_culprit_is_named(told, "Trouble.act (cases_of_failures.py:", who=0)
+
+
+def test_before_the_first_step_the_longer_limit_holds(ranks: Any) -> None:
+    limits = {"hang_after": "5m", "timeout": "2s"}
+    told = ranks.run(CASE, 2, place="on_fit_start", action="sleep", at=0, limits=limits, limit=LIMIT)
+    check_culprit_is_named(told, "Trouble.act (cases_of_failures.py:")
+
+
+def test_a_worker_of_the_data_that_hangs_is_found(ranks: Any) -> None:
+    told = ranks.run(
+        "cases_of_failures.py:train",
+        2,
+        place="data",
+        action="sleep",
+        at=0,
+        workers=1,
+        limits={"hang_after": "2s", "timeout": "4s"},
+        limit=LIMIT,
+    )
+    assert told[1].code == HUNG, told[1].output
+    assert "rank 1 has made no progress for 4 s" in told[1].output
+    assert (told[0].code, told[0].error) == (1, "RankError"), told[0].output
+
+
+def test_a_rank_may_be_at_work_for_longer_than_the_limit_while_the_others_wait(ranks: Any) -> None:
+    """Its evaluation has many batches: each is progress, and those that wait are not taken for hung."""
+    found = ranks.values("cases_of_failures.py:uneven_evaluation", 2, limit=LIMIT)
+    assert [its["step"] for its in found] == [2, 2]
+
+
+def test_ranks_that_all_wait_for_one_another_do_not_wait_for_ever(ranks: Any) -> None:
+    told = ranks.run("cases_of_failures.py:deadlock", 2, limit=LIMIT)
+    assert [its.code for its in told] == [HUNG, HUNG], "\n".join(its.output for its in told)
+    for its in told:
+        assert "all ranks wait for one another" in its.output
+        assert "rank 0 in" in its.output
+        assert "rank 1 in" in its.output

@@ -1,0 +1,50 @@
+"""Processes join, work, and leave: one run after another, in a group of their own or in one that was there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FILE = "cases_of_failures.py"
+
+
+def test_a_script_may_fit_twice_make_two_trainers_evaluate_and_predict(ranks: Any) -> None:
+    zero, one = ranks.values(f"{FILE}:several_runs", 2)
+    assert zero == one
+    assert zero["steps"] == [4, 8, 8]
+    assert zero["predicted"] == 32
+    assert zero["group"], "the group is left at the end of the process, not before: weights may still be sharded"
+
+
+def test_a_process_group_that_was_there_is_used_and_left_alone(ranks: Any) -> None:
+    assert ranks.values(f"{FILE}:with_own_group", 2) == [{"error": "", "same": True}] * 2
+
+
+def test_an_error_in_a_process_group_that_was_there_ends_all_ranks(ranks: Any) -> None:
+    zero, one = ranks.run(f"{FILE}:with_own_group", 2, fail=True)
+    assert one.value == {"error": "Planted", "same": True}
+    # Its connections are not ours to cut: the other learns it from the vote, or the watchdog ends it.
+    assert zero.value == {"error": "RankError", "same": True} or "because rank 1 failed" in zero.output
+
+
+def test_what_all_ranks_log_is_said_once_or_twice_and_what_one_logs_has_its_mark(ranks: Any) -> None:
+    found = ranks.values(f"{FILE}:speak", 4)
+    assert found[0] == ["the disk is slow", "the disk is slow", "rank 0 is special"]
+    others = [line for lines in found[1:] for line in lines]
+    assert sum("the disk is slow" in line for line in others) <= 2
+    assert [f"[rank{rank}] rank {rank} is special" for rank in (1, 2, 3)] == [
+        line for line in others if "special" in line
+    ]
+
+
+def test_an_environment_that_is_wrong_is_refused_in_words(ranks: Any) -> None:
+    bad = ranks.run(f"{FILE}:train", 1, env={"RANK": "5", "WORLD_SIZE": "2"})[0]
+    assert bad.error == "SetupError"
+    assert "RANK=5 with WORLD_SIZE=2" in bad.text
+    alone = ranks.run(f"{FILE}:train", 1, env={"RANK": "0", "WORLD_SIZE": "2"})[0]
+    assert alone.error == "SetupError", alone.output
+    assert "start the script with torchrun" in alone.text
+
+
+def test_one_process_under_torchruns_variables_is_a_plain_run(ranks: Any) -> None:
+    env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    assert ranks.values(f"{FILE}:train", 1) == ranks.values(f"{FILE}:train", 1, env=env)

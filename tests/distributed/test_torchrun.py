@@ -1,0 +1,49 @@
+"""The same under torchrun itself: how workers end, and how they are started again."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+from tests.distributed.torchrun import Launched
+
+
+def test_one_process_under_torchrun_is_a_plain_run(ranks: Any, tmp_path: Path) -> None:
+    alone = Launched("train", {}, tmp_path / "out.txt", "--standalone", processes=1)
+    assert alone.finish() == 0, alone.text
+    assert alone.results() == ranks.values("cases_of_failures.py:train", 1)
+
+
+def test_sigterm_to_torchrun_gives_one_checkpoint_and_code_143_in_each_worker(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    args = {"place": "on_train_step_end", "action": "wait", "folder": str(folder)}
+    launched = Launched("train", args, tmp_path / "out.txt", "--standalone")
+    launched.wait_for(folder / "here")
+    launched.process.send_signal(signal.SIGTERM)
+    (folder / "sent").touch()
+    assert launched.finish() == 1
+    assert len(list((folder / "checkpoints").glob("step-*"))) == 1, launched.text
+    assert launched.text.count("teardown") == 2
+
+
+def test_sigterm_to_the_workers_is_code_143_for_torchrun(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    args = {"place": "on_train_step_end", "action": "SIGTERM", "folder": str(folder)}
+    launched = Launched("train", args, tmp_path / "out.txt", "--standalone")
+    assert launched.finish() == 1
+    assert launched.exit_codes() == [143, 143], launched.text
+    assert len(list((folder / "checkpoints").glob("step-*"))) == 1, launched.text
+
+
+def test_a_worker_that_is_killed_is_started_again_and_the_weights_are_the_same(ranks: Any, tmp_path: Path) -> None:
+    args = {"folder": str(tmp_path / "run"), "kills": [[1, "on_backward_end", 5]]}
+    launched = Launched("elastic", args, tmp_path / "out.txt", "--standalone", "--max-restarts", "1")
+    assert launched.finish() == 0, launched.text
+    undisturbed = ranks.values("cases_of_failures.py:train", 2)
+    assert [its["weights"] for its in launched.results()] == [its["weights"] for its in undisturbed]
+    again = Launched("elastic", {**args, "kills": []}, tmp_path / "again.txt", "--standalone")
+    assert again.finish() == 0, again.text
+    assert [its["weights"] for its in again.results()] == [its["weights"] for its in undisturbed]
+    assert "this run is finished" in again.text

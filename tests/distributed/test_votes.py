@@ -1,0 +1,88 @@
+"""What one rank asks for, all ranks do, at the same step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+CASES = "cases_of_loops.py"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("hook", "verb", "step"),
+    [
+        ("train_step_start", "stop", 4),
+        ("forward_start", "stop", 4),
+        ("optimizer_step_end", "stop", 5),  # after the vote of the fourth step: it counts in the next
+        ("train_step_end", "raise_stop", 4),
+    ],
+)
+def test_a_stop_on_one_rank_stops_all_at_one_step(ranks: Any, hook: str, verb: str, step: int, rank: int) -> None:
+    found = ranks.values(f"{CASES}:asked", 2, hook=hook, verb=verb, rank=rank)
+    assert [its["step"] for its in found] == [step, step]
+    assert [its["reason"] for its in found] == ["enough", "enough"]
+    assert found[0]["weights"] == found[1]["weights"]
+
+
+def test_a_stop_at_the_end_of_an_interval_counts_at_that_step(ranks: Any) -> None:
+    found = ranks.values(f"{CASES}:asked", 2, hook="metrics_ready", verb="stop", log_every="3st")
+    assert [its["step"] for its in found] == [3, 3]
+
+
+def test_an_evaluation_that_one_rank_asks_for_is_made_by_all(ranks: Any) -> None:
+    found = ranks.values(f"{CASES}:asked", 2, hook="train_step_start", verb="evaluate")
+    assert found[0]["seen"] == found[1]["seen"]
+    assert "eval_start after 4" in found[0]["seen"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("hook", ["train_step_start", "loss_ready"])
+def test_a_step_that_one_rank_skips_is_skipped_by_all(ranks: Any, hook: str, strategy: str) -> None:
+    found = ranks.values(f"{CASES}:asked", 2, hook=hook, verb="skip", strategy=strategy)
+    assert found[0]["seen"] == found[1]["seen"]
+    assert "step_skipped after 3" in found[0]["seen"]
+    assert found[0]["weights"] == found[1]["weights"]
+    assert found[0]["step"] == found[1]["step"] == 7
+    assert found[0]["batches"] == 8
+
+
+def test_short_steps_have_few_votes_and_right_numbers(ranks: Any) -> None:
+    two, alone = ranks.values(f"{CASES}:short_steps", 2), ranks.values(f"{CASES}:short_steps", 1)
+    assert two[0]["weights"] == two[1]["weights"]
+    assert two[0]["samples"] == alone[0]["samples"] == 2400
+    assert two[0]["steps"] == 300
+    assert two[0]["votes"][0] < 150
+
+
+def test_time_is_rank_zeros(ranks: Any) -> None:
+    first, second = ranks.values(f"{CASES}:time_limit", 2)
+    assert first == second > 0
+
+
+def test_ranks_that_are_about_to_do_different_things_are_told_apart_at_once(ranks: Any) -> None:
+    for told in ranks.run(f"{CASES}:different_callbacks", 2):
+        assert told.error == "SetupError"
+        assert "the list of callbacks is" in told.text
+
+
+def test_stop_training_in_a_task_is_an_error_that_says_what_to_do(ranks: Any) -> None:
+    first, second = ranks.run(f"{CASES}:stop_in_a_task", 2)
+    assert second.error == "RankError"
+    assert "call run.stop('enough') and return the loss" in second.text
+    assert first.error == "RankError"
+    assert first.code == second.code == 1
+
+
+@pytest.mark.parametrize(("strategy", "accumulate"), [("ddp", 1), ("ddp", 2), ("fsdp", 1)])
+def test_several_optimizers_train_as_in_one_process(ranks: Any, strategy: str, accumulate: int) -> None:
+    alone = ranks.values(f"{CASES}:two_optimizers", 1, accumulate=accumulate)[0]
+    for values in ranks.values(f"{CASES}:two_optimizers", 2, strategy=strategy, accumulate=accumulate):
+        assert values == pytest.approx(alone, abs=1e-6)
+
+
+def test_several_optimizers_of_a_sharded_model_refuse_windows_of_several_batches(ranks: Any) -> None:
+    for told in ranks.run(f"{CASES}:two_optimizers", 2, strategy="fsdp", accumulate=2):
+        assert told.error == "SetupError"
+        assert "accumulate=1" in told.text
