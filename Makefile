@@ -21,7 +21,8 @@ test: $(VENV)/.installed-test ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q $(ARGS)
 
 chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (ten minutes)
-	HOOKLINE_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q --timeout 900 tests/chaos tests/checkpoint $(ARGS)
+	HOOKLINE_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q --timeout 900 tests/chaos tests/checkpoint \
+		tests/distributed/test_killed_saves.py tests/distributed/test_resume_elsewhere.py $(ARGS)
 
 # The demo extra is there for mypy: the result must not depend on what else is installed.
 check: $(VENV)/.installed-check $(VENV)/.installed-demo ## lint, format, types, layers, generated docs

@@ -1,4 +1,4 @@
-"""Checkpoints that ranks have written, as someone may have changed them: no code of theirs is run, whatever they hold."""
+"""A sharded checkpoint is read without running any code that it holds; whatever is wrong with it is an error."""
 
 from __future__ import annotations
 

@@ -83,6 +83,11 @@ def _of_one(saved: Mapping[str, Any]) -> dict[str, Any]:
 def _joined(states: list[Mapping[str, Any]]) -> dict[str, Any]:
     """What several ranks have logged since the last row, as if one had; all else of it is the same on all of them."""
     pending: dict[str, Any] = {}
+    if any(its["objects"] or its["dated"] for its in states[1:]):
+        logger.warning(
+            "fewer processes go on than have saved: what metric objects of the others have measured since their last "
+            "row is left out"
+        )
     for state in states:
         for name, its in state["pending"].items():
             pending[name] = _added(pending[name], its) if name in pending else its
