@@ -23,6 +23,15 @@ from hookline.testing import TinyModel
 EPOCHS = 2
 STEPS = 12
 """Of two ranks, in all epochs."""
+BEFORE_STEPS = (
+    "on_setup",
+    "on_model_ready",
+    "on_fit_start",
+    "on_sanity_check_start",
+    "on_sanity_check_end",
+    "on_train_start",
+)
+"""Hooks that come once, before the first step."""
 
 
 class Planted(Exception):  # noqa: N818 (what a user might raise)
@@ -440,7 +449,7 @@ def preempted(places: list[str], folder: str, strategy: str = "ddp", times: int 
     """SIGTERM to this rank, if it is the one, at one place after another: how each run has ended."""
     found = []
     for place in places:
-        early = place in ("on_setup", "on_fit_start", "on_sanity_check_end")
+        early = place in BEFORE_STEPS
         try:
             train(
                 place,
@@ -461,8 +470,7 @@ def preempted(places: list[str], folder: str, strategy: str = "ddp", times: int 
 
 def stopped(places: list[str], own_loop: bool = False) -> list[dict[str, Any]]:
     """``run.stop`` on one rank, at one place after another."""
-    early = ("on_train_start",)
-    return [train(place, "stop", at=0 if place in early else 2, own_loop=own_loop) for place in places]
+    return [train(place, "stop", at=0 if place in BEFORE_STEPS else 2, own_loop=own_loop) for place in places]
 
 
 def twice(folder: str) -> None:

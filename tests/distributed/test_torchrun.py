@@ -15,7 +15,7 @@ def test_one_process_under_torchrun_is_a_plain_run(ranks: Any, tmp_path: Path) -
     assert alone.results() == ranks.values("cases_of_failures.py:train", 1)
 
 
-def test_sigterm_to_torchrun_gives_one_checkpoint_and_code_143_in_each_worker(tmp_path: Path) -> None:
+def test_sigterm_to_torchrun_gives_one_checkpoint_and_each_worker_leaves_with_143(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     args = {"place": "on_train_step_end", "action": "wait", "folder": str(folder)}
@@ -26,6 +26,7 @@ def test_sigterm_to_torchrun_gives_one_checkpoint_and_code_143_in_each_worker(tm
     assert launched.finish() == 1
     assert len(list((folder / "checkpoints").glob("step-*"))) == 1, launched.text
     assert launched.text.count("teardown") == 2
+    assert launched.text.count("LEAVES WITH 143") == 2, launched.text
 
 
 def test_sigterm_to_the_workers_is_code_143_for_torchrun(tmp_path: Path) -> None:

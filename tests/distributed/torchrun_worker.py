@@ -18,6 +18,10 @@ import cases_of_failures
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    found = getattr(cases_of_failures, sys.argv[1])(**json.loads(sys.argv[2]))
+    try:
+        found = getattr(cases_of_failures, sys.argv[1])(**json.loads(sys.argv[2]))
+    except SystemExit as left:  # torchrun does not tell the codes when it is itself what was signalled
+        sys.stdout.write(f"LEAVES WITH {left.code}\n")
+        raise
     sys.stdout.write(f"RESULT {json.dumps([int(os.environ['RANK']), found])}\n")
     sys.stdout.flush()

@@ -98,7 +98,7 @@ def leave(store: Store, place: Place) -> None:
     with suppress(RuntimeError, ValueError):
         store.add(_LEFT, 1)
         until = time.monotonic() + _patience(store, place.rank)
-        while store.add(_LEFT, 0) < place.world_size and time.monotonic() < until:
+        while store.add(_LEFT, 0) < place.world_size - store.check([_LOST]) and time.monotonic() < until:
             time.sleep(LOOKS_EVERY)
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first to end with an error would change the others' codes
@@ -107,11 +107,12 @@ def leave(store: Store, place: Place) -> None:
 
 
 def _patience(store: Store, rank: int) -> float:
+    keeps_store = rank == 0 and not torchrun_keeps_store()
     if store.check([_LOST]):
-        return 0.0
+        return WAIT_AFTER_ERROR if keeps_store else 0.0  # the others have yet to read why it ends
     if store.check([f"{_BROKEN}/{rank}"]):
         return WAIT_AFTER_ERROR
-    return KEEPERS_WAIT if rank == 0 and not torchrun_keeps_store() else LAST_WAIT
+    return KEEPERS_WAIT if keeps_store else LAST_WAIT
 
 
 def _sockets_of(rank: int) -> str:
