@@ -26,4 +26,5 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_at_the_last_finite_step
     first, second = ranks.values(CASE, 2, leave_out=False, folder=str(tmp_path), **plan)
     assert first["weights"] == second["weights"]
     assert first["step"] == second["step"] == 4
-    assert first["reason"].startswith("the loss of rank 1 is not finite in epoch 0, batch 4; weights and optimizer")
+    assert first["reason"].startswith("the loss is nan on rank 1 in epoch 0, batch 4; weights and optimizer")
+    assert first["reason"] == second["reason"]

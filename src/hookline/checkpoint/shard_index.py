@@ -13,7 +13,7 @@ import pickle
 import pickletools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 
@@ -116,8 +116,13 @@ def _unpickled(data: bytes, path: str) -> Any:
     return _Unpickler(io.BytesIO(data), path).load()
 
 
-class _Unpickler(pickle.Unpickler):
+_InPython: Any = pickle._Unpickler  # not the one in C: its steps can be looked at
+
+
+class _Unpickler(_InPython):  # type: ignore[misc]
     """Gives records for the classes that are known, and refuses all else by name."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_InPython.dispatch)
 
     def __init__(self, file: io.BytesIO, path: str) -> None:
         super().__init__(file)
@@ -127,7 +132,7 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) in _RECORDS:
             return _maker(name)
         if (module, name) in _VALUES:
-            return _itself
+            return _plain_value()
         if (module, name) == ("torch", "Size"):
             return tuple
         if module == "torch" and name in tensor_bytes.DTYPES:
@@ -135,6 +140,23 @@ class _Unpickler(pickle.Unpickler):
         raise CheckpointCorruptError(
             self._path, f"it names {module[:100]}.{name[:100]}, which no index needs", "it was not written by Hookline"
         )
+
+    def load_setitem(self) -> None:
+        self._check_keys(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        self._check_keys(self.stack[::2])
+        super().load_setitems()
+
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+
+    def _check_keys(self, keys: list[Any]) -> None:
+        """The hash of tuples in tuples, each of them twice, would take longer than anybody waits."""
+        for key in keys:
+            if not isinstance(key, str | int | _Record):
+                raise CheckpointCorruptError(self._path, f"it has a {type(key).__name__} as a key")
 
     def persistent_load(self, pid: Any) -> Any:
         raise CheckpointCorruptError(self._path, "it refers to something outside of itself")
@@ -157,10 +179,15 @@ def _maker(name: str) -> type[_Record]:
     return Made
 
 
-def _itself(value: Any = None) -> Any:
-    if not isinstance(value, int | str):
-        raise pickle.UnpicklingError("a plain value was expected")
-    return value
+def _plain_value() -> Callable[..., Any]:
+    """A new function each time: the file can set attributes of what it is given."""
+
+    def itself(value: Any = None) -> Any:
+        if not isinstance(value, int | str):
+            raise pickle.UnpicklingError("a plain value was expected")
+        return value
+
+    return itself
 
 
 # -- what it says --------------------------------------------------------------------------------
@@ -220,9 +247,22 @@ def _tensor(name: str, entry: Any, places: _Places, path: str) -> SpreadTensor:
     if not isinstance(chunks, list):
         raise CheckpointCorruptError(path, f"{what} has no parts")
     parts = tuple(_part(name, chunk, shape, dtype, places, path) for chunk in chunks)
-    if sum(math.prod(part.sizes) for part in parts) != math.prod(shape):
+    if sum(math.prod(part.sizes) for part in parts) != math.prod(shape) or _overlap(parts):
         raise CheckpointCorruptError(path, f"the parts of {what} do not make up its shape {list(shape)}")
     return SpreadTensor(name, dtype, shape, parts)
+
+
+def _overlap(parts: tuple[Part, ...]) -> bool:
+    """Whether two parts hold the same place; then another is in none of them."""
+    ordered = sorted((part for part in parts if math.prod(part.sizes)), key=lambda part: part.offsets)
+    for index, one in enumerate(ordered):
+        for other in ordered[index + 1 :]:
+            if not one.offsets or other.offsets[0] >= one.offsets[0] + one.sizes[0]:
+                break
+            pairs = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+            if all(a < c + d and c < a + b for a, b, c, d in pairs):
+                return True
+    return False
 
 
 def _part(name: str, chunk: Any, shape: tuple[int, ...], dtype: torch.dtype, places: _Places, path: str) -> Part:
@@ -251,7 +291,7 @@ def _fields(value: Any, kind: str, path: str) -> dict[Any, Any]:
 def _sizes(value: Any, path: str) -> tuple[int, ...]:
     fine = isinstance(value, tuple) and len(value) <= MAX_DIMENSIONS
     if not fine or not all(type(item) is int and 0 <= item < _LARGEST for item in value):
-        raise CheckpointCorruptError(path, f"{str(value)[:100]} are no sizes")
+        raise CheckpointCorruptError(path, f"a {type(value).__name__} stands where sizes were expected")
     return tuple(value)
 
 

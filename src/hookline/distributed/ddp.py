@@ -57,6 +57,8 @@ class DDP:
         self._module = nn.Module()
         self._ranks = (1, 0)
         self._ties: dict[str, DistributedDataParallel] = {}
+        self._optimizers: Mapping[str, Optimizer] = {}
+        self._trained: tuple[list[nn.Parameter], list[bool]] = [], []  # which of all parameters had gradients
 
     def shares(self) -> tuple[int, int]:
         return self._ranks
@@ -72,6 +74,9 @@ class DDP:
 
     def attach(self, optimizers: Mapping[str, Optimizer]) -> None:
         several = len(optimizers) > 1
+        parameters = list(self._module.parameters())
+        self._optimizers, self._trained = optimizers, (parameters, [p.requires_grad for p in parameters])
+        self._ties.clear()
         for name, optimizer in optimizers.items():
             held = {id(p) for group in optimizer.param_groups for p in group["params"]} if several else None
             found = {
@@ -86,6 +91,9 @@ class DDP:
                 )
 
     def before_window(self) -> None:
+        parameters, trained = self._trained
+        if [p.requires_grad for p in parameters] != trained:  # a layer was frozen, or thawed
+            self.attach(self._optimizers)
         if self.broadcast_buffers:
             self._share_buffers()
 
@@ -123,6 +131,7 @@ class DDP:
         # The C++ side holds the process group: one that is still held when Python ends may abort the process
         # (pytorch/pytorch#190489).
         self._ties.clear()
+        self._optimizers, self._trained = {}, ([], [])
         self._group, self._module = None, nn.Module()
 
 

@@ -37,7 +37,8 @@ def this_process(environment: Mapping[str, str] | None = None) -> Place:
         rank = _number(found, "RANK", 0) if size > 1 else 0
     if not 0 <= rank < size:
         raise SetupError(f"RANK={rank} with WORLD_SIZE={size}: a rank is a number from 0 to {size - 1}")
-    return Place(rank, _number(found, "LOCAL_RANK", rank) if size > 1 else 0, size)
+    on_machine = _number(found, "LOCAL_RANK", _number(found, "SLURM_LOCALID", rank))
+    return Place(rank, on_machine if size > 1 else 0, size)
 
 
 def _number(found: Mapping[str, str], name: str, default: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +29,8 @@ T = TypeVar("T")
 SHORT = 1024
 """Bytes: what fits is exchanged at once; the size of what does not has to be told first."""
 _LENGTH = 8
+BUNCH = 10_000_000
+"""Numbers that are sent at once."""
 PATIENCE = 0.5
 """Seconds. A rank that fails says so before its connections are cut, so there is little to wait for."""
 
@@ -120,7 +122,7 @@ class Group:
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for tensor in tensors:
             kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-        for (device, _), same in kinds.items():
+        for (device, _), same in ((kind, some) for kind, its in kinds.items() for some in _bunches(its)):
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
             side = self._side if device.type == "cpu" else None
             self._call(lambda flat=flat, side=side: dist.broadcast(flat, 0, group=side))  # type: ignore[misc]
@@ -208,6 +210,18 @@ class Group:
             raise
         except RuntimeError as error:
             raise self.explain(error) from error
+
+
+def _bunches(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Not all at once: they are copied into one."""
+    found: list[Tensor] = []
+    for tensor in tensors:
+        found.append(tensor)
+        if sum(t.numel() for t in found) >= BUNCH:
+            yield found
+            found = []
+    if found:
+        yield found
 
 
 def _padded(data: bytes, size: int) -> Tensor:

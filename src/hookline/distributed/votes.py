@@ -40,7 +40,7 @@ class Ballot:
     weighted: float = 0.0
     """It gives weights of its own, which the number of samples does not tell."""
     undone: float = 0.0
-    """Steps that were skipped or taken back since the last vote without one: all ranks must have done so alike."""
+    """How often steps were taken back since the last vote: all ranks must have done so alike."""
     undone_squared: float = 0.0
     seconds: float = 0.0
     """Rank zero's clock."""
@@ -69,6 +69,11 @@ class Votes:
     @property
     def under_way(self) -> bool:
         return self._work is not None
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the step that begins now has one."""
+        return self.always or self._wait <= 1
 
     def due(self) -> bool:
         """At each step, once: whether there is a vote in it."""

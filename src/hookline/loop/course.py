@@ -63,6 +63,7 @@ class Course:
         self.agenda.max_duration = self._state.max_duration
         self._scopes.enter(self._line.hooks.around_train)
         self._line.emit(self._line.hooks.train_start)
+        self.agree()  # on the time, too, before it decides anything
         self._look()
 
     def train_mode(self) -> None:
@@ -202,7 +203,7 @@ class Course:
         self._book.end_interval(of_epoch=False)  # what was logged since the edge belongs to this step
         self._state.messages.end_epoch()
         self._scopes.leave(self._mark)
-        self._agree()
+        self.agree()
 
     def cut_epoch(self, *, exhausted: bool, position: int, length: float) -> None:
         """An epoch that ends at no known edge: in the middle, by a stop; or with data of unknown length."""
@@ -256,7 +257,7 @@ class Course:
         due = any(schedule.due(self._clock) for schedule in self.agenda.saves)
         due |= requests.evaluate or self.agenda.finished
         if due and self.training:
-            self._agree()  # before ranks do together what one of them, whose body was left, would not come to
+            self.agree()  # before ranks do together what one of them, whose body was left, would not come to
         requests.attention = requests.attention or due
 
     def _end_interval(self) -> None:
@@ -266,10 +267,10 @@ class Course:
                 names = list(self._book.names())
                 check_train_monitors(self._line, {*names, *map(self._book.inner_name, names)})
             self._line.emit(self._line.hooks.metrics_ready)
-            if self._agree():
+            if self.agree():
                 self._book.end_interval(of_epoch=False)  # what monitors have just logged is of this step, too
 
-    def _agree(self) -> bool:
+    def agree(self) -> bool:
         """An edge: what has been asked for on some rank is known on all of them, and counts here.
 
         Whether there may be something that was logged since the last row, on any rank.
@@ -294,7 +295,7 @@ class Course:
         self._requests.evaluate = False
         if not left:
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "eval"])
-        self._agree()
+        self.agree()
 
     def evaluate_if_due(self) -> None:
         if self.evaluate is None:
@@ -348,7 +349,12 @@ class Course:
                 f"ReduceLROnPlateau watches {scheduler.monitor!r}, which nobody logs; there is "
                 f"{', '.join(sorted(self._book.names())) or 'none'}: hl.Scheduler(scheduler, monitor='val/…')"
             )
-        return self._book.value(scheduler.monitor)
+        found = self._book.value(scheduler.monitor)
+        ranks = self._session.ranks
+        if ranks is None:
+            return found
+        said = ranks.group.exchange(found)  # inside an interval each has its own: the learning rate must be one
+        return sum(said) / len(said)
 
     def _drop_moment(self) -> None:
         state = self._state

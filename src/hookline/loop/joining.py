@@ -15,6 +15,9 @@ from hookline.loop.ranks import Ranks
 if TYPE_CHECKING:
     from hookline.loop.session import Session
 
+BEFORE_VOTE = ("train_step_start", "train_batch_start", "forward_start", "forward_end", "loss_ready", "backward_start")
+"""Events of a step at which its vote is still to come."""
+
 
 def join(place: Place, session: Session) -> Ranks:
     """By all, when a run is opened."""
@@ -28,6 +31,12 @@ def join(place: Place, session: Session) -> Ranks:
     group = Group(place, state.device, strategy.timeout)
     ranks = Ranks(group, strategy, state.requests, state.clock)
     ranks.can_be_left = session.task is None
+    ranks.may_be_skipped = any(
+        member.hears(session.line.known[event])
+        for member in session.line.members
+        if not member.optional and not member.is_task
+        for event in BEFORE_VOTE
+    )
     ranks.watchdog.start()
     facts = {
         "the entry point": state.entry_point,

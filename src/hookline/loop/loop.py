@@ -101,6 +101,7 @@ class Loop(Training):
         try:
             self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
             self.ranks = self.session.ranks
+            self.precision.common_unit = None
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
                 self.scopes.enter(self.line.hooks.around_fit)
@@ -133,6 +134,7 @@ class Loop(Training):
                     self.line.emit(self.line.hooks.fit_end)
                     self.session.book.end_interval()
                     self.scopes.leave()
+                    self.course.agree()  # a signal may have come to one rank in the last hooks
                     if self.requests.stop is not None and self.requests.stop.interrupt:
                         self.saving.interrupted()
                     elif not self.finished:

@@ -206,6 +206,8 @@ class MetricBook:
         """The newest value: what is pending in the innermost layer that has it, else the last row."""
         inner = self._names.inner(name)
         for layer in () if self._names.is_hidden(name) else reversed(self._layers):
+            if self._reduction is not None and layer is self._layers[0] and name in self._rows.newest:
+                break  # what is pending there is this rank's own part: others would see, and decide on, another number
             series = layer.series.get(inner)
             if series is not None and not series.is_empty:
                 return to_python([series.result()])[0]

@@ -23,6 +23,8 @@ class Precision:
         self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
         self._unit: float | None = None
+        self.common_unit: float | None = None
+        """That of all ranks: with a unit of each rank's own, weights that differ between them would count alike."""
         self._unscaled: set[int] = set()
 
     def autocast(self, *, enabled: bool = True) -> torch.autocast:
@@ -45,6 +47,8 @@ class Precision:
         """A weight to multiply a loss with. In fp16 it is taken in units of the window's first: no overflow."""
         if self.scaler is None:
             return weight
+        if self.common_unit is not None:
+            return weight / self.common_unit
         if self._unit is None:
             self._unit = float(weight) or 1.0
         return weight / self._unit

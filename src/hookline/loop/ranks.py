@@ -48,12 +48,16 @@ class Ranks:
         self._weighted = self._counted = False
         self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
         self._samples = self._tokens = 0
+        self.unit = self.usual_weight = 1.0
+        """What weights are counted in in this window, and what one of a rank was in the last that was voted on."""
         self._synced: set[str] = set()  # optimizers whose gradients are averaged in this window
         self._undone = 0
         self.leaving: StopRequest | None = None
         """The body of the own loop was left on this rank, and the others do not know yet."""
         self.can_be_left = False
         """The loop is the user's own, whose body may be left on one rank alone: there is a vote in every step."""
+        self.may_be_skipped = False
+        """A callback that may ask for a step to be skipped hears its beginning: there is a vote in every step."""
         self.idle = False
         """The batch under way is there only so that this rank does what the others do: it counts nothing."""
         requests.vote_from_now_on()
@@ -68,7 +72,7 @@ class Ranks:
         """By all: the optimizers are there, and the model is loaded."""
         self._names = tuple(optimizers)
         self._votes = Votes(self.group, len(self._names))
-        self._votes.always = self.can_be_left
+        self._votes.always = self.can_be_left or self.may_be_skipped
         self.strategy.attach(optimizers)
 
     @property
@@ -129,6 +133,7 @@ class Ranks:
         self._samples = self._tokens = 0
         self._known = 0.0
         self._synced.clear()
+        self._requests.skip_phase = "before vote" if self._votes.is_near else "no vote"
         self.strategy.before_window()
 
     def fetched(self, samples: int, tokens: int | None, *, counts: bool, known: int | None) -> None:
@@ -156,8 +161,13 @@ class Ranks:
             return
         self._synced.update(names)
         if self._synced.issuperset(self._names) and not self._votes.under_way and self._due():
-            self._votes.begin(self._ballot(), [float(weights.get(name, 0)) for name in self._names])
+            self._begin_vote(weights)
         self.strategy.before_backward(loss, names, last=True)
+
+    def _begin_vote(self, weights: Mapping[str, Any]) -> None:
+        """The vote of a step. A wish to skip it that comes later is not in it, and must come to all ranks alike."""
+        self._votes.begin(self._ballot(), [float(weights.get(name, 0)) for name in self._names])
+        self._requests.skip_phase = "after vote"
 
     def complete_window(self, touched: dict[str, Any], driven: Iterable[str]) -> bool:
         """By all, when gradients are there: the vote, and the weights over all ranks that gradients are divided by.
@@ -170,7 +180,8 @@ class Ranks:
             self.strategy.idle_backward(self.strategy.idle_forward(), self._names, last=True)
             self._synced.update(self._names)
         if not self._votes.under_way and self._due():
-            self._votes.begin(self._ballot(), [float(touched.get(name, 0)) for name in self._names])
+            self._begin_vote(touched)
+        self._requests.skip_phase = "after vote"
         if not self._votes.under_way:
             self._settle_by_count(touched)
         else:
@@ -181,6 +192,7 @@ class Ranks:
         """The end of the vote of a step. Whether anything was computed in it, on any rank."""
         found, weights = self._votes.end(self._clock.step)
         computed = any(weights)
+        self.usual_weight = max(weights, default=0.0) * self.unit / self.group.size or self.usual_weight
         if between is not None:
             between(computed)
         by_name = dict(zip(self._names, weights, strict=True))
@@ -202,7 +214,7 @@ class Ranks:
     def _go_along(self, touched: dict[str, Any]) -> bool:
         """The body was left here. What the others compute they finish, with nothing from here; then all know."""
         forward = self.strategy.idle_forward()
-        self._votes.begin(self._ballot(), [float(touched.get(name, 0)) for name in self._names])
+        self._begin_vote(touched)
         touched.update({name: 0.0 for name in self._names if name not in touched})
 
         def join_in(computed: bool) -> None:  # before all else: the others are in their backward, and wait for this one
@@ -219,16 +231,17 @@ class Ranks:
 
     def have_all_left(self) -> bool:
         """By all who leave the body of their loop where a rank cannot go along alone: whether all do, here."""
-        self.group.store.add(f"left/{self._clock.step}", 1)
+        place = f"left/{self._clock.batch}/{self._clock.step}"
+        self.group.store.add(place, 1)
         until = time.monotonic() + ALL_LEAVE
         while time.monotonic() < until:
-            if self.group.store.add(f"left/{self._clock.step}", 0) >= self.group.size:
+            if self.group.store.add(place, 0) >= self.group.size:
                 return True
             time.sleep(0.02)
         return False
 
     def undone(self) -> None:
-        """A step was skipped or taken back after its vote: as it must be on all ranks, which the next vote shows."""
+        """Steps were taken back: as they must be on all ranks, which the next vote shows."""
         self._undone += 1
 
     def vote(self, *, logged: bool = False) -> bool:
@@ -257,7 +270,7 @@ class Ranks:
 
     def _settle_by_count(self, touched: dict[str, Any]) -> None:
         known = self._known or 0.0
-        touched.update(dict.fromkeys(touched, known / self.shares[0]))
+        touched.update(dict.fromkeys(touched, known / self.shares[0] / self.unit))
         self._clock.sample += int(known)
 
     def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
@@ -269,7 +282,7 @@ class Ranks:
             save=requests.wished_save,
             plan=requests.wished_plan,
             evaluate=requests.wished_eval,
-            skip=counts and requests.skip is not None,
+            skip=counts and requests.wished_skip is not None,
             signal=requests.wished_preempt is not None,
             leaving=self.leaving is not None,
             logged=logged,
@@ -286,8 +299,8 @@ class Ranks:
         self._votes.always |= found.weighted > 0
         if found.undone_squared * size != found.undone**2:
             raise RankError(
-                f"before step {self._clock.step} some ranks have skipped a step or taken one back and others have not: "
-                f"run.skip_step() and run.roll_back() after the backward must be called on all ranks alike"
+                f"before step {self._clock.step} some ranks have taken steps back and others have not: run.roll_back() "
+                f"must be called on all ranks alike"
             )
         self._undone = 0
         if found.save:
@@ -306,7 +319,7 @@ class Ranks:
         """Rare, so it may cost an exchange: who has asked, and why."""
         requests, stop = self._requests, self._requests.wished_stop or self.leaving
         mine = None if stop is None else [stop.reason, stop.by, stop.step, stop.interrupt]
-        said = self.group.exchange({"stop": mine, "skip": requests.skip, "signal": requests.wished_preempt})
+        said = self.group.exchange({"stop": mine, "skip": requests.wished_skip, "signal": requests.wished_preempt})
         for rank, its in enumerate(said):
             if its["stop"] is not None and requests.stop is None:
                 reason, by, step, interrupt = its["stop"]
@@ -317,6 +330,7 @@ class Ranks:
             if its["signal"] is not None and requests.preempt is None:
                 requests.preempt, requests.attention = its["signal"], True
         requests.wished_stop, self.leaving = None, None
+        requests.wished_skip = None if found.skip else requests.wished_skip
 
     @staticmethod
     def _all_say(said: list[dict[str, Any]], what: str) -> bool:

@@ -206,10 +206,13 @@ def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool
     """``metrics.jsonl`` as it was when the checkpoint was saved, and the history in memory with it."""
     rows, ranks = loop.session.stream.rows, loop.session.ranks
     size = snapshot.state["history"]["bytes"] if snapshot.state else 0
-    if rows is None and ranks is not None and loop.state.rank:
+    if ranks is not None and loop.state.rank:
         ranks.group.barrier()  # until rank zero, who alone writes it, has done the same
-        _read_history(loop, checkpoint, size, own=own)
+        if loop.state.folder is not None:
+            _read_history(loop, checkpoint, size, own=own)
     if rows is None:
+        if ranks is not None and not loop.state.rank:
+            ranks.group.barrier()
         return
     theirs = checkpoint.path.parent.parent / rows.path.name
     if not own and theirs.is_file():

@@ -165,7 +165,6 @@ class Steps:
             self.session.book.muted = False  # what is logged from here on is of the step, not of the batch
             if not self.ranks.complete_window(touched, self._driven):
                 return False
-        voted = requests.skip
         if requests.skip is not None:
             touched.update({name: 1 for name in self._names if name not in self._driven})
         elif not touched and not self._driven:
@@ -192,8 +191,6 @@ class Steps:
             if line.hooks.train_step_end:
                 line.emit(line.hooks.train_step_end)
         else:
-            if self.ranks is not None and voted is None:
-                self.ranks.undone()  # asked for after the vote: on all ranks alike, or the next vote finds out
             self._skipped, requests.skip = True, None
             self.course.agenda.wake = 0  # the step does not advance, but samples and time do
         if self._step_mark is not None:

@@ -143,6 +143,9 @@ class Training(Steps):
         """Before the first batch of a window."""
         hooks, clock, ranks = self.line.hooks, self.clock, self.ranks
         self.requests.can_skip, self._skipped = True, False
+        if ranks is not None:
+            ranks.begin_window()
+            self.precision.common_unit = ranks.unit = ranks.usual_weight if self._scaled else 1.0
         if hooks.around_step:
             self._step_mark = len(self.scopes)
             self.scopes.enter(hooks.around_step)
@@ -150,8 +153,6 @@ class Training(Steps):
             self.line.emit(hooks.train_step_start)
         several = self._accumulate > 1 or ranks is not None
         self._window_start = (clock.batch, clock.sample, clock.token) if several else None
-        if ranks is not None:
-            ranks.begin_window()
 
     def _count_part(self, ranks: Ranks, part: Part) -> None:
         """This rank's part of the data: it may be there only for the others, and then counts nothing."""
@@ -177,9 +178,7 @@ class Training(Steps):
     def look(self) -> None:
         """After a step, and what the body did after it: is an interval over, an evaluation due, the epoch over?"""
         self.look_due = False
-        went_back = self._roll_back()  # first: what the steps that are taken back made due is not due
-        if self.ranks is not None and (went_back or self._skipped):
-            self.ranks.vote()  # whoever left a step out may have asked to stop there
+        self._roll_back()  # first: what the steps that are taken back made due is not due
         self.course.wake_up()
 
     def _roll_back(self) -> bool:

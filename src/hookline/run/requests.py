@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hookline.errors import ScopeError, SetupError
 
@@ -42,6 +42,7 @@ class Requests:
         "rollback",
         "save",
         "skip",
+        "skip_phase",
         "stop",
         "voted",
         "waiting",
@@ -50,6 +51,7 @@ class Requests:
         "wished_plan",
         "wished_preempt",
         "wished_save",
+        "wished_skip",
         "wished_stop",
     )
 
@@ -76,6 +78,9 @@ class Requests:
         self.wished_eval = self.wished_save = self.wished_plan = False
         self.plan = False  # a callback has asked for its own plan to be saved, on some rank
         self.wished_preempt: int | None = None
+        self.wished_skip: str | None = None
+        self.skip_phase: Literal["alone", "before vote", "no vote", "after vote"] = "alone"
+        """Where in a step of several processes a wish to skip it comes."""
 
     def vote_from_now_on(self) -> None:
         """There are other processes. What was asked for before they were there waits for the first vote, too."""
@@ -86,6 +91,7 @@ class Requests:
     def vote_no_more(self) -> None:
         """The others have left. A signal that came after the last vote is for this process alone."""
         self.voted = False
+        self.skip_phase = "alone"
         self.preempt, self.wished_preempt = self.preempt or self.wished_preempt, None
 
     def ask_stop(self, request: StopRequest, *, agreed: bool = False) -> None:
@@ -95,6 +101,12 @@ class Requests:
             return
         self.stop = self.stop or request
         self.attention = True
+
+    def grant_stop(self) -> None:
+        """What was asked for by all ranks alike needs no vote."""
+        if self.wished_stop is not None:
+            self.ask_stop(self.wished_stop, agreed=True)
+            self.wished_stop = None
 
     def ask_preempt(self, number: int) -> None:
         """A signal asks the run to leave."""
@@ -127,9 +139,24 @@ class Requests:
         self.rollback = (moment, member)
         self.attention = True
 
-    def ask_skip(self, by: str) -> None:
+    def ask_skip(self, by: str, *, agreed: bool = False) -> None:
+        """``agreed``: all ranks have found together that they skip this step."""
         if not self.can_skip:
             raise ScopeError(
                 "run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready"
             )
-        self.skip = by
+        if self.skip_phase == "before vote":
+            self.wished_skip = self.wished_skip or by
+        elif self.skip_phase == "after vote" and not agreed:
+            raise ScopeError(
+                "run.skip_step(): the ranks have voted on this step already, and the others would not skip it; call "
+                "it before the backward, in on_loss_ready at the latest"
+            )
+        elif self.skip_phase == "no vote" and not agreed:
+            raise ScopeError(
+                "run.skip_step(): steps are so short that there is no vote of the ranks in this one, so that the "
+                "others would not skip it; leave a batch out by returning its loss with 'weight': 0, or return the "
+                "weight of each batch from the first on: then there is a vote in every step"
+            )
+        else:
+            self.skip = by

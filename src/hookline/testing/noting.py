@@ -36,8 +36,8 @@ class NotedRequests(Requests):
         super().ask_save()
         self._note("save")
 
-    def ask_skip(self, by: str) -> None:
-        super().ask_skip(by)
+    def ask_skip(self, by: str, *, agreed: bool = False) -> None:
+        super().ask_skip(by, agreed=agreed)
         self._note("skip")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from hookline.callbacks.stopping.agreeing import of_all_ranks
+from hookline.callbacks.stopping.agreeing import of_all_ranks, skip_together
 from hookline.callbacks.stopping.bad_batches import BadBatches, Row, samples_of
 from hookline.callbacks.stopping.before_batch import BeforeBatch, module_of
 from hookline.callbacks.stopping.gradient_norm import gradients_of, total_norm
@@ -260,7 +260,7 @@ class SpikeGuard(Callback):
             run.roll_back(self._taken["moment"])
             return
         if run.loop.requests.can_skip:
-            run.skip_step()
+            skip_together(run)
         else:
             run.optimizer.zero_grad(set_to_none=True)
             logger.warning("SpikeGuard: an update of this step was made before the spike was seen, and stays")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks.stopping.agreeing import of_all_ranks
+from hookline.callbacks.stopping.agreeing import of_all_ranks, skip_together, stop_together
 from hookline.callbacks.stopping.before_batch import BeforeBatch, module_of
 from hookline.callbacks.stopping.gradient_norm import gradients_of, not_finite, total_norm
 from hookline.errors import MetricError, RegistrationError
@@ -169,13 +169,14 @@ class StopOnNaN(Callback):
     def _stop(self, run: Run) -> None:
         what, batches = self._found(run)
         bad = of_all_ranks(run, any(not math.isfinite(loss.item()) for _, loss in self._losses))
-        if any(bad) and not bad[run.rank]:  # the gradients are those of all ranks, the loss is not
-            what = f"the loss of rank {bad.index(True)} is not finite"
+        whose = bad.index(True) if any(bad) else 0
+        if any(bad) and len(bad) > 1:  # the gradients are those of all ranks, the loss is not
+            what = f"{what} on rank {whose}"
         kept = f"weights and optimizer are those of step {run.clock.step}"
         if self._moment is not None:
             run.roll_back(self._moment)
         elif run.loop.requests.can_skip:
-            run.skip_step()
+            skip_together(run)
         else:  # an update of this step is made already: this one is left out by having no gradients
             run.optimizer.zero_grad(set_to_none=True)
             name = next(name for name, optimizer in run.optimizers.items() if optimizer is run.optimizer)
@@ -183,9 +184,9 @@ class StopOnNaN(Callback):
         where = f"epoch {run.clock.epoch}, {batches}"
         if self.every is None:
             self._before.put_back()
-            run.stop(f"{what} in {where}; {kept}")
+            stop_together(run, f"{what} in {where}; {kept}", whose=whose)
         else:
-            run.stop(f"{what} at or before {where}; it may be in the weights already")
+            stop_together(run, f"{what} at or before {where}; it may be in the weights already", whose=whose)
         self._losses.clear()
         self.seen = None  # it is said
 

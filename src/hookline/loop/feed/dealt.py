@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, default_collate
 
 from hookline.errors import DataError
 from hookline.loop.data import length, set_epoch, sure_length
@@ -69,6 +69,8 @@ class DealtMap(SharedFeed):
         self._inner = MapFeed(loader, seed=seed, stripes=stripes, shares=share.shares, tells=not evaluates)
         self._size = length(loader.dataset)
         self.tickets = self._inner.tickets
+        # Another function may leave samples out: then only a look at the batch tells how many there are.
+        self._sure = loader.collate_fn is default_collate
         self.length, self.notes, self.stride = self._inner.length, self._inner.notes, share.shares
 
     def iterate(self, epoch: int, start: int) -> Iterator[Part]:
@@ -88,11 +90,11 @@ class DealtMap(SharedFeed):
         )
         return self._parts(batches, tickets)
 
-    @staticmethod
-    def _parts(batches: Iterator[Any], tickets: DealtTickets) -> Iterator[Part]:
+    def _parts(self, batches: Iterator[Any], tickets: DealtTickets) -> Iterator[Part]:
         for batch in batches:
             piece = tickets.dealt.popleft()
-            yield Part(batch, piece.counts, piece.samples, piece.known, piece.is_last, piece.first, piece.then_idle)
+            known = piece.known if self._sure else None
+            yield Part(batch, piece.counts, piece.samples, known, piece.is_last, piece.first, piece.then_idle)
 
     def close(self) -> None:
         self._inner.close()

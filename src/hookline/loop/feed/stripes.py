@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+FEWEST = 2
+"""Samples that a part of a divided group has, where there are so many."""
+
 
 class Share(NamedTuple):
     """Into how many shares data is split, and which of them is meant."""
@@ -75,9 +78,12 @@ class Stripes:
             number, before, group = number + shares, before + sum(sizes), following
 
     def _split(self, number: int, samples: list[Any]) -> Piece:
-        """All samples of the last group, evenly; who gets none computes the first one, and it does not count."""
+        """All samples of the last group, evenly, at least two for each rank that gets any: a batch norm needs them.
+
+        The last ranks are those that get none. They compute the first ones, which do not count.
+        """
         (shares, part), count = self._share, len(samples)
-        mine = samples[part * count // shares : (part + 1) * count // shares]
-        counts = bool(mine)
-        mine = mine or samples[:1]
+        parts = max(1, min(shares, count // FEWEST))
+        counts = part < parts
+        mine = samples[part * count // parts : (part + 1) * count // parts] if counts else samples[:FEWEST]
         return Piece(number, mine, part + 1, counts, len(mine), count, True)

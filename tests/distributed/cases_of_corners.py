@@ -1,0 +1,186 @@
+"""What ranks do in ``test_corners.py``."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+import hookline as hl
+from hookline.loop import Trainer
+
+RANK = int(os.environ.get("RANK", "0"))
+SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def data(samples: int = 64, batch_size: int = 4, **options: Any) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(samples, 4, generator=generator), torch.randn(samples, 1, generator=generator)
+    return DataLoader(TensorDataset(x, y), batch_size=batch_size, **options)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def weights(module: nn.Module) -> list[float]:
+    return [value for p in module.parameters() for value in p.detach().double().reshape(-1).tolist()]
+
+
+def sgd(parameters: Any) -> Any:
+    return torch.optim.SGD(parameters, lr=0.05)
+
+
+class Weighted(hl.Task[Any]):
+    """Weights that differ much, on each rank another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = model()
+
+    def configure_optimizers(self, run: Any) -> Any:
+        return still(self.parameters())
+
+    def train_batch(self, run: Any, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        each = (self.net(x) - y).square().squeeze(1)
+        counts = 1 + 100 * x[:, 0].square()
+        return {"loss": (each * counts).sum() / counts.sum(), "weight": counts.sum()}
+
+
+def still(parameters: Any) -> Any:
+    """Weights do not move, so that a step that overflows leaves the next ones as they are."""
+    return torch.optim.SGD(parameters, lr=0.0)
+
+
+def gradients(precision: str, weighted: bool) -> dict[str, list[float]]:
+    """The gradients by step; in fp16, of the steps that did not overflow."""
+    found: dict[str, list[float]] = {}
+
+    @hl.on("optimizer_step_start")
+    def keep(run: Any) -> None:
+        its = [value for p in run.model.parameters() for value in p.grad.double().reshape(-1).tolist()]
+        found[str(run.clock.step)] = its
+
+    options: dict[str, Any] = {"precision": precision, "max_duration": "2ep", "folder": False, "callbacks": [keep]}
+    if weighted:
+        Trainer(**options).fit(Weighted(), data(58, batch_size=8 // SIZE))
+    else:
+        Trainer(**options).fit(model(), data(58, batch_size=8 // SIZE), loss=nn.MSELoss(), optimizer=still)
+    return found
+
+
+def thawed() -> list[float]:
+    """The first layer is frozen for an epoch of two."""
+    net = model()
+    callbacks = [hl.Freeze("0", until="1ep")]
+    Trainer(max_duration="2ep", folder=False, callbacks=callbacks).fit(net, data(), loss=nn.MSELoss(), optimizer=sgd)
+    return weights(net)
+
+
+def plateau() -> list[float]:
+    """The learning rate follows a metric of training that is read inside an interval."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    follows = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    scheduler = hl.Scheduler(follows, monitor="train/loss")
+    trainer = Trainer(max_duration="30st", folder=False, log_every="33st", eval_every="5st")
+    trainer.fit(net, data(), data(), loss=nn.MSELoss(), optimizer=optimizer, scheduler=scheduler)
+    return [*weights(net), optimizer.param_groups[0]["lr"]]
+
+
+def resumed_without_a_folder(folder: str) -> int:
+    first = Trainer(max_duration="4st", folder=folder, callbacks=[hl.Checkpointer(every="2st")])
+    first.fit(model(), data(), loss=nn.MSELoss(), optimizer=sgd)
+    again = Trainer(max_duration="6st", folder=False, resume=f"{folder}/checkpoints/step-00000002")
+    return again.fit(model(), data(), loss=nn.MSELoss(), optimizer=sgd).clock.step
+
+
+class SlowStart(hl.Callback):
+    ranks = "zero"
+
+    def on_train_start(self, run: Any) -> None:
+        time.sleep(1.2)
+
+
+def evaluated_by_time() -> list[int]:
+    """An evaluation is due by rank zero's time when training begins, and not by that of the others."""
+    at: list[int] = []
+    note = hl.on("eval_start")(lambda run: at.append(run.clock.step))
+    trainer = Trainer(max_duration="10st", eval_every="1s", folder=False, callbacks=[SlowStart(), note])
+    trainer.fit(model(), data(), data(), loss=nn.MSELoss(), optimizer=sgd)
+    return at
+
+
+def without_one(samples: list[Any]) -> Any:
+    """A sample that cannot be read is left out."""
+    return default_collate([s for s in samples if float(s[0][0]) < 1.5] or samples[:1])
+
+
+def odd_batches() -> dict[str, Any]:
+    net = model()
+    loader = data(800, collate_fn=without_one)
+    result = Trainer(max_duration="2ep", folder=False).fit(net, loader, loss=nn.MSELoss(), optimizer=sgd)
+    return {"samples": result.clock.sample, "weights": weights(net)}
+
+
+class Skips(hl.Callback):
+    def __init__(self, hook: str) -> None:
+        self.hook, self.count = hook, 0
+
+    def on_train_step_start(self, run: Any) -> None:
+        self._at("train_step_start", run)
+
+    def on_backward_end(self, run: Any) -> None:
+        self._at("backward_end", run)
+
+    def _at(self, hook: str, run: Any) -> None:
+        self.count += hook == self.hook
+        if hook == self.hook and run.rank == 1 and self.count == 60:
+            run.skip_step()
+
+
+def skipped(hook: str) -> dict[str, Any]:
+    net = model()
+    trainer = Trainer(max_duration="100st", folder=False, callbacks=[Skips(hook)])
+    result = trainer.fit(net, data(), loss=nn.MSELoss(), optimizer=sgd)
+    return {"step": result.clock.step, "batch": result.clock.batch, "weights": weights(net)}
+
+
+class SkipsItself(Weighted):
+    """A task that gives no weights, and asks to skip once steps have become short."""
+
+    def train_batch(self, run: Any, batch: Any) -> Tensor:  # type: ignore[override]
+        if RANK == 1 and run.clock.step == 90:
+            run.skip_step()
+        return nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+
+def skipped_by_the_task() -> None:
+    Trainer(max_duration="150st", folder=False).fit(SkipsItself(), data())
+
+
+def batch_norm(samples: int) -> int:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    result = Trainer(max_duration="1ep", folder=False).fit(net, data(samples), loss=nn.MSELoss(), optimizer=sgd)
+    return result.clock.sample
+
+
+class LateSignal(hl.Callback):
+    def __init__(self, hook: str) -> None:
+        self.hook = hook
+
+    def on_event(self, event: str, run: Any) -> None:
+        if event == self.hook and run.rank == 1:
+            os.kill(os.getpid(), 15)
+
+
+def signalled_at_the_end(hook: str, folder: str) -> None:
+    trainer = Trainer(max_duration="4st", folder=folder, callbacks=[LateSignal(hook)])
+    trainer.fit(model(), data(), loss=nn.MSELoss(), optimizer=sgd)

@@ -1,0 +1,78 @@
+"""What goes wrong in silence, or waits for ever, where ranks see different things."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CASES = "cases_of_corners.py"
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gradients_in_fp16_are_those_of_one_process_in_fp32(ranks: Any, weighted: bool) -> None:
+    alone = ranks.values(f"{CASES}:gradients", 1, precision="fp32", weighted=weighted)[0]
+    for found in ranks.values(f"{CASES}:gradients", 2, precision="fp16", weighted=weighted):
+        assert 8 < len(found) <= len(alone) == 16
+        for step, ours in found.items():
+            assert ours == pytest.approx(alone[step], abs=0.02, rel=0.02)
+
+
+def test_a_layer_that_is_thawed_later_is_averaged_too(ranks: Any) -> None:
+    first, second = ranks.values(f"{CASES}:thawed", 2)
+    assert first == second
+
+
+def test_a_learning_rate_that_follows_training_is_one_for_all_ranks(ranks: Any) -> None:
+    first, second = ranks.values(f"{CASES}:plateau", 2)
+    assert first == second
+    assert first[-1] < 0.05
+
+
+def test_a_resume_that_writes_nothing_does_not_wait_for_ever(ranks: Any, tmp_path: Path) -> None:
+    assert ranks.values(f"{CASES}:resumed_without_a_folder", 2, folder=str(tmp_path / "run")) == [6, 6]
+
+
+def test_what_is_due_by_time_is_due_on_all_ranks_also_at_the_start(ranks: Any) -> None:
+    first, second = ranks.values(f"{CASES}:evaluated_by_time", 2)
+    assert first == second
+
+
+def test_batches_that_lose_samples_are_counted_right_however_short_steps_are(ranks: Any) -> None:
+    first, second = ranks.values(f"{CASES}:odd_batches", 2)
+    assert first == second
+    assert first["samples"] == ranks.values(f"{CASES}:odd_batches", 1)[0]["samples"] < 1600
+
+
+def test_a_callback_that_skips_on_one_rank_skips_on_all_however_short_steps_are(ranks: Any) -> None:
+    first, second = ranks.values(f"{CASES}:skipped", 2, hook="train_step_start")
+    assert first == second
+    assert (first["step"], first["batch"]) == (100, 101)
+
+
+def test_a_skip_after_the_vote_is_an_error_that_says_when_to_ask(ranks: Any) -> None:
+    first, second = ranks.run(f"{CASES}:skipped", 2, hook="backward_end")
+    assert second.error == "ScopeError"
+    assert "call it before the backward, in on_loss_ready at the latest" in second.text
+    assert first.error == "RankError"
+    assert "rank 1 failed in Skips" in first.text
+
+
+def test_a_task_that_skips_in_a_step_without_a_vote_is_told_what_to_do(ranks: Any) -> None:
+    first, second = ranks.run(f"{CASES}:skipped_by_the_task", 2)
+    assert second.error == "ScopeError"
+    assert "'weight': 0" in second.text
+    assert first.error == "RankError"
+
+
+@pytest.mark.parametrize("samples", [66, 67, 70])
+def test_the_last_samples_of_an_epoch_are_never_too_few_for_a_batch_norm(ranks: Any, samples: int) -> None:
+    assert ranks.values(f"{CASES}:batch_norm", 2, samples=samples) == [samples, samples]
+
+
+@pytest.mark.parametrize("hook", ["train_end", "fit_end"])
+def test_a_signal_in_the_last_hooks_of_one_rank_is_for_all(ranks: Any, tmp_path: Path, hook: str) -> None:
+    told = ranks.run(f"{CASES}:signalled_at_the_end", 2, hook=hook, folder=str(tmp_path / "run"))
+    assert [its.code for its in told] == [143, 143]
+    assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
