@@ -158,7 +158,9 @@ def _settings(loop: Loop) -> dict[str, Any]:
     fields = loop.settings.__dataclass_fields__
     left_out = ("config", "folder", "name", "sinks", "resume")
     found = {name: getattr(loop.settings, name) for name in fields if name not in left_out}
-    return {**found, "max_duration": loop.state.max_duration, "device": str(loop.state.device)}
+    processes = {} if loop.state.world_size == 1 else {"processes": loop.state.world_size}
+    found["strategy"] = found["strategy"] if isinstance(found["strategy"], str) else type(found["strategy"]).__name__
+    return {**found, **processes, "max_duration": loop.state.max_duration, "device": str(loop.state.device)}
 
 
 def _callbacks(loop: Loop) -> tuple[CallbackEntry, ...]:
