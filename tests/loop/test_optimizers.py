@@ -547,7 +547,7 @@ def test_the_events_of_forward_and_backward_repeat_inside_the_update() -> None:
 def test_a_closure_needs_plain_steps(options: Any) -> None:
     steps: list[int] = []
     note = hl.on("train_step_end")(lambda run: steps.append(run.clock.step))
-    with pytest.raises(SetupError, match=r"closure.*accumulate=1 and no fp16"):
+    with pytest.raises(SetupError, match=r"closure.*accumulate=1, no fp16 and one process"):
         Trainer(max_duration="1st", callbacks=[note], folder=False, **options).fit(
             TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=lbfgs
         )
