@@ -127,6 +127,12 @@ class DDP:
         self.before_backward(nothing, names, last=True)
         nothing.backward()  # type: ignore[no-untyped-call]
 
+    def before_batch(self) -> None:
+        """Nothing: a forward needs no other rank."""
+
+    def idle_batch(self) -> None:
+        """Nothing: a forward needs no other rank."""
+
     def unwrap(self) -> None:
         # The C++ side holds the process group: one that is still held when Python ends may abort the process
         # (pytorch/pytorch#190489).

@@ -72,6 +72,8 @@ class FSDP:
         self._roots: list[nn.Module] = []
         self._calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._outputs: dict[nn.Module, Any] = {}  # since the last backward
+        self._evaluated: set[nn.Module] = set()  # in this batch of an evaluation
+        self._usual: set[nn.Module] = set()  # in the one before it
         self._hooks: list[Any] = []
 
     def shares(self) -> tuple[int, int]:
@@ -166,22 +168,34 @@ class FSDP:
             forward.backward()  # type: ignore[no-untyped-call]
         self._outputs.clear()
 
+    def before_batch(self) -> None:
+        self._usual, self._evaluated = self._evaluated or self._usual, set()
+
+    def idle_batch(self) -> None:
+        """Of the roots that a batch usually calls, those that this one has not: with what they were last given."""
+        for root in self._roots:
+            if root not in self._evaluated and root in (self._usual or self._calls):
+                args, kwargs = self._calls[root]
+                root(*args, **kwargs)
+
     def unwrap(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._calls.clear()
         self._outputs.clear()
+        self._evaluated, self._usual = set(), set()
         self._roots, self._group = [], None
 
     def _note(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.is_grad_enabled():
-            self._calls[root] = args, kwargs
+        self._calls[root] = args, kwargs
 
     def _note_outputs(self, root: nn.Module, args: Any, outputs: Any) -> None:
         if torch.is_grad_enabled():
             self._outputs[root] = outputs
-        elif isinstance(root, FSDPModule):
+            return
+        self._evaluated.add(root)
+        if isinstance(root, FSDPModule):
             # No backward follows, which would do it: whoever then asks for the parameters is to see the sharded ones.
             root.reshard()
 

@@ -57,6 +57,14 @@ class Strategy(Protocol):
         """The same in their backward, with gradients of zero; ``forward`` is what ``idle_forward`` gave."""
         ...
 
+    def before_batch(self) -> None:
+        """Before each batch of an evaluation or prediction."""
+        ...
+
+    def idle_batch(self) -> None:
+        """By one that has left a batch of an evaluation: take part in its forward, where the others need that."""
+        ...
+
     def unwrap(self) -> None:
         """The run is over, on whatever way: hold nothing that would keep the processes tied together."""
         ...

@@ -35,6 +35,8 @@ class Ballot:
     signal: float = 0.0
     leaving: float = 0.0
     """It has left its own loop, and goes on only until all know it."""
+    abandons: float = 0.0
+    """It wants to leave the evaluation under way, of which nothing is to stay."""
     logged: float = 0.0
     """At an edge: it has logged something that has no row yet."""
     weighted: float = 0.0
@@ -52,9 +54,9 @@ FIELDS: Final = tuple(Ballot.__dataclass_fields__)
 class Votes:
     """Holds a vote at each step, or where steps are short every few steps, as all ranks compute alike."""
 
-    def __init__(self, group: Group, weights: int) -> None:
+    def __init__(self, group: Group, weights: int, *, apart: float = APART, long_step: float = LONG_STEP) -> None:
         """``weights``: how many optimizers there are."""
-        self._group = group
+        self._group, self._apart, self._long_step = group, apart, long_step
         self._vector = torch.zeros(len(FIELDS) + weights, dtype=torch.float64)
         self._work: dist.Work | None = None
         self._last: tuple[int, float] | None = None
@@ -96,6 +98,10 @@ class Votes:
         self._plan(step, ballot.seconds)
         return ballot, found[len(FIELDS) :]
 
+    def begin_anew(self) -> None:
+        """What is voted on begins, and may be slower or faster than before: the first two votes tell."""
+        self._last, self.every, self._wait = None, 1, 1
+
     def forget(self) -> None:
         """After an error: nobody waits for it."""
         self._work = None
@@ -104,5 +110,5 @@ class Votes:
         """From rank zero's time alone, so that all ranks come to the same."""
         if self._last is not None and step > self._last[0]:
             took = max((seconds - self._last[1]) / (step - self._last[0]), 1e-6)
-            self.every = 1 if took >= LONG_STEP else min(math.ceil(APART / took), MOST_APART)
+            self.every = 1 if took >= self._long_step else min(math.ceil(self._apart / took), MOST_APART)
         self._last, self._wait = (step, seconds), self.every

@@ -114,7 +114,7 @@ class Watchdog:
         """No progress: this rank hangs, or waits for one that does; or all wait for one another."""
         rank, stack = self._group.rank, stack_of(self._main)
         where, waits = place_of(stack), is_in_collective(stack)
-        words = f"has made no progress for {limit:g} s (hang_after=, timeout=)"
+        words = f"has made no progress for {limit:g} s (the limits are hang_after= and timeout=)"
         if not waits:
             self._group.accuse(rank, f"{words}: it is in {where}", self._store)
             self._end_hung(f"rank {rank} {words}: it is in {where}")

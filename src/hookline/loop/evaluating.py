@@ -13,7 +13,7 @@ import torch
 
 from hookline.errors import DataError, Preempted
 from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
-from hookline.loop.evaluation_parts import fetched_parts, idle_batch, open_parts, pass_over
+from hookline.loop.evaluation_parts import fetched_parts, idle_batch, open_parts
 from hookline.loop.feed.workers import Workers, ignoring_workers
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
 from hookline.progress import EvalClock
@@ -21,6 +21,7 @@ from hookline.run import MISSING
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
+    from hookline.loop.ranks import Ranks
 
 
 def evaluation(
@@ -41,6 +42,7 @@ def evaluation(
         loop.requests.leave_evaluation = False
     states = None if silent else loop.saving.states_before_evaluation()
     with saved_if_preempted(loop, stage, states), untouched(loop, stage, list(loaders.values()), silent=silent):
+        _share_model(loop)
         depth = book.open_layer(loop.session.module if silent else None)
         try:
             if not silent:
@@ -50,12 +52,14 @@ def evaluation(
             for name, loader in loaders.items():
                 state.loader_name = name
                 line.emit(line.hooks.eval_loader_start)
-                yield from _batches(loop, loader, "eval_batch", limit)
+                ended = yield from _batches(loop, loader, "eval_batch", limit)
                 if left := book.agree(left=_is_left(loop)):
                     break
                 line.emit(line.hooks.eval_loader_end)
                 book.end_loader()
                 state.loader_name = MISSING
+                if ended:
+                    break
             left = left or book.agree(left=_is_left(loop))
             if not left:
                 line.emit(line.hooks.eval_end)
@@ -68,9 +72,8 @@ def evaluation(
                 book.drop_layers(depth)
                 return metrics
             layer, name, clock = book.detach_layer(), state.loader_name, loop.clock.eval
-            rest = list(loaders.items())[list(loaders).index(name) + 1 :]
             loop.handles.leave(
-                scopes, mark, finish=lambda: _finish_left(loop, stage, name, rest, layer, clock), evaluation=True
+                scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer, clock), evaluation=True
             )
             return metrics
         except BaseException as error:
@@ -83,6 +86,12 @@ def evaluation(
     if not silent and stage == "val" and state.entry_point in ("fit", "train"):
         loop.course.evaluated(left=left)
     return metrics
+
+
+def _share_model(loop: Loop) -> None:
+    """All ranks evaluate one model: statistics are rank zero's."""
+    if loop.ranks is not None:
+        loop.ranks.strategy.before_evaluation()
 
 
 def _note(loop: Loop, stage: str, began: float, left: bool) -> None:
@@ -103,26 +112,18 @@ def saved_if_preempted(loop: Loop, stage: str, states: dict[str, Any] | None) ->
         raise
 
 
-def _finish_left(
-    loop: Loop, stage: str, name: Any, rest: list[tuple[str | None, Any]], layer: Any, clock: EvalClock
-) -> None:
-    """The body was left by ``break``: what was measured until then counts.
-
-    The other ranks may be at work on the ``rest`` of the loaders: all is agreed on as often as there.
-    """
+def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
+    """The body was left by ``break``: what was measured until then counts; other ranks leave theirs, too."""
     book, state = loop.session.book, loop.state
     with untouched(loop, stage, []):
         again = loop.clock.eval
         again.batch, again.sample, again.token = clock.batch, clock.sample, clock.token
         book.attach_layer(layer)
         state.loader_name = name
-        left = book.agree()
+        _tell_others(loop)
+        left = book.agree(left=_is_left(loop))
         if not left:
             loop.line.emit(loop.line.hooks.eval_loader_end)
-        for state.loader_name, loader in rest:
-            if loop.ranks is not None and not left:
-                pass_over(loop, loop.ranks, loader)
-                left = book.agree()
         state.loader_name = MISSING
         left = left or book.agree()
         if left:
@@ -140,6 +141,7 @@ def prediction(loop: Loop, loader: Any, *, silent: bool = False) -> Generator[An
     line, scopes, book = loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     with untouched(loop, "predict", [loader], silent=silent):
+        _share_model(loop)
         depth = book.open_layer(loop.session.module if silent else None)
         try:
             if not silent:
@@ -164,37 +166,41 @@ def prediction(loop: Loop, loader: Any, *, silent: bool = False) -> Generator[An
 
 
 def _finish_left_prediction(loop: Loop, layer: Any) -> None:
-    """The body was left by ``break``: nothing that was logged counts here; other ranks may be at work still."""
+    """The body was left by ``break``: nothing that was logged counts here; other ranks leave theirs, too."""
     book = loop.session.book
-    book.attach_layer(layer)
-    book.agree()
-    book.drop_layers(book.depth - 1)
-    loop.line.emit(loop.line.hooks.predict_end)
+    with untouched(loop, "predict", []):
+        book.attach_layer(layer)
+        _tell_others(loop)
+        book.agree()
+        book.drop_layers(book.depth - 1)
+        loop.line.emit(loop.line.hooks.predict_end)
 
 
-def _batches(loop: Loop, loader: Any, event: str, limit: int | None = None) -> Generator[Any, None, None]:
-    """The batches of one loader, moved and counted, each between its events; of several ranks' this one's."""
+def _batches(loop: Loop, loader: Any, event: str, limit: int | None = None) -> Generator[Any, None, bool]:
+    """The batches of one loader, moved and counted, each between its events; of several ranks' this one's.
+
+    Whether another rank has left its body, so that all end here.
+    """
     if loop.ranks is None:
-        yield from _with_events(loop, _fetched(loop, loader, limit), event)
-        return
+        return (yield from _with_events(loop, _fetched(loop, loader, limit), event))
+    if not is_answer(loop):
+        loop.ranks.begin_votes_of_evaluation()
     feed = open_parts(loop, loop.ranks, loader, limit)
-    try:
-        yield from _with_events(loop, fetched_parts(loop, loop.ranks, feed, partial(_next, loop)), event)
-    except GeneratorExit:  # the body was left on this rank, perhaps on no other
-        feed.leave()
-        raise
-    if _is_left(loop):
-        feed.leave()
+    return (yield from _with_events(loop, fetched_parts(loop, loop.ranks, feed, partial(_next, loop)), event))
 
 
-def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[Any, None, None]:
-    state, line, clock = loop.state, loop.line, loop.clock.eval
+def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[Any, None, bool]:
+    state, line, clock, ranks = loop.state, loop.line, loop.clock.eval, loop.ranks
     seen = 0
     for batch in batches:
         seen += 1
-        if loop.part is not None and not loop.part.counts:
-            yield from idle_batch(loop, batch)
-            continue
+        if ranks is not None:
+            ranks.strategy.before_batch()
+            if _is_left(loop) or (loop.part is not None and not loop.part.counts):
+                yield from idle_batch(loop, batch)
+                if _is_ended(loop, ranks):
+                    return True
+                continue
         state.batch, state.outputs = batch, MISSING
         loop.samples, loop.tokens = loop.count(batch)
         line.emit(getattr(line.hooks, f"{event}_start"))
@@ -208,10 +214,35 @@ def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[An
         clock.token += loop.tokens or 0
         line.emit(getattr(line.hooks, f"{event}_end"))
         state.batch = state.outputs = MISSING
-        if _is_left(loop):
-            return
+        if _is_left(loop) if ranks is None else _is_ended(loop, ranks):
+            return ranks is not None
     if not seen and not _is_left(loop):
         raise DataError(f"the {state.stage} loader gave no batch; is it empty, or an iterator that is used up?")
+    return False
+
+
+def _is_ended(loop: Loop, ranks: Ranks) -> bool:
+    """After a batch, by all ranks: whether they leave here, because one of them does.
+
+    One that wants to leave goes along, with batches that count nothing, until there is a vote.
+    """
+    if loop.requests.leave_evaluation:
+        ranks.strategy.idle_batch()
+    found = None if is_answer(loop) else ranks.vote_in_evaluation(abandons=_is_left(loop))
+    if found is None:
+        return False
+    loop.requests.leave_evaluation |= found.abandons > 0
+    return found.leaving > 0 or _is_left(loop)
+
+
+def _tell_others(loop: Loop) -> None:
+    """The body was left here, in a batch that the others compute: go along with it, and let them know."""
+    ranks = loop.ranks
+    if ranks is not None and not ranks.broken:
+        loop.session.module.eval()
+        ranks.strategy.idle_batch()
+        found = ranks.vote_in_evaluation(leaving=True)
+        loop.requests.leave_evaluation |= found is not None and found.abandons > 0
 
 
 def _is_left(loop: Loop) -> bool:
@@ -307,8 +338,6 @@ def untouched(loop: Loop, stage: str, loaders: list[Any], *, silent: bool = Fals
         stack.enter_context(same_gradients(module))
         stack.enter_context(same_modes(module))
         stack.enter_context(torch.no_grad())
-        if loop.ranks is not None:
-            loop.ranks.strategy.before_evaluation()  # all ranks evaluate one model: statistics are rank zero's
         loop.clock.begin_eval()
         state.stage = stage
         state.loader_name = state.batch = state.outputs = state.loss = MISSING

@@ -60,16 +60,6 @@ def fetched_parts(loop: Loop, ranks: Ranks, feed: SharedFeed, fetch: Callable[[I
         feed.close()
 
 
-def pass_over(loop: Loop, ranks: Ranks, loader: Any) -> None:
-    """By one that has left its evaluation: take part in what the others agree on when they begin with a loader."""
-    feed = open_parts(loop, ranks, loader, None)
-    try:
-        next(feed.iterate(loop.clock.step, 0), None)
-        feed.leave()
-    finally:
-        feed.close()
-
-
 def idle_batch(loop: Loop, batch: Any) -> Generator[Any, None, None]:
     """One that is computed only because the others compute one."""
     state, book = loop.state, loop.session.book

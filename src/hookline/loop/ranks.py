@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -29,6 +30,8 @@ logger = logging.getLogger("hookline")
 
 ALL_LEAVE = 5.0
 """Seconds."""
+APART_IN_EVALUATION = 1.0
+"""Seconds from one vote in an evaluation to the next, so long may a signal wait."""
 GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "gloo/transport")
 """What gloo says when another process has ended, in an error of no class of its own."""
 
@@ -45,6 +48,8 @@ class Ranks:
         self._raised: tuple[BaseException, BaseException] | None = None  # the first error, and what it is called
         self._names: tuple[str, ...] = ()
         self._votes = Votes(group, 0)
+        self._votes_in_evaluation = Votes(group, 0, apart=APART_IN_EVALUATION, long_step=APART_IN_EVALUATION)
+        self._evaluated = 0  # batches of the loader under way
         self._weighted = self._counted = False
         self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
         self._samples = self._tokens = 0
@@ -120,6 +125,7 @@ class Ranks:
     def close(self) -> None:
         """On every way out."""
         self._votes.forget()
+        self._votes_in_evaluation.forget()
         self.watchdog.stop()
         self.strategy.unwrap()
         self._requests.vote_no_more()
@@ -254,6 +260,26 @@ class Ranks:
         found = self._votes.end(self._clock.step)[0]
         self._apply(found)
         return found.logged > 0
+
+    def begin_votes_of_evaluation(self) -> None:
+        """By all, before the batches of a loader."""
+        self._evaluated = 0
+        self._votes_in_evaluation.always = self.can_be_left
+        self._votes_in_evaluation.begin_anew()
+
+    def vote_in_evaluation(self, *, leaving: bool = False, abandons: bool = False) -> Ballot | None:
+        """By all, after each batch of an evaluation or prediction: what all say, where there is a vote after it.
+
+        ``leaving``: the body of the loop was left here; ``abandons``: nothing of the evaluation is to stay.
+        """
+        votes = self._votes_in_evaluation
+        self._evaluated += 1
+        if not votes.due():
+            return None
+        votes.begin(replace(self._ballot(counts=False), leaving=leaving, abandons=abandons), [])
+        found = votes.end(self._evaluated)[0]
+        self._apply(found)
+        return found
 
     def _due(self) -> bool:
         """Whether there is a vote in this step; a weight or a count that only this rank knows needs one."""

@@ -270,13 +270,15 @@ class Saving:
         """A copy of what callbacks would save, and of the place in the records, for ``as_before_evaluation``."""
         if not self.can_leave_evaluation:
             return None
+        states = None
         try:
             states = deepcopy(callback_states(self._loop))
-            return {"callbacks": states, "rows": self._loop.session.rows_written()}
         except Exception as error:  # only a state that cannot be saved either: then a signal waits for the evaluation
             logger.info("a signal will wait for the end of an evaluation: %s", error)
-            self._uncopyable = True
-            return None
+        if self._ranks is not None:  # all leave it, or none
+            states = states if all(self._ranks.group.exchange(states is not None)) else None
+        self._uncopyable = states is None
+        return None if states is None else {"callbacks": states, "rows": self._loop.session.rows_written()}
 
     def as_before_evaluation(self, states: dict[str, Any]) -> None:
         """A signal has left the evaluation, and a resume makes it up: nothing of it stays."""

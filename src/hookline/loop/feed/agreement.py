@@ -24,10 +24,9 @@ class Circle(Protocol):
     def total(self, values: Tensor) -> Tensor: ...
 
 
-def count_of(circle: Circle, has: bool, *, leaves: bool = False) -> tuple[int, int]:
-    """By all: how many ranks have one more batch, and how many do not ask again."""
-    having, leaving = circle.total(torch.tensor([float(has), float(leaves)], dtype=torch.float64)).tolist()
-    return int(having), int(leaving)
+def count_of(circle: Circle, has: bool) -> int:
+    """By all: how many ranks have one more batch."""
+    return int(circle.total(torch.tensor([float(has)], dtype=torch.float64)))
 
 
 def check_alike(circle: Circle, what: str, fact: Any, fix: str) -> None:

@@ -45,9 +45,6 @@ class SharedFeed:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Nothing, where ``state_dict`` gives nothing."""
 
-    def leave(self) -> None:
-        """By one rank: an evaluation is left before its end, and the others may not know it."""
-
     def close(self) -> None:
         """End the worker processes that are still there."""
 

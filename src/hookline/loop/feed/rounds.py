@@ -63,7 +63,6 @@ class Rounds(SharedFeed):
         self.notes = (*inner.notes, *([_own_note("the loader gives this rank its own share")] if own else []))
         self._ahead: list[Any] | None = None  # read of an iterator, which cannot be read again
         self._state: dict[str, Any] | None = None  # before what is read ahead
-        self._more = False  # the others will ask whether there is another round
 
     def iterate(self, epoch: int, start: int) -> Iterator[Part]:
         state, ahead = self._state, self._ahead if isinstance(self._inner, OneShotFeed) else None
@@ -77,14 +76,14 @@ class Rounds(SharedFeed):
         limit = self.limit - start * self.own  # what all ranks together may still take
         group = self._read(batches, limit) if ahead is None else ahead
         last, first, number = None, 0, 0
-        self._more = self._goes_on(group)
-        if self._more and self._checks:
+        more = self._goes_on(group)
+        if more and self._checks:
             self._check(group)
-        while self._more:
+        while more:
             self._state = deepcopy(self._inner.state_dict())
             following = self._read(batches, limit - (number + 1) * shares)
             self._ahead = following or None
-            self._more = more = (number + 1) * shares < limit and self._goes_on(following)
+            more = (number + 1) * shares < limit and self._goes_on(following)
             mine = 0 if self._is_own else part
             counts = mine < len(group) and number * shares + part < limit
             last = group[mine] if mine < len(group) else (group[0] if last is None and group else last)
@@ -106,20 +105,13 @@ class Rounds(SharedFeed):
 
     def _goes_on(self, group: list[Any]) -> bool:
         """By all: whether there is another round; of one stream that all read, all must say the same."""
-        having, left = count_of(self.circle, bool(group))
-        if left:
-            return False  # it ends for all where it ends for one
+        having = count_of(self.circle, bool(group))
         if not self._is_own and 0 < having < self.circle.size:
             raise DataError(
                 f"the loader gives more batches on some ranks than on others (rank {self.circle.rank} has "
                 f"{'one more' if group else 'no more'}), though each is to read all of the data: {_FIX}"
             )
         return having > 0
-
-    def leave(self) -> None:
-        if self._more and not self.circle.broken:
-            self._more = False
-            count_of(self.circle, False, leaves=True)
 
     def _check(self, group: list[Any]) -> None:
         self._checks = False

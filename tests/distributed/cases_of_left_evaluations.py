@@ -1,0 +1,176 @@
+"""What ranks do in ``test_left_evaluations.py``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import hookline as hl
+from hookline.loop import Trainer
+
+RANK = int(os.environ.get("RANK", "0"))
+HANG = "8s"
+
+
+class Task(hl.SupervisedTask):
+    """``trouble`` comes in the third batch of an evaluation, on rank one, before its forward."""
+
+    def __init__(self, trouble: str = "", pause: float = 0.0) -> None:
+        super().__init__(model(), nn.MSELoss(), torch.optim.SGD)
+        self._trouble, self._pause = trouble, pause
+
+    def eval_batch(self, run: Any, batch: Any) -> Any:
+        time.sleep(self._pause)
+        if self._trouble and run.rank == 1 and run.clock.step and run.clock.eval.batch == 2:
+            trouble, self._trouble = self._trouble, ""
+            if trouble == "stop":
+                raise hl.StopTraining("enough")
+            os.kill(os.getpid(), signal.Signals[trouble])
+        return super().eval_batch(run, batch)
+
+
+class StopInHook(hl.Callback):
+    """Raises in one hook of an evaluation, on rank one."""
+
+    def __init__(self, hook: str) -> None:
+        self._hook = hook
+
+    def on_event(self, event: str, run: Any) -> None:
+        if event == self._hook and run.rank == 1 and run.clock.step:
+            raise hl.StopTraining("enough")
+
+
+class Batches(hl.Callback):
+    """How many batches this rank has evaluated, and which evaluations were told the end of."""
+
+    def __init__(self) -> None:
+        self.seen = self.ended = 0
+
+    def on_eval_batch_end(self, run: Any) -> None:
+        self.seen += 1
+
+    def on_eval_end(self, run: Any) -> None:
+        self.ended += 1
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+
+def batches(count: int) -> list[Any]:
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randn(4, 4, generator=generator), torch.randn(4, 1, generator=generator)) for _ in range(count)]
+
+
+def strategy_of(name: str) -> Any:
+    return (hl.DDP if name == "ddp" else hl.FSDP)(hang_after=HANG)
+
+
+def fit(strategy: str, trouble: str = "", hook: str = "", pause: float = 0.0, folder: str = "") -> dict[str, Any]:
+    """Four steps with an evaluation of 30 batches a rank after each two."""
+    counter, task = Batches(), Task(trouble, pause)
+    callbacks: list[Any] = [counter, *([StopInHook(hook)] if hook else [])]
+    trainer = Trainer(
+        max_duration="4st",
+        eval_every="2st",
+        folder=folder or False,
+        callbacks=callbacks,
+        strategy=strategy_of(strategy),
+    )
+    code, step, reason = 0, -1, ""
+    try:
+        result = trainer.fit(task, batches(16), batches(60))
+        step, reason = result.clock.step, result.stop_reason
+    except hl.Preempted as preempted:
+        code = preempted.code
+    return {"code": code, "step": step, "reason": str(reason), "ended": counter.ended, "seen": counter.seen}
+
+
+def own_loop(strategy: str, where: str, streams: bool, everybody: bool = False) -> dict[str, Any]:
+    """Rank one breaks out of its evaluation of two loaders, and the training goes on."""
+    net, counter = model(), Batches()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    options: dict[str, Any] = {"folder": False, "callbacks": [counter], "strategy": strategy_of(strategy)}
+    rows = []
+    with hl.Loop(net, optimizer, max_duration="3st", eval_every="1st", **options) as loop:
+        for x, y in loop.batches(batches(12)):
+            loop.backward(nn.functional.mse_loss(net(x), y))
+            loop.step()
+            if loop.eval_due:
+                loaders: dict[str, Any] = {"a": batches(12), "b": batches(4)}
+                if streams:
+                    loaders = {name: Stream(its) for name, its in loaders.items()}
+                number = 0
+                for x_val, y_val in loop.eval_batches(loaders):
+                    number += 1
+                    leaves = number == 3 and (everybody or RANK == 1)
+                    if leaves and where == "before":
+                        break
+                    loss = nn.functional.mse_loss(net(x_val), y_val)
+                    if leaves and where == "after":
+                        break
+                    loop.run.log({"loss": loss})
+                    loop.run.log({"count": 1}, reduce="sum")
+                rows.append(number)
+    history = {name: loop.run.history[name] for name in sorted(loop.run.history) if name.endswith("count")}
+    return {"rows": rows, "step": loop.clock.step, "ended": counter.ended, "history": history, "sum": numbers(net)}
+
+
+class Stream:
+    """Batches whose number nobody knows before the end."""
+
+    def __init__(self, given: list[Any]) -> None:
+        self._given = given
+
+    def __iter__(self) -> Any:
+        return iter(self._given)
+
+
+def predicted(strategy: str) -> list[int]:
+    """Rank one leaves its prediction by ``break``; a second one is whole."""
+    net, found = model(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with hl.Loop(net, optimizer, max_duration="1st", folder=False, strategy=strategy_of(strategy)) as loop:
+        for most in (2, 100):
+            number = 0
+            for x, _ in loop.predict_batches(batches(12)):
+                number += 1
+                if RANK == 1 and number == most:
+                    break
+                net(x)
+            found.append(number)
+    return found
+
+
+def numbers(net: nn.Module) -> float:
+    total = 0.0
+    for parameter in net.parameters():
+        value: Any = parameter.detach()
+        value = value.full_tensor() if hasattr(value, "full_tensor") else value
+        total += float(value.double().sum())
+    return total
+
+
+def told(folder: str) -> dict[str, Any]:
+    """An evaluation of a minute: a signal from outside comes in the middle of it."""
+
+    class Tell(hl.Callback):
+        def on_eval_batch_end(self, run: Any) -> None:
+            if run.clock.eval.batch == 3:
+                (Path(folder) / f"here-{run.rank}").touch()
+
+    counter = Batches()
+    trainer = Trainer(max_duration="4st", eval_every="2st", folder=folder, callbacks=[counter, Tell()])
+    try:
+        trainer.fit(Task(pause=0.25), batches(16), batches(480))
+    except hl.Preempted as preempted:
+        saved = Path(str(preempted.checkpoint)).name
+        return {"code": preempted.code, "seen": counter.seen, "ended": counter.ended, "saved": saved}
+    return {"code": 0}

@@ -1,0 +1,83 @@
+"""One rank leaves an evaluation, by a signal, ``StopTraining`` or ``break``: all leave it, at the same batch."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = "cases_of_left_evaluations.py"
+LIMIT = 40.0
+STRATEGIES = ["ddp", "fsdp"]
+
+
+def both(ranks: Any, case: str, **args: Any) -> Any:
+    """What both ranks say alike."""
+    zero, one = ranks.values(f"{FILE}:{case}", 2, limit=LIMIT, **args)
+    assert zero == one
+    return zero
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_stop_training_in_a_task_on_one_rank_ends_the_evaluation_of_all(ranks: Any, strategy: str) -> None:
+    zero, one = ranks.values(f"{FILE}:fit", 2, limit=LIMIT, strategy=strategy, trouble="stop", pause=0.02)
+    assert (zero["step"], one["step"]) == (2, 2)
+    assert zero["reason"].startswith("enough")
+    assert zero["ended"] == one["ended"] == 0
+    assert one["seen"] == 3  # what it computed only for the others, nobody hears of
+    assert 3 <= zero["seen"] <= 60
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("hook", ["eval_start", "eval_batch_start", "eval_batch_end", "eval_loader_end"])
+def test_stop_training_in_a_hook_of_one_rank_ends_the_evaluation_of_all(ranks: Any, strategy: str, hook: str) -> None:
+    zero, one = ranks.values(f"{FILE}:fit", 2, limit=LIMIT, strategy=strategy, hook=hook)
+    assert (zero["step"], one["step"]) == (2, 2)
+    assert zero["ended"] == one["ended"] == 0
+    assert zero["reason"].startswith("enough")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 0)])
+def test_a_signal_to_one_rank_does_not_wait_for_the_end_of_the_evaluation(
+    ranks: Any, tmp_path: Path, strategy: str, name: str, code: int
+) -> None:
+    found = both(ranks, "fit", strategy=strategy, trouble=name, pause=0.05, folder=str(tmp_path))
+    assert found["code"] == code
+    assert found["ended"] == 0
+    assert 3 <= found["seen"] < 30  # of 30: all have left at the same batch
+
+
+def test_a_signal_from_outside_leaves_a_long_evaluation_with_a_checkpoint(ranks: Any, tmp_path: Path) -> None:
+    started = ranks.start(f"{FILE}:told", 2, folder=str(tmp_path))
+    started.wait_for(tmp_path / "here-0")
+    started.wait_for(tmp_path / "here-1")
+    started.send(signal.SIGTERM, 1)
+    zero, one = (its.value for its in started.finish(LIMIT))
+    assert zero == one
+    assert zero["code"] == 143
+    assert zero["saved"] == "step-00000002"
+    assert zero["ended"] == 0
+    assert zero["seen"] < 30  # of 240
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(("where", "everybody"), [("before", False), ("after", False), ("before", True)])
+def test_break_on_one_rank_ends_the_evaluation_of_all_and_what_was_measured_counts(
+    ranks: Any, strategy: str, streams: bool, where: str, everybody: bool
+) -> None:
+    case = f"{FILE}:own_loop"
+    zero, one = ranks.values(case, 2, limit=LIMIT, strategy=strategy, where=where, streams=streams, everybody=everybody)
+    assert zero == one
+    assert zero["rows"] == [3, 3, 3]  # batches, in each of three evaluations
+    assert zero["ended"] == 3
+    assert zero["step"] == 3
+    assert zero["history"] == {"val/a/count": [4.0 if everybody else 5.0] * 3}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_break_in_a_prediction_on_one_rank_ends_that_of_all(ranks: Any, strategy: str) -> None:
+    assert both(ranks, "predicted", strategy=strategy) == [2, 6]
