@@ -151,6 +151,8 @@ def payloads(canary: Path) -> dict[str, bytes]:
         "no pickle": b"not a pickle at all",
         "something behind it": pickle.dumps(torch_metadata.Metadata({}, storage_data={})) + b"x",
         "a list": pickle.dumps([1, 2]),
+        "a key whose hash takes for ever": PROTO + b"})\x94"
+        + b"".join(b"h" + bytes([level]) + b"\x86\x94" for level in range(60)) + b"Ns.",
         "nested a million deep": PROTO + b"]" * 1_000_000 + b"a" * 999_999 + b".",
     }  # fmt: skip
 
@@ -160,6 +162,16 @@ def test_an_index_that_would_run_code_is_refused_and_runs_none(checkpoint: Path,
     canary = tmp_path / "canary"
     put_index(checkpoint, payloads(canary)[name])
     assert INDEX in refused(checkpoint, canary)
+
+
+def test_what_one_index_does_to_what_it_is_given_is_gone_with_it(checkpoint: Path, tmp_path: Path) -> None:
+    whole = (checkpoint / INDEX).read_bytes()
+    defaults = b"N}" + text("__defaults__") + text("x") + b"\x85s\x86b"
+    for name in ("_MEM_FORMAT_ENCODING", "Metadata"):
+        put_index(checkpoint, PROTO + global_(METADATA, name) + defaults + b".")
+        refused(checkpoint, tmp_path / "canary")
+        put_index(checkpoint, whole)
+        Store(checkpoint.parent).verify(checkpoint)
 
 
 @pytest.mark.parametrize("name", ["os.system", "exec", "os.system by GLOBAL", "os.system by INST", "a planner's data"])
@@ -189,6 +201,16 @@ def lies() -> dict[str, Callable[[Any], Any]]:
     def chunk(offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Callable[[Any], Any]:
         return tensor(chunks=[torch_metadata.ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))])
 
+    def overlapping(index: Any) -> None:
+        """As many numbers as the shape has: the first row twice, in a place of its own, and the second nowhere."""
+        rows = [((0, 0), (1, 3)), ((0, 1), (1, 2)), ((1, 0), (1, 1))]
+        chunks = [torch_metadata.ChunkStorageMetadata(torch.Size(o), torch.Size(s)) for o, s in rows]
+        tensor(chunks=chunks)(index)
+        (key,) = [key for key in index.storage_data if key.fqn == "weights/a"]
+        place = index.storage_data.pop(key)
+        for offsets, _ in rows:
+            index.storage_data[torch_metadata.MetadataIndex("weights/a", torch.Size(offsets))] = place
+
     def renamed(index: Any) -> None:
         index.state_dict_metadata["c"] = index.state_dict_metadata.pop("weights/b")
         for key in list(index.storage_data):
@@ -211,6 +233,7 @@ def lies() -> dict[str, Callable[[Any], Any]]:
         "a part beyond the shape": chunk((1, 0), (2, 3)),
         "a part of other dimensions": chunk((0,), (6,)),
         "a part that is not all": chunk((0, 0), (1, 3)),
+        "two parts of one place": overlapping,
         "no parts": tensor(chunks=[]),
         "another dtype": tensor(properties=torch_metadata.TensorProperties(torch.float64)),
         "an object": lambda index: index.state_dict_metadata.update(x=torch_metadata.BytesStorageMetadata()),

@@ -184,3 +184,45 @@ class LateSignal(hl.Callback):
 def signalled_at_the_end(hook: str, folder: str) -> None:
     trainer = Trainer(max_duration="4st", folder=folder, callbacks=[LateSignal(hook)])
     trainer.fit(model(), data(), loss=nn.MSELoss(), optimizer=sgd)
+
+
+class Moved(nn.Module):
+    """Notes what lies on this rank each time that it is moved to a device (``to`` of a parent comes in here)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 64)
+        self.held: list[int] = []
+
+    def _apply(self, *args: Any, **options: Any) -> Any:
+        self.held.append(sum(_part(p).numel() for p in self.parameters()))
+        return super()._apply(*args, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x).mean(1, keepdim=True)
+        return found
+
+
+def _part(parameter: Any) -> Tensor:
+    found: Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    return found
+
+
+def moved(strategy: str) -> list[int]:
+    net = Moved()
+    Trainer(max_duration="1st", folder=False, strategy=strategy).fit(net, data(), loss=nn.MSELoss(), optimizer=sgd)
+    return net.held
+
+
+def given_by_rank_zero(counts: list[int]) -> bool:
+    """More numbers than are sent at once, in tensors of many sizes and two kinds."""
+    from hookline.distributed import Group, this_process
+    from hookline.distributed import group as module
+
+    module.BUNCH = 100
+    tensors = [torch.full((count,), float(RANK)) for count in counts]
+    tensors += [torch.full((count, 2), RANK) for count in counts]
+    group = Group(this_process(), torch.device("cpu"), hl.DDP().timeout)
+    group.broadcast(tensors)
+    group.close()
+    return all(bool((tensor == 0).all()) for tensor in tensors)

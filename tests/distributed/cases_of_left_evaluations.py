@@ -113,6 +113,8 @@ def own_loop(strategy: str, where: str, streams: bool, everybody: bool = False) 
                     leaves = number == 3 and (everybody or RANK == 1)
                     if leaves and where == "before":
                         break
+                    if leaves and where == "stop":
+                        raise hl.StopTraining("enough")
                     loss = nn.functional.mse_loss(net(x_val), y_val)
                     if leaves and where == "after":
                         break
@@ -156,6 +158,30 @@ def numbers(net: nn.Module) -> float:
         value = value.full_tensor() if hasattr(value, "full_tensor") else value
         total += float(value.double().sum())
     return total
+
+
+class Unsaveable(hl.Callback):
+    """A signal comes, and then there is a state that cannot be saved, on rank one."""
+
+    per_rank_state = True
+    gone = False
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.step == 2:
+            self.gone = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"found": object() if self.gone and RANK == 1 else None}
+
+
+def preempted_without_a_state(folder: str) -> dict[str, Any]:
+    trainer = Trainer(max_duration="8st", folder=folder, callbacks=[Unsaveable()])
+    try:
+        trainer.fit(Task(), batches(32))
+    except hl.Preempted as preempted:
+        return {"code": preempted.code, "saved": preempted.checkpoint is not None}
+    return {"code": 0}
 
 
 def told(folder: str) -> dict[str, Any]:

@@ -76,3 +76,13 @@ def test_a_signal_in_the_last_hooks_of_one_rank_is_for_all(ranks: Any, tmp_path:
     told = ranks.run(f"{CASES}:signalled_at_the_end", 2, hook=hook, folder=str(tmp_path / "run"))
     assert [its.code for its in told] == [143, 143]
     assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
+
+
+def test_a_model_that_is_sharded_is_never_moved_to_a_device_whole(ranks: Any) -> None:
+    whole = 4 * 64 + 64
+    assert set(ranks.values(f"{CASES}:moved", 2, strategy="fsdp")[0]) == {whole // 2}
+    assert set(ranks.values(f"{CASES}:moved", 2, strategy="ddp")[0]) == {whole}
+
+
+def test_weights_go_to_all_ranks_whole_however_many_are_sent_at_once(ranks: Any) -> None:
+    assert ranks.values(f"{CASES}:given_by_rank_zero", 2, counts=[1, 99, 0, 100, 101, 1000, 3]) == [True, True]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hookline.distributed.env import this_process
+
 FILE = "cases_of_failures.py"
 
 
@@ -48,3 +50,10 @@ def test_an_environment_that_is_wrong_is_refused_in_words(ranks: Any) -> None:
 def test_one_process_under_torchruns_variables_is_a_plain_run(ranks: Any) -> None:
     env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     assert ranks.values(f"{FILE}:train", 1) == ranks.values(f"{FILE}:train", 1, env=env)
+
+
+def test_slurm_says_which_process_of_its_machine_this_is_where_torchrun_does_not() -> None:
+    world = {"RANK": "5", "WORLD_SIZE": "8"}
+    assert this_process({**world, "SLURM_LOCALID": "1"}).local_rank == 1
+    assert this_process({**world, "LOCAL_RANK": "0", "SLURM_LOCALID": "1"}).local_rank == 0
+    assert this_process({"LOCAL_RANK": "3", "SLURM_LOCALID": "3"}).local_rank == 0  # one process has all of it

@@ -81,3 +81,17 @@ def test_break_on_one_rank_ends_the_evaluation_of_all_and_what_was_measured_coun
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_break_in_a_prediction_on_one_rank_ends_that_of_all(ranks: Any, strategy: str) -> None:
     assert both(ranks, "predicted", strategy=strategy) == [2, 6]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_stop_training_in_the_body_of_an_evaluation_on_one_rank_stops_all(ranks: Any, strategy: str) -> None:
+    zero, one = ranks.values(f"{FILE}:own_loop", 2, limit=LIMIT, strategy=strategy, where="stop", streams=False)
+    assert (zero["step"], zero["ended"], zero["history"], zero["sum"]) == (1, 0, {}, one["sum"])
+    assert (one["step"], one["ended"], one["history"]) == (1, 0, {})
+    assert (zero["rows"], one["rows"]) == ([3], [])
+
+
+def test_a_state_that_one_rank_cannot_save_when_a_signal_comes_keeps_no_other_waiting(
+    ranks: Any, tmp_path: Path
+) -> None:
+    assert both(ranks, "preempted_without_a_state", folder=str(tmp_path)) == {"code": 143, "saved": False}

@@ -49,18 +49,7 @@ def evaluation(
                 scopes.enter(line.hooks.around_eval)
             loop.session.module.eval()
             line.emit(line.hooks.eval_start)
-            for name, loader in loaders.items():
-                state.loader_name = name
-                line.emit(line.hooks.eval_loader_start)
-                ended = yield from _batches(loop, loader, "eval_batch", limit)
-                if left := book.agree(left=_is_left(loop)):
-                    break
-                line.emit(line.hooks.eval_loader_end)
-                book.end_loader()
-                state.loader_name = MISSING
-                if ended:
-                    break
-            left = left or book.agree(left=_is_left(loop))
+            left = yield from _loaders(loop, loaders, limit)
             if not left:
                 line.emit(line.hooks.eval_end)
             if not silent:
@@ -72,9 +61,7 @@ def evaluation(
                 book.drop_layers(depth)
                 return metrics
             layer, name, clock = book.detach_layer(), state.loader_name, loop.clock.eval
-            loop.handles.leave(
-                scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer, clock), evaluation=True
-            )
+            loop.handles.leave(scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer, clock))
             return metrics
         except BaseException as error:
             scopes.leave(mark, because=error)
@@ -86,6 +73,22 @@ def evaluation(
     if not silent and stage == "val" and state.entry_point in ("fit", "train"):
         loop.course.evaluated(left=left)
     return metrics
+
+
+def _loaders(loop: Loop, loaders: dict[str | None, Any], limit: int | None) -> Generator[Any, None, bool]:
+    """The batches of each loader in turn. Whether a rank has left the evaluation, so that nothing of it counts."""
+    state, line, book = loop.state, loop.line, loop.session.book
+    for state.loader_name, loader in loaders.items():
+        line.emit(line.hooks.eval_loader_start)
+        ended = yield from _batches(loop, loader, "eval_batch", limit)
+        if book.agree(left=_is_left(loop)):
+            return True
+        line.emit(line.hooks.eval_loader_end)
+        book.end_loader()
+        state.loader_name = MISSING
+        if ended:
+            break
+    return book.agree(left=_is_left(loop))
 
 
 def _share_model(loop: Loop) -> None:
@@ -113,7 +116,10 @@ def saved_if_preempted(loop: Loop, stage: str, states: dict[str, Any] | None) ->
 
 
 def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
-    """The body was left by ``break``: what was measured until then counts; other ranks leave theirs, too."""
+    """The body was left by ``break``: what was measured until then counts; other ranks leave theirs, too.
+
+    By ``StopTraining`` it is left without end hooks, and nothing counts.
+    """
     book, state = loop.session.book, loop.state
     with untouched(loop, stage, []):
         again = loop.clock.eval
@@ -131,7 +137,9 @@ def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock
         else:
             loop.line.emit(loop.line.hooks.eval_end)
             book.close_layer(keep=True)
-    loop.session.note("eval", f"{stage}, left by break", took=clock.seconds)
+    loop.session.note(
+        "eval", f"{stage}, left before its end" if left else f"{stage}, left by break", took=clock.seconds
+    )
     if stage == "val":
         loop.course.evaluated(left=left)
 
@@ -241,7 +249,7 @@ def _tell_others(loop: Loop) -> None:
     if ranks is not None and not ranks.broken:
         loop.session.module.eval()
         ranks.strategy.idle_batch()
-        found = ranks.vote_in_evaluation(leaving=True)
+        found = ranks.vote_in_evaluation(leaving=True, abandons=_is_left(loop))
         loop.requests.leave_evaluation |= found is not None and found.abandons > 0
 
 

@@ -22,7 +22,7 @@ class Handles:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._open: list[weakref.ref[Generator[Any, None, Any]]] = []
-        self._finish: list[tuple[bool, Callable[[], None]]] = []
+        self._finish: list[Callable[[], None]] = []
         self._error: BaseException | None = None
 
     def track(self, generator: Generator[Any, None, Any]) -> Generator[Any, None, Any]:
@@ -31,7 +31,7 @@ class Handles:
         self._open.append(weakref.ref(generator))
         return generator
 
-    def leave(self, scopes: Scopes, mark: int, finish: Callable[[], None], *, evaluation: bool = False) -> None:
+    def leave(self, scopes: Scopes, mark: int, finish: Callable[[], None]) -> None:
         """Close the scopes of a generator that was left; keep the rest for ``settle``."""
         try:
             scopes.leave(mark)
@@ -40,7 +40,7 @@ class Handles:
                 self._error = error
             else:
                 add_secondary(self._error, error)
-        self._finish.append((evaluation, finish))
+        self._finish.append(finish)
         self._requests.attention = True
 
     def settle(self) -> None:
@@ -50,11 +50,7 @@ class Handles:
             self._finish.clear()
             raise error
         while self._finish:
-            self._finish.pop(0)[1]()
-
-    def forget_evaluations(self) -> None:
-        """``StopTraining`` left an evaluation: it has no end hooks and no metrics."""
-        self._finish = [(evaluation, finish) for evaluation, finish in self._finish if not evaluation]
+            self._finish.pop(0)()
 
     def close(self, because: BaseException | None) -> None:
         """Close all generators, the innermost first; after an exception nothing is finished."""

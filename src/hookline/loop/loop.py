@@ -116,7 +116,7 @@ class Loop(Training):
         stopped = isinstance(error, StopTraining)
         if isinstance(error, StopTraining):  # raised in the body of an own loop: a vote, and the window is dropped
             self.session.stop(error.reason, "the body of the loop")
-            self.handles.forget_evaluations()
+            self.requests.leave_evaluation = True  # one that is open has no end hooks and no metrics
         raised = self._close(None if stopped else error)
         if raised is not None and raised is not error:
             raise raised

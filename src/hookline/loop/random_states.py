@@ -14,15 +14,21 @@ def random_states() -> dict[str, Any]:
     """Those of Python, torch on every device, and NumPy if it is loaded."""
     numpy: Any = sys.modules.get("numpy")
     return {
-        "python": random.getstate(),
+        "python": _packed(*random.getstate()),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "numpy": numpy.random.get_state() if numpy else None,
     }
 
 
+def _packed(version: int, numbers: tuple[int, ...], gauss: float | None) -> tuple[int, torch.Tensor, float | None]:
+    """As a tensor: 625 numbers in words would take most of the file that says what each of a thousand ranks has."""
+    return version, torch.tensor(numbers, dtype=torch.int64), gauss
+
+
 def set_random_states(saved: Mapping[str, Any]) -> None:
-    random.setstate(saved["python"])
+    version, numbers, gauss = saved["python"]
+    random.setstate((version, tuple(numbers.tolist()), gauss))
     torch.set_rng_state(saved["torch"])
     if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(saved["cuda"])

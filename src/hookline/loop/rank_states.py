@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from hookline.checkpoint.agreement import agreed
 from hookline.checkpoint.packing import pack, unpack
 from hookline.loop.feed.seeding import Apart, mix
 from hookline.loop.metric_states import metrics_in
@@ -22,12 +23,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookline")
 
 
-def gathered(loop: Loop, ranks: Ranks, state: dict[str, Any]) -> dict[str, Any]:
+def gathered(loop: Loop, ranks: Ranks, capture: Callable[[Loop], dict[str, Any]]) -> dict[str, Any]:
     """By all: the state with what each rank has of its own, by rank. Only rank zero's is used, and so only it is whole.
 
-    All else is the same on every rank, or rank zero's: counters, schedulers, and the state of callbacks.
+    All else is the same on every rank, or rank zero's: counters, schedulers, and the state of callbacks. What one rank
+    cannot save is an error on all of them.
     """
-    own = {
+    state: dict[str, Any] = {}
+    packed: list[bytes] = []
+
+    def prepare() -> None:
+        state.update(capture(loop))
+        packed.append(pack(_own(loop, state)))
+
+    agreed(ranks.group, prepare)
+    told = ranks.group.gather(packed[0])
+    return {**state, "ranks": [unpack(part) for part in told] if ranks.group.rank == 0 else []}
+
+
+def _own(loop: Loop, state: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         "random": state["random"],
         "feed": state["data"]["feed"],
         "metrics": state["metrics"],
@@ -38,8 +53,6 @@ def gathered(loop: Loop, ranks: Ranks, state: dict[str, Any]) -> dict[str, Any]:
             if member.key in state["callbacks"] and _is_own(member)
         },
     }
-    told = ranks.group.gather(pack(own))
-    return {**state, "ranks": [unpack(part) for part in told] if ranks.group.rank == 0 else []}
 
 
 def of_this_rank(loop: Loop, saved: Mapping[str, Any], step: int) -> dict[str, Any]:

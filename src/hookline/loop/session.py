@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -241,9 +241,7 @@ class Session:
             take_folder()
         self.book.forget_names()
         self.line.emit(self.line.hooks.setup)
-        self.module.to(state.device)
-        if self.ranks is not None:
-            self._replaced = self.ranks.spread(self.module, roots_of(self.module, state.model)) or self._replaced
+        self._place_model()
         for member in self.line.members:
             self.move_held_modules(member)
         if entry_point in ("fit", "train") and not state.optimizers:
@@ -266,6 +264,14 @@ class Session:
             self.book.join(self.ranks)
             self.scopes.failing = self.ranks.failed
             self._restore.enter_context(rank_logs(self.ranks.group))
+
+    def _place_model(self) -> None:
+        """On the device, and over the ranks. What is sharded goes to the device in parts: whole it may not fit."""
+        if self.ranks is None or not self.ranks.strategy.is_sharded:
+            self.module.to(self.state.device)
+        if self.ranks is not None:
+            self._replaced = self.ranks.spread(self.module, roots_of(self.module, self.state.model)) or self._replaced
+            self.module.to(self.state.device)  # what the strategy has left where it was
 
     def _seed_this_rank(self) -> None:
         """Dropout is not to be the same on all ranks; rank zero's is that of one process."""
@@ -319,6 +325,12 @@ class Session:
         self, error: BaseException | None, finish_saves: Callable[[BaseException | None], list[BaseException]]
     ) -> BaseException | None:
         """Leave all scopes, send ``exception`` and ``teardown``, put everything back; the error to raise."""
+        with nullcontext() if self.ranks is None else self.ranks.watchdog.patient():  # others may have more to do
+            return self._close(error, finish_saves)
+
+    def _close(
+        self, error: BaseException | None, finish_saves: Callable[[BaseException | None], list[BaseException]]
+    ) -> BaseException | None:
         line, state = self.line, self.state
         line.hooks = line.fast
         if error is not None:

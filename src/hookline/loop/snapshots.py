@@ -28,8 +28,7 @@ def take_snapshot(loop: Loop, *, weights_only: bool, **about: Any) -> Snapshot:
         environment=environment(loop),
         **about,
     )
-    state = None if weights_only else capture_state(loop)
     if ranks is not None:
         ranks.strategy.before_evaluation()  # statistics of a batch norm are rank zero's, as in an evaluation
-        state = None if state is None else gathered(loop, ranks, state)
+    state = None if weights_only else capture_state(loop) if ranks is None else gathered(loop, ranks, capture_state)
     return Snapshot(facts, capture_weights(loop), state)
