@@ -18,20 +18,14 @@ BATCHES = 9
 
 
 class Seen(hl.Callback):
-    """What a callback that hears the two ends of a step sees there."""
+    """What a callback sees that hears no step, but what comes between some of them."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
 
-    def on_train_step_start(self, run: hl.Run) -> None:
-        self.seen.append(("start", run.clock.step, run.clock.batch, self.values_of(run)))
-
-    def on_train_step_end(self, run: hl.Run) -> None:
-        pending = run.metrics.get("train/loss")
-        self.seen.append(("end", run.clock.step, run.loss.item(), run.outputs.shape, pending))
-
     def on_metrics_ready(self, run: hl.Run) -> None:
-        self.seen.append(("metrics", run.clock.step, dict(run.metrics)))
+        self.seen.append(("metrics", run.clock.step, dict(run.metrics), run.loss.item(), run.outputs.shape))
+        self.seen.append((len(run.batch), dict(run.clock.updates)))
 
     def on_epoch_end(self, run: hl.Run) -> None:
         self.seen.append(("epoch", run.clock.epoch, run.clock.step))
@@ -41,9 +35,21 @@ class Seen(hl.Callback):
 
     def on_exception(self, run: hl.Run) -> None:
         self.seen.append(("exception", run.clock.step, run.clock.batch, type(run.exception).__name__))
+        self.seen.append((self.values_of(run), dict(run.clock.updates)))
 
     def values_of(self, run: hl.Run) -> list[bool]:
         return [hasattr(run, name) for name in ("batch", "outputs", "loss", "optimizer")]
+
+
+class SeesSteps(Seen):
+    """Hears the two ends of each step, too."""
+
+    def on_train_step_start(self, run: hl.Run) -> None:
+        self.seen.append(("start", run.clock.step, run.clock.batch, self.values_of(run), dict(run.clock.updates)))
+
+    def on_train_step_end(self, run: hl.Run) -> None:
+        pending = run.metrics.get("train/loss")
+        self.seen.append(("end", run.clock.step, run.loss.item(), run.outputs.shape, pending))
 
 
 class Hearing(hl.Callback):
@@ -69,10 +75,10 @@ class Case:
         return trainer.fit(task, data, tiny_data(batches=2))
 
 
-def outcome(case: type[Case], *, plain: bool) -> dict[str, Any]:
+def outcome(case: type[Case], *, plain: bool, heard: bool) -> dict[str, Any]:
     """Everything that one can see of a run."""
     torch.manual_seed(3)
-    model, seen, its = TinyModel(), Seen(), case()
+    model, seen, its = TinyModel(), SeesSteps() if heard else Seen(), case()
     given: list[object] = [seen, *(make() for make in its.callbacks), *(() if plain else (Hearing(),))]
     options: ClassVar[dict[str, Any]] = {
         "max_duration": "2ep",
@@ -194,6 +200,119 @@ class ChangesTheBatch(Case):
         self.callbacks = (at(5, "on_train_step_start", halve),)
 
 
+class ChangesTheBatchToThree(Case):
+    """Of which the model cannot take the first two: an error, and the same one."""
+
+    def __init__(self) -> None:
+        def extend(run: hl.Run) -> None:
+            run.batch = (*run.batch, 1.0)
+
+        self.callbacks = (at(5, "on_train_step_start", extend),)
+
+
+class AddsOneAtTheEnd(AddsOneThatHears):
+    def __init__(self) -> None:
+        super().__init__()
+        ((start,), act) = (self.callbacks, "on_train_step_end")
+        hook = start().on_train_step_start  # type: ignore[attr-defined]
+        self.callbacks = (lambda: hl.LambdaCallback(**{act: hook}),)
+
+
+class ReplacesTheLoss(Case):
+    """By one that gives a weight, too."""
+
+    def __init__(self) -> None:
+        class Weighted(nn.Module):
+            def forward(self, outputs: Tensor, targets: Tensor) -> Any:
+                return nn.functional.cross_entropy(outputs, targets), 3.0
+
+        def replace(run: hl.Run) -> None:
+            run.task.loss = Weighted()  # type: ignore[union-attr]
+
+        self.callbacks = (at(5, "on_train_step_end", replace),)
+
+
+class ReplacesTheModel(Case):
+    def __init__(self) -> None:
+        def replace(run: hl.Run) -> None:
+            run.task.model = nn.Sequential(run.task.model, nn.Tanh())  # type: ignore[union-attr]
+
+        self.callbacks = (at(5, "on_train_step_start", replace),)
+
+
+class Accumulates(Case):
+    def __init__(self) -> None:
+        def change(run: hl.Run) -> None:
+            run.loop.accumulate = 2
+
+        self.callbacks = (at(4, "on_train_step_end", change),)
+
+
+class Model(nn.Module):
+    """Does something else at its seventh batch."""
+
+    def __init__(self, inner: nn.Module, seventh: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.seventh, self.calls = inner, seventh, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        found: Tensor = self.inner(x)
+        return self.seventh(found) if self.training and self.calls == 7 else found
+
+
+def model_that(seventh: Callable[[Tensor], Tensor]) -> type[Case]:
+    class Own(Case):
+        def task(self, model: nn.Module) -> nn.Module:
+            return super().task(Model(model, seventh))
+
+    return Own
+
+
+def fails(error: BaseException) -> Callable[[Tensor], Tensor]:
+    def act(outputs: Tensor) -> Tensor:
+        raise error
+
+    return act
+
+
+def fails_in_backward(outputs: Tensor) -> Tensor:
+    def act(gradient: Tensor) -> None:
+        raise ZeroDivisionError("in the backward")
+
+    outputs.register_hook(act)
+    return outputs
+
+
+class OneInThree(Case):
+    """Batches of other kinds among the usual ones."""
+
+    def data(self) -> Any:
+        return [(x, y) if number % 3 else [x[:3], y[:3]] for number, (x, y) in enumerate(tiny_data(batches=BATCHES))]
+
+
+class Scalars(Case):
+    """Inputs without a dimension count as one sample."""
+
+    def task(self, model: nn.Module) -> nn.Module:
+        class Grown(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = model
+
+            def forward(self, x: Tensor) -> Tensor:
+                found: Tensor = self.inner(x.reshape(1, 1).expand(4, 4))
+                return found
+
+        return super().task(Grown())
+
+    def data(self) -> Any:
+        return [(x.mean(), y[:4]) for x, y in tiny_data(batches=BATCHES)]
+
+    def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+        return trainer.fit(task, data)
+
+
 class OwnTask(hl.Task[Any]):
     """A task that does something else at its seventh batch."""
 
@@ -278,10 +397,15 @@ CASES: dict[str, type[Case]] = {
     case.__name__: case
     for case in (
         Usual, WithoutMetrics, BySteps, BySamples, OneStep, WithScheduler, UnknownLength, SkipsAtStart, StopsAtEnd,
-        AsksForEvaluation, EvaluatesAtEnd, AddsOneThatHears, HookFails, HookFailsAtStart, ChangesTheBatch, GoesOn,
-        DataFails,
+        AsksForEvaluation, EvaluatesAtEnd, AddsOneThatHears, AddsOneAtTheEnd, HookFails, HookFailsAtStart,
+        ChangesTheBatch, ChangesTheBatchToThree, ReplacesTheLoss, ReplacesTheModel, Accumulates, OneInThree, Scalars,
+        GoesOn, DataFails,
     )
 } | {
+    "ModelRaises": model_that(fails(LookupError("seventh"))),
+    "ModelStops": model_that(fails(hl.StopTraining("seen enough"))),
+    "ModelFailsInBackward": model_that(fails_in_backward),
+    "ModelGivesNoGradient": model_that(lambda outputs: outputs.detach()),
     "OwnTask": task_that(lambda task, run, loss: loss),
     "TaskRaises": task_that(raises(LookupError("seventh"))),
     "TaskStops": task_that(raises(hl.StopTraining("seen enough"))),
@@ -296,25 +420,27 @@ CASES: dict[str, type[Case]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_is_the_same_on_the_plain_and_on_the_general_way(name: str) -> None:
-    plain, general = (outcome(CASES[name], plain=way) for way in (True, False))
+def test_a_run_is_the_same_on_the_plain_and_on_the_general_way(name: str, heard: bool) -> None:
+    plain, general = (outcome(CASES[name], plain=way, heard=heard) for way in (True, False))
     for what, value in general.items():
         assert plain[what] == value, what
     assert plain["seen"]
 
 
-def test_most_steps_of_a_usual_run_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("heard", [False, True])
+def test_most_steps_of_a_usual_run_are_plain(monkeypatch: pytest.MonkeyPatch, heard: bool) -> None:
     """Else the test above compares the general way with itself."""
     general: list[int] = []
     from hookline.loop.step import Steps
 
     step = Steps.step
     monkeypatch.setattr(Steps, "step", lambda self, *a, **k: (general.append(self.clock.step), step(self, *a, **k))[1])
-    outcome(Usual, plain=True)
+    outcome(Usual, plain=True, heard=heard)
     few = len(general)
     general.clear()
-    outcome(Usual, plain=False)
+    outcome(Usual, plain=False, heard=heard)
     assert few < len(general) / 3, (few, len(general))
 
 

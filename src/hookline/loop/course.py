@@ -276,7 +276,7 @@ class Course:
         Whether there may be something that was logged since the last row, on any rank.
         """
         ranks = self._session.ranks
-        return ranks is None or ranks.vote(logged=self._book.has_pending)
+        return self._book.has_pending if ranks is None else ranks.vote(logged=self._book.has_pending)
 
     @property
     def eval_due(self) -> bool:

@@ -327,8 +327,9 @@ class MetricBook:
         rows = dict(zip(pending, values, strict=False))
         rows |= zip(objects, values[len(numbers) :], strict=True)
         self._rows.record(self._names.rows(rows), "step")
-        self._rows.record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "step")
-        dated.clear()
+        if dated:
+            self._rows.record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "step")
+            dated.clear()
         return True
 
     def _add_to_epoch(self, name: str, series: Series) -> None:

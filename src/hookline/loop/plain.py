@@ -1,7 +1,7 @@
 """Plain steps: what most runs are made of, with nothing between the computation and the next one.
 
 One optimizer, one batch a step, no autocast, and nobody who hears what happens inside a step: then a step is
-this one function, a third of the Python that the general way needs (``training.py``, ``step.py``). All that
+one of the two loops here, a part of the Python that the general way needs (``training.py``, ``step.py``). All that
 can be seen from outside is the same, which ``tests/loop/test_plain.py`` shows by running everything both ways.
 """
 
@@ -15,25 +15,43 @@ from torch import Tensor
 from hookline.errors import StopTraining
 from hookline.loop.answers import check_returned
 from hookline.loop.data import END, LEFT
+from hookline.loop.data import count as count_rows
 from hookline.loop.gradients import raise_explained
-from hookline.loop.supervised import PARTS, parts_of
+from hookline.loop.supervised import PARTS, own_loss_of
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
 
+TrainBatch = Callable[[Any, Any], Any]
+ONE = (1,)  # the shape that a number is counted by
 
-def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
+
+def plain_steps(loop: Loop, train_batch: TrainBatch) -> None:
     """As many steps as come before something is due, asked for, or heard; none at all if steps are not plain."""
+    line, requests = loop.line, loop.requests
+    while (
+        loop.steps_are_plain
+        and line.hooks.plain
+        and len(loop._names) == 1
+        and loop.in_hand is None
+        and not requests.attention
+        and loop.position < loop.length - 1
+    ):
+        loop._skipped, loop._window_start = False, None
+        compute = own_loss_of(loop.session.task)
+        if compute is None or loop.weights.raw:
+            steps_of_task(loop, train_batch)
+        else:
+            steps_of_pairs(loop, train_batch, compute)
+
+
+def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
+    """Up to the next look, with a ``train_batch`` of the user's, who may do anything in it."""
     state, line, clock, requests, session = loop.state, loop.line, loop.clock, loop.requests, loop.session
-    hooks, run, task, names = line.hooks, session.run, session.task, loop._names
-    if not (loop.steps_are_plain and hooks.plain and len(names) == 1):
-        return
-    name, optimizer, updates = names[0], state.optimizers[names[0]], clock.updates
-    iterator, move, count, position, last = loop.iterator, loop.move, loop.count, loop.position, loop.length - 1
-    losses, agenda, swapped = loop._losses, loop.course.agenda, loop.weights.raw
-    parts, modules = parts_of(task), task._modules
-    loop._skipped, loop._window_start = False, None
+    hooks, name, swapped, position, last = line.hooks, loop._names[0], loop.weights.raw, loop.position, loop.length - 1
+    iterator, move, count, losses, agenda = loop.iterator, loop.move, loop.count, loop._losses, loop.course.agenda
+    optimizer = state.optimizers[name]
     while loop.steps_are_plain and hooks.plain and line.hooks is hooks and not requests.attention and position < last:
         state.batch = state.outputs = state.loss = MISSING
         requests.waiting = True
@@ -43,7 +61,7 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
             batch = session.after_failed_fetch(error)
         requests.waiting = False
         if batch is END or batch is LEFT:
-            loop.exhausted = batch
+            loop.in_hand = batch
             break
         loop.position = position = position + 1
         batch = state.batch = batch if move is None else move(batch)
@@ -51,24 +69,18 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
         if hooks.train_step_start:
             line.emit(hooks.train_step_start)
             batch = state.batch
-        loop._window, loop._batch_open = 1, True
-        if not hooks.plain:  # a hook has just added somebody who hears more
-            loop.open_batch()
-            parts = None
-        loop._window_full = loop._accumulate == 1
+            if not hooks.plain or not loop.steps_are_plain:
+                _finish(loop, train_batch, batch)
+                break
+        loop._window, loop._batch_open, loop._window_full = 1, True, True
         samples, tokens = loop.samples, loop.tokens = count(batch)
         try:
-            if parts is not None and modules["loss"] is parts[1] and batch.__class__ in PARTS and len(batch) == 2:
-                state.outputs = outputs = modules["model"](batch[0])  # what train_batch would do, without its calls
-                loss: Any = parts[1](outputs, batch[1])
-                odd = loss.__class__ is not Tensor
-            else:
-                loss = train_batch(run, batch)
-                odd = bool(loss.__class__ is not Tensor or loss.ndim or loop._touched or loop._driven)
+            loss = train_batch(session.run, batch)
         except StopTraining as stop:
-            loop.drop_batch(stop.reason, type(task).__name__)
+            loop.drop_batch(stop.reason, type(session.task).__name__)
             break
-        if odd or swapped or requests.skip is not None or not hooks.plain or not loop.steps_are_plain:
+        odd = loss.__class__ is not Tensor or loss.ndim or loop._touched or loop._driven or swapped
+        if odd or requests.skip or not hooks.plain or not loop.steps_are_plain:
             _general(loop, loss)
             break
         state.loss = loss
@@ -76,9 +88,11 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
             loss.backward()
         except Exception as error:
             raise_explained(loss, session.where(), error)
+        state.optimizer = optimizer
         optimizer.step()
+        state.optimizer = MISSING
         clock.batch, clock.sample, clock.token = clock.batch + 1, clock.sample + samples, clock.token + (tokens or 0)
-        updates[name] += 1
+        clock.updates[name] += 1
         if losses is not None:
             losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
             losses.weights.append(samples)
@@ -91,10 +105,120 @@ def plain_steps(loop: Loop, train_batch: Callable[[Any, Any], Any]) -> None:
             line.emit(hooks.train_step_end)
         if clock.step >= agenda.wake:
             loop.look()
+            break
+
+
+def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
+    """Up to the next look, with a plain model, a loss of torch's and batches of two: without the calls of a task.
+
+    Only hooks can see more than the clock, so that all else is put in its place only for them, and at the end. What
+    matters here is how many objects a step touches: after the computation each of them is cold.
+    """
+    state, line, clock, requests, task = loop.state, loop.line, loop.clock, loop.requests, loop.session.task
+    hooks, name, modules, swapped = line.hooks, loop._names[0], task._modules, loop.weights.raw
+    optimizer, schedulers, wake = state.optimizers[name], bool(state.schedulers), loop.course.agenda.wake
+    iterator, move, count, losses = loop.iterator, loop.move, loop.count, loop._losses
+    position, last, by_rows, computing, made = loop.position, loop.length - 1, count is count_rows, False, 0
+    heard, model = bool(hooks.train_step_start or hooks.train_step_end), modules["model"]
+    batch, outputs, loss = state.batch, state.outputs, state.loss
+    try:
+        while not requests.attention and position < last:
+            outputs = loss = MISSING
+            if heard:
+                state.batch = state.outputs = state.loss = MISSING
+            requests.waiting = True
+            try:
+                batch = next(iterator, END)
+            except BaseException as error:
+                batch = MISSING
+                batch = loop.session.after_failed_fetch(error)
+            requests.waiting = False
+            if batch.__class__ not in PARTS or len(batch) != 2:
+                loop.in_hand, batch = batch, MISSING  # the general way takes it, or learns the end
+                break
+            position += 1
+            if move is not None:
+                batch = move(batch)
+            if heard:
+                loop.position, state.batch, requests.can_skip = position, batch, True
+                line.emit(hooks.train_step_start)
+                changed = not hooks.plain or not loop.steps_are_plain or swapped or modules["loss"] is not compute
+                if changed or requests.skip or state.batch is not batch:  # by a hook
+                    batch = state.batch
+                    _finish(loop, train_batch, batch)
+                    outputs, loss = state.outputs, state.loss
+                    break
+                model = modules["model"]
+            computing = True
+            x, y = batch
+            samples, tokens = ((x.shape or ONE)[0], None) if by_rows and x.__class__ is Tensor else count(batch)
+            outputs = model(x)
+            loss = compute(outputs, y)
+            loss.backward()
+            try:
+                optimizer.step()
+            except BaseException:
+                state.optimizer = optimizer
+                raise
+            made += 1
+            clock.batch += 1
+            clock.sample += samples
+            if tokens is not None:
+                clock.token += tokens
+            if losses is not None:
+                losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
+                losses.weights.append(samples)
+            if schedulers:
+                loop._move_schedulers(name)
+            optimizer.zero_grad()
+            clock.step = step = clock.step + 1
+            computing = False
+            if heard or step >= wake:
+                state.outputs, state.loss, requests.can_skip = outputs, loss, False
+                state.batch, loop.position, loop.samples, loop.tokens = batch, position, samples, tokens
+                clock.updates[name], made = clock.updates[name] + made, 0
+                line.emit(hooks.train_step_end)
+                if step >= loop.course.agenda.wake:
+                    loop.look()
+                    break
+                if not hooks.plain:
+                    break
+    except BaseException as error:
+        if not computing:  # but in a fetch or a hook
+            raise
+        _end_inside(loop, loss, error)
+    finally:
+        clock.updates[name] += made
+        loop.position, state.batch, state.outputs, state.loss = position, batch, outputs, loss
+
+
+def _end_inside(loop: Loop, loss: Any, error: BaseException) -> None:
+    """The computation of a step has failed, or has asked to stop."""
+    loop._window, loop._batch_open, loop._window_full, loop.requests.can_skip = 1, True, True, True
+    if isinstance(error, StopTraining):
+        loop.drop_batch(error.reason, type(loop.session.task).__name__)
+    elif isinstance(error, Exception) and loss is not MISSING:
+        raise_explained(loss, loop.session.where(), error)
+    else:
+        raise error
+
+
+def _finish(loop: Loop, train_batch: TrainBatch, batch: Any) -> None:
+    """The rest of a step whose start was heard by somebody who made it another than a plain one."""
+    loop._window, loop._batch_open, loop._window_full = 1, True, loop._accumulate == 1
+    if not loop.line.hooks.plain:
+        loop.open_batch()
+    loop.samples, loop.tokens = loop.count(batch)
+    try:
+        found = train_batch(loop.session.run, batch)
+    except StopTraining as stop:
+        loop.drop_batch(stop.reason, type(loop.session.task).__name__)
+    else:
+        _general(loop, found)
 
 
 def _general(loop: Loop, found: Any) -> None:
-    """The rest of a step that turned out not to be plain."""
+    """What comes after a batch's computation, on the general way."""
     if isinstance(found, dict):
         check_returned("train_batch", found)
         loop.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))

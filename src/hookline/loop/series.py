@@ -325,6 +325,8 @@ def of_samples(name: str, values: Tensor, weight: Any, reduce: str) -> tuple[Ten
 def _numbers(values: list[Any]) -> list[float] | None:
     """Numbers and tensors of one number each, as numbers; or nothing, if they are not on the CPU."""
     kinds = set(map(type, values))  # asked once, not of each of them: there may be hundreds
+    if kinds == {float}:
+        return values
     if not any(issubclass(kind, Tensor) for kind in kinds):
         return list(map(float, values))
     stacked = _stack(values)

@@ -87,15 +87,15 @@ class SupervisedTask(Task[Any]):
         return loss
 
 
-def parts_of(task: Any) -> tuple[Any, Any] | None:
-    """Model and loss, where a plain step may call the two itself: a loss of torch's own, which nobody looks into.
+def own_loss_of(task: Any) -> Any:
+    """The loss of a task, where a plain step may call model and loss itself: one of torch's, which nobody looks into.
 
-    It gives a scalar, and a tensor that nobody else holds.
+    It gives a scalar, and a tensor that nobody else holds. ``None`` for any other.
     """
     if type(task) is not SupervisedTask or not type(task.loss).__module__.startswith("torch.nn."):
         return None
     loss: Any = task.loss
-    return (task.model, loss) if getattr(loss, "reduction", "none") != "none" and not loss._forward_hooks else None
+    return loss if getattr(loss, "reduction", "none") != "none" and not loss._forward_hooks else None
 
 
 def _loss_of(outputs: Any) -> Any:

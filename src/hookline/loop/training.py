@@ -46,7 +46,7 @@ class Training(Steps):
         self.repeat_epoch = False
         """Each epoch gives the batches of the first one again. For one fit, from ``setup`` on."""
         self._used: dict[str, Any] = {}  # loaders in place of those that were passed
-        self.exhausted: Any = None  # END or LEFT, once a plain step has met it
+        self.in_hand: Any = None  # what a plain step has fetched and left to the general way: a batch, END or LEFT
         self.feed: Feed | None = None
         self._fed: Any = None  # the loader that it is of
         self.saved_feed: dict[str, Any] = {}  # from a checkpoint, until the loader is known
@@ -86,9 +86,9 @@ class Training(Steps):
         while not over:
             hooks = line.hooks
             state.batch = state.outputs = state.loss = MISSING
-            if hooks.batch_fetch_start and self.exhausted is None:
+            if hooks.batch_fetch_start and self.in_hand is None:
                 line.emit(hooks.batch_fetch_start)
-            batch = fetch(iterator) if self.exhausted is None else self.exhausted
+            batch, self.in_hand = fetch(iterator) if self.in_hand is None else self.in_hand, None
             if batch is END or batch is LEFT:
                 break
             self.position = position = self.position + 1
@@ -170,7 +170,7 @@ class Training(Steps):
         self.length = begin_epoch(self, feed)
         self.iterator = self.course.start_epoch(feed, self.taken, repeat=self.repeat_epoch)
         self._restore_random()
-        self.saved_random = self.exhausted = None
+        self.saved_random = self.in_hand = None
         self.position = self.clock.batch_in_epoch
         pending, self.course.step_pending = self.course.step_pending, False
         return (pending and self._settle()) or ended  # pending: a signal came before an evaluation, or inside it
