@@ -211,7 +211,7 @@ class Line(Generic[View]):
             around.event = scope.hook
             setattr(table, scope.hook, around or NOBODY)
         inside = (*INSIDE_STEPS, "around_step", "around_batch")
-        table.plain = not timed and not any(getattr(table, name) for name in inside)
+        table.plain = not any(getattr(table, name) for name in inside)
 
     def _guarded(self, member: Member[View], name: str, hooks: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
         ranks = getattr(member.callback, "ranks", "all")

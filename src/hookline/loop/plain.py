@@ -116,21 +116,22 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
     """
     state, line, clock, requests, task = loop.state, loop.line, loop.clock, loop.requests, loop.session.task
     hooks, name, modules, swapped = line.hooks, loop._names[0], task._modules, loop.weights.raw
-    optimizer, schedulers, wake = state.optimizers[name], bool(state.schedulers), loop.course.agenda.wake
-    iterator, move, count, losses = loop.iterator, loop.move, loop.count, loop._losses
-    position, last, by_rows, computing, made = loop.position, loop.length - 1, count is count_rows, False, 0
+    optimizer, schedulers = state.optimizers[name], bool(state.schedulers)
+    iterator, move, count, losses, agenda = loop.iterator, loop.move, loop.count, loop._losses, loop.course.agenda
+    position, last, wake, by_rows, made = loop.position, loop.length - 1, agenda.wake, count is count_rows, 0
     heard, model = bool(hooks.train_step_start or hooks.train_step_end), modules["model"]
-    batch, outputs, loss = state.batch, state.outputs, state.loss
+    batch, outputs, loss, samples, tokens = state.batch, state.outputs, state.loss, loop.samples, loop.tokens
+    computing = changed = due = False
     try:
         while not requests.attention and position < last:
             outputs = loss = MISSING
             if heard:
-                state.batch = state.outputs = state.loss = MISSING
+                state.outputs = state.loss = MISSING
             requests.waiting = True
             try:
                 batch = next(iterator, END)
             except BaseException as error:
-                batch = MISSING
+                batch = state.batch = MISSING
                 batch = loop.session.after_failed_fetch(error)
             requests.waiting = False
             if batch.__class__ not in PARTS or len(batch) != 2:
@@ -142,11 +143,11 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
             if heard:
                 loop.position, state.batch, requests.can_skip = position, batch, True
                 line.emit(hooks.train_step_start)
-                changed = not hooks.plain or not loop.steps_are_plain or swapped or modules["loss"] is not compute
-                if changed or requests.skip or state.batch is not batch:  # by a hook
+                other = not hooks.plain or not loop.steps_are_plain or swapped or modules["loss"] is not compute
+                if other or requests.skip or state.batch is not batch:  # by a hook
                     batch = state.batch
                     _finish(loop, train_batch, batch)
-                    outputs, loss = state.outputs, state.loss
+                    outputs, loss, samples, tokens = state.outputs, state.loss, loop.samples, loop.tokens
                     break
                 model = modules["model"]
             computing = True
@@ -173,23 +174,25 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
             optimizer.zero_grad()
             clock.step = step = clock.step + 1
             computing = False
-            if heard or step >= wake:
+            if heard:
                 state.outputs, state.loss, requests.can_skip = outputs, loss, False
-                state.batch, loop.position, loop.samples, loop.tokens = batch, position, samples, tokens
-                clock.updates[name], made = clock.updates[name] + made, 0
+                clock.updates[name] += 1
+                made, loop.samples, loop.tokens = 0, samples, tokens
                 line.emit(hooks.train_step_end)
-                if step >= loop.course.agenda.wake:
-                    loop.look()
-                    break
-                if not hooks.plain:
-                    break
+                wake, changed = agenda.wake, not hooks.plain
+            due = step >= wake
+            if due or changed:
+                break
     except BaseException as error:
         if not computing:  # but in a fetch or a hook
             raise
         _end_inside(loop, loss, error)
     finally:
         clock.updates[name] += made
-        loop.position, state.batch, state.outputs, state.loss = position, batch, outputs, loss
+        loop.position, loop.samples, loop.tokens = position, samples, tokens
+        state.batch, state.outputs, state.loss = batch, outputs, loss
+    if due:
+        loop.look()
 
 
 def _end_inside(loop: Loop, loss: Any, error: BaseException) -> None:
