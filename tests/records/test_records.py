@@ -185,3 +185,13 @@ def test_a_row_is_a_frozen_value() -> None:
     assert row == MetricRow("a", 1, 0, 0.5, "step", 0.0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         row.step = 2  # type: ignore[misc]
+
+
+@given(st.text(), st.integers(0), st.integers(0), st.floats(), st.floats(0, 1e9))
+def test_a_line_is_what_any_json_writer_makes_of_the_row(
+    name: str, step: int, epoch: int, value: float, seconds: float
+) -> None:
+    line = to_json(MetricRow(name, step, epoch, value, "step", seconds))
+    shown = value if math.isfinite(value) else str(value)
+    row = {"name": name, "step": step, "epoch": epoch, "value": shown, "kind": "step", "seconds": round(seconds, 6)}
+    assert line == json.dumps(row)

@@ -142,7 +142,12 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
                 batch = move(batch)
             if heard:
                 loop.position, state.batch, requests.can_skip = position, batch, True
-                line.emit(hooks.train_step_start)
+                for hook, run in hooks.train_step_start:  # line.emit, without the call
+                    try:
+                        hook(run)
+                    except Exception as error:
+                        if not line.tolerates(run, "on_train_step_start", error):
+                            raise
                 other = not hooks.plain or not loop.steps_are_plain or swapped or modules["loss"] is not compute
                 if other or requests.skip or state.batch is not batch:  # by a hook
                     batch = state.batch
@@ -178,7 +183,12 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
                 state.outputs, state.loss, requests.can_skip = outputs, loss, False
                 clock.updates[name] += 1
                 made, loop.samples, loop.tokens = 0, samples, tokens
-                line.emit(hooks.train_step_end)
+                for hook, run in hooks.train_step_end:
+                    try:
+                        hook(run)
+                    except Exception as error:
+                        if not line.tolerates(run, "on_train_step_end", error):
+                            raise
                 wake, changed = agenda.wake, not hooks.plain
             due = step >= wake
             if due or changed:

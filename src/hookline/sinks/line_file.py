@@ -26,14 +26,13 @@ class LineFile:
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab", buffering=0)
-        before = self._file.tell()
+        data, written = _bytes(lines), 0
         try:
-            data = _bytes(lines)
-            while data:  # a disk that is nearly full takes a part, and says why at the next one
-                data = data[self._file.write(data) :]
+            while written < len(data):  # a disk that is nearly full takes a part, and says why at the next one
+                written += self._file.write(data[written:])
         except OSError:
             with suppress(OSError):
-                self._file.truncate(before)
+                self._file.truncate(self._file.tell() - written)
             raise
 
     def rewrite(self, lines: Iterable[str]) -> None:
