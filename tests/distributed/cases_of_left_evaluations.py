@@ -200,3 +200,93 @@ def told(folder: str) -> dict[str, Any]:
         saved = Path(str(preempted.checkpoint)).name
         return {"code": preempted.code, "seen": counter.seen, "ended": counter.ended, "saved": saved}
     return {"code": 0}
+
+
+def training_statistics() -> float:
+    """Rank zero leaves the training after an evaluation on quite other data; the others go on to the vote."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    far_away = [(x + 1000, y) for x, y in batches(4)]
+    options: dict[str, Any] = {"max_duration": "8st", "eval_every": "2st", "folder": False}
+    with hl.Loop(net, optimizer, **options, strategy=strategy_of("fsdp")) as loop:
+        for x, y in loop.batches(batches(32)):
+            if RANK == 0 and loop.clock.step == 2:
+                break
+            loop.backward(nn.functional.mse_loss(net(x), y))
+            loop.step()
+            if loop.eval_due:
+                for x_val, _ in loop.eval_batches(far_away):
+                    net(x_val)
+    return float(net[1].running_mean.abs().max())  # type: ignore[index, operator, union-attr]
+
+
+class TwoRoots(hl.Task[Any]):
+    """Two modules whose forward is called, of which one may be called twice, or only in evaluations."""
+
+    def __init__(self, case: str) -> None:
+        super().__init__()
+        self.first, self.second, self._case, self._batches = nn.Linear(4, 8), nn.Linear(8, 1), case, 0
+        self._skipped = False
+
+    def configure_optimizers(self, run: Any) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_batch(self, run: Any, batch: Any) -> Any:
+        if self._case == "only evaluated":
+            if RANK == 1 and run.clock.step == 3 and not self._skipped:
+                self._skipped = True
+                return run.skip_step()
+            return self.first(batch[0]).square().mean()
+        return nn.functional.mse_loss(self.second(self.first(batch[0])).float(), batch[1])
+
+    def eval_batch(self, run: Any, batch: Any) -> Any:
+        self._batches += bool(run.clock.step) or self._case == "first batch"  # not those of the sanity check
+        leaves = RANK == 1 and self._batches == (1 if self._case == "first batch" else 3)
+        if leaves and self._case in ("called twice", "first batch"):
+            raise hl.StopTraining("enough")
+        hidden = self.first(batch[0])
+        if leaves and self._case == "between two":
+            raise hl.StopTraining("enough")
+        hidden = hidden + self.first(batch[0] + 1) if self._case == "called twice" else hidden
+        return nn.functional.mse_loss(self.second(hidden).float(), batch[1])
+
+
+def two_roots(kind: str) -> str:
+    precision = "bf16" if kind == "between two" else "fp32"
+    options: dict[str, Any] = {"eval_every": "2st", "folder": False, "precision": precision}
+    hears = hl.LambdaCallback(on_train_step_start=lambda run: None)  # so that there is a vote in each step
+    trainer = Trainer(max_duration="6st", strategy=strategy_of("fsdp"), callbacks=[hears], **options)
+    return str(trainer.fit(TwoRoots(kind), batches(32), batches(40)).stop_reason)
+
+
+def stop_in_prediction() -> None:
+    class Stops(hl.SupervisedTask):
+        made = 0
+
+        def predict_batch(self, run: Any, batch: Any) -> Any:
+            self.made += 1
+            if RANK == 1 and self.made == 5:
+                raise hl.StopTraining("enough")
+            return super().predict_batch(run, batch)
+
+    task = Stops(model(), nn.MSELoss(), torch.optim.SGD)
+    Trainer(folder=False, strategy=strategy_of("ddp")).predict(task, batches(40))
+
+
+class Uneven(Task):
+    """The second batch of an evaluation takes no time, as one that a worker has ready."""
+
+    seen = 0
+
+    def eval_batch(self, run: Any, batch: Any) -> Any:
+        self.seen += bool(run.clock.step)
+        time.sleep(0.2 if run.clock.step and self.seen != 2 else 0.0)
+        if self.seen == 3 and RANK == 1:
+            raise hl.StopTraining("enough")
+        return hl.SupervisedTask.eval_batch(self, run, batch)
+
+
+def uneven() -> int:
+    task = Uneven()
+    Trainer(max_duration="2st", eval_every="2st", folder=False).fit(task, batches(8), batches(120))
+    return task.seen

@@ -95,3 +95,41 @@ def test_a_state_that_one_rank_cannot_save_when_a_signal_comes_keeps_no_other_wa
     ranks: Any, tmp_path: Path
 ) -> None:
     assert both(ranks, "preempted_without_a_state", folder=str(tmp_path)) == {"code": 143, "saved": False}
+
+
+def test_what_a_rank_computes_for_others_in_training_is_not_what_it_was_evaluated_on(ranks: Any) -> None:
+    zero, one = ranks.values(f"{FILE}:training_statistics", 2, limit=LIMIT)
+    assert max(zero, one) < 2  # of running means; the evaluation's data is at 1,000
+
+
+@pytest.mark.parametrize("kind", ["called twice", "between two"])
+def test_a_rank_that_leaves_a_batch_of_a_sharded_model_makes_up_all_that_it_owes(ranks: Any, kind: str) -> None:
+    zero, one = ranks.values(f"{FILE}:two_roots", 2, limit=LIMIT, kind=kind)
+    assert zero.startswith("enough")
+    assert one == zero
+
+
+def test_a_module_that_only_evaluations_call_is_not_called_for_others_in_training(ranks: Any) -> None:
+    zero, one = ranks.values(f"{FILE}:two_roots", 2, limit=LIMIT, kind="only evaluated")
+    assert zero == one
+    assert "max_duration" in zero
+
+
+def test_a_rank_that_leaves_a_sharded_model_before_its_first_forward_is_told_why_it_cannot(ranks: Any) -> None:
+    zero, one = ranks.run(f"{FILE}:two_roots", 2, limit=LIMIT, kind="first batch")
+    assert zero.error == one.error == "RankError"
+    assert "before its forward" in one.text
+    assert "rank 1" in zero.text
+
+
+def test_stop_training_in_a_prediction_of_one_rank_is_refused_on_all(ranks: Any) -> None:
+    zero, one = ranks.run(f"{FILE}:stop_in_prediction", 2, limit=LIMIT)
+    assert zero.error == one.error == "RankError"
+    assert "in predict_batch" in one.text
+    assert "in predict_batch" in zero.text
+
+
+def test_one_batch_that_is_fast_does_not_put_the_next_vote_off(ranks: Any) -> None:
+    zero, one = ranks.values(f"{FILE}:uneven", 2, limit=LIMIT)
+    assert zero == one
+    assert 3 <= zero <= 20  # of 60

@@ -313,6 +313,138 @@ class Scalars(Case):
         return trainer.fit(task, data)
 
 
+OFTEN: dict[str, Any] = {"max_duration": "13st", "eval_every": "5st"}
+
+
+class ANewBatchInEachStep(Case):
+    """As by a callback that mixes samples: what is due must not wait for a step that is plain."""
+
+    options: ClassVar[dict[str, Any]] = OFTEN
+
+    def __init__(self) -> None:
+        def mix(run: hl.Run) -> None:
+            run.batch = (run.batch[0] * 1.0, run.batch[1])
+
+        self.callbacks = (lambda: hl.LambdaCallback(on_train_step_start=mix),)
+
+
+class SkipsEverySecond(Case):
+    options: ClassVar[dict[str, Any]] = {"max_duration": "7st", "eval_every": "2st"}
+
+    def __init__(self) -> None:
+        def skip(run: hl.Run) -> None:
+            if run.clock.batch % 2:
+                run.skip_step()
+
+        self.callbacks = (lambda: hl.LambdaCallback(on_train_step_start=skip),)
+
+
+class TakesMore(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor, more: Any = None) -> Tensor:
+        found: Tensor = self.inner(x)
+        return found
+
+
+class ThreeParts(Case):
+    def task(self, model: nn.Module) -> nn.Module:
+        return super().task(TakesMore(model))
+
+    def data(self) -> Any:
+        return [(x, x, y) for x, y in tiny_data(batches=BATCHES)]
+
+
+class GrowsTheBatch(ThreeParts):
+    """In place, as the lists of a loader can be."""
+
+    def __init__(self) -> None:
+        self.callbacks = (at(5, "on_train_step_start", lambda run: run.batch.insert(1, torch.ones(1))),)
+
+    def data(self) -> Any:
+        return [list(batch) for batch in tiny_data(batches=BATCHES)]
+
+
+class Hooked(hl.Callback):
+    """Looks from inside the model."""
+
+    def __init__(self) -> None:
+        self.calls = self.same = 0
+
+    def on_train_start(self, run: hl.Run) -> None:
+        def look(module: nn.Module, given: Any, outputs: Tensor) -> None:
+            if run.stage == "train":
+                self.calls += 1
+                self.same += hasattr(run, "batch") and run.batch[0] is given[0]
+                if self.calls == 6:
+                    run.skip_step()
+
+        self.handle = run.task.model.register_forward_hook(look)  # type: ignore[union-attr, operator]
+
+    def on_train_end(self, run: hl.Run) -> None:
+        run.log({"calls": float(self.calls), "same": float(self.same)})
+
+
+class SkipsInTheForward(Case):
+    callbacks = (Hooked,)
+
+
+class FailsAfterTheBatchWasHalved(ChangesTheBatch):
+    def task(self, model: nn.Module) -> nn.Module:
+        return SupervisedTask(model, nn.CrossEntropyLoss(), failing(ArithmeticError("sixth"))(model.parameters()))
+
+
+class FailsWithTheChangedBatch(Case):
+    def __init__(self) -> None:
+        def change(run: hl.Run) -> None:
+            run.batch = (run.batch[0], run.batch[1][:1])
+
+        self.callbacks = (at(5, "on_train_step_start", change),)
+
+
+class OptimizerStops(Case):
+    def task(self, model: nn.Module) -> nn.Module:
+        return SupervisedTask(model, nn.CrossEntropyLoss(), failing(hl.StopTraining("sixth"))(model.parameters()))
+
+
+class SchedulerFails(Case):
+    def task(self, model: nn.Module) -> nn.Module:
+        class Fails(torch.optim.lr_scheduler.LRScheduler):
+            def get_lr(self) -> Any:
+                if self.last_epoch == 6:
+                    raise ArithmeticError("the rate is gone")
+                return [group["lr"] for group in self.optimizer.param_groups]
+
+        task: Any = super().task(model)
+        task.scheduler = Fails(task.optimizer)
+        return task  # type: ignore[no-any-return]
+
+
+def failing(error: BaseException) -> type[torch.optim.SGD]:
+    """An optimizer whose sixth step fails."""
+
+    class Fails(torch.optim.SGD):
+        calls = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.calls += 1
+            if self.calls == 6:
+                raise error
+            return super().step(closure)
+
+    return Fails
+
+
+def stops_in_backward(outputs: Tensor) -> Tensor:
+    def act(gradient: Tensor) -> None:
+        raise hl.StopTraining("in the backward")
+
+    outputs.register_hook(act)
+    return outputs
+
+
 class OwnTask(hl.Task[Any]):
     """A task that does something else at its seventh batch."""
 
@@ -331,6 +463,20 @@ class OwnTask(hl.Task[Any]):
 
     def eval_batch(self, run: hl.Run, batch: Any) -> Any:
         return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+
+class AddsInEachStep(Case):
+    """A second loss, in every step."""
+
+    options: ClassVar[dict[str, Any]] = OFTEN
+
+    def task(self, model: nn.Module) -> nn.Module:
+        class Adds(OwnTask):
+            def train_batch(self, run: hl.Run, batch: Any) -> Any:
+                run.loop.backward(super().train_batch(run, batch), weight=len(batch[0]))
+                return sum(parameter.square().sum() for parameter in self.parameters()) * 1e-3
+
+        return Adds(model, lambda task, run, loss: loss)
 
 
 def task_that(seventh: Callable[[Any, hl.Run, Tensor], Any]) -> type[Case]:
@@ -366,16 +512,7 @@ class GoesOn(Case):
     """A fit that fails inside an update, then another."""
 
     def task(self, model: nn.Module) -> nn.Module:
-        class Fails(torch.optim.SGD):
-            calls = 0
-
-            def step(self, closure: Any = None) -> Any:
-                self.calls += 1
-                if self.calls == 6:
-                    raise ArithmeticError("the sixth")
-                return super().step(closure)
-
-        return SupervisedTask(model, nn.CrossEntropyLoss(), Fails(model.parameters(), lr=0.1))
+        return SupervisedTask(model, nn.CrossEntropyLoss(), failing(ArithmeticError("sixth"))(model.parameters()))
 
     def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
         with pytest.raises(ArithmeticError):
@@ -399,12 +536,15 @@ CASES: dict[str, type[Case]] = {
         Usual, WithoutMetrics, BySteps, BySamples, OneStep, WithScheduler, UnknownLength, SkipsAtStart, StopsAtEnd,
         AsksForEvaluation, EvaluatesAtEnd, AddsOneThatHears, AddsOneAtTheEnd, HookFails, HookFailsAtStart,
         ChangesTheBatch, ChangesTheBatchToThree, ReplacesTheLoss, ReplacesTheModel, Accumulates, OneInThree, Scalars,
-        GoesOn, DataFails,
+        ANewBatchInEachStep, SkipsEverySecond, ThreeParts, GrowsTheBatch, SkipsInTheForward,
+        FailsAfterTheBatchWasHalved, FailsWithTheChangedBatch, OptimizerStops, SchedulerFails, AddsInEachStep, GoesOn,
+        DataFails,
     )
 } | {
     "ModelRaises": model_that(fails(LookupError("seventh"))),
     "ModelStops": model_that(fails(hl.StopTraining("seen enough"))),
     "ModelFailsInBackward": model_that(fails_in_backward),
+    "ModelStopsInBackward": model_that(stops_in_backward),
     "ModelGivesNoGradient": model_that(lambda outputs: outputs.detach()),
     "OwnTask": task_that(lambda task, run, loss: loss),
     "TaskRaises": task_that(raises(LookupError("seventh"))),
@@ -429,18 +569,19 @@ def test_a_run_is_the_same_on_the_plain_and_on_the_general_way(name: str, heard:
     assert plain["seen"]
 
 
+@pytest.mark.parametrize("case", [Usual, ThreeParts, task_that(lambda task, run, loss: loss)])
 @pytest.mark.parametrize("heard", [False, True])
-def test_most_steps_of_a_usual_run_are_plain(monkeypatch: pytest.MonkeyPatch, heard: bool) -> None:
+def test_most_steps_of_a_usual_run_are_plain(monkeypatch: pytest.MonkeyPatch, heard: bool, case: type[Case]) -> None:
     """Else the test above compares the general way with itself."""
     general: list[int] = []
     from hookline.loop.step import Steps
 
     step = Steps.step
     monkeypatch.setattr(Steps, "step", lambda self, *a, **k: (general.append(self.clock.step), step(self, *a, **k))[1])
-    outcome(Usual, plain=True, heard=heard)
+    outcome(case, plain=True, heard=heard)
     few = len(general)
     general.clear()
-    outcome(Usual, plain=False, heard=heard)
+    outcome(case, plain=False, heard=heard)
     assert few < len(general) / 3, (few, len(general))
 
 

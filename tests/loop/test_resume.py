@@ -995,3 +995,18 @@ def test_a_row_that_was_torn_by_a_power_cut_is_said_and_left_out(tmp_path: Path)
         again = fit(tmp_path / "run", resume="auto")
     lines = rows.read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines][-1] == again.result.clock.step
+
+
+def test_a_checkpoint_with_random_states_in_words_can_be_gone_on_from() -> None:
+    """As they were saved before they were tensors."""
+    import random
+
+    from hookline.loop.random_states import random_states, set_random_states
+
+    saved = random_states()
+    expected = random.random()
+    version, numbers, gauss = saved["python"]
+    set_random_states({**saved, "python": (version, tuple(numbers.tolist()), gauss)})
+    assert random.random() == expected
+    set_random_states(saved)
+    assert random.random() == expected

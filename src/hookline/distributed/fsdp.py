@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from hookline.distributed.dtensors import is_spread, part_of
 from hookline.distributed.group import Group
 from hookline.distributed.strategy import check_model, is_fsdp, seconds_of
-from hookline.errors import SetupError
+from hookline.errors import RankError, SetupError
 from hookline.progress import Duration
 
 Wrap = Callable[[nn.Module], bool] | Iterable[type[nn.Module]]
@@ -72,8 +73,9 @@ class FSDP:
         self._roots: list[nn.Module] = []
         self._calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._outputs: dict[nn.Module, Any] = {}  # since the last backward
-        self._evaluated: set[nn.Module] = set()  # in this batch of an evaluation
-        self._usual: set[nn.Module] = set()  # in the one before it
+        self._eval_calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}  # the same in evaluations
+        self._evaluated: Counter[nn.Module] = Counter()  # how often each was called in this batch of an evaluation
+        self._usual: Counter[nn.Module] = Counter()  # and in the one before it
         self._hooks: list[Any] = []
 
     def shares(self) -> tuple[int, int]:
@@ -169,13 +171,18 @@ class FSDP:
         self._outputs.clear()
 
     def before_batch(self) -> None:
-        self._usual, self._evaluated = self._evaluated or self._usual, set()
+        self._usual, self._evaluated = self._evaluated or self._usual, Counter()
 
     def idle_batch(self) -> None:
-        """Of the roots that a batch usually calls, those that this one has not: with what they were last given."""
-        for root in self._roots:
-            if root not in self._evaluated and root in (self._usual or self._calls):
-                args, kwargs = self._calls[root]
+        """The calls that a batch usually makes and this one has not made: with what the roots were last given."""
+        if not self._usual and not self._evaluated:
+            raise RankError(
+                "a rank has left the first batch of all evaluations before its forward: the others need it for that of "
+                "a sharded model, and nobody knows yet what it would be given; leave after the forward, or call "
+                "run.stop()"
+            )
+        for root, (args, kwargs) in list(self._eval_calls.items()):
+            for _ in range(self._usual[root] - self._evaluated[root]):
                 root(*args, **kwargs)
 
     def unwrap(self) -> None:
@@ -184,17 +191,18 @@ class FSDP:
         self._hooks.clear()
         self._calls.clear()
         self._outputs.clear()
-        self._evaluated, self._usual = set(), set()
+        self._eval_calls.clear()
+        self._evaluated, self._usual = Counter(), Counter()
         self._roots, self._group = [], None
 
     def _note(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._calls[root] = args, kwargs
+        (self._calls if torch.is_grad_enabled() else self._eval_calls)[root] = args, kwargs
 
     def _note_outputs(self, root: nn.Module, args: Any, outputs: Any) -> None:
         if torch.is_grad_enabled():
             self._outputs[root] = outputs
             return
-        self._evaluated.add(root)
+        self._evaluated[root] += 1
         if isinstance(root, FSDPModule):
             # No backward follows, which would do it: whoever then asks for the parameters is to see the sharded ones.
             root.reshard()

@@ -110,5 +110,6 @@ class Votes:
         """From rank zero's time alone, so that all ranks come to the same."""
         if self._last is not None and step > self._last[0]:
             took = max((seconds - self._last[1]) / (step - self._last[0]), 1e-6)
-            self.every = 1 if took >= self._long_step else min(math.ceil(self._apart / took), MOST_APART)
+            most = min(2 * self.every, MOST_APART)  # one step that was fast says little of those that follow
+            self.every = 1 if took >= self._long_step else min(math.ceil(self._apart / took), most)
         self._last, self._wait = (step, seconds), self.every

@@ -13,6 +13,7 @@ from hookline.loop.data import is_one_shot, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.evaluation_parts import all_predictions
 from hookline.loop.moment import take_moment
+from hookline.loop.ranks import stop_in_batch
 
 if TYPE_CHECKING:
     from hookline.events import Member
@@ -73,7 +74,12 @@ def predict_task(loop: Loop, batches: Batches) -> Any:
     found = []
     with closing(batches):
         for batch in batches:
-            loop.state.outputs = task.predict_batch(run, batch)
+            try:
+                loop.state.outputs = task.predict_batch(run, batch)
+            except StopTraining as stop:
+                if loop.ranks is not None:
+                    raise stop_in_batch(type(task).__name__, stop.reason, loop.clock.step, "predict_batch") from stop
+                raise
             if not book.muted:
                 found.append(_detached(loop.state.outputs))
     return joined(found if loop.ranks is None else all_predictions(loop, loop.ranks, found))

@@ -127,11 +127,11 @@ def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock
         book.attach_layer(layer)
         state.loader_name = name
         _tell_others(loop)
-        left = book.agree(left=_is_left(loop))
+        left = book.agree(left=loop.requests.leave_evaluation)
         if not left:
             loop.line.emit(loop.line.hooks.eval_loader_end)
         state.loader_name = MISSING
-        left = left or book.agree()
+        left = left or book.agree(left=loop.requests.leave_evaluation)
         if left:
             book.drop_layers(book.depth - 1)
         else:
@@ -148,6 +148,8 @@ def prediction(loop: Loop, loader: Any, *, silent: bool = False) -> Generator[An
     """One prediction."""
     line, scopes, book = loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
+    if not silent:
+        loop.requests.leave_evaluation = False
     with untouched(loop, "predict", [loader], silent=silent):
         _share_model(loop)
         depth = book.open_layer(loop.session.module if silent else None)
@@ -202,21 +204,25 @@ def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[An
     seen = 0
     for batch in batches:
         seen += 1
-        if ranks is not None:
+        if ranks is not None and (_is_left(loop) or (loop.part is not None and not loop.part.counts)):
             ranks.strategy.before_batch()
-            if _is_left(loop) or (loop.part is not None and not loop.part.counts):
-                yield from idle_batch(loop, batch)
-                if _is_ended(loop, ranks):
-                    return True
-                continue
+            yield from idle_batch(loop, batch)
+            _make_up(loop, ranks)
+            if _is_ended(loop, ranks):
+                return True
+            continue
         state.batch, state.outputs = batch, MISSING
         loop.samples, loop.tokens = loop.count(batch)
         line.emit(getattr(line.hooks, f"{event}_start"))
+        if ranks is not None:
+            ranks.strategy.before_batch()
         if loop.precision.dtype is None:
             yield state.batch
         else:
             with loop.precision.autocast():
                 yield state.batch
+        if ranks is not None and loop.requests.leave_evaluation:
+            _make_up(loop, ranks)
         clock.batch += 1
         clock.sample += loop.samples
         clock.token += loop.tokens or 0
@@ -234,8 +240,6 @@ def _is_ended(loop: Loop, ranks: Ranks) -> bool:
 
     One that wants to leave goes along, with batches that count nothing, until there is a vote.
     """
-    if loop.requests.leave_evaluation:
-        ranks.strategy.idle_batch()
     found = None if is_answer(loop) else ranks.vote_in_evaluation(abandons=_is_left(loop))
     if found is None:
         return False
@@ -243,13 +247,19 @@ def _is_ended(loop: Loop, ranks: Ranks) -> bool:
     return found.leaving > 0 or _is_left(loop)
 
 
+def _make_up(loop: Loop, ranks: Ranks) -> None:
+    """The forward of a batch that was left before it, or in it: the others need it, where the model is sharded."""
+    with loop.precision.autocast(enabled=loop.precision.dtype is not None):
+        ranks.strategy.idle_batch()
+
+
 def _tell_others(loop: Loop) -> None:
     """The body was left here, in a batch that the others compute: go along with it, and let them know."""
     ranks = loop.ranks
     if ranks is not None and not ranks.broken:
         loop.session.module.eval()
-        ranks.strategy.idle_batch()
-        found = ranks.vote_in_evaluation(leaving=True, abandons=_is_left(loop))
+        _make_up(loop, ranks)
+        found = ranks.vote_in_evaluation(leaving=True, abandons=loop.requests.leave_evaluation)
         loop.requests.leave_evaluation |= found is not None and found.abandons > 0
 
 

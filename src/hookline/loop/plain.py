@@ -29,21 +29,23 @@ ONE = (1,)  # the shape that a number is counted by
 
 def plain_steps(loop: Loop, train_batch: TrainBatch) -> None:
     """As many steps as come before something is due, asked for, or heard; none at all if steps are not plain."""
-    line, requests = loop.line, loop.requests
+    line, requests, pairs = loop.line, loop.requests, True
     while (
         loop.steps_are_plain
         and line.hooks.plain
         and len(loop._names) == 1
-        and loop.in_hand is None
+        and loop.in_hand is not END
+        and loop.in_hand is not LEFT
+        and not loop.look_due
         and not requests.attention
         and loop.position < loop.length - 1
     ):
         loop._skipped, loop._window_start = False, None
-        compute = own_loss_of(loop.session.task)
+        compute = own_loss_of(loop.session.task) if pairs else None
         if compute is None or loop.weights.raw:
             steps_of_task(loop, train_batch)
         else:
-            steps_of_pairs(loop, train_batch, compute)
+            pairs = steps_of_pairs(loop, train_batch, compute)
 
 
 def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
@@ -56,7 +58,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
         state.batch = state.outputs = state.loss = MISSING
         requests.waiting = True
         try:
-            batch = next(iterator, END)
+            batch, loop.in_hand = next(iterator, END) if loop.in_hand is None else loop.in_hand, None
         except BaseException as error:
             batch = session.after_failed_fetch(error)
         requests.waiting = False
@@ -70,7 +72,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             line.emit(hooks.train_step_start)
             batch = state.batch
             if not hooks.plain or not loop.steps_are_plain:
-                _finish(loop, train_batch, batch)
+                _finish(loop, train_batch)
                 break
         loop._window, loop._batch_open, loop._window_full = 1, True, True
         samples, tokens = loop.samples, loop.tokens = count(batch)
@@ -90,15 +92,15 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             raise_explained(loss, session.where(), error)
         state.optimizer = optimizer
         optimizer.step()
-        state.optimizer = MISSING
         clock.batch, clock.sample, clock.token = clock.batch + 1, clock.sample + samples, clock.token + (tokens or 0)
         clock.updates[name] += 1
-        if losses is not None:
-            losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
-            losses.weights.append(samples)
         if state.schedulers:
             loop._move_schedulers(name)
         optimizer.zero_grad()
+        state.optimizer = MISSING
+        if losses is not None:
+            losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
+            losses.weights.append(samples)
         loop._window, loop._batch_open, requests.can_skip = 0, False, False
         clock.step += 1
         if hooks.train_step_end:
@@ -108,11 +110,12 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             break
 
 
-def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
+def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     """Up to the next look, with a plain model, a loss of torch's and batches of two: without the calls of a task.
 
-    Only hooks can see more than the clock, so that all else is put in its place only for them, and at the end. What
-    matters here is how many objects a step touches: after the computation each of them is cold.
+    Only hooks see more than the batch and the clock, so that all else is put in its place only for them, and at the
+    end. What matters here is how many objects a step touches: after the computation each of them is cold. Whether all
+    batches were such pairs; one that is not is in hand.
     """
     state, line, clock, requests, task = loop.state, loop.line, loop.clock, loop.requests, loop.session.task
     hooks, name, modules, swapped = line.hooks, loop._names[0], task._modules, loop.weights.raw
@@ -121,27 +124,25 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
     position, last, wake, by_rows, made = loop.position, loop.length - 1, agenda.wake, count is count_rows, 0
     heard, model = bool(hooks.train_step_start or hooks.train_step_end), modules["model"]
     batch, outputs, loss, samples, tokens = state.batch, state.outputs, state.loss, loop.samples, loop.tokens
-    computing = changed = due = False
+    computing = changed = due = handed = False
     try:
         while not requests.attention and position < last:
-            outputs = loss = MISSING
-            if heard:
-                state.outputs = state.loss = MISSING
+            batch = outputs = loss = state.batch = state.outputs = state.loss = MISSING
             requests.waiting = True
             try:
                 batch = next(iterator, END)
             except BaseException as error:
-                batch = state.batch = MISSING
                 batch = loop.session.after_failed_fetch(error)
             requests.waiting = False
             if batch.__class__ not in PARTS or len(batch) != 2:
-                loop.in_hand, batch = batch, MISSING  # the general way takes it, or learns the end
-                break
+                loop.in_hand, batch = batch, MISSING
+                return False
             position += 1
             if move is not None:
                 batch = move(batch)
+            state.batch, requests.can_skip = batch, True
             if heard:
-                loop.position, state.batch, requests.can_skip = position, batch, True
+                loop.position = position
                 for hook, run in hooks.train_step_start:  # line.emit, without the call
                     try:
                         hook(run)
@@ -149,10 +150,9 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
                         if not line.tolerates(run, "on_train_step_start", error):
                             raise
                 other = not hooks.plain or not loop.steps_are_plain or swapped or modules["loss"] is not compute
-                if other or requests.skip or state.batch is not batch:  # by a hook
-                    batch = state.batch
-                    _finish(loop, train_batch, batch)
-                    outputs, loss, samples, tokens = state.outputs, state.loss, loop.samples, loop.tokens
+                if other or requests.skip or state.batch is not batch or len(batch) != 2:  # by a hook
+                    handed = True
+                    _finish(loop, train_batch)
                     break
                 model = modules["model"]
             computing = True
@@ -160,29 +160,35 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
             samples, tokens = ((x.shape or ONE)[0], None) if by_rows and x.__class__ is Tensor else count(batch)
             outputs = model(x)
             loss = compute(outputs, y)
+            if requests.skip:  # a hook of the model's has asked for it
+                computing, handed, state.outputs = False, True, outputs
+                loop.samples, loop.tokens = samples, tokens
+                _open(loop)
+                _general(loop, loss)
+                break
             loss.backward()
             try:
                 optimizer.step()
+                made += 1
+                clock.batch += 1
+                clock.sample += samples
+                if tokens is not None:
+                    clock.token += tokens
+                if schedulers:
+                    loop._move_schedulers(name)
             except BaseException:
                 state.optimizer = optimizer
                 raise
-            made += 1
-            clock.batch += 1
-            clock.sample += samples
-            if tokens is not None:
-                clock.token += tokens
+            optimizer.zero_grad()
             if losses is not None:
                 losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
                 losses.weights.append(samples)
-            if schedulers:
-                loop._move_schedulers(name)
-            optimizer.zero_grad()
             clock.step = step = clock.step + 1
-            computing = False
+            computing = requests.can_skip = False
             if heard:
-                state.outputs, state.loss, requests.can_skip = outputs, loss, False
+                state.outputs, state.loss, loop.samples, loop.tokens = outputs, loss, samples, tokens
                 clock.updates[name] += 1
-                made, loop.samples, loop.tokens = 0, samples, tokens
+                made = 0
                 for hook, run in hooks.train_step_end:
                     try:
                         hook(run)
@@ -194,21 +200,29 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> None:
             if due or changed:
                 break
     except BaseException as error:
-        if not computing:  # but in a fetch or a hook
+        if not computing:  # but in a fetch, a hook, or on the general way
             raise
         _end_inside(loop, loss, error)
     finally:
         clock.updates[name] += made
-        loop.position, loop.samples, loop.tokens = position, samples, tokens
-        state.batch, state.outputs, state.loss = batch, outputs, loss
+        loop.position = position
+        if not handed:
+            loop.samples, loop.tokens = samples, tokens
+            state.batch, state.outputs, state.loss = batch, outputs, loss
     if due:
         loop.look()
+    return True
+
+
+def _open(loop: Loop) -> None:
+    """A batch is under way, as the general way sees it."""
+    loop._window, loop._batch_open, loop._window_full = 1, True, loop._accumulate == 1
 
 
 def _end_inside(loop: Loop, loss: Any, error: BaseException) -> None:
     """The computation of a step has failed, or has asked to stop."""
-    loop._window, loop._batch_open, loop._window_full, loop.requests.can_skip = 1, True, True, True
-    if isinstance(error, StopTraining):
+    _open(loop)
+    if isinstance(error, StopTraining) and loss is MISSING:
         loop.drop_batch(error.reason, type(loop.session.task).__name__)
     elif isinstance(error, Exception) and loss is not MISSING:
         raise_explained(loss, loop.session.where(), error)
@@ -216,14 +230,14 @@ def _end_inside(loop: Loop, loss: Any, error: BaseException) -> None:
         raise error
 
 
-def _finish(loop: Loop, train_batch: TrainBatch, batch: Any) -> None:
+def _finish(loop: Loop, train_batch: TrainBatch) -> None:
     """The rest of a step whose start was heard by somebody who made it another than a plain one."""
-    loop._window, loop._batch_open, loop._window_full = 1, True, loop._accumulate == 1
+    _open(loop)
     if not loop.line.hooks.plain:
         loop.open_batch()
-    loop.samples, loop.tokens = loop.count(batch)
+    loop.samples, loop.tokens = loop.count(loop.state.batch)
     try:
-        found = train_batch(loop.session.run, batch)
+        found = train_batch(loop.session.run, loop.state.batch)
     except StopTraining as stop:
         loop.drop_batch(stop.reason, type(loop.session.task).__name__)
     else:

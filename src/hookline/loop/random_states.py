@@ -28,7 +28,8 @@ def _packed(version: int, numbers: tuple[int, ...], gauss: float | None) -> tupl
 
 def set_random_states(saved: Mapping[str, Any]) -> None:
     version, numbers, gauss = saved["python"]
-    random.setstate((version, tuple(numbers.tolist()), gauss))
+    plain = numbers.tolist() if isinstance(numbers, torch.Tensor) else numbers  # checkpoints before 2026-11-16
+    random.setstate((version, tuple(plain), gauss))
     torch.set_rng_state(saved["torch"])
     if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(saved["cuda"])

@@ -363,10 +363,11 @@ class Ranks:
         return all(its[what] == said[0][what] for its in said)
 
 
-def stop_in_batch(by: str, reason: str, step: int) -> RankError:
+def stop_in_batch(by: str, reason: str, step: int, where: str = "train_batch") -> RankError:
+    what = "loss" if where == "train_batch" else "prediction"
     return RankError(
-        f"{by} raised StopTraining({reason!r}) in train_batch at step {step}: the other ranks would wait for this "
-        f"batch; call run.stop({reason!r}) and return the loss"
+        f"{by} raised StopTraining({reason!r}) in {where} at step {step}: the other ranks would wait for this "
+        f"batch; call run.stop({reason!r}) and return the {what}"
     )
 
 
