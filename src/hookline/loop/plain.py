@@ -113,9 +113,8 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
 def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     """Up to the next look, with a plain model, a loss of torch's and batches of two: without the calls of a task.
 
-    Only hooks see more than the batch and the clock, so that all else is put in its place only for them, and at the
-    end. What matters here is how many objects a step touches: after the computation each of them is cold. Whether all
-    batches were such pairs; one that is not is in hand.
+    Only hooks see more than the batch and the clock: all else is put in its place for them, and at the end. What counts
+    is how many objects a step touches, because all are cold. Whether all batches were pairs; if not, one is in hand.
     """
     state, line, clock, requests, task = loop.state, loop.line, loop.clock, loop.requests, loop.session.task
     hooks, name, modules, swapped = line.hooks, loop._names[0], task._modules, loop.weights.raw
@@ -161,10 +160,8 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             outputs = model(x)
             loss = compute(outputs, y)
             if requests.skip:  # a hook of the model's has asked for it
-                computing, handed, state.outputs = False, True, outputs
-                loop.samples, loop.tokens = samples, tokens
-                _open(loop)
-                _general(loop, loss)
+                computing, handed = False, True
+                _skip(loop, outputs, loss, samples, tokens)
                 break
             loss.backward()
             try:
@@ -217,6 +214,13 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
 def _open(loop: Loop) -> None:
     """A batch is under way, as the general way sees it."""
     loop._window, loop._batch_open, loop._window_full = 1, True, loop._accumulate == 1
+
+
+def _skip(loop: Loop, outputs: Any, loss: Any, samples: int, tokens: int | None) -> None:
+    """A hook of the model's has asked to skip the step that it is in: the general way does it."""
+    loop.state.outputs, loop.samples, loop.tokens = outputs, samples, tokens
+    _open(loop)
+    _general(loop, loss)
 
 
 def _end_inside(loop: Loop, loss: Any, error: BaseException) -> None:
