@@ -284,6 +284,25 @@ def fails_in_backward(outputs: Tensor) -> Tensor:
     return outputs
 
 
+class DropsItsFirstWindow(Case):
+    """Windows of two begin with the sixth batch, and the seventh stops the run: the sixth does not count."""
+
+    event = "on_train_step_end"
+
+    def __init__(self) -> None:
+        def change(run: hl.Run) -> None:
+            run.loop.accumulate = 2
+
+        self.callbacks = (at(5, self.event, change),)
+
+    def task(self, model: nn.Module) -> nn.Module:
+        return super().task(Model(model, fails(hl.StopTraining("enough"))))
+
+
+class DropsAWindowBegunByAHook(DropsItsFirstWindow):
+    event = "on_train_step_start"
+
+
 class OneInThree(Case):
     """Batches of other kinds among the usual ones."""
 
@@ -536,6 +555,7 @@ CASES: dict[str, type[Case]] = {
         Usual, WithoutMetrics, BySteps, BySamples, OneStep, WithScheduler, UnknownLength, SkipsAtStart, StopsAtEnd,
         AsksForEvaluation, EvaluatesAtEnd, AddsOneThatHears, AddsOneAtTheEnd, HookFails, HookFailsAtStart,
         ChangesTheBatch, ChangesTheBatchToThree, ReplacesTheLoss, ReplacesTheModel, Accumulates, OneInThree, Scalars,
+        DropsItsFirstWindow, DropsAWindowBegunByAHook,
         ANewBatchInEachStep, SkipsEverySecond, ThreeParts, GrowsTheBatch, SkipsInTheForward,
         FailsAfterTheBatchWasHalved, FailsWithTheChangedBatch, OptimizerStops, SchedulerFails, AddsInEachStep, GoesOn,
         DataFails,

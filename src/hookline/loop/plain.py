@@ -192,7 +192,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                     except Exception as error:
                         if not line.tolerates(run, "on_train_step_end", error):
                             raise
-                wake, changed = agenda.wake, not hooks.plain
+                wake, changed = agenda.wake, not hooks.plain or not loop.steps_are_plain
             due = step >= wake
             if due or changed:
                 break
@@ -213,7 +213,9 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
 
 def _open(loop: Loop) -> None:
     """A batch is under way, as the general way sees it."""
-    loop._window, loop._batch_open, loop._window_full = 1, True, loop._accumulate == 1
+    clock, several = loop.clock, loop._accumulate > 1  # since a moment ago, by a hook
+    loop._window, loop._batch_open, loop._window_full = 1, True, not several
+    loop._window_start = (clock.batch, clock.sample, clock.token) if several else None
 
 
 def _skip(loop: Loop, outputs: Any, loss: Any, samples: int, tokens: int | None) -> None:
