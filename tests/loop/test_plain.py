@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -623,3 +624,21 @@ def test_a_loss_that_the_user_adds_to_in_place_is_logged_as_it_was() -> None:
     trainer = Trainer(max_duration="1ep", log_every="1st", folder=False, device="cpu")
     result = trainer.fit(task, tiny_data(batches=BATCHES))
     assert result.history["train/loss"] == losses
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_outputs_are_freed_before_the_next_forward(heard: bool) -> None:
+    """The logits of a language model may be the largest tensor of a step: there may be no room for two of them."""
+    kept: list[Any] = []
+    alive: list[int] = []
+
+    class Watches(TinyModel):
+        def forward(self, x: Tensor) -> Tensor:
+            alive.append(sum(ref() is not None for ref in kept))
+            outputs: Tensor = super().forward(x)
+            kept.append(weakref.ref(outputs))
+            return outputs
+
+    trainer = Trainer(max_duration="1ep", folder=False, device="cpu", callbacks=[SeesSteps() if heard else Seen()])
+    trainer.fit(Watches(), tiny_data(batches=BATCHES), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert alive == [0] * BATCHES

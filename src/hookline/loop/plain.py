@@ -123,10 +123,11 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     position, last, wake, by_rows, made = loop.position, loop.length - 1, agenda.wake, count is count_rows, 0
     heard, model = bool(hooks.train_step_start or hooks.train_step_end), modules["model"]
     batch, outputs, loss, samples, tokens = state.batch, state.outputs, state.loss, loop.samples, loop.tokens
-    computing = changed = due = handed = False
+    computing, changed, due, handed, computed = False, False, False, False, True
     try:
         while not requests.attention and position < last:
-            batch = outputs = loss = state.batch = state.outputs = state.loss = MISSING
+            # Outputs may be large, and go; the loss stays until the next: its graph is dearer to free before a forward.
+            computed, batch, outputs, state.outputs, state.loss = False, MISSING, MISSING, MISSING, MISSING
             requests.waiting = True
             try:
                 batch = next(iterator, END)
@@ -137,9 +138,8 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                 loop.in_hand, batch = batch, MISSING
                 return False
             position += 1
-            if move is not None:
-                batch = move(batch)
-            state.batch, requests.can_skip = batch, True
+            batch = state.batch = batch if move is None else move(batch)
+            requests.can_skip = True
             if heard:
                 loop.position = position
                 for hook, run in hooks.train_step_start:  # line.emit, without the call
@@ -158,7 +158,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             x, y = batch
             samples, tokens = ((x.shape or ONE)[0], None) if by_rows and x.__class__ is Tensor else count(batch)
             outputs = model(x)
-            loss = compute(outputs, y)
+            loss, computed = compute(outputs, y), True
             if requests.skip:  # a hook of the model's has asked for it
                 computing, handed = False, True
                 _skip(loop, outputs, loss, samples, tokens)
@@ -199,13 +199,13 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     except BaseException as error:
         if not computing:  # but in a fetch, a hook, or on the general way
             raise
-        _end_inside(loop, loss, error)
+        _end_inside(loop, loss if computed else MISSING, error)
     finally:
         clock.updates[name] += made
         loop.position = position
         if not handed:
             loop.samples, loop.tokens = samples, tokens
-            state.batch, state.outputs, state.loss = batch, outputs, loss
+            state.batch, state.outputs, state.loss = batch, outputs, loss if computed else MISSING
     if due:
         loop.look()
     return True
