@@ -44,11 +44,11 @@ def ranks_cost(rounds: Rounds, number: int, *, quick: bool) -> Section:
         figures,
         f"Two gloo processes under torchrun, one thread each, batches in memory, SGD. {models}. In each round a bare "
         f"loop, fit (folder, metrics and votes on) and the bare loop again; wall time of the measured steps on rank "
-        f"zero, {number} rounds. Measured: the median over the rounds of fit, to the mean of the two bare runs around "
-        f"it; in the next column the second bare run, to the first: the noise. Votes are thinned below 50 ms a step. "
-        f"Sent: every collective of the measured steps, counted on rank zero in one more run each; bytes are "
-        f"those of the largest tensor that goes in. The vote has {len(FIELDS) + 1} numbers of 8 bytes. The guard is "
-        f"around hooks with ranks='zero' and its like, only in runs of several processes.",
+        f"zero, {number} rounds (of the shorter steps a third). Measured: the median over the rounds of fit, to the "
+        f"mean of the two bare runs around it; in the next column the second bare run, to the first: the noise. Votes "
+        f"are thinned below 50 ms a step. Sent: every collective of the measured steps, counted on rank zero in one "
+        f"more run each; bytes are those of the largest tensor that goes in. The vote has {len(FIELDS) + 1} numbers of "
+        f"8 bytes. The guard is around hooks with ranks='zero' and its like, only in runs of several processes.",
     )
 
 

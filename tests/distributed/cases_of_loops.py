@@ -49,10 +49,10 @@ def told(loop: Any, model: nn.Module) -> dict[str, Any]:
 # -- the own loop ------------------------------------------------------------------------------------
 
 
-def hand_written(accumulate: int = 1) -> str:
+def hand_written(accumulate: int = 1, batch_size: int = 4) -> str:
     """What people write themselves: DDP, and each rank's share of each group of batches."""
     torch.distributed.init_process_group("gloo")
-    model, loader = model_and_data()
+    model, loader = model_and_data(16 * batch_size, batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     wrapped = nn.parallel.DistributedDataParallel(model)
     batches = list(loader)[RANK::SIZE]
@@ -60,7 +60,8 @@ def hand_written(accumulate: int = 1) -> str:
         for index, (x, y) in enumerate(batches):
             last = (index + 1) % accumulate == 0
             wrapped.require_backward_grad_sync = last
-            (cross_entropy(wrapped(x), y) * len(y) / (len(y) * accumulate)).backward()
+            loss = cross_entropy(wrapped(x), y)
+            (loss if accumulate == 1 else loss / accumulate).backward()
             if last:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -79,9 +80,10 @@ def own_loop(
     log_every: str = "100st",
     eval_every: str | None = None,
     strategy: str = "ddp",
+    batch_size: int = 4,
 ) -> dict[str, Any]:
     """A loop that is written for one process; on some ranks its body is left at a step."""
-    model, loader = model_and_data()
+    model, loader = model_and_data(16 * batch_size, batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)  # before the model is sharded
     options: dict[str, Any] = {"log_every": log_every, "eval_every": eval_every, "strategy": strategy}
     with hl.Loop(model, optimizer, max_duration="2ep", folder=False, accumulate=accumulate, **options) as loop:

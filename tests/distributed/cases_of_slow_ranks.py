@@ -12,7 +12,7 @@ import hookline as hl
 from hookline.loop import SupervisedTask, Trainer
 from hookline.testing import TinyModel, tiny_data
 
-NAP = 0.02
+NAP = 0.1
 """Seconds: many times what a step of this model takes."""
 
 

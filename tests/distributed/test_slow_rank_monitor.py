@@ -24,8 +24,9 @@ def test_the_slow_rank_is_named_and_so_is_what_it_is_slow_in(ranks: Any, where: 
     assert zero == one  # the same numbers on all ranks
     assert zero["failures"] == []
     assert zero["steps"] == [2, 4, 6, 8]
-    assert zero["ranks/slowest"] == [1, 1, 1, 1]
-    assert min(zero["ranks/slowdown"]) > 1.5
+    # Not of the first interval: a first step takes long on any rank.
+    assert zero["ranks/slowest"][1:] == [1, 1, 1]
+    assert min(zero["ranks/slowdown"][1:]) > 1.5
     assert all(0 < share <= 1 for share in zero["ranks/waiting"])
     # In two intervals in a row it is slow, and it is said once, by one of them.
     assert told[0].output.count("rank 1 is slow") == 1

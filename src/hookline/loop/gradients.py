@@ -19,7 +19,7 @@ def divide(optimizer: torch.optim.Optimizer, weight: Any) -> None:
     """
     if isinstance(weight, torch.Tensor):
         weight = torch.where(weight == 0, torch.ones_like(weight), weight)
-    elif weight == 0:
+    elif weight in (0, 1):
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     dense = [p.grad for p in parameters if p.grad.layout == torch.strided]

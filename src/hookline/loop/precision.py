@@ -44,11 +44,11 @@ class Precision:
         scaled.backward(inputs=own)  # type: ignore[no-untyped-call]
 
     def relative(self, weight: Any) -> Any:
-        """A weight to multiply a loss with. In fp16 it is taken in units of the window's first: no overflow."""
-        if self.scaler is None:
-            return weight
+        """A weight to multiply a loss with, in common units. In fp16 in those of the window's first: no overflow."""
         if self.common_unit is not None:
             return weight / self.common_unit
+        if self.scaler is None:
+            return weight
         if self._unit is None:
             self._unit = float(weight) or 1.0
         return weight / self._unit

@@ -145,7 +145,6 @@ class Training(Steps):
         self.requests.can_skip, self._skipped = True, False
         if ranks is not None:
             ranks.begin_window()
-            self.precision.common_unit = ranks.unit = ranks.usual_weight if self._scaled else 1.0
         if hooks.around_step:
             self._step_mark = len(self.scopes)
             self.scopes.enter(hooks.around_step)
@@ -156,6 +155,9 @@ class Training(Steps):
 
     def _count_part(self, ranks: Ranks, part: Part) -> None:
         """This rank's part of the data: it may be there only for the others, and then counts nothing."""
+        if self._window == 1:  # in units of the mean of all ranks: where all have as much, nothing is to be divided
+            unit = ranks.usual_weight if self._scaled else (part.known or ranks.shares[0]) / ranks.shares[0]
+            self.precision.common_unit = ranks.unit = unit
         known = part.known if part.samples in (None, self.samples) and self.tokens is None else None
         self.samples, self.tokens = (self.samples, self.tokens) if part.counts else (0, self.tokens and 0)
         self.session.book.muted = not part.counts
