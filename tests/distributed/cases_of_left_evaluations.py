@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -290,3 +290,77 @@ def uneven() -> int:
     task = Uneven()
     Trainer(max_duration="2st", eval_every="2st", folder=False).fit(task, batches(8), batches(120))
     return task.seen
+
+
+def left_after_an_answer(strategy: str) -> dict[str, Any]:
+    """A hook of an evaluation asks for a prediction, on all ranks; then one of them leaves the evaluation."""
+
+    class Answers(hl.Callback):
+        lengths: ClassVar[list[int]] = []
+
+        def on_eval_batch_end(self, run: Any) -> None:
+            if run.clock.step and run.clock.eval.batch == 2:
+                self.lengths.append(len(run.predict("val")))
+
+    counter, answers = Batches(), Answers()
+    options: dict[str, Any] = {"eval_every": "2st", "folder": False, "strategy": strategy_of(strategy)}
+    trainer = Trainer(max_duration="4st", callbacks=[counter, answers], **options)
+    result = trainer.fit(Task("stop"), batches(16), batches(20))
+    return {"step": result.clock.step, "answers": answers.lengths, "ended": counter.ended}
+
+
+def interrupted_after_break() -> dict[str, Any]:
+    """Rank one breaks out of its evaluation, and Ctrl-C comes before its next call."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    options: dict[str, Any] = {"folder": False, "eval_every": "1st", "strategy": strategy_of("ddp")}
+    with hl.Loop(net, optimizer, max_duration="6st", **options) as loop:
+        for x, y in loop.batches(batches(24)):
+            loop.backward(nn.functional.mse_loss(net(x), y))
+            loop.step()
+            if loop.eval_due:
+                for x_val, _ in loop.eval_batches(batches(12)):
+                    net(x_val)
+                    if RANK == 1 and loop.clock.step == 2:
+                        break
+                if RANK == 1 and loop.clock.step == 2:
+                    os.kill(os.getpid(), signal.SIGINT)
+    result = loop.result()
+    return {"step": loop.clock.step, "reason": result.stop_reason, "sum": numbers(net)}
+
+
+def stop_at_the_end_of_a_left_loader(strategy: str) -> dict[str, Any]:
+    """Rank one breaks out of its evaluation, and then a hook of the loader's end stops the run there."""
+
+    class Stops(hl.Callback):
+        def on_eval_loader_end(self, run: Any) -> None:
+            if RANK == 1 and run.clock.step == 2:
+                raise hl.StopTraining("enough")
+
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    options: dict[str, Any] = {"folder": False, "eval_every": "1st", "strategy": strategy_of(strategy)}
+    with hl.Loop(net, optimizer, max_duration="6st", callbacks=[Stops()], **options) as loop:
+        for x, y in loop.batches(batches(24)):
+            loop.backward(nn.functional.mse_loss(net(x), y))
+            loop.step()
+            if loop.eval_due:
+                for number, (x_val, _) in enumerate(loop.eval_batches(batches(12))):
+                    net(x_val)
+                    if RANK == 1 and number == 2:
+                        break
+    return {"step": loop.clock.step, "reason": loop.result().stop_reason, "sum": numbers(net)}
+
+
+def slow_end() -> int:
+    """A sink of rank zero takes longer to close than a rank may be silent for."""
+
+    class Slow:
+        def log(self, values: dict[str, Any], step: int) -> None:
+            pass
+
+        def close(self) -> None:
+            time.sleep(4)
+
+    options: dict[str, Any] = {"log_every": "1st", "sinks": [Slow()], "strategy": hl.DDP(hang_after="1s")}
+    return Trainer(max_duration="2st", folder=False, **options).fit(Task(), batches(8)).clock.step

@@ -133,3 +133,28 @@ def test_one_batch_that_is_fast_does_not_put_the_next_vote_off(ranks: Any) -> No
     zero, one = ranks.values(f"{FILE}:uneven", 2, limit=LIMIT)
     assert zero == one
     assert 3 <= zero <= 20  # of 60
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_answer_inside_an_evaluation_that_is_left_later_is_whole(ranks: Any, strategy: str) -> None:
+    zero, one = ranks.values(f"{FILE}:left_after_an_answer", 2, limit=LIMIT, strategy=strategy)
+    assert zero == one
+    assert (zero["step"], zero["ended"]) == (2, 0)
+    assert zero["answers"] == [80]  # samples
+
+
+def test_ctrl_c_between_a_break_and_the_next_call_ends_all_ranks_at_one_step(ranks: Any) -> None:
+    found = both(ranks, "interrupted_after_break")
+    assert found["step"] in (2, 3)
+    assert "interrupt" in found["reason"].lower()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_stop_training_at_the_end_of_a_loader_that_this_rank_has_left_stops_all(ranks: Any, strategy: str) -> None:
+    found = both(ranks, "stop_at_the_end_of_a_left_loader", strategy=strategy)
+    assert found["step"] in (2, 3)
+    assert found["reason"].startswith("enough")
+
+
+def test_an_end_that_takes_long_is_not_taken_for_a_hang(ranks: Any) -> None:
+    assert both(ranks, "slow_end") == 2
