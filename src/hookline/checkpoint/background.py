@@ -96,7 +96,8 @@ class BackgroundWriter(Generic[T]):
             self._flight = self._outcome = None
             return
         # Not Thread.join(): after a KeyboardInterrupt in it, Python 3.11 takes the running thread for ended.
-        self._flight.ended.wait()
+        while not self._flight.ended.wait(0.2):
+            pass  # a signal that comes just before Python waits for a lock is seen only when it wakes up again
         self._settle()
 
     @property
