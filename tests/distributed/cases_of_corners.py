@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -226,3 +226,45 @@ def given_by_rank_zero(counts: list[int]) -> bool:
     group.broadcast(tensors)
     group.close()
     return all(bool((tensor == 0).all()) for tensor in tensors)
+
+
+class Moving(Weighted):
+    def configure_optimizers(self, run: Any) -> Any:
+        return sgd(self.parameters())
+
+
+def resumed_in_the_middle(folder: str, kind: str) -> bool:
+    """Whether a run that goes on from its 20th step ends as one that was never stopped, bit by bit."""
+    dtype = torch.float64 if kind == "fp64" else torch.float32
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(61, size, generator=generator, dtype=dtype) for size in (4, 1))
+    options: dict[str, Any] = {"accumulate": 2 if kind == "fp64" else 1, "seed": 0}
+    options["precision"] = "fp16" if kind.startswith("fp16") else "fp32"
+    found = []
+    for resume in (None, f"{folder}/checkpoints/step-00000020"):
+        task = Moving() if kind == "fp16 weighted" else hl.SupervisedTask(model().to(dtype), nn.MSELoss(), sgd)
+        place: dict[str, Any] = {"folder": folder, "callbacks": [hl.Checkpointer(every="20st")]}
+        trainer = Trainer(max_duration="30st", **({"folder": False, "resume": resume} if resume else place), **options)
+        trainer.fit(task, DataLoader(TensorDataset(x, y), batch_size=6))
+        found.append(weights(task))
+    return found[0] == found[1]
+
+
+def tried(precision: str) -> list[float]:
+    """How far the weights move in steps of a trial, most of which have no vote."""
+
+    class Tries(hl.Callback):
+        moved: ClassVar[list[float]] = []
+
+        def on_train_start(self, run: Any) -> None:
+            with run.loop.trial() as trial:
+                for batch in trial.batches(60):
+                    before = weights(run.model)
+                    trial.step(batch)
+                    after = weights(run.model)
+                    self.moved.append(sum(abs(a - b) for a, b in zip(after, before, strict=True)))
+
+    tries = Tries()
+    trainer = Trainer(max_duration="1st", folder=False, precision=precision, callbacks=[tries])  # type: ignore[arg-type]
+    trainer.fit(model(), data(480, batch_size=8), loss=nn.MSELoss(), optimizer=sgd)
+    return tries.moved

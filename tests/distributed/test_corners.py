@@ -86,3 +86,13 @@ def test_a_model_that_is_sharded_is_never_moved_to_a_device_whole(ranks: Any) ->
 
 def test_weights_go_to_all_ranks_whole_however_many_are_sent_at_once(ranks: Any) -> None:
     assert ranks.values(f"{CASES}:given_by_rank_zero", 2, counts=[1, 99, 0, 100, 101, 1000, 3]) == [True, True]
+
+
+@pytest.mark.parametrize("kind", ["fp16", "fp16 weighted", "fp64"])
+def test_a_resume_is_exact_whatever_weights_are_counted_in(ranks: Any, tmp_path: Path, kind: str) -> None:
+    assert ranks.values(f"{CASES}:resumed_in_the_middle", 2, folder=str(tmp_path / "run"), kind=kind) == [True, True]
+
+
+def test_steps_of_a_trial_in_fp16_are_as_large_as_in_fp32(ranks: Any) -> None:
+    exact, half = (ranks.values(f"{CASES}:tried", 2, precision=its)[0] for its in ("fp32", "fp16"))
+    assert sum(half) == pytest.approx(sum(exact), rel=0.3)  # some steps overflow

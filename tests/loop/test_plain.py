@@ -36,6 +36,7 @@ class Seen(hl.Callback):
 
     def on_exception(self, run: hl.Run) -> None:
         self.seen.append(("exception", run.clock.step, run.clock.batch, type(run.exception).__name__))
+        self.seen.append(len(run.batch) if getattr(run, "batch", None) is not None else None)
         self.seen.append((self.values_of(run), dict(run.clock.updates)))
 
     def values_of(self, run: hl.Run) -> list[bool]:
@@ -105,6 +106,7 @@ def outcome(case: type[Case], *, plain: bool, heard: bool) -> dict[str, Any]:
         "history": [(row.name, row.step, row.epoch, row.value, row.kind) for row in loop.state.history.rows()],
         "error": None if error is None else (type(error), str(error), getattr(error, "__notes__", [])),
         "result": None if result is None else (result.stop_reason, result.stopped_by, result.metrics),
+        "noted": getattr(its, "noted", None),
     }
 
 
@@ -507,6 +509,73 @@ def task_that(seventh: Callable[[Any, hl.Run, Tensor], Any]) -> type[Case]:
     return Own
 
 
+class Watching(hl.Callback):
+    """Hooks of torch's that hold the run: on the model, a gradient and the optimizer. One may ask to skip a step."""
+
+    def __init__(self, skips: bool, seen: list[Any]) -> None:
+        self._skips, self._seen = skips, seen
+
+    def on_fit_start(self, run: hl.Run) -> None:
+        def look(where: str) -> None:
+            clock = run.clock
+            there = [hasattr(run, name) for name in ("batch", "outputs", "loss", "optimizer")]
+            self._seen.append((where, clock.step, clock.batch, clock.sample, dict(clock.updates), there))
+
+        def of_gradient(gradient: Tensor) -> None:
+            look("gradient")
+            if self._skips and run.clock.batch in (4, 13):
+                run.skip_step()
+
+        run.task.model.register_forward_pre_hook(lambda *_: look("forward"))  # type: ignore[union-attr, operator]
+        next(run.model.parameters()).register_hook(of_gradient)
+        for optimizer in run.optimizers.values():
+            optimizer.register_step_pre_hook(lambda *_: look("before the update"))  # type: ignore[arg-type]
+            optimizer.register_step_post_hook(lambda *_: look("after the update"))  # type: ignore[arg-type]
+
+
+def watched(base: type[Case], *, skips: bool) -> type[Case]:
+    class Watched(base):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            self.noted: list[Any] = []
+            self.callbacks = (lambda: Watching(skips, self.noted),)
+
+        def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+            class Looks(list[Any]):
+                def __iter__(this) -> Iterator[Any]:  # noqa: N805
+                    for batch in list.__iter__(this):
+                        run = trainer._loop.session.run  # type: ignore[union-attr]
+                        self.noted.append(("fetch", hasattr(run, "batch"), hasattr(run, "loss")))
+                        yield batch
+
+            return super().fit(trainer, task, Looks(data))
+
+    return Watched
+
+
+class ANoneAmongTheBatches(Case):
+    def data(self) -> Any:
+        return [*tiny_data(batches=5), None, *tiny_data(batches=4)]
+
+
+class KeepsWhatAHookHasSet(Case):
+    """Outputs that one hook replaces are there for all that come after it."""
+
+    def __init__(self) -> None:
+        def replace(run: hl.Run) -> None:
+            run.outputs = run.outputs[:2]
+
+        self.callbacks = (at(4, "on_train_step_end", replace),)
+
+
+class FailsAfterABatchWasReplaced(Case):
+    def __init__(self) -> None:
+        def replace(run: hl.Run) -> None:
+            run.batch = None
+            raise LookupError("no rows")
+
+        self.callbacks = (at(5, "on_train_step_start", replace),)
+
+
 def raises(error: BaseException) -> Callable[[Any, hl.Run, Tensor], Any]:
     def act(task: Any, run: hl.Run, loss: Tensor) -> Any:
         raise error
@@ -562,6 +631,13 @@ CASES: dict[str, type[Case]] = {
         DataFails,
     )
 } | {
+    "Watched": watched(Case, skips=False),
+    "WatchedTask": watched(task_that(lambda task, run, loss: loss), skips=False),
+    "SkipsInAGradient": watched(Case, skips=True),
+    "SkipsInAGradientOfATask": watched(task_that(lambda task, run, loss: loss), skips=True),
+    "ANoneAmongTheBatches": ANoneAmongTheBatches,
+    "KeepsWhatAHookHasSet": KeepsWhatAHookHasSet,
+    "FailsAfterABatchWasReplaced": FailsAfterABatchWasReplaced,
     "ModelRaises": model_that(fails(LookupError("seventh"))),
     "ModelStops": model_that(fails(hl.StopTraining("seen enough"))),
     "ModelFailsInBackward": model_that(fails_in_backward),

@@ -614,6 +614,23 @@ def test_a_state_of_a_new_version_of_a_callback_says_what_is_missing(tmp_path: P
         fit(tmp_path / "run", kind("first", "second"), resume="auto")
 
 
+def test_a_callback_that_had_no_state_yet_begins_anew_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To give one's callback the state that was forgotten must not make its run impossible to resume."""
+
+    def kind(*names: str) -> Any:
+        class Changing(hl.Callback):
+            state = names
+            first = 0
+
+        return Changing()
+
+    fit_and_leave(tmp_path / "run", kind())
+    fit(tmp_path / "run", kind("first"), resume="auto")
+    assert "had no state when the checkpoint was saved, and begins anew" in caplog.text
+
+
 # -- events --------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from hookline.loop.supply import data_state, load_data_state
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
     from hookline.run import Run
+
+logger = logging.getLogger("hookline")
 
 
 # -- the whole -----------------------------------------------------------------------------------
@@ -44,6 +47,7 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
         "optimizers": {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()},
         "schedulers": [scheduler.scheduler.state_dict() for scheduler in state.schedulers],
         "scaler": None if scaler is None else scaler.state_dict(),
+        "usual_weight": None if session.ranks is None else session.ranks.usual_weight,
         "random": random_states(),
         "data": data_state(loop, mid_epoch=course["mid_epoch"]),
         "course": course,
@@ -92,6 +96,8 @@ def restore_training(loop: Loop, weights: Mapping[str, Tensor], saved: Mapping[s
         scheduler.scheduler.load_state_dict(its)
     if loop.precision.scaler is not None and saved["scaler"] is not None:
         loop.precision.scaler.load_state_dict(saved["scaler"])
+    if loop.session.ranks is not None:
+        loop.session.ranks.usual_weight = saved.get("usual_weight")
 
 
 # -- the model -----------------------------------------------------------------------------------
@@ -199,7 +205,10 @@ def _state_of(loop: Loop, member: Member[Run], in_memory: bool) -> dict[str, Any
 def _load_state(loop: Loop, member: Member[Run], saved: Mapping[str, Any]) -> None:
     callback, held = member.callback, dict(_held(loop, member.callback))
     named = {key: held[key] for key in saved["held"] if key in held and key in callback.state}
-    callback.load_state_dict({**saved["state"], **named})
+    if callback.state and not saved["state"] and not named:  # as one that the checkpoint does not know
+        logger.warning("%s had no state when the checkpoint was saved, and begins anew", member.key)
+    else:
+        callback.load_state_dict({**saved["state"], **named})
     for name, state in saved["held"].items():
         if name in held:
             _load_part(held[name], state)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TrainBatch = Callable[[Any, Any], Any]
 ONE = (1,)  # the shape that a number is counted by
+BETWEEN, COMPUTING, UPDATING, MOVED = range(4)  # where in a step an error comes
 
 
 def plain_steps(loop: Loop, train_batch: TrainBatch) -> None:
@@ -58,7 +59,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
         state.batch = state.outputs = state.loss = MISSING
         requests.waiting = True
         try:
-            batch, loop.in_hand = next(iterator, END) if loop.in_hand is None else loop.in_hand, None
+            batch, loop.in_hand = next(iterator, END) if loop.in_hand is MISSING else loop.in_hand, MISSING
         except BaseException as error:
             batch = session.after_failed_fetch(error)
         requests.waiting = False
@@ -90,18 +91,14 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             loss.backward()
         except Exception as error:
             raise_explained(loss, session.where(), error)
-        state.optimizer = optimizer
-        optimizer.step()
+        if requests.skip:  # by a hook of a gradient's
+            loop.step()
+            break
         clock.batch, clock.sample, clock.token = clock.batch + 1, clock.sample + samples, clock.token + (tokens or 0)
-        clock.updates[name] += 1
-        if state.schedulers:
-            loop._move_schedulers(name)
-        optimizer.zero_grad()
-        state.optimizer = MISSING
+        _update(loop, optimizer, name)
         if losses is not None:
             losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
             losses.weights.append(samples)
-        loop._window, loop._batch_open, requests.can_skip = 0, False, False
         clock.step += 1
         if hooks.train_step_end:
             line.emit(hooks.train_step_end)
@@ -113,21 +110,21 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
 def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     """Up to the next look, with a plain model, a loss of torch's and batches of two: without the calls of a task.
 
-    Only hooks see more than the batch and the clock: all else is put in its place for them, and at the end. What counts
-    is how many objects a step touches, because all are cold. Whether all batches were pairs; if not, one is in hand.
+    What counts is how many objects a step touches, because all are cold. Whether all batches were pairs; if not, one is
+    in hand.
     """
     state, line, clock, requests, task = loop.state, loop.line, loop.clock, loop.requests, loop.session.task
     hooks, name, modules, swapped = line.hooks, loop._names[0], task._modules, loop.weights.raw
     optimizer, schedulers = state.optimizers[name], bool(state.schedulers)
     iterator, move, count, losses, agenda = loop.iterator, loop.move, loop.count, loop._losses, loop.course.agenda
-    position, last, wake, by_rows, made = loop.position, loop.length - 1, agenda.wake, count is count_rows, 0
+    position, last, wake, by_rows = loop.position, loop.length - 1, agenda.wake, count is count_rows
     heard, model = bool(hooks.train_step_start or hooks.train_step_end), modules["model"]
-    batch, outputs, loss, samples, tokens = state.batch, state.outputs, state.loss, loop.samples, loop.tokens
-    computing, changed, due, handed, computed = False, False, False, False, True
+    samples, tokens, stage = loop.samples, loop.tokens, BETWEEN
+    changed = due = handed = False
     try:
         while not requests.attention and position < last:
-            # Outputs may be large, and go; the loss stays until the next: its graph is dearer to free before a forward.
-            computed, batch, outputs, state.outputs, state.loss = False, MISSING, MISSING, MISSING, MISSING
+            # Outputs may be large, and go; `loss` stays until the next: its graph is dearer to free before a forward.
+            outputs = state.batch = state.outputs = state.loss = MISSING
             requests.waiting = True
             try:
                 batch = next(iterator, END)
@@ -135,7 +132,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                 batch = loop.session.after_failed_fetch(error)
             requests.waiting = False
             if batch.__class__ not in PARTS or len(batch) != 2:
-                loop.in_hand, batch = batch, MISSING
+                loop.in_hand = batch
                 return False
             position += 1
             batch = state.batch = batch if move is None else move(batch)
@@ -154,38 +151,36 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                     _finish(loop, train_batch)
                     break
                 model = modules["model"]
-            computing = True
+            stage = COMPUTING
             x, y = batch
             samples, tokens = ((x.shape or ONE)[0], None) if by_rows and x.__class__ is Tensor else count(batch)
-            outputs = model(x)
-            loss, computed = compute(outputs, y), True
-            if requests.skip:  # a hook of the model's has asked for it
-                computing, handed = False, True
-                _skip(loop, outputs, loss, samples, tokens)
-                break
+            outputs = state.outputs = model(x)
+            loss = state.loss = compute(outputs, y)
             loss.backward()
-            try:
-                optimizer.step()
-                made += 1
-                clock.batch += 1
-                clock.sample += samples
-                if tokens is not None:
-                    clock.token += tokens
-                if schedulers:
-                    loop._move_schedulers(name)
-            except BaseException:
-                state.optimizer = optimizer
-                raise
+            if requests.skip:  # by a hook of the model's, or of a gradient's
+                loop.samples, loop.tokens, stage, handed = samples, tokens, BETWEEN, True
+                _open(loop)
+                loop.step()
+                break
+            clock.batch += 1
+            clock.sample += samples
+            if tokens is not None:
+                clock.token += tokens
+            state.optimizer, requests.can_skip, stage = optimizer, False, UPDATING
+            optimizer.step()
+            stage = MOVED
+            clock.updates[name] += 1
+            if schedulers:
+                loop._move_schedulers(name)
             optimizer.zero_grad()
+            state.optimizer = MISSING
             if losses is not None:
                 losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
                 losses.weights.append(samples)
             clock.step = step = clock.step + 1
-            computing = requests.can_skip = False
+            stage = BETWEEN
             if heard:
-                state.outputs, state.loss, loop.samples, loop.tokens = outputs, loss, samples, tokens
-                clock.updates[name] += 1
-                made = 0
+                loop.samples, loop.tokens = samples, tokens
                 for hook, run in hooks.train_step_end:
                     try:
                         hook(run)
@@ -197,18 +192,29 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             if due or changed:
                 break
     except BaseException as error:
-        if not computing:  # but in a fetch, a hook, or on the general way
+        if stage == BETWEEN:  # in a fetch, a hook, or on the general way
             raise
-        _end_inside(loop, loss if computed else MISSING, error)
+        _end_inside(loop, stage, error)
     finally:
-        clock.updates[name] += made
         loop.position = position
         if not handed:
             loop.samples, loop.tokens = samples, tokens
-            state.batch, state.outputs, state.loss = batch, outputs, loss if computed else MISSING
     if due:
         loop.look()
     return True
+
+
+def _update(loop: Loop, optimizer: Any, name: str) -> None:
+    loop._batch_open = loop.requests.can_skip = False
+    loop.state.optimizer = optimizer
+    optimizer.step()
+    loop._moved = True
+    loop.clock.updates[name] += 1
+    if loop.state.schedulers:
+        loop._move_schedulers(name)
+    optimizer.zero_grad()
+    loop.state.optimizer = MISSING
+    loop._window, loop._moved = 0, False
 
 
 def _open(loop: Loop) -> None:
@@ -218,16 +224,11 @@ def _open(loop: Loop) -> None:
     loop._window_start = (clock.batch, clock.sample, clock.token) if several else None
 
 
-def _skip(loop: Loop, outputs: Any, loss: Any, samples: int, tokens: int | None) -> None:
-    """A hook of the model's has asked to skip the step that it is in: the general way does it."""
-    loop.state.outputs, loop.samples, loop.tokens = outputs, samples, tokens
-    _open(loop)
-    _general(loop, loss)
-
-
-def _end_inside(loop: Loop, loss: Any, error: BaseException) -> None:
+def _end_inside(loop: Loop, stage: int, error: BaseException) -> None:
     """The computation of a step has failed, or has asked to stop."""
+    loss = loop.state.loss
     _open(loop)
+    loop._batch_open, loop._moved = stage == COMPUTING, stage == MOVED
     if isinstance(error, StopTraining) and loss is MISSING:
         loop.drop_batch(error.reason, type(loop.session.task).__name__)
     elif isinstance(error, Exception) and loss is not MISSING:

@@ -45,6 +45,8 @@ class Precision:
 
     def relative(self, weight: Any) -> Any:
         """A weight to multiply a loss with, in common units. In fp16 in those of the window's first: no overflow."""
+        if isinstance(weight, torch.Tensor) and not weight.is_floating_point():
+            weight = weight.to(torch.float32 if weight.device.type == "mps" else torch.float64)
         if self.common_unit is not None:
             return weight / self.common_unit
         if self.scaler is None:
@@ -54,7 +56,7 @@ class Precision:
         return weight / self._unit
 
     def finish_gradients(self, optimizer: Optimizer, weight: Any) -> bool:
-        """Unscale, then divide once by the sum of weights over the window. Whether fp16 overflowed.
+        """Unscale, then divide once by the sum of weights over the window, in the same units. Whether fp16 overflowed.
 
         To know it is a sync point, which ``GradScaler.step`` would be as well.
         """
@@ -64,7 +66,7 @@ class Precision:
             self.scaler.unscale_(optimizer)
             self._unscaled.add(id(optimizer))
         if weight is not None:
-            divide(optimizer, weight)
+            divide(optimizer, self.relative(weight))
         if self.scaler is None:
             return False
         return any(bool(found.item()) for found in self.scaler._found_inf_per_device(optimizer).values())

@@ -53,8 +53,8 @@ class Ranks:
         self._weighted = self._counted = False
         self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
         self._samples = self._tokens = 0
-        self.unit = self.usual_weight = 1.0
-        """What weights are counted in in this window, and what one of a rank was in the last that was voted on."""
+        self.usual_weight: float | None = None
+        """What the weight of a rank was in the last window, where there is a vote in every step."""
         self._synced: set[str] = set()  # optimizers whose gradients are averaged in this window
         self._undone = 0
         self.leaving: StopRequest | None = None
@@ -142,6 +142,15 @@ class Ranks:
         self._requests.skip_phase = "before vote" if self._votes.is_near else "no vote"
         self.strategy.before_window()
 
+    def unit(self, known: int | None, *, scaled: bool) -> float:
+        """What weights are counted in in a window: the mean over all ranks, where counts alone tell it.
+
+        Where all have as much, nothing is then to be divided. ``scaled``: in fp16 weights of the user's own could
+        overflow in it; where there may be some, there is a vote in every step, and the last one is a better guess.
+        """
+        mean = known / self.shares[0] if known else 1.0
+        return self.usual_weight or mean if scaled else mean
+
     def fetched(self, samples: int, tokens: int | None, *, counts: bool, known: int | None) -> None:
         """What this rank's batch holds, and where it can be told what all hold together (``known``).
 
@@ -198,7 +207,8 @@ class Ranks:
         """The end of the vote of a step. Whether anything was computed in it, on any rank."""
         found, weights = self._votes.end(self._clock.step)
         computed = any(weights)
-        self.usual_weight = max(weights, default=0.0) * self.unit / self.group.size or self.usual_weight
+        if self._votes.always:
+            self.usual_weight = max(weights, default=0.0) / self.group.size or self.usual_weight
         if between is not None:
             between(computed)
         by_name = dict(zip(self._names, weights, strict=True))
@@ -296,7 +306,7 @@ class Ranks:
 
     def _settle_by_count(self, touched: dict[str, Any]) -> None:
         known = self._known or 0.0
-        touched.update(dict.fromkeys(touched, known / self.shares[0] / self.unit))
+        touched.update(dict.fromkeys(touched, known / self.shares[0]))
         self._clock.sample += int(known)
 
     def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:

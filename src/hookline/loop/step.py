@@ -107,7 +107,7 @@ class Steps:
                 part = weight if self._plain else self.precision.relative(weight)
                 if self.ranks is not None:
                     part, weight = (0, 0) if self.ranks.idle else (part, weight)
-                    sums = with_weight(names, self._window, part, self._touched, self._weighed)
+                    sums = with_weight(names, self._window, weight, self._touched, self._weighed)
                     self.ranks.before_backward(loss, names, sums, last=self._window_full, weighted=weighted)
                 if self.ranks is not None and self.ranks.strategy.is_sharded and optimizer is not None:
                     with others_untouched(optimizer, state.optimizers):  # its leaves are not the parameters themselves
@@ -125,7 +125,7 @@ class Steps:
             if self._plain:
                 self._touched[name] = 1
             else:
-                count_weight(name, self._window, part, self._touched, self._weighed, self.session.where)
+                count_weight(name, self._window, weight, self._touched, self._weighed, self.session.where)
         return None
 
     def open_batch(self) -> None:

@@ -176,6 +176,7 @@ class Trainer:
                     step()
                     if loop.look_due or loop.requests.rollback is not None:
                         loop.look()
+                    batch = found = None  # they would stay in memory through all plain steps
                     plain_steps(loop, train_batch)
             if tests and not loop.finished and not (loop.requests.stop is not None and loop.requests.stop.interrupt):
                 evaluate_task(loop, loop.eval_batches(test, "test"))

@@ -46,7 +46,7 @@ class Training(Steps):
         self.repeat_epoch = False
         """Each epoch gives the batches of the first one again. For one fit, from ``setup`` on."""
         self._used: dict[str, Any] = {}  # loaders in place of those that were passed
-        self.in_hand: Any = None  # what a plain step has fetched and left to the general way: a batch, END or LEFT
+        self.in_hand: Any = MISSING  # what a plain step has fetched and left to the general way: a batch, END or LEFT
         self.feed: Feed | None = None
         self._fed: Any = None  # the loader that it is of
         self.saved_feed: dict[str, Any] = {}  # from a checkpoint, until the loader is known
@@ -86,9 +86,9 @@ class Training(Steps):
         while not over:
             hooks = line.hooks
             state.batch = state.outputs = state.loss = MISSING
-            if hooks.batch_fetch_start and self.in_hand is None:
+            if hooks.batch_fetch_start and self.in_hand is MISSING:
                 line.emit(hooks.batch_fetch_start)
-            batch, self.in_hand = fetch(iterator) if self.in_hand is None else self.in_hand, None
+            batch, self.in_hand = fetch(iterator) if self.in_hand is MISSING else self.in_hand, MISSING
             if batch is END or batch is LEFT:
                 break
             self.position = position = self.position + 1
@@ -104,7 +104,7 @@ class Training(Steps):
             if position == length:
                 course.at_edge, course.agenda.wake = True, 0
             self._window_full = self._window >= self._accumulate or position == length
-            self._batch_open = True
+            self._batch_open, batch = True, MISSING  # the latter would stay in memory through all plain steps
             if hooks.around_batch or hooks.train_batch_start:
                 self.open_batch()
             self.samples, self.tokens = count(state.batch)
@@ -155,9 +155,8 @@ class Training(Steps):
 
     def _count_part(self, ranks: Ranks, part: Part) -> None:
         """This rank's part of the data: it may be there only for the others, and then counts nothing."""
-        if self._window == 1:  # in units of the mean of all ranks: where all have as much, nothing is to be divided
-            unit = ranks.usual_weight if self._scaled else (part.known or ranks.shares[0]) / ranks.shares[0]
-            self.precision.common_unit = ranks.unit = unit
+        if self._window == 1:
+            self.precision.common_unit = ranks.unit(part.known, scaled=self._scaled)
         known = part.known if part.samples in (None, self.samples) and self.tokens is None else None
         self.samples, self.tokens = (self.samples, self.tokens) if part.counts else (0, self.tokens and 0)
         self.session.book.muted = not part.counts
@@ -172,7 +171,7 @@ class Training(Steps):
         self.length = begin_epoch(self, feed)
         self.iterator = self.course.start_epoch(feed, self.taken, repeat=self.repeat_epoch)
         self._restore_random()
-        self.saved_random = self.in_hand = None
+        self.saved_random, self.in_hand = None, MISSING
         self.position = self.clock.batch_in_epoch
         pending, self.course.step_pending = self.course.step_pending, False
         return (pending and self._settle()) or ended  # pending: a signal came before an evaluation, or inside it

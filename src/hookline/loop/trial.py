@@ -95,6 +95,7 @@ class Trial:
         loop, part = self._loop, self._part if self._part.batch is batch else Part(batch)
         is_known = part.samples in (None, loop.samples) and loop.tokens is None
         ranks.begin_window()
+        loop.precision.common_unit = ranks.unit(part.known, scaled=loop._scaled)
         samples = loop.samples if part.counts else 0
         ranks.fetched(samples, loop.tokens, counts=part.counts, known=part.known if is_known else None)
 
