@@ -476,12 +476,13 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have() -> No
 
 
 SLOW_WRITER = """
-import sys, threading, time
+import signal, sys, threading, time
 from pathlib import Path
 import torch
 from hookline.checkpoint.background import BackgroundWriter
 from hookline.checkpoint.snapshot import About, Snapshot
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 folder = Path(sys.argv[1])
 gate = folder / "gate"
 
