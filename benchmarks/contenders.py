@@ -102,6 +102,7 @@ def contenders(problem: Problem) -> tuple[Contender, dict[str, Contender | None]
     off = partial(_hookline, problem, log_every=None)
     rows: dict[str, Contender | None] = {
         "bare loop": bare,
+        "bare loop, gradients set to None": partial(_bare_without_zero_grad, problem),
         "Hookline, metrics off": off,
         "Hookline, metrics on": partial(_hookline, problem),
         "Hookline, on, 10 callbacks": partial(_hookline, problem, callbacks=_hearing),
@@ -145,6 +146,19 @@ def _bare(problem: Problem, batches: Batches) -> None:
     loss_of = problem.loss
     for x, y in batches:
         optimizer.zero_grad()
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+
+def _bare_without_zero_grad(problem: Problem, batches: Batches) -> None:
+    """As Hookline clears them: ``zero_grad`` does the same, and some things for torch's profiler and compiler."""
+    model, optimizer = problem.make()
+    parameters = list(model.parameters())
+    loss_of = problem.loss
+    for x, y in batches:
+        for parameter in parameters:
+            parameter.grad = None
         loss = loss_of(model(x), y)
         loss.backward()
         optimizer.step()

@@ -5,7 +5,9 @@ The names below are imported when they are first used, so ``import hookline.even
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -77,8 +79,22 @@ def __getattr__(name: str) -> Any:
         return import_module("hookline.sinks")
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module 'hookline' has no attribute {name!r}")
+            return getattr(_imported(home), name)
+    meant = import_module("hookline.callbacks.foreign_names").FOREIGN_NAMES.get(name)
+    close = [meant] if meant else get_close_matches(name, __all__, n=1)
+    hint = f"; did you mean hl.{close[0]}?" if close and not name.startswith("_") else ""
+    raise AttributeError(f"module 'hookline' has no attribute {name!r}{hint}")
+
+
+def _imported(home: str) -> Any:
+    """Without a collection of garbage in the middle: to look through all that torch has made takes as long again."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(home)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 
@@ -107,7 +108,11 @@ class StateError(HooklineError, ValueError):
 
 
 class StopTraining(Exception):  # noqa: N818 (a request, not an error)
-    """Raise it in a hook or a task to end training: the same vote as ``run.stop(reason)``."""
+    """Raise it in a hook, a task or a loader to end training: the same vote as ``run.stop(reason)``.
+
+    An evaluation under way ends with it, and leaves no metric. ``evaluate``, ``test`` and ``predict`` raise it: half an
+    answer is a wrong one. In several processes only hooks and ``eval_batch`` may: others would wait for this one.
+    """
 
     def __init__(self, reason: str = "StopTraining was raised") -> None:
         super().__init__(reason)
@@ -136,6 +141,16 @@ class LeaveWait(BaseException):
 
 class HooklineWarning(UserWarning):
     """Something is not as good as it could be, and the run goes on."""
+
+
+def first_of(error: BaseException | None, later: Iterable[BaseException]) -> BaseException | None:
+    """The first error stays the one that is raised; the later ones become notes on it."""
+    for other in later:
+        if error is None:
+            error = other
+        else:
+            add_secondary(error, other)
+    return error
 
 
 def add_secondary(error: BaseException, other: BaseException) -> None:

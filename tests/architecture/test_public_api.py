@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import operator
 import pickle
 from importlib.metadata import version
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hookline
+from hookline.callbacks.foreign_names import FOREIGN_NAMES
 
 
 def test_each_name_is_there_once() -> None:
@@ -64,6 +66,13 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'hookline' has no attribute 'Trainr'"):
         _ = hookline.Trainr  # type: ignore[attr-defined]
     assert not hasattr(hookline, "Trainr")
+
+
+@pytest.mark.parametrize(("theirs", "ours"), FOREIGN_NAMES.items())
+def test_a_name_of_another_system_says_ours(theirs: str, ours: str) -> None:
+    assert operator.attrgetter(ours)(hookline)
+    with pytest.raises(AttributeError, match=rf"has no attribute '{theirs}'; did you mean hl\.{ours}\?$"):
+        getattr(hookline, theirs)
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -20,7 +20,7 @@ ROWS = {
     "background": ("later, against copy_",),
     "logging": (
         "Hookline, every 50 steps",
-        "to a loop without the five values",
+        "to the bare loop that does, too",
         "in a terminal",
         "reads, Hookline, every 100 steps",
     ),

@@ -60,7 +60,8 @@ def killed_once(lab: Any, folder: Path, plan: dict[str, Any], chance: random.Ran
     if code != -signal.SIGKILL:
         assert code == 0, child.output
         return True
-    assert [line for line in child.output.splitlines() if not line.startswith("this run is finished")] == []
+    usual = ("this run is finished", "resumed from ")
+    assert [line for line in child.output.splitlines() if not line.startswith(usual)] == []
     count.kills += 1
     count.inside_a_save += bool(under_way(folder) - stale)
     now = [found.about.step for found in lab.checkpoints(folder)]
@@ -100,5 +101,5 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(
         count.finished += 1
     print(count)
     assert count.kills == KILLS
-    if KILLS >= 20:  # of a few kills all may miss, on a busy machine
-        assert count.inside_a_save >= count.kills / 4, count
+    if KILLS >= 20:  # of a few kills all may miss; how many hit depends on the machine
+        assert count.inside_a_save >= count.kills / 8, count

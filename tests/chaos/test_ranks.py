@@ -14,7 +14,7 @@ import pytest
 from tests.distributed.conftest import RankServer
 from tests.distributed.torchrun import Launched
 
-from hookline.events.spec import BY_NAME
+from hookline.events.spec import BY_NAME, SCOPES
 
 pytestmark = pytest.mark.skipif(not os.environ.get("HOOKLINE_CHAOS"), reason="long: make chaos")
 
@@ -26,6 +26,12 @@ NOT_SENT = {
     "interrupt", "preempt", "stop", "callback_disabled", "exception", "teardown",
     *(name for name in BY_NAME if name.startswith("predict_")),
 }  # fmt: skip
+RARE = [
+    *("on_scheduler_step", "on_step_skipped", "on_callback_disabled", "on_stop", "on_checkpoint_loaded"),
+    *(f"on_{name}" for name in BY_NAME if name.startswith("predict_")),
+    *(f"{part}around_{scope}" for scope in (its.name for its in SCOPES) for part in ("", "after ")),
+]
+"""What comes in a run only where something else happens, and the scopes."""
 HOOKS = [f"on_{name}" for name in BY_NAME if name not in NOT_SENT]
 BEFORE_STEPS = ("on_setup", "on_model_ready", "on_fit_start", "on_sanity_check_start", "on_sanity_check_end")
 ONCE_AT_START = (*BEFORE_STEPS, "on_train_start", "on_train_epoch_start")
@@ -68,6 +74,25 @@ def test_an_error_in_any_hook_ends_all_ranks(ranks: Any, tmp_path: Path, place: 
         assert its.error == ("Planted" if its.rank == who else "RankError"), its.output
         assert its.rank == who or f"because rank {who} failed in Culprit.{place}" in its.text
         assert its.output.count("teardown") == 1, its.output
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("place", RARE)
+def test_an_error_in_a_rare_hook_or_a_scope_ends_all_ranks(ranks: Any, tmp_path: Path, place: str, size: int) -> None:
+    who = size - 1
+    for its in ranks.run(f"{FILE}:rare", size, limit=LIMIT, place=place, who=who, folder=str(tmp_path)):
+        assert its.code == 1, its.output
+        assert its.error == ("Planted" if its.rank == who else "RankError"), its.output
+        assert its.rank == who or f"because rank {who} failed in Culprit.{place.removeprefix('after ')}" in its.text
+
+
+@pytest.mark.parametrize("place", RARE)
+def test_a_rank_that_sleeps_in_a_rare_hook_or_a_scope_is_found(ranks: Any, tmp_path: Path, place: str) -> None:
+    limits = {"hang_after": "2s", "timeout": "4s"}
+    given = {"place": place, "action": "sleep", "folder": str(tmp_path), "limits": limits}
+    for its in ranks.run(f"{FILE}:rare", 2, limit=LIMIT, **given):
+        assert its.code == (HUNG if its.rank == 1 else 1), its.output
+        assert "rank 1 has made no progress for" in (its.output if its.rank == 1 else its.text)
 
 
 @pytest.mark.parametrize(("place", "size"), [(p, 2) for p in HOOKS] + [(p, 4) for p in ONE_PER_SCOPE])

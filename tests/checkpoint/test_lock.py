@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,13 @@ def test_locks_that_are_gone_leave_nothing_open(tmp_path: Path) -> None:
             FolderLock(tmp_path).acquire()
     held.close()
     assert descriptors() == before
+
+
+def test_one_who_looks_whether_the_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path) -> None:
+    """A page that is open in a browser asks once a second."""
+    (tmp_path / "run.lock").touch()
+    looking = os.open(tmp_path / "run.lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    threading.Timer(0.03, os.close, [looking]).start()
+    with FolderLock(tmp_path) as lock:
+        assert lock.held

@@ -421,7 +421,7 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
         "state\\['value'\\]\\['at'\\]\\[0\\] is a function": lambda: Stateful(lambda: {"at": [fail]}),
         "has keys that are no texts: 1": lambda: Stateful(lambda: {1: "one"}),
         "differs in value": lambda: LoadsNothing(lambda: 1),
-        "no attribute 'best'": NoSuchAttribute,
+        "lists 'best', which it lacks": NoSuchAttribute,
         "no attribute 'popleft'": NeedsDeque,
     },
     "weights": {

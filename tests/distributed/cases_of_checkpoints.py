@@ -206,13 +206,13 @@ def train(
 
 
 class Trouble(hl.Callback):
-    """Something goes wrong on rank 1 at a step, or asks for something there."""
+    """Something goes wrong on rank 1, or on the only one, at a step, or asks for something there."""
 
     def __init__(self, what: str, at: int) -> None:
         self.what, self.at = what, at
 
     def on_train_step_end(self, run: hl.Run) -> None:
-        if run.rank == 1 and run.clock.step == self.at:
+        if run.rank == min(1, run.world_size - 1) and run.clock.step == self.at:
             if self.what == "preempt":
                 os.kill(os.getpid(), 15)
             elif self.what == "raise":
@@ -280,6 +280,27 @@ def _die_when_written() -> None:
 
 def _empty_the_disk() -> None:
     os.write = _write
+
+
+def resume_with_threads(folder: str, threads: int) -> list[str]:
+    """Go on, as a process that torchrun has not started does, with more threads; the warnings of it."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # what Python shows by default
+    torch.set_num_threads(threads)
+    warned: list[str] = train(folder, resume="auto")["warned"]
+    return warned
+
+
+def stopped_and_extended(folder: str) -> dict[str, Any]:
+    """A fit that a callback stops, then one that goes on with it for three steps more."""
+    found = {}
+    for resume, extend in ((None, None), ("auto", "3st")):
+        stops = hl.LambdaCallback(on_train_step_end=lambda run: run.stop("enough") if run.clock.step == 2 else None)
+        callbacks = [stops, hl.Checkpointer("9st")]
+        trainer = Trainer(max_duration="2ep", folder=folder, callbacks=callbacks, resume=resume)
+        loader = DataLoader(data(), batch_size=4)
+        result = trainer.fit(Net(), loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, extend=extend)
+        found[str(resume)] = {"step": result.clock.step, "reason": result.stop_reason}
+    return found
 
 
 def peek(folder: str) -> dict[str, Any]:

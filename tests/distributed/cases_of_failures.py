@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import hookline as hl
 from hookline.loop import Trainer
-from hookline.testing import TinyModel
+from hookline.testing import TinyModel, tiny_data
 
 EPOCHS = 2
 STEPS = 12
@@ -57,6 +58,8 @@ class Trouble:
     def act(self) -> None:
         if self.action == "raise":
             raise Planted("no luck")
+        if self.action == "exit":
+            sys.exit(3)
         if self.action == "sleep":
             time.sleep(600)
         if self.action == "stop":
@@ -203,6 +206,46 @@ def train(
         task.trouble = trouble
         result = Trainer(callbacks=callbacks, **given).fit(task, loader, val)
     return told(result)
+
+
+class Eventful(hl.Callback):
+    """Sees to it that what is rare happens, on all ranks alike: a step is skipped, and a stop is asked for."""
+
+    def on_train_step_start(self, run: Any) -> None:
+        if run.clock.step == 1 and run.clock.batch == 1:
+            run.skip_step()
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.step == 4:
+            run.stop("enough")
+
+
+class Fails(hl.Callback):
+    optional = True
+
+    def on_train_step_end(self, run: Any) -> None:
+        raise ValueError("on all ranks")
+
+
+def rare(place: str, action: str = "raise", *, who: int = 1, folder: str, limits: dict[str, Any] | None = None) -> None:
+    """A fit in which rare events come, one that goes on from it, and a prediction; the trouble is in one of them."""
+    quiet = Trouble("", "", -1, 0, None)
+    data = DataLoader(Points(4 * STEPS, quiet), 4, shuffle=True)
+    trouble = Trouble(place, action, who, 0, folder)
+    given: dict[str, Any] = {"folder": folder, "seed": 1, "device": "cpu", "eval_every": "3st"}
+    given["strategy"] = strategy_of("ddp", **(limits or {}))
+    for resume, duration in ((None, "6st"), ("auto", "8st")):
+        torch.manual_seed(0)
+        task = Task(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD, _halving)
+        task.trouble = quiet
+        callbacks = [Witness(trouble), Eventful(), Fails(), hl.Checkpointer("2st", background=False), *in_hook(trouble)]
+        trainer = Trainer(max_duration=duration, callbacks=callbacks, resume=resume, **given)
+        trainer.fit(task, data, DataLoader(Points(13, quiet), 4), extend=None if resume is None else "2st")
+    trainer.predict(task, DataLoader(Points(13, quiet), 4))
+
+
+def _halving(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
 
 
 def _own_loop(model: nn.Module, loader: Any, callbacks: list[Any], trouble: Trouble, given: dict[str, Any]) -> Any:
@@ -473,14 +516,14 @@ def stopped(places: list[str], own_loop: bool = False) -> list[dict[str, Any]]:
     return [train(place, "stop", at=0 if place in BEFORE_STEPS else 2, own_loop=own_loop) for place in places]
 
 
-def twice(folder: str) -> None:
+def twice(folder: str, rank: int = 1) -> None:
     """SIGTERM, and some time later SIGTERM again, while the first waits for the end of the step."""
     from hookline.loop import signals
 
     signals.SAME = 0.2
 
     def act(run: Any) -> None:
-        if run.rank == 1 and run.clock.step == 2:
+        if run.rank == rank and run.clock.step == 2:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(0.5)
@@ -492,6 +535,15 @@ def twice(folder: str) -> None:
         folder=folder,
         strategy=strategy_of("ddp"),
     ).fit(TinyModel(), loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+def again(folder: str) -> int:
+    """A run that is finished, started again."""
+    for _ in range(2):
+        found = Trainer(max_duration="2st", folder=folder, resume="auto", callbacks=[hl.Checkpointer()]).fit(
+            TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+        )
+    return found.clock.step
 
 
 # -- restarts --------------------------------------------------------------------------------------

@@ -93,6 +93,21 @@ def fit(strategy: str, trouble: str = "", hook: str = "", pause: float = 0.0, fo
     return {"code": code, "step": step, "reason": str(reason), "ended": counter.ended, "seen": counter.seen}
 
 
+def stop_in_the_sanity_check() -> dict[str, Any]:
+    """On rank one, with somebody who waits for a metric."""
+
+    class Stops(Task):
+        def eval_batch(self, run: Any, batch: Any) -> Any:
+            if run.rank == 1:
+                raise hl.StopTraining("nothing to measure")
+            return super().eval_batch(run, batch)
+
+    waits = hl.EarlyStopping("val/loss", patience=2)
+    trainer = Trainer(max_duration="4st", folder=False, callbacks=[waits], strategy=strategy_of("ddp"))
+    result = trainer.fit(Stops(), batches(16), batches(60))
+    return {"reason": result.stop_reason, "step": result.clock.step}
+
+
 def own_loop(strategy: str, where: str, streams: bool, everybody: bool = False) -> dict[str, Any]:
     """Rank one breaks out of its evaluation of two loaders, and the training goes on."""
     net, counter = model(), Batches()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hookline as hl
 from hookline.loop import Trainer
@@ -233,6 +233,105 @@ class StopsInside(hl.Task[Any]):
 def stop_in_a_task() -> None:
     _, loader = model_and_data()
     Trainer(max_duration="1ep", folder=False).fit(StopsInside(), loader)
+
+
+class StoppingData(Dataset[Any]):
+    """Of one rank: it raises in the middle of the epoch."""
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Any:
+        if RANK == 1 and index > len(self) // 2:
+            raise hl.StopTraining("no more data")
+        return self.data[index]
+
+
+def stop_in_data(stage: str) -> None:
+    model, loader = model_and_data()
+    stopping = DataLoader(StoppingData(loader.dataset), batch_size=loader.batch_size)
+    train, val = (stopping, loader) if stage == "train" else (loader, stopping)
+    trainer = Trainer(max_duration="1ep", folder=False, eval_every="2st")
+    trainer.fit(model, train, val, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+class StopsInIter:
+    """The ``__iter__`` of one rank raises, from its second evaluation on; the first is the sanity check."""
+
+    def __init__(self, batches: list[Any], everywhere: bool) -> None:
+        self.batches, self.stops, self.begun = batches, everywhere or RANK == 1, 0
+
+    def __iter__(self) -> Any:
+        self.begun += 1
+        if self.stops and self.begun > 1:
+            raise hl.StopTraining("no more data")
+        return iter(self.batches)
+
+
+def stop_in_iter(everywhere: bool) -> None:
+    model, loader = model_and_data()
+    trainer = Trainer(max_duration="8st", folder=False, eval_every="2st", strategy=hl.DDP(hang_after="8s"))
+    val = StopsInIter(list(loader), everywhere)
+    trainer.fit(model, loader, val, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+class StoppingOptimizer(torch.optim.SGD):
+    """Of one rank: its third step."""
+
+    made = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.made += 1
+        if RANK == 1 and self.made == 3:
+            raise hl.StopTraining("enough")
+        return super().step(closure)
+
+
+class StopsBetween(StopsInside):
+    """Where it is neither in a hook nor in the computation of a batch."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where, self.counted = where, 0
+
+    def configure_optimizers(self, run: Any) -> Any:
+        stops = StoppingOptimizer if self.where == "optimizer" else torch.optim.SGD
+        return stops(self.parameters(), lr=0.1)
+
+    def train_batch(self, run: Any, batch: Any) -> Tensor:
+        return cross_entropy(self.net(batch[0]), batch[1])
+
+    def count(self, batch: Any) -> tuple[int, int | None]:
+        self.counted += 1
+        if self.where == "count" and RANK == 1 and self.counted == 3:
+            raise hl.StopTraining("enough")
+        return len(batch[0]), None
+
+
+def stop_between(where: str, scope: bool = False) -> None:
+    _, loader = model_and_data()
+    around = [AroundTraining()] if scope else []
+    trainer = Trainer(max_duration="2ep", folder=False, strategy=hl.DDP(hang_after="8s"), callbacks=around)
+    trainer.fit(StopsBetween(where), loader)
+
+
+class AroundTraining(hl.Callback):
+    """A scope that is left on the way out."""
+
+    def around_train(self, run: Any) -> Any:
+        yield
+
+
+def stop_in_the_update_of_an_own_loop() -> None:
+    model, loader = model_and_data()
+    optimizer = StoppingOptimizer(model.parameters(), lr=0.1)
+    with hl.Loop(model, optimizer, max_duration="8st", folder=False, strategy=hl.DDP(hang_after="8s")) as loop:
+        for x, y in loop.batches(loader):
+            loop.backward(cross_entropy(model(x), y))
+            loop.step()
 
 
 # -- several optimizers ------------------------------------------------------------------------------

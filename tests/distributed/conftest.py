@@ -89,6 +89,8 @@ class RankServer:
 
     def __init__(self, base: Path) -> None:
         self._base, self._number = base, 0
+        self.as_if_many = False
+        """Votes go the way that they go with many ranks."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "rank_server.py")],
@@ -116,6 +118,7 @@ class RankServer:
         folder = self._base / f"run-{self._number}"
         folder.mkdir()
         asked = {"run": str(HERE / case), "args": args, "size": size, "folder": str(folder), "env": env or {}}
+        asked["as_if_many"] = self.as_if_many
         return Started(self, self.ask(asked)["pids"], folder)
 
     def run(
@@ -141,3 +144,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
     server = RankServer(tmp_path_factory.mktemp("ranks"))
     yield server
     server.close()
+
+
+@pytest.fixture(params=["few", "many"])
+def either_ranks(ranks: RankServer, request: pytest.FixtureRequest) -> Iterator[RankServer]:
+    """Once with votes that go directly from rank to rank, once with those of many ranks, which gloo adds up."""
+    ranks.as_if_many = request.param == "many"
+    yield ranks
+    ranks.as_if_many = False

@@ -1,6 +1,7 @@
 """Imports torch and Hookline once, then forks the ranks of a run. Read by a test over a pipe, a line at a time.
 
-``{"run": "/path/cases.py:function", "args": {...}, "size": 2, "folder": "…", "env": {…}}`` forks that many processes,
+``{"run": "/path/cases.py:function", "args": {...}, "size": 2, "folder": "…", "env": {…},
+"as_if_many": false}`` forks that many processes,
 each of which calls the function, and answers ``{"pids": […]}``; ``{"wait": pid, "limit": seconds}`` answers
 ``{"code": …}`` as ``subprocess`` does, or ``{"code": null}`` if it runs still.
 """
@@ -11,12 +12,15 @@ import atexit
 import importlib.util
 import json
 import os
+import random
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +79,12 @@ def serve() -> tuple[dict[str, Any], int] | None:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Below those that the system gives out: one of these could be another connection's before rank zero listens."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def begin(asked: dict[str, Any], rank: int) -> None:
@@ -94,6 +101,10 @@ def begin(asked: dict[str, Any], rank: int) -> None:
         os.environ.update({name: str(value) for name, value in names.items()})
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(asked["port"]))
     os.environ.update(asked["env"])
+    if asked["as_if_many"]:
+        from hookline.distributed import group, links
+
+        group.connect = partial(links.connect, few=0)
 
 
 def call(asked: dict[str, Any], rank: int) -> Any:
@@ -109,7 +120,8 @@ def call(asked: dict[str, Any], rank: int) -> Any:
 
 def end_as_python_does(asked: dict[str, Any], rank: int) -> None:
     """Run it and exit as an interpreter does; what the function returns is written as JSON."""
-    code, told = 0, Path(asked["folder"]) / f"result-{rank}.json"
+    code, place = 0, Path(asked["folder"]) / f"result-{rank}.json"
+    told = place.with_suffix(".part")  # whole or not there: a test may end this process once it sees the result
     try:
         value = call(asked, rank)
         told.write_text(json.dumps({"value": value}))
@@ -121,6 +133,7 @@ def end_as_python_does(asked: dict[str, Any], rank: int) -> None:
         notes = getattr(error, "__notes__", [])
         told.write_text(json.dumps({"error": type(error).__name__, "text": str(error), "notes": notes}))
         code = 1
+    told.replace(place)
     threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are left
     atexit._run_exitfuncs()
     sys.stdout.flush()

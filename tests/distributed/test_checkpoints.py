@@ -39,6 +39,15 @@ def test_a_run_of_two_ranks_that_was_left_goes_on_bitwise_as_if_it_had_not_been(
     assert [its["events"] for its in again] == [["loaded"]] * 2, "a run that is finished trains and saves no more"
 
 
+def test_a_run_that_was_stopped_is_extended_and_not_stopped_again_by_the_vote_that_was_saved(
+    ranks: Any, tmp_path: Path
+) -> None:
+    for its in ranks.values("cases_of_checkpoints.py:stopped_and_extended", 2, folder=str(tmp_path)):
+        first, more = its["None"], its["auto"]
+        assert first["reason"] == "enough"
+        assert more == {"step": first["step"] + 3, "reason": f"max_duration ({first['step'] + 3}st) reached"}
+
+
 def test_one_checkpoint_is_written_by_rank_zero_and_heard_of_by_all(ranks: Any, tmp_path: Path) -> None:
     found = ranks.values(TRAIN, 2, folder=str(tmp_path), every="4st", duration="1ep", keep_last=1)
     events = ["save 4", "saved 4 step-00000004", "save 6", "saved 6 step-00000006"]

@@ -47,45 +47,64 @@ def check_all_know(told: list[Any], where: str, who: int = 1) -> None:
         ("on_fit_end", "Culprit.on_fit_end"),
     ],
 )
-def test_an_error_on_one_rank_ends_all_and_is_named(ranks: Any, place: str, where: str) -> None:
+def test_an_error_on_one_rank_ends_all_and_is_named(either_ranks: Any, place: str, where: str) -> None:
     at = 0 if place in ("on_setup", "on_fit_start", "on_sanity_check_start", "around_train") else 2
     at = 0 if place == "on_train_epoch_start" else at
-    check_all_know(ranks.run(CASE, 2, place=place, at=at, limit=LIMIT), where)
+    check_all_know(either_ranks.run(CASE, 2, place=place, at=at, limit=LIMIT), where)
 
 
 @pytest.mark.parametrize("place", ["on_train_step_end", "on_loss_ready", "eval_batch"])
-def test_an_error_ends_all_ranks_that_share_a_sharded_model(ranks: Any, place: str) -> None:
+def test_an_error_ends_all_ranks_that_share_a_sharded_model(either_ranks: Any, place: str) -> None:
     where = f"Culprit.{place}" if place.startswith("on_") else "at step"
-    check_all_know(ranks.run(CASE, 2, place=place, strategy="fsdp", limit=LIMIT), where)
+    check_all_know(either_ranks.run(CASE, 2, place=place, strategy="fsdp", limit=LIMIT), where)
 
 
-def test_an_error_in_the_body_of_an_own_loop_ends_all_ranks(ranks: Any) -> None:
-    check_all_know(ranks.run(CASE, 2, place="body", own_loop=True, limit=LIMIT), "at step 2")
+def test_an_error_in_the_body_of_an_own_loop_ends_all_ranks(either_ranks: Any) -> None:
+    check_all_know(either_ranks.run(CASE, 2, place="body", own_loop=True, limit=LIMIT), "at step 2")
 
 
-def test_an_error_on_rank_zero_which_keeps_the_store_is_known_to_the_others(ranks: Any) -> None:
-    told = ranks.run(CASE, 3, place="on_train_step_end", who=0, limit=LIMIT)
+def test_an_error_on_rank_zero_which_keeps_the_store_is_known_to_the_others(either_ranks: Any) -> None:
+    told = either_ranks.run(CASE, 3, place="on_train_step_end", who=0, limit=LIMIT)
     check_all_know(told, "Culprit.on_train_step_end", who=0)
 
 
-def test_an_error_while_a_checkpoint_is_saved_ends_all_ranks(ranks: Any, tmp_path: Any) -> None:
-    told = ranks.run(CASE, 2, place="on_checkpoint_save", folder=str(tmp_path), saves=True, limit=LIMIT)
+def test_an_error_while_a_checkpoint_is_saved_ends_all_ranks(either_ranks: Any, tmp_path: Any) -> None:
+    told = either_ranks.run(CASE, 2, place="on_checkpoint_save", folder=str(tmp_path), saves=True, limit=LIMIT)
     check_all_know(told, "Culprit.on_checkpoint_save")
     assert not list((tmp_path / "checkpoints").glob("step-*2*/manifest.json")), "a torn checkpoint was published"
 
 
-def test_an_error_in_teardown_is_raised_where_it_rose_and_holds_nobody_up(ranks: Any) -> None:
-    zero, one = ranks.run(CASE, 2, place="on_teardown", limit=LIMIT)
+def test_an_error_in_teardown_is_raised_where_it_rose_and_holds_nobody_up(either_ranks: Any) -> None:
+    zero, one = either_ranks.run(CASE, 2, place="on_teardown", limit=LIMIT)
     assert (one.code, one.error) == (1, "Planted"), one.output
     assert zero.code == 0, zero.output
     assert zero.value["step"] == 12
 
 
-def test_a_rank_that_is_killed_ends_the_others(ranks: Any, tmp_path: Any) -> None:
+@pytest.mark.parametrize("place", ["on_train_step_end", "around_step"])
+def test_a_rank_that_exits_in_a_hook_is_named_with_the_hook(ranks: Any, place: str) -> None:
+    zero, one = ranks.run(CASE, 2, place=place, action="exit", limit=LIMIT)
+    assert (one.code, one.error) == (3, "SystemExit"), one.output
+    assert (zero.code, zero.error) == (1, "RankError"), zero.output
+    assert f"because rank 1 failed in Culprit.{place} at" in zero.text
+    assert "SystemExit: 3" in zero.text
+
+
+def test_a_parameter_that_the_loss_does_not_reach_is_an_error_that_says_what_to_do(ranks: Any) -> None:
+    case = "cases_of_lost_ranks.py:with_unused_parameters"
+    told = ranks.run(case, 2, limit=LIMIT)
+    assert [its.code for its in told] == [1, 1], told[0].output
+    first = [its.text for its in told if its.error == "RuntimeError"]  # another may hear of it before it finds it, too
+    assert first
+    assert all("give strategy=hl.DDP(find_unused_parameters=True)" in text for text in first)
+    assert ranks.values(case, 2, find_unused_parameters=True) == [4, 4]
+
+
+def test_a_rank_that_is_killed_ends_the_others(either_ranks: Any, tmp_path: Any) -> None:
     for who in (1, 0):
         folder = tmp_path / str(who)
         folder.mkdir()
-        started = ranks.start(CASE, 2, place="on_train_step_end", action="SIGKILL", who=who, folder=str(folder))
+        started = either_ranks.start(CASE, 2, place="on_train_step_end", action="SIGKILL", who=who, folder=str(folder))
         told = started.finish(LIMIT)
         other = told[1 - who]
         assert told[who].code == -9
@@ -93,8 +112,8 @@ def test_a_rank_that_is_killed_ends_the_others(ranks: Any, tmp_path: Any) -> Non
         assert "teardown" in other.output
 
 
-def test_processes_whose_run_has_failed_say_why_they_cannot_run_another(ranks: Any) -> None:
-    for rank, found in enumerate(ranks.values("cases_of_failures.py:fit_after_failure", 2)):
+def test_processes_whose_run_has_failed_say_why_they_cannot_run_another(either_ranks: Any) -> None:
+    for rank, found in enumerate(either_ranks.values("cases_of_failures.py:fit_after_failure", 2)):
         assert found[0].startswith("Planted" if rank else "RankError")
         assert found[1].startswith("SetupError")
         assert "start the processes anew" in found[1]

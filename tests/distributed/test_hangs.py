@@ -82,3 +82,21 @@ def test_ranks_that_all_wait_for_one_another_do_not_wait_for_ever(ranks: Any) ->
         assert "all ranks wait for one another" in its.output
         assert "rank 0 in" in its.output
         assert "rank 1 in" in its.output
+
+
+@pytest.mark.parametrize("entry", ["evaluate", "predict"])
+def test_a_rank_that_sleeps_in_an_evaluation_without_a_fit_is_found_after_its_first_batch(
+    ranks: Any, entry: str
+) -> None:
+    zero, one = ranks.run("cases_of_lost_ranks.py:hangs_in", 2, entry=entry, limit=LIMIT)
+    assert one.code == HUNG, one.output
+    assert (zero.code, zero.error) == (1, "RankError"), zero.output
+    assert "because rank 1 has made no progress for 2 s" in zero.text
+    assert "sleep (cases_of_lost_ranks.py:" in zero.text
+
+
+def test_the_watchdog_which_names_the_culprit_speaks_before_the_time_out_of_a_collective(ranks: Any) -> None:
+    zero, one = ranks.run("cases_of_lost_ranks.py:hangs_while_watchdog_is_late", 2, limit=LIMIT)
+    assert one.code == HUNG, one.output
+    assert (zero.code, zero.error) == (1, "RankError"), zero.output
+    assert "because rank 1 has made no progress for 2 s" in zero.text

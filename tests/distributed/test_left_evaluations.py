@@ -30,6 +30,12 @@ def test_stop_training_in_a_task_on_one_rank_ends_the_evaluation_of_all(ranks: A
     assert 3 <= zero["seen"] <= 60
 
 
+def test_stop_training_in_the_sanity_check_of_one_rank_is_no_missing_metric_on_any(ranks: Any) -> None:
+    for found in ranks.values(f"{FILE}:stop_in_the_sanity_check", 2, limit=LIMIT):
+        assert found["reason"].startswith("nothing to measure")
+        assert found["step"] == 0
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("hook", ["eval_start", "eval_batch_start", "eval_batch_end", "eval_loader_end"])
 def test_stop_training_in_a_hook_of_one_rank_ends_the_evaluation_of_all(ranks: Any, strategy: str, hook: str) -> None:

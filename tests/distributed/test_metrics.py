@@ -123,8 +123,8 @@ def test_an_object_that_cannot_be_merged_needs_an_update_on_each_rank(ranks: Any
 
 
 @pytest.mark.parametrize("monitored", [False, True])
-def test_an_interval_sends_the_votes_and_one_packed_sum(ranks: Any, monitored: bool) -> None:
-    for its in ranks.values(f"{CASES}:collectives", 2, monitored=monitored):
+def test_an_interval_sends_the_votes_and_one_packed_sum(either_ranks: Any, monitored: bool) -> None:
+    for its in either_ranks.values(f"{CASES}:collectives", 2, monitored=monitored):
         first, *later = its["per_interval"]
         assert len(later) == 4
         assert first["all_gather"] > 0  # names are agreed on once

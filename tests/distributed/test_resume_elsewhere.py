@@ -67,6 +67,18 @@ def test_a_checkpoint_of_one_process_is_gone_on_with_by_two(
         assert {key: its["loaded"][key] for key in keys} == {key: one["ends"][key] for key in keys}
 
 
+def test_another_number_of_processes_is_said_and_not_the_threads_that_come_with_it(ranks: Any, tmp_path: Path) -> None:
+    """Torchrun gives each process one thread: to name that would hide what has changed."""
+    resume = "cases_of_checkpoints.py:resume_with_threads"
+    told = ranks.run(TRAIN, 2, folder=str(tmp_path), trouble="preempt", at=1, every="4st")
+    assert ["SIGTERM: saved " in its.output for its in told] == [True, False], "rank zero speaks for all"
+    (one,) = ranks.run(resume, 1, folder=str(tmp_path), threads=2)
+    assert one.value == []
+    assert "saved by 2 processes, gone on with by one process: weights, optimizers" in one.output
+    assert "resumed from " in one.output
+    assert "threads" not in one.output
+
+
 def test_ranks_that_were_not_there_before_draw_numbers_of_their_own(ranks: Any, tmp_path: Path) -> None:
     preempted(ranks, tmp_path, 2, every="4st")
     found = ranks.values("cases_of_checkpoints.py:dropped", 4, folder=str(tmp_path))

@@ -92,6 +92,18 @@ def test_a_second_sigterm_leaves_at_once_and_the_others_do_not_wait(ranks: Any, 
     assert "Preempted" in zero.text
 
 
+def test_a_second_sigterm_to_rank_zero_is_said_in_one_line(ranks: Any, tmp_path: Path) -> None:
+    zero, one = ranks.run(f"{FILE}:twice", 2, folder=str(tmp_path), rank=0, limit=LIMIT)
+    assert (zero.code, one.error) == (143, "RankError"), zero.output + one.output
+    assert zero.output.count("SIGTERM: nothing was saved; the run exits with code 143") == 1
+
+
+def test_a_finished_run_is_said_to_be_finished_once(ranks: Any, tmp_path: Path) -> None:
+    told = ranks.run(f"{FILE}:again", 2, folder=str(tmp_path), limit=LIMIT)
+    assert [its.value for its in told] == [2, 2], told[0].output
+    assert ["this run is finished" in its.output for its in told] == [True, False]
+
+
 @pytest.mark.parametrize("own_loop", [False, True])
 def test_a_stop_on_one_rank_stops_all_at_the_same_step(ranks: Any, own_loop: bool) -> None:
     places = ["body"] if own_loop else ["on_train_start", "on_epoch_end", "on_backward_end", "eval_batch", "data"]

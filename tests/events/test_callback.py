@@ -170,3 +170,11 @@ def test_a_users_callback_is_required_on_all_ranks_and_declares_nothing_until_it
     assert callback.reads == callback.writes == callback.before == callback.after == callback.events == ()
     assert callback.state == ()
     assert callback.per_rank_state is False
+
+
+def test_a_state_that_the_callback_does_not_have_is_named() -> None:
+    class Forgets(Callback):
+        state = ("count",)
+
+    with pytest.raises(RegistrationError, match=r"Forgets\(\).state lists 'count'.*set self.count in __init__"):
+        Forgets().state_dict()

@@ -203,6 +203,33 @@ def test_a_hook_that_can_take_run_is_accepted_however_it_is_written(world: World
     assert made.heard("train_start") == ["Mine"]
 
 
+@pytest.mark.parametrize(
+    ("hook", "takes", "here"),
+    [
+        (lambda self, epoch, logs=None: None, "epoch, logs=None", "epoch is elsewhere, is run.clock.epoch"),
+        (lambda self, trainer, **kwargs: None, "trainer, **kwargs", "trainer is elsewhere, is run, with"),
+        (lambda self, batch: None, "batch", "batch is elsewhere, is run.batch"),
+        (lambda self, logs=None: None, "logs=None", "logs is elsewhere, is run.metrics"),
+    ],
+)
+def test_a_first_parameter_that_is_something_else_elsewhere(world: World, hook: Any, takes: str, here: str) -> None:
+    problem = f"Mine.on_epoch_end takes ({takes}), and its first argument is the run: write (self, run); what {here}"
+    with pytest.raises(RegistrationError, match=re.escape(problem)):
+        world(callback_with(on_epoch_end=hook))
+
+
+def test_on_without_its_parentheses() -> None:
+    with refused("hl.on(show): say when it runs, as in @hl.on('train_step_end'); `hookline events` lists the events"):
+
+        @on  # type: ignore[arg-type]
+        def show(run: Any) -> None: ...
+
+
+def test_a_duration_of_a_filter_says_where_it_is() -> None:
+    with pytest.raises(DurationError, match=r"^hl\.on\('epoch_end', every=…\): 3 has no unit"):
+        on("epoch_end", every=3)  # type: ignore[arg-type]
+
+
 def test_on_event_takes_the_events_name_first(world: World) -> None:
     with pytest.raises(RegistrationError, match=r"Mine.on_event takes \(run\) and is called with \(event, run\)"):
         world(callback_with(on_event=lambda self, run: None))

@@ -21,6 +21,8 @@ from hookline.errors import (
     SetupError,
 )
 from hookline.loop import Loop, Trainer
+from hookline.loop.keywords import OPTIONS
+from hookline.loop.settings import Settings
 from hookline.testing import TinyModel, tiny_data
 
 CE = nn.CrossEntropyLoss()
@@ -92,9 +94,7 @@ def test_an_unknown_option_has_a_hint(way: str, option: dict[str, Any], hint: st
 
 
 def test_a_hint_names_only_options_that_exist() -> None:
-    from hookline.loop.settings import HINTS, Settings
-
-    for text in HINTS.values():
+    for text in OPTIONS.values():
         named = text.split("=")[0].split()[-1]
         assert named in Settings.__dataclass_fields__, text
 

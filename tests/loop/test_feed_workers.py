@@ -230,7 +230,8 @@ def test_a_stop_iteration_in_a_worker_is_an_error_and_not_the_end_of_the_epoch(o
 
 
 def test_a_killed_worker_is_an_error_and_a_new_iteration_starts_new_ones() -> None:
-    # In a process of its own: torch raises in whatever line runs when it hears of the death.
+    # In a process of its own: torch raises in whatever line runs when it hears of the death. Here that is a sleep; in a
+    # line of torch's own the error may be caught and printed there (an import in torch/autograd/profiler.py).
     done = run_script(
         """
         import os, signal, time
@@ -241,7 +242,6 @@ def test_a_killed_worker_is_an_error_and_a_new_iteration_starts_new_ones() -> No
         try:
             iterator = feed.iterate(0, 0)
             os.kill(iterator._workers[0].pid, signal.SIGKILL)
-            list(iterator)
             time.sleep(60)
         except RuntimeError as error:
             print(error)

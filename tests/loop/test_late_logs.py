@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from hookline.callbacks import Checkpointer
-from hookline.errors import HooklineWarning
+from hookline.errors import HooklineWarning, MetricError
 from hookline.events import Callback
-from hookline.loop import Loop, Trainer
+from hookline.loop import Loop, SupervisedTask, Task, Trainer
 from hookline.testing import TinyModel, tiny_data
 
 
@@ -134,3 +134,77 @@ def test_a_run_with_lbfgs_resumes(tmp_path: Path) -> None:
     again = fit("two", resume=tmp_path / "one" / "checkpoints" / "step-00000002")
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], weight), name
+
+
+def test_what_a_scope_logs_when_its_epoch_ends_is_of_that_epoch(tmp_path: Path) -> None:
+    """It came with the next interval: the time of one epoch under the step of another."""
+
+    class Timed(Callback):
+        def around_epoch(self, run: Any) -> Any:
+            yield
+            run.log({"time/epoch": float(run.clock.epoch)})
+
+    trainer = Trainer(max_duration="3ep", log_every="2st", folder=tmp_path / "run", callbacks=[Timed()])
+    trainer.fit(TinyModel(), tiny_data(5), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    found = {row["step"]: row["value"] for row in rows(tmp_path / "run") if row["name"] == "time/epoch"}
+    assert found == {5: 1.0, 10: 2.0, 15: 3.0}
+
+
+def test_a_hook_of_both_stages_leaves_one_row_of_a_step(tmp_path: Path) -> None:
+    """A table by step could not be made of two."""
+
+    class Fetches(Callback):
+        def on_batch_fetch_end(self, run: Any) -> None:
+            run.log({"time/fetch": 0.1})
+
+    trainer = Trainer(max_duration="2ep", log_every="2st", folder=tmp_path / "run", callbacks=[Fetches()])
+    with pytest.warns(HooklineWarning, match="time/fetch was logged again for step 4"):
+        trainer.fit(TinyModel(), tiny_data(4), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    counts = Counter((row["name"], row["step"]) for row in rows(tmp_path / "run"))
+    assert max(counts.values()) == 1
+    assert counts["time/fetch", 4] == 1
+
+
+@pytest.mark.parametrize("stage", ["train", "val"])
+def test_a_loss_that_is_logged_and_returned_is_refused(stage: str) -> None:
+    """The two would be averaged with different weights, and the sum is neither."""
+
+    class Both(Task[Any]):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = TinyModel()
+
+        def configure_optimizers(self, run: Any) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def train_batch(self, run: Any, batch: Any) -> Any:
+            loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            if run.stage == stage:
+                run.log({"loss": loss})
+            return loss
+
+        eval_batch = train_batch
+
+    with pytest.raises(MetricError, match=rf"{stage}/loss: the loop logs the loss that is returned under this name"):
+        Trainer(max_duration="1ep", folder=False).fit(Both(), tiny_data(3), tiny_data(2))
+
+
+def test_a_callback_that_logs_the_loss_of_an_evaluation_again_is_named() -> None:
+    class Again(Callback):
+        def on_eval_batch_end(self, run: Any) -> None:
+            run.log({"loss": 1.0})
+
+    with pytest.raises(MetricError, match="val/loss") as caught:
+        Trainer(max_duration="1ep", folder=False, callbacks=[Again()]).fit(
+            TinyModel(), tiny_data(3), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+        )
+    assert any("Again" in note for note in caught.value.__notes__)
+
+
+def test_an_evaluation_whose_batches_return_nothing_may_log_its_loss() -> None:
+    class Own(SupervisedTask):
+        def eval_batch(self, run: Any, batch: Any) -> None:
+            run.log({"loss": 2.0})
+
+    task = Own(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD)
+    assert Trainer(max_duration="1ep", folder=False).fit(task, tiny_data(3), tiny_data(2)).metrics["val/loss"] == 2.0

@@ -68,7 +68,7 @@ class Names(hl.SupervisedTask):
         return super().train_batch(run, batch)
 
     def eval_batch(self, run: hl.Run, batch: Any) -> Any:
-        run.log({"acc": 3.0, "probe/y": 4.0})
+        run.log({"acc": 3.0, f"probe/{run.stage}": 4.0})
         return super().eval_batch(run, batch)
 
 
@@ -76,7 +76,7 @@ def test_a_name_without_a_slash_gets_the_stage() -> None:
     result = Trainer(max_duration="1ep", folder=False).fit(Names(), tiny_data(2), tiny_data(2), tiny_data(2))
     assert set(result.history) == {
         *("train/loss", "train/loss_epoch", "train/acc", "train/acc_epoch", "probe/x", "probe/x_epoch"),
-        *("val/loss", "val/acc", "test/loss", "test/acc", "probe/y"),
+        *("val/loss", "val/acc", "test/loss", "test/acc", "probe/val", "probe/test"),
     }
     assert result.history["train/acc"] == [1.0]
     assert result.history["val/acc"] == result.history["test/acc"] == [3.0]
@@ -104,8 +104,8 @@ def test_evaluate_gives_the_metrics_of_this_evaluation_only() -> None:
     task, trainer = Names(), Trainer(max_duration="1ep", folder=False)
     trainer.fit(task, tiny_data(2), {"a": tiny_data(2)})
     for _ in range(2):
-        assert trainer.evaluate(task, tiny_data(2)).keys() == {"val/loss", "val/acc", "probe/y"}
-    assert trainer.test(task, {"b": tiny_data(2)}).keys() == {"test/b/loss", "test/b/acc", "probe/y"}
+        assert trainer.evaluate(task, tiny_data(2)).keys() == {"val/loss", "val/acc", "probe/val"}
+    assert trainer.test(task, {"b": tiny_data(2)}).keys() == {"test/b/loss", "test/b/acc", "probe/test"}
 
 
 @pytest.mark.parametrize("name", ["", 3, None])
@@ -609,8 +609,8 @@ def test_the_file_is_complete_and_equal_to_the_history(tmp_path: Path) -> None:
     trainer = Trainer(max_duration="3ep", log_every="2st", callbacks=[Extra()], folder=tmp_path / "run")
     result = trainer.fit(Names(), tiny_data(5), {"a": tiny_data(2), "b": tiny_data(1)}, tiny_data(2))
     rows = rows_of(tmp_path / "run")
-    newest = {(row.name, row.step): row for row in rows}  # probe/y is logged twice at the last step, in val and test
-    assert plain(list(newest.values())) == plain(result.history.rows())
+    assert len({(row.name, row.step) for row in rows}) == len(rows)
+    assert plain(rows) == plain(result.history.rows())
     assert {row.kind for row in rows} == {"step", "epoch", "eval"}
     assert [row.step for row in rows] == sorted(row.step for row in rows)
     assert {row.name for row in rows} >= {"val/seen", "done/grid", "val/a/loss", "test/loss", "train/loss_epoch"}
@@ -883,3 +883,30 @@ def test_what_is_logged_together_in_the_sanity_check_does_not_take_the_names_of_
     trainer = Trainer(max_duration="1ep", folder=False, callbacks=[log])
     result = trainer.fit(TinyModel(), tiny_data(2), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     assert result.metrics["train/a_epoch"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.eye(2).to_sparse(), "of torch.sparse_coo is no plain array"),
+        (torch.zeros(2, device="meta"), "on the device meta"),
+        (10**400, "a number of 401 digits is too large"),
+    ],
+)
+def test_what_cannot_be_read_later_is_refused_by_name(value: Any, words: str) -> None:
+    """Its error came at the end of the interval, and did not say which metric it was."""
+    with pytest.raises(MetricError, match=f"train/odd: .*{words}"):
+        logged(lambda _: ({"odd": value}, {}))
+
+
+def test_a_negative_weight_in_a_tensor_is_refused() -> None:
+    with pytest.raises(MetricError, match=r"train/odd: weight=-1.0"):
+        logged(lambda _: ({"odd": 1.0}, {"weight": torch.tensor(-1.0)}))
+
+
+def test_weights_of_samples_mean_nothing_to_an_extreme() -> None:
+    """Batches of several lengths could not be put together."""
+    history = logged(
+        lambda step: ({"odd": torch.arange(step + 2.0)}, {"weight": torch.ones(step + 2), "reduce": "max"})
+    )
+    assert history["train/odd"] == [4.0]

@@ -460,6 +460,24 @@ def test_stop_training_in_the_body_ends_the_run_without_an_error() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_stop_training_in_the_data_is_a_clean_stop(accumulate: int) -> None:
+    class Stream:
+        def __iter__(self) -> Iterator[Any]:
+            yield from tiny_data(3)
+            raise StopTraining("no more data")
+
+    recorder = Recorder()
+    model, loop = make(recorder, accumulate=accumulate)
+    train(model, loop, Stream())
+    assert recorder.seen[-7:] == literal("stop metrics_ready train_epoch_end epoch_end train_end fit_end teardown")
+    assert recorder.seen.count("stop") == recorder.seen.count("teardown") == 1
+    result, whole = loop.result(), 3 // accumulate
+    assert (result.stop_reason, result.stopped_by) == ("no more data", "the training loader")
+    assert (result.clock.step, result.clock.batch) == (whole, whole * accumulate)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_stop_training_in_the_body_of_an_evaluation_leaves_no_metric_of_it() -> None:
     """As in the trainer: the mean of a few batches is not val/loss."""
     recorder = Recorder()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 import hookline as hl
 from hookline.loop import Trainer
+from hookline.loop.gradients import is_of_torch
 from hookline.loop.supervised import SupervisedTask
 from hookline.testing import TinyModel, tiny_data
 
@@ -27,6 +30,9 @@ class Seen(hl.Callback):
     def on_metrics_ready(self, run: hl.Run) -> None:
         self.seen.append(("metrics", run.clock.step, dict(run.metrics), run.loss.item(), run.outputs.shape))
         self.seen.append((len(run.batch), dict(run.clock.updates)))
+
+    def on_eval_start(self, run: hl.Run) -> None:
+        self.seen.append(("eval", run.clock.step))
 
     def on_epoch_end(self, run: hl.Run) -> None:
         self.seen.append(("epoch", run.clock.epoch, run.clock.step))
@@ -241,6 +247,52 @@ class ReplacesTheModel(Case):
             run.task.model = nn.Sequential(run.task.model, nn.Tanh())  # type: ignore[union-attr]
 
         self.callbacks = (at(5, "on_train_step_start", replace),)
+
+
+class ReplacesTheOptimizer(Case):
+    def __init__(self) -> None:
+        def replace(run: hl.Run) -> None:
+            run.optimizers["SGD"] = torch.optim.SGD(run.model.parameters(), lr=1.0)  # type: ignore[index]
+
+        self.callbacks = (at(5, "on_train_step_end", replace),)
+
+
+class AddsAScheduler(Case):
+    """In the middle of an interval, and before the update of the same step."""
+
+    def __init__(self) -> None:
+        def add(run: hl.Run) -> None:
+            run.schedulers.append(hl.Scheduler(torch.optim.lr_scheduler.ExponentialLR(run.optimizers["SGD"], 0.5)))
+
+        self.callbacks = (at(5, "on_train_step_start", add),)
+
+
+class OwnZeroGrad(Case):
+    """An optimizer that does more when it clears its gradients than to clear them."""
+
+    def task(self, model: nn.Module) -> nn.Module:
+        class Decays(torch.optim.SGD):
+            def zero_grad(self, set_to_none: bool = True) -> None:
+                super().zero_grad(set_to_none)
+                for group in self.param_groups:
+                    group["lr"] *= 0.9
+
+        return SupervisedTask(model, nn.CrossEntropyLoss(), Decays(model.parameters(), lr=0.1))
+
+
+class PatchedZeroGrad(Case):
+    """Of one optimizer, as a wrapper of the user's does it."""
+
+    def task(self, model: nn.Module) -> nn.Module:
+        task: Any = super().task(model)
+        inner, self.noted = task.optimizer.zero_grad, []
+
+        def zero_grad(set_to_none: bool = True) -> None:
+            self.noted.append(len(self.noted))
+            inner(set_to_none)
+
+        task.optimizer.zero_grad = zero_grad
+        return task  # type: ignore[no-any-return]
 
 
 class Accumulates(Case):
@@ -619,16 +671,52 @@ class DataFails(Case):
         return Stream()
 
 
+class DataStops(Case):
+    """A clean stop: with the last evaluation, and with all that comes at the end of an epoch."""
+
+    batches = 8
+
+    def data(self) -> Any:
+        batches = self.batches
+
+        class Stream:
+            def __iter__(self) -> Iterator[Any]:
+                yield from tiny_data(batches)
+                raise hl.StopTraining("no more data")
+
+        return Stream()
+
+
+class DataStopsInAWindow(DataStops):
+    batches = 9
+    options: ClassVar[dict[str, Any]] = {"accumulate": 2}
+
+
+class DataStopsOfATask(DataStops):
+    def task(self, model: nn.Module) -> nn.Module:
+        return OwnTask(model, lambda task, run, loss: loss)
+
+
+def with_callbacks(case: type[Case], other: type[Case]) -> type[Case]:
+    class Both(case):  # type: ignore[valid-type, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.callbacks = other().callbacks
+
+    return Both
+
+
 CASES: dict[str, type[Case]] = {
     case.__name__: case
     for case in (
         Usual, WithoutMetrics, BySteps, BySamples, OneStep, WithScheduler, UnknownLength, SkipsAtStart, StopsAtEnd,
         AsksForEvaluation, EvaluatesAtEnd, AddsOneThatHears, AddsOneAtTheEnd, HookFails, HookFailsAtStart,
-        ChangesTheBatch, ChangesTheBatchToThree, ReplacesTheLoss, ReplacesTheModel, Accumulates, OneInThree, Scalars,
+        ChangesTheBatch, ChangesTheBatchToThree, ReplacesTheLoss, ReplacesTheModel, ReplacesTheOptimizer,
+        AddsAScheduler, OwnZeroGrad, PatchedZeroGrad, Accumulates, OneInThree, Scalars,
         DropsItsFirstWindow, DropsAWindowBegunByAHook,
         ANewBatchInEachStep, SkipsEverySecond, ThreeParts, GrowsTheBatch, SkipsInTheForward,
         FailsAfterTheBatchWasHalved, FailsWithTheChangedBatch, OptimizerStops, SchedulerFails, AddsInEachStep, GoesOn,
-        DataFails,
+        DataFails, DataStops, DataStopsInAWindow, DataStopsOfATask,
     )
 } | {
     "Watched": watched(Case, skips=False),
@@ -644,6 +732,8 @@ CASES: dict[str, type[Case]] = {
     "ModelStopsInBackward": model_that(stops_in_backward),
     "ModelGivesNoGradient": model_that(lambda outputs: outputs.detach()),
     "OwnTask": task_that(lambda task, run, loss: loss),
+    "OwnTaskReplacesTheOptimizer": with_callbacks(task_that(lambda task, run, loss: loss), ReplacesTheOptimizer),
+    "OwnTaskAddsAScheduler": with_callbacks(task_that(lambda task, run, loss: loss), AddsAScheduler),
     "TaskRaises": task_that(raises(LookupError("seventh"))),
     "TaskStops": task_that(raises(hl.StopTraining("seen enough"))),
     "TaskSkips": task_that(skips),
@@ -664,6 +754,30 @@ def test_a_run_is_the_same_on_the_plain_and_on_the_general_way(name: str, heard:
     for what, value in general.items():
         assert plain[what] == value, what
     assert plain["seen"]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("case", [DataStops, DataStopsInAWindow, DataStopsOfATask])
+def test_stop_training_in_the_data_is_a_clean_stop(case: type[Case], plain: bool) -> None:
+    found = outcome(case, plain=plain, heard=False)
+    assert found["error"] is None
+    assert found["result"][:2] == ("no more data", "the training loader")
+    steps = 4 if case is DataStopsInAWindow else 8
+    assert found["clock"][:3] == (0, steps, 8)
+    assert found["seen"][-3:] == [("stop", steps, "no more data"), ("eval", steps), ("epoch", 0, steps)]
+    assert found["history"][-1][:2] == ("val/loss", steps)
+
+
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_whose_hooks_are_timed_often_is_the_same_both_ways(
+    monkeypatch: pytest.MonkeyPatch, name: str, heard: bool
+) -> None:
+    """One step in three instead of one in 64, which would be one or none in runs as short as these."""
+    monkeypatch.setattr("hookline.events.cost.SAMPLE", 3)
+    plain, general = (outcome(CASES[name], plain=way, heard=heard) for way in (True, False))
+    for what, value in general.items():
+        assert plain[what] == value, what
 
 
 @pytest.mark.parametrize("case", [Usual, ThreeParts, task_that(lambda task, run, loss: loss)])
@@ -718,3 +832,83 @@ def test_outputs_are_freed_before_the_next_forward(heard: bool) -> None:
     trainer = Trainer(max_duration="1ep", folder=False, device="cpu", callbacks=[SeesSteps() if heard else Seen()])
     trainer.fit(Watches(), tiny_data(batches=BATCHES), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     assert alive == [0] * BATCHES
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_zero_grad_of_the_users_own_is_called_once_before_training_and_after_each_step(plain: bool) -> None:
+    assert len(outcome(PatchedZeroGrad, plain=plain, heard=False)["noted"]) == 1 + 2 * BATCHES
+
+
+def test_a_zero_grad_that_an_optimizer_overrides_is_called() -> None:
+    rates: list[float] = []
+    seen = hl.LambdaCallback(
+        on_train_step_start=lambda run: rates.append(run.optimizers["Decays"].param_groups[0]["lr"])
+    )
+    task = OwnZeroGrad().task(TinyModel())
+    Trainer(max_duration="3st", folder=False, device="cpu", callbacks=[seen]).fit(task, tiny_data(batches=BATCHES))
+    assert rates == pytest.approx([0.09, 0.081, 0.0729])
+
+
+def test_gradients_that_were_there_before_training_are_not_trained_on() -> None:
+    """As after zero_grad: they would be added to those of the first step."""
+    weights = []
+    for left_behind in (None, 1.0):
+        torch.manual_seed(0)
+        model = TinyModel()
+        for parameter in model.parameters():
+            parameter.grad = None if left_behind is None else torch.full_like(parameter, left_behind)
+        trainer = Trainer(max_duration="1st", folder=False, device="cpu")
+        trainer.fit(model, tiny_data(batches=2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        weights.append([parameter.tolist() for parameter in model.parameters()])
+        assert all(parameter.grad is None for parameter in model.parameters())
+    assert weights[0] == weights[1]
+
+
+PATCHED = """
+import torch
+calls = []
+real = torch.optim.Optimizer.zero_grad
+torch.optim.Optimizer.zero_grad = lambda self, set_to_none=True: (calls.append(1), real(self, set_to_none))[1]
+import hookline as hl
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, tiny_data
+
+trainer = Trainer(max_duration="6st", folder=False, device="cpu")
+trainer.fit(TinyModel(), tiny_data(9), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+print(len(calls))
+"""
+
+
+def test_a_zero_grad_that_was_replaced_for_all_optimizers_is_called() -> None:
+    """Before Hookline was imported, as a tool that looks at training does it."""
+    found = subprocess.run([sys.executable, "-c", PATCHED], capture_output=True, text=True, timeout=100, check=True)
+    assert found.stdout.split() == ["7"]
+
+
+def test_a_zero_grad_of_a_package_beside_torch_is_not_torchs() -> None:
+    torchs = torch.optim.Optimizer.zero_grad.__code__.co_filename
+    folder = torch.__file__.removesuffix("/__init__.py")
+    assert is_of_torch(torchs)
+    assert not is_of_torch(f"{folder}_xla/optim.py")
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_the_last_batch_of_data_without_a_length_can_be_read_at_the_edge(plain: bool) -> None:
+    """Nine batches an epoch, and an interval of four: the rest ends where the data does."""
+    found = outcome(UnknownLength, plain=plain, heard=False)
+    assert found["error"] is None
+    known = outcome(Usual, plain=plain, heard=False)
+    assert [row[:4] for row in found["seen"] if row[0] == "metrics"] == [
+        row[:4] for row in known["seen"] if row[0] == "metrics"
+    ]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_where_the_next_batch_is_asked_for_the_last_one_is_over(plain: bool) -> None:
+    seen: list[bool] = []
+    fetch = hl.LambdaCallback(on_batch_fetch_start=lambda run: seen.append(hasattr(run, "batch")))
+    Trainer(max_duration="2ep", folder=False, device="cpu", callbacks=[fetch]).fit(
+        TinyModel(), UnknownLength().data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+    )
+    assert seen == [False] * 2 * (BATCHES + 1)
+    assert outcome(DataFails, plain=plain, heard=False)["seen"][-1][0] == [False] * 4

@@ -274,6 +274,103 @@ def test_where_all_are_damaged_the_run_does_not_begin_anew_in_silence(tmp_path: 
         fit(tmp_path / "run", resume="auto")
 
 
+# -- what the console shows --------------------------------------------------------------------------
+
+
+def shown(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What Python shows of Hookline's logs where nobody has set up logging; the records are forgotten."""
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    caplog.clear()
+    return found
+
+
+def test_a_resume_is_shown_in_one_line_and_a_beginning_in_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit_and_leave(tmp_path / "run", resume="auto")
+    assert shown(caplog) == []
+    fit(tmp_path / "run", resume="auto")
+    assert shown(caplog) == [f"resumed from {at_step(tmp_path / 'run', 6)}: epoch 1, step 6"]
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_signal_that_ends_a_run_says_what_it_has_saved_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, saves: bool
+) -> None:
+    signalled = hl.LambdaCallback(on_train_step_end=lambda run: signal.raise_signal(signal.SIGTERM))
+    trainer = Trainer(max_duration="9st", folder=tmp_path / "run" if saves else False, callbacks=[signalled])
+    with pytest.raises(hl.Preempted) as caught:
+        trainer.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    saved = f"saved {at_step(tmp_path / 'run', 1)}" if saves else "nothing was saved"
+    assert shown(caplog) == [f"SIGTERM: {saved}; the run exits with code 143"]
+    assert caught.value.checkpoint == (at_step(tmp_path / "run", 1) if saves else None)
+
+
+@pytest.mark.parametrize("event", ["on_train_step_end", "on_eval_batch_end"])
+def test_ctrl_c_says_once_what_it_has_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture, event: str) -> None:
+    pressed = hl.LambdaCallback(**{event: lambda run: run.clock.step == 2 and signal.raise_signal(signal.SIGINT)})
+    callbacks = [pressed, hl.Checkpointer()]
+    trainer = Trainer(max_duration="9st", folder=tmp_path / "run", callbacks=callbacks, eval_every="1st")
+    data = tiny_data(BATCHES)
+    result = trainer.fit(TinyModel(), data, data, loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert result.interrupted
+    assert shown(caplog) == [f"Ctrl-C: saved {at_step(tmp_path / 'run', 2)}"]
+
+
+@pytest.mark.parametrize("savers", [[hl.Checkpointer], []])
+def test_a_signal_in_the_last_hook_says_what_was_saved_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, savers: list[Any]
+) -> None:
+    signalled = hl.LambdaCallback(on_fit_end=lambda run: signal.raise_signal(signal.SIGTERM))
+    trainer = Trainer(max_duration="3st", folder=tmp_path / "run", callbacks=[signalled, *(make() for make in savers)])
+    with pytest.raises(hl.Preempted) as caught:
+        trainer.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert caught.value.checkpoint == at_step(tmp_path / "run", 3)
+    assert shown(caplog) == [f"SIGTERM: saved {at_step(tmp_path / 'run', 3)}; the run exits with code 143"]
+
+
+def sigterm(run: Any) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_second_signal_after_the_save_does_not_make_it_unsaved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_three = hl.LambdaCallback(
+        on_train_step_end=lambda run: sigterm(run) if run.clock.step == 3 else None, on_checkpoint_saved=sigterm
+    )
+    trainer = Trainer(max_duration="9st", folder=tmp_path / "run", callbacks=[at_three])
+    with pytest.raises(hl.Preempted) as caught:
+        trainer.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert caught.value.checkpoint == at_step(tmp_path / "run", 3)
+    assert shown(caplog)[-1] == f"SIGTERM: saved {at_step(tmp_path / 'run', 3)}; the run exits with code 143"
+
+
+def test_a_second_signal_before_the_save_says_since_when_nothing_was_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of two who save: the newest that can be gone on from, and no weights alone."""
+    twice = hl.LambdaCallback(on_train_step_end=lambda run: (sigterm(run), sigterm(run)) if run.clock.step == 5 else 0)
+    weights = hl.Checkpointer(every="1st", weights_only=True, dirpath="weights")
+    trainer = Trainer(
+        max_duration="9st", folder=tmp_path / "run", callbacks=[weights, twice, hl.Checkpointer(every="2st")]
+    )
+    with pytest.raises(hl.Preempted) as caught:
+        trainer.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert caught.value.checkpoint is None
+    since = at_step(tmp_path / "run", 4)
+    assert shown(caplog)[-1] == f"SIGTERM: nothing was saved since {since}; the run exits with code 143"
+
+
+def test_a_signal_in_teardown_is_said_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    last = hl.LambdaCallback(on_teardown=sigterm)
+    trainer = Trainer(max_duration="3st", folder=tmp_path / "run", callbacks=[last, hl.Checkpointer()])
+    with pytest.raises(hl.Preempted) as caught:
+        trainer.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert caught.value.checkpoint == at_step(tmp_path / "run", 3)
+    assert shown(caplog) == [f"SIGTERM: saved {at_step(tmp_path / 'run', 3)}; the run exits with code 143"]
+
+
 # -- a finished run ----------------------------------------------------------------------------------
 
 FINISHED = """
@@ -357,7 +454,125 @@ def test_a_larger_max_duration_alone_does_not_lengthen_a_finished_run(tmp_path: 
     fit(tmp_path / "run", max_duration="4st")
     again = fit(tmp_path / "run", max_duration="8st", resume="auto")
     assert again.result.clock.step == 4
-    assert "this run is finished" in said()
+    assert "this run is finished (max_duration (4st) reached), and max_duration='8st' does not make it longer" in said()
+
+
+def own_loop(folder: Path, *callbacks: Any, resume: Any = None, **options: Any) -> tuple[Loop, dict[str, Any]]:
+    model = TinyModel(dropout=0.2)
+    options = {"max_duration": "4st", "device": "cpu", "seed": 3, **options}
+    callbacks = (*callbacks, hl.Checkpointer(every="2st", keep_last=None))
+    with Loop(model, sgd(model.parameters()), callbacks=callbacks, folder=folder, resume=resume, **options) as loop:
+        for x, y in loop.batches(tiny_data(BATCHES)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+    return loop, {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_a_finished_own_loop_is_told_what_makes_it_longer_and_that_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no ``extend=``, which belongs to ``fit``."""
+    _, longer = own_loop(tmp_path / "longer", max_duration="9st")
+    own_loop(tmp_path / "run")
+    own_loop(tmp_path / "run", resume="auto")
+    assert shown(caplog) == [
+        "this run is finished (max_duration (4st) reached); to train longer: give a larger max_duration"
+    ]
+    more, weights = own_loop(tmp_path / "run", resume="auto", max_duration="9st")
+    assert (more.clock.step, more.result().stop_reason) == (9, "max_duration (9st) reached")
+    assert same(weights, longer)
+    assert shown(caplog) == [f"resumed from {at_step(tmp_path / 'run', 4)}: epoch 1, step 4"]
+    again, _ = own_loop(tmp_path / "run", resume="auto", max_duration="9st")
+    assert (again.clock.step, again.result().stop_reason) == (9, "max_duration (9st) reached")
+    assert shown(caplog)[0].startswith("this run is finished (max_duration (9st) reached)")
+
+
+def test_an_own_loop_that_was_stopped_goes_on_with_another_max_duration_and_only_then(tmp_path: Path) -> None:
+    def stopper() -> hl.Callback:
+        return hl.LambdaCallback(on_train_step_end=lambda run: run.stop("enough") if run.clock.step == 3 else None)
+
+    _, whole = own_loop(tmp_path / "whole", max_duration="9st")
+    own_loop(tmp_path / "run", stopper(), max_duration="6st")
+    again, _ = own_loop(tmp_path / "run", stopper(), max_duration="6st", resume="auto")
+    assert (again.clock.step, again.result().stop_reason) == (3, "enough")
+    more, weights = own_loop(tmp_path / "run", stopper(), max_duration="9st", resume="auto")
+    assert (more.clock.step, more.result().stop_reason) == (9, "max_duration (9st) reached")
+    assert same(weights, whole)
+
+
+def test_the_same_own_loop_started_again_does_not_go_on_where_a_hook_has_shortened_it(tmp_path: Path) -> None:
+    def shorter(run: Any) -> None:
+        if run.clock.step == 2:
+            run.max_duration = "3st"
+
+    for _ in range(3):
+        loop, _ = own_loop(tmp_path, hl.LambdaCallback(on_train_step_end=shorter), max_duration="6st", resume="auto")
+        assert (loop.clock.step, loop.result().stop_reason) == (3, "max_duration (3st) reached")
+
+
+@pytest.mark.parametrize("event", ["on_setup", "on_fit_start"])
+def test_the_same_own_loop_started_again_does_not_go_on_where_a_hook_has_lengthened_and_stopped_it(
+    tmp_path: Path, event: str
+) -> None:
+    def longer(run: Any) -> None:
+        run.max_duration = "50st"
+
+    def stop(run: Any) -> None:
+        if run.clock.step == 3:
+            run.stop("enough")
+
+    for _ in range(3):
+        both = hl.LambdaCallback(**{event: longer, "on_train_step_end": stop})  # type: ignore[arg-type]
+        loop, _ = own_loop(tmp_path, both, max_duration="6st", resume="auto")
+        assert (loop.clock.step, loop.result().stop_reason) == (3, "enough")
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "step"), [("6st", "5st", 3), ("6st", "9st", 9), ("6st", "1ep", 4), ("2m", "120s", 3)]
+)
+def test_a_stopped_own_loop_goes_on_only_with_more_than_it_was_given(
+    tmp_path: Path, before: str, given: str, step: int
+) -> None:
+    stop = hl.LambdaCallback(on_train_step_end=lambda run: run.stop("enough") if run.clock.step == 3 else None)
+    own_loop(tmp_path, stop, max_duration=before)
+    again, _ = own_loop(tmp_path, max_duration=given, resume="auto")
+    assert again.clock.step == step
+
+
+@pytest.mark.parametrize(("given", "step"), [("4st", 4), ("9st", 9)])
+def test_a_finished_own_loop_of_an_older_version_goes_on_with_a_larger_max_duration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, step: int
+) -> None:
+    """Its checkpoints do not say what the script has given."""
+    from hookline.loop import snapshots
+
+    def as_before(loop: Any, **how: Any) -> dict[str, Any]:
+        state = capture_state(loop, **how)
+        return {**state, "max_duration": state.pop("given_duration")}
+
+    capture_state = snapshots.capture_state
+    monkeypatch.setattr(snapshots, "capture_state", as_before)
+    own_loop(tmp_path)
+    assert own_loop(tmp_path, max_duration=given, resume="auto")[0].clock.step == step
+
+
+def test_an_own_loop_that_is_opened_again_at_its_end_is_told_what_makes_it_longer(tmp_path: Path) -> None:
+    model = TinyModel()
+    loop = Loop(model, sgd(model.parameters()), max_duration="4st", folder=False)
+
+    def train() -> None:
+        for x, y in loop.batches(tiny_data(BATCHES)):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+
+    with loop:
+        train()
+    with pytest.raises(SetupError, match=r"'4st' is reached .*; give a larger one: loop.run.max_duration = …$"), loop:
+        train()
+    with loop:
+        loop.run.max_duration = "7st"  # type: ignore[assignment]
+        train()
+    assert loop.clock.step == 7
 
 
 def test_a_run_that_was_left_may_go_on_to_another_end(tmp_path: Path) -> None:
@@ -513,6 +728,20 @@ def test_callbacks_that_are_missing_or_new_are_reported(tmp_path: Path, said: Ca
         fit(tmp_path / "run", other, resume="auto")
     assert "does not know, and that begin anew: Remembering(label='b')" in said()
     assert other.steps == [7, 8, 9, 10]
+
+
+def test_a_callback_whose_arguments_have_changed_is_told_how_to_keep_its_state(tmp_path: Path) -> None:
+    fit_and_leave(tmp_path / "run", Remembering("a"))
+    with pytest.warns(hl.HooklineWarning, match=r"Remembering\(label='b'\) begins without a state.*callback\.name = "):
+        fit(tmp_path / "run", Remembering("b"), resume="auto")
+
+
+def test_a_callback_with_a_name_keeps_its_state_when_its_arguments_change(tmp_path: Path) -> None:
+    first, second = Remembering("a"), Remembering("b")
+    first.name = second.name = "mine"
+    fit_and_leave(tmp_path / "run", first)
+    fit(tmp_path / "run", second, resume="auto")
+    assert second.steps == list(range(1, 11))
 
 
 class Holding(hl.Callback):
@@ -976,9 +1205,10 @@ def test_no_pickle_is_written_or_read_in_a_run_and_its_resume(tmp_path: Path) ->
     whole = run_script(WITHOUT_PICKLE, args=[tmp_path / "whole", "stay"])
     assert (whole.returncode, whole.stderr) == (0, "")
     left = run_script(WITHOUT_PICKLE, args=[tmp_path / "run", "leave"])
-    assert left.returncode == 143, left.stderr
+    newest = tmp_path / "run" / "checkpoints" / "step-00000006"
+    assert (left.returncode, left.stderr) == (143, f"SIGTERM: saved {newest}; the run exits with code 143\n")
     again = run_script(WITHOUT_PICKLE, args=[tmp_path / "run", "stay"])
-    assert (again.returncode, again.stderr) == (0, "")
+    assert (again.returncode, again.stderr) == (0, f"resumed from {newest}: epoch 1, step 6\n")
     assert again.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
     files = {path.name for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()}
     assert files == {"manifest.json", "model.safetensors", "state.json", "state.safetensors"}

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,13 @@ def test_no_secret_is_written_anywhere(tmp_path: Path, monkeypatch: pytest.Monke
             run.log_image("i", torch.rand(2, 2), caption=github)
             raise ValueError(f"cannot reach https://me:{password}@example.org/?token={github}")
 
-    config = {"api_key": password, "nested": {"db": {"url": f"postgres://me:{password}@host/db"}}, "note": aws}
+    config = {
+        "api_key": password,
+        "nested": {"db": {"url": f"postgres://me:{password}@host/db", "pass": password}},
+        "note": aws,
+        "wandb": {"key": password},
+        "env": f"PGPASSWORD={password}",
+    }
     sinks = [hl.sinks.CSV(), hl.sinks.JSONL(tmp_path / "run" / "copy.jsonl")]
     with pytest.raises(ValueError, match="cannot reach"):
         hl.fit(
@@ -181,6 +188,41 @@ def test_what_callbacks_cost_is_kept(tmp_path: Path) -> None:
     assert cost.seconds == pytest.approx(result.costs[0].seconds)
 
 
+class SlowlySaved(hl.Callback):
+    """Its state takes 20 ms to collect, and its hook after each save 300 ms."""
+
+    state = ("nothing",)
+    nothing = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        time.sleep(0.02)
+        return super().state_dict()
+
+    def on_checkpoint_saved(self, run: hl.Run) -> None:
+        time.sleep(0.3)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_the_time_of_saving_stands_beside_what_callbacks_cost_and_without_their_hooks(
+    tmp_path: Path, background: bool
+) -> None:
+    result = fit(tmp_path, SlowlySaved(), hl.Checkpointer(every="3st", keep_last=None, background=background))
+    saves = len(list((tmp_path / "checkpoints").iterdir()))
+    assert saves > 1
+    (saving,) = [row for row in result.costs if row.callback == "(checkpoints)"]
+    assert (saving.hook, saving.calls) == ("saving", saves)
+    assert saving.seconds >= 0.02 * saves
+    (hook,) = [row for row in result.costs if row.hook == "on_checkpoint_saved"]
+    if not background:  # else one that is waited for is told of in the wait
+        assert saving.seconds < hook.seconds
+    assert f"cost: (checkpoints).saving: {saving.seconds * 1e3:.1f} ms in {saves} calls" in result.summary()
+    assert any(cost.callback == "(checkpoints)" for cost in RunFile.read(tmp_path).sessions[-1].costs)
+
+
+def test_a_run_that_saves_nothing_has_no_row_for_it(tmp_path: Path) -> None:
+    assert not [row for row in fit(tmp_path).costs if row.callback == "(checkpoints)"]
+
+
 def test_each_resume_adds_a_session_and_the_timeline_keeps_what_really_happened(tmp_path: Path) -> None:
     def at_first(run: hl.Run) -> None:
         if run.clock.step == 4 and not (tmp_path / "again").exists():
@@ -201,20 +243,44 @@ KILLED = """
 import os, signal, sys, torch, hookline as hl
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
-kill = hl.on("train_step_end", at="2st")(lambda run: os.kill(os.getpid(), signal.SIGKILL))
-Trainer(max_duration="2ep", folder=sys.argv[1], callbacks=[kill]).fit(
+def die(run):
+    if run.clock.step == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+kill = hl.LambdaCallback(on_train_step_end=die)
+options = {"max_duration": "4ep", "folder": sys.argv[1], "log_every": "1st", "resume": "auto"}
+Trainer(**options, callbacks=[kill, hl.Checkpointer("4st")]).fit(
     TinyModel(), tiny_data(3), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 """
 
 
-def test_a_run_that_was_killed_is_known_as_such_by_the_next_one(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], check=False, capture_output=True)
+def killed(folder: Path, at: int) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(at)], check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL
-    assert RunFile.read(tmp_path / "run").status == "running"
-    fit(tmp_path / "run", resume="auto")
-    first, second = RunFile.read(tmp_path / "run").sessions
-    assert (first.status, second.status) == ("failed", "finished")
+    assert RunFile.read(folder).status == "running"
+
+
+def test_a_run_that_was_killed_is_known_as_such_by_the_next_one(tmp_path: Path) -> None:
+    """How far it came is read from its rows before the resume takes them back."""
+    killed(tmp_path, 7)
+    killed(tmp_path, 6)  # goes on from step 4
+    fit(tmp_path, hl.Checkpointer("4st"), resume="auto", max_duration="4ep", log_every="1st")
+    first, second, third = RunFile.read(tmp_path).sessions
+    assert [session.status for session in (first, second, third)] == ["killed", "killed", "finished"]
     assert "killed" in first.reason
+    assert (first.first_step, first.last_step, first.last_epoch) == (0, 6, 2)
+    assert (second.first_step, second.last_step) == (4, 5)
+    assert first.seconds > 0
+    assert [(name, step) for name, step in events(tmp_path) if name != "checkpoint"] == [
+        ("start", 0), ("killed", 6), ("resume", 4), ("killed", 5), ("resume", 4), ("end", 12),
+    ]  # fmt: skip
+
+
+def test_a_run_that_was_killed_before_its_first_row_came_no_step_far(tmp_path: Path) -> None:
+    killed(tmp_path, 1)
+    fit(tmp_path, resume="auto")
+    first, second = RunFile.read(tmp_path).sessions
+    assert (first.status, first.last_step, second.status) == ("killed", 0, "finished")
+    assert events(tmp_path)[:3] == [("start", 0), ("killed", 0), ("start", 0)]
 
 
 def test_a_second_fit_is_a_second_session_of_the_same_run(tmp_path: Path) -> None:

@@ -350,6 +350,209 @@ def test_stop_training_in_the_sanity_check_of_the_task_ends_the_run_before_the_f
     assert (result.stop_reason, result.clock.step) == ("enough", 0)
 
 
+class StopsInIter:
+    """``__iter__`` itself raises, before there is an iterator, in its second epoch."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches, self.epochs = batches, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epochs += 1
+        if self.epochs > 1:
+            raise StopTraining("no more data")
+        return iter(self.batches)
+
+
+class HearsEnds(hl.Callback):
+    """Hears nothing inside a step, so that steps are plain."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_stop(self, run: Any) -> None:
+        self.seen.append("stop")
+
+    def on_train_epoch_end(self, run: Any) -> None:
+        self.seen.append("train_epoch_end")
+
+    def on_epoch_end(self, run: Any) -> None:
+        self.seen.append("epoch_end")
+
+    def on_train_end(self, run: Any) -> None:
+        self.seen.append("train_end")
+
+    def on_fit_end(self, run: Any) -> None:
+        self.seen.append("fit_end")
+
+    def on_teardown(self, run: Any) -> None:
+        self.seen.append("teardown")
+
+
+def test_stop_training_in_the_data_is_a_clean_stop() -> None:
+    recorder = Recorder()
+    result = run_fit(recorder, train=Bag(tiny_data(3), second_of(StopTraining("no more data"))))
+    assert recorder.seen == literal(f"{FIRST_STEP} step_settled batch_fetch_start {CUT} {EVAL} epoch_end {END}")
+    assert (result.stop_reason, result.stopped_by, result.interrupted) == ("no more data", "the training loader", False)
+    assert (result.clock.step, result.history.steps("val/loss")) == (1, [1])
+
+
+def test_stop_training_in_the_data_of_plain_steps_is_a_clean_stop() -> None:
+    ends = HearsEnds()
+    trainer = Trainer(callbacks=[ends], folder=False, max_duration="2ep")
+    data = Bag(tiny_data(6), lambda index: fail(StopTraining("no more data"))(None) if index == 5 else None)
+    result = trainer.fit(TinyTask(), data, tiny_data(1))
+    assert ends.seen == literal("stop train_epoch_end epoch_end train_end fit_end teardown")
+    assert (result.stop_reason, result.stopped_by, result.clock.step) == ("no more data", "the training loader", 5)
+
+
+def test_stop_training_in_the_data_drops_the_window() -> None:
+    recorder, task = Recorder(), TinyTask()
+    weights: list[torch.Tensor] = []
+    recorder.actions["optimizer_step_end"] = lambda run: weights.append(task.net.out.weight.detach().clone())
+    data = Bag(tiny_data(4), lambda index: fail(StopTraining("no more data"))(None) if index == 3 else None)
+    result = run_fit(recorder, task, train=data, accumulate=2, eval_every=None)
+    assert recorder.seen == literal(f"""
+        {START} train_start train_epoch_start
+        {FETCH} train_step_start {BATCH} {FETCH} {BATCH} {UPDATE} step_settled
+        {FETCH} train_step_start {BATCH} batch_fetch_start
+        {CUT} epoch_end {END}
+    """)
+    assert (result.clock.step, result.clock.batch) == (1, 2)
+    assert torch.equal(task.net.out.weight, weights[-1])
+    assert all(parameter.grad is None for parameter in task.parameters())
+
+
+def test_stop_training_in_the_iter_of_a_loader_is_a_clean_stop() -> None:
+    recorder = Recorder()
+    result = run_fit(recorder, train=StopsInIter(tiny_data(1)), eval_every=None)
+    assert recorder.seen == literal(f"""
+        {FIRST_STEP} step_settled batch_fetch_start metrics_ready train_epoch_end epoch_end
+        train_epoch_start batch_fetch_start stop train_epoch_end epoch_end {END}
+    """)
+    assert (result.stop_reason, result.stopped_by, result.clock.epoch) == ("no more data", "the training loader", 1)
+
+
+def test_stop_training_in_the_data_of_an_evaluation_leaves_it_without_end_hooks_and_metrics() -> None:
+    recorder = Recorder()
+
+    def after_a_step(index: int) -> None:
+        if "train_step_end" in recorder.seen and index == 1:
+            raise StopTraining("no more data")
+
+    result = run_fit(recorder, val=Bag(tiny_data(2), after_a_step))
+    assert recorder.seen == literal(f"""
+        {SECOND_STEP} eval_start eval_loader_start {EVAL_BATCH} batch_fetch_start
+        step_settled {CUT} epoch_end {END}
+    """)
+    assert (result.stop_reason, result.stopped_by) == ("no more data", "the val loader")
+    assert "val/loss" not in result.metrics
+
+
+def test_stop_training_in_the_data_of_an_answer_is_the_vote_of_who_asked() -> None:
+    """Half an answer would be a wrong one."""
+    answers: list[Any] = []
+    asking = Recorder(train_step_end=lambda run: answers.append(run.evaluate("val")))
+    data = Bag(tiny_data(2), lambda index: fail(StopTraining("no more data"))(None) if asking.asks and index else None)
+    asking.asks = False  # type: ignore[attr-defined]
+    asking.actions["train_start"] = lambda run: setattr(asking, "asks", True)
+    result = run_fit(asking, val=data, eval_every=None)
+    assert (answers, result.stop_reason, result.stopped_by) == ([], "no more data", "Recorder")
+
+
+class RunsOut(torch.utils.data.Dataset[Any]):
+    """It has twelve samples, and says that it has more."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= 12:
+            raise StopTraining("no more data:\nthe tape is over")
+        return torch.ones(4), 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_reason_of_a_data_set_that_stops_is_its_own_also_in_a_worker(workers: int) -> None:
+    """Torch hands it on as the text of a traceback."""
+    loader = torch.utils.data.DataLoader(RunsOut(), batch_size=4, num_workers=workers)
+    result = Trainer(max_duration="1ep", folder=False).fit(TinyTask(), loader)
+    assert (result.stop_reason, result.clock.step) == ("no more data:\nthe tape is over", 3)
+
+
+@pytest.mark.parametrize("where", ["data", "task"])
+def test_a_stop_in_the_sanity_check_is_no_missing_metric(where: str) -> None:
+    stops = fail(StopTraining("nothing to measure"))
+    result = run_fit(
+        Recorder(),
+        TinyTask(in_eval=stops if where == "task" else None),
+        val=Bag(tiny_data(3), stops) if where == "data" else None,
+        callbacks=(hl.EarlyStopping("val/loss", patience=3),),
+    )
+    assert (result.stop_reason, result.clock.step) == ("nothing to measure", 0)
+
+
+@pytest.mark.parametrize("where", ["data", "task", "hook"])
+def test_a_stop_after_training_leaves_the_test_and_does_not_rewrite_why_training_ended(where: str) -> None:
+    stops = StopTraining("no more data")
+    in_test: Action = lambda run: fail(stops)(run) if run.stage == "test" else None  # noqa: E731 (one of three)
+    recorder = Recorder(eval_batch_end=in_test) if where == "hook" else Recorder()
+    test = Bag(tiny_data(3), second_of(stops)) if where == "data" else tiny_data(3)
+    result = run_fit(recorder, TinyTask(in_eval=in_test if where == "task" else None), test=test)
+    assert (result.stop_reason, result.stopped_by) == ("max_duration (2ep) reached", None)
+    assert recorder.seen[-3:] == ["batch_fetch_start" if where == "data" else "eval_batch_end", "fit_end", "teardown"]
+    assert "stop" not in recorder.seen
+    assert "test/loss" not in result.metrics
+
+
+ALONE = ("evaluate", "test", "predict")
+
+
+@pytest.mark.parametrize("entry", ALONE)
+@pytest.mark.parametrize("where", ["__iter__", "next"])
+def test_stop_training_in_the_data_of_an_evaluation_alone_is_the_users_own_error(entry: str, where: str) -> None:
+    """There is no training to stop, and half an answer, or none, looks like a whole one."""
+    error, recorder = StopTraining("no more data"), Recorder()
+    data: Any = Bag(tiny_data(3), second_of(error))
+    if where == "__iter__":
+        data = StopsInIter(tiny_data(1))
+        next(iter(data))
+    with pytest.raises(StopTraining, match="no more data") as caught:
+        getattr(Trainer(callbacks=[recorder], folder=False), entry)(TinyTask(), data)
+    assert caught.value is error or where == "__iter__"
+    stage = {"evaluate": "val"}.get(entry, entry)
+    assert caught.value.__notes__ == [f"while fetching a batch, at step 0, epoch 0 ({stage})"]
+    assert recorder.seen[-2:] == ["exception", "teardown"]
+
+
+def test_stop_training_in_the_count_of_an_evaluation_alone_is_the_users_own_error() -> None:
+    class Counts(TinyTask):
+        def count(self, batch: Any) -> Any:
+            raise StopTraining("enough")
+
+    for entry in ALONE:
+        with pytest.raises(StopTraining, match="enough"):
+            getattr(Trainer(folder=False), entry)(Counts(), tiny_data(2))
+
+
+@pytest.mark.parametrize("entry", ["evaluate", "test"])
+@pytest.mark.parametrize("where", ["eval_batch", "on_eval_start", "on_eval_batch_end"])
+def test_stop_training_that_ends_an_evaluation_alone_is_raised_because_nothing_is_measured(
+    entry: str, where: str
+) -> None:
+    act = fail(StopTraining("enough"))
+    recorder = Recorder() if where == "eval_batch" else Recorder(**{where.removeprefix("on_"): act})
+    task = TinyTask(in_eval=act if where == "eval_batch" else None)
+    with pytest.raises(StopTraining, match="enough") as caught:
+        getattr(Trainer(callbacks=[recorder], folder=False), entry)(task, tiny_data(3))
+    by = "TinyTask" if where == "eval_batch" else "Recorder"
+    assert caught.value.__notes__ == [f"raised by {by}: {entry} has ended before its last batch, and measured nothing"]
+
+
+def test_stop_training_after_the_last_batch_of_an_evaluation_alone_changes_nothing() -> None:
+    trainer = Trainer(callbacks=[Recorder(eval_end=fail(StopTraining("enough")))], folder=False)
+    assert "val/loss" in trainer.evaluate(TinyTask(), tiny_data(2))
+
+
 # -- exceptions --------------------------------------------------------------------------------------
 
 
@@ -752,7 +955,7 @@ def test_ctrl_c_twice_in_a_terminal_ends_a_script_that_hangs_in_a_hook() -> None
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert [line for line in out.splitlines() if line != "pressed once"] == ["exception", "teardown"]
-    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert err.rstrip().endswith("KeyboardInterrupt\nin Watch.on_train_step_end at step 1, epoch 0 (train)")
     assert process.returncode == -signal.SIGINT
 
 
@@ -778,6 +981,8 @@ def kinds() -> dict[str, Callable[[], dict[str, Any]]]:
         "StopTraining in a hook": lambda: {"recorder": Recorder(train_step_end=fail(StopTraining()))},
         "StopTraining in train_batch": lambda: {"task": TinyTask(in_train=at_step(1, fail(StopTraining())))},
         "StopTraining in eval_batch": lambda: {"task": TinyTask(in_eval=at_step(2, fail(StopTraining())))},
+        "StopTraining in the data": lambda: {"train": Bag(tiny_data(3), second_of(StopTraining()))},
+        "StopTraining in the data of an evaluation": lambda: {"val": Bag(tiny_data(3), second_of(StopTraining()))},
         "error in train_batch": lambda: {"task": TinyTask(in_train=at_step(1, fail(BoomError())))},
         "error in eval_batch": lambda: {"task": TinyTask(in_eval=at_step(2, fail(BoomError())))},
         "error in the sanity check": lambda: {"task": TinyTask(in_eval=fail(BoomError()))},

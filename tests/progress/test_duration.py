@@ -32,6 +32,12 @@ def error(text: object) -> str:
     return str(caught.value)
 
 
+def test_an_error_begins_with_the_argument_that_was_given() -> None:
+    with pytest.raises(DurationError, match=r"^Checkpointer\(every=…\): 100 has no unit"):
+        Duration.parse(100, "Checkpointer(every=…)")  # type: ignore[arg-type]
+    assert Duration.parse("3ep", "Checkpointer(every=…)") == Duration(3, "ep")
+
+
 @pytest.mark.parametrize(
     ("text", "value", "unit"),
     [

@@ -42,6 +42,16 @@ SECRET_NAMES = [
     "db.password",
     "DB_PASSWD",
     "smtpPassword",
+    "PGPASSWORD",
+    "MYSQL_PWD",
+    "dbpasswd",
+    "clientsecret",
+    "wandbapikey",
+    "hftoken",
+    "pass",
+    "db_pass",
+    "db.pass",
+    "smtppass",
     "passphrase",
     "client_secret",
     "secrets",
@@ -57,6 +67,14 @@ HARMLESS_NAMES = [
     "tokenizer_name",
     "max_tokens",
     "max_new_tokens",
+    "num_tokens",
+    "token_count",
+    "key_dim",
+    "passes",
+    "n_pass",
+    "low_pass",
+    "forward_pass",
+    "bypass",
     "tokens_per_second",
     "pad_token",
     "pad_token_id",
@@ -120,6 +138,8 @@ HARMLESS_TEXTS = [
     "s3://bucket/runs/first",
     "me@example.org wrote: hello",
     "12:30:05 started",
+    "pass: 3 of 4, second pass: done, pass=3, passes=4",
+    "https://[::1]:80/a@b and kafka://a:9092,b:9092/x@y",
     "{'lr': 0.1, 'betas': (0.9, 0.999)}",
     "hf_hub_download",
     "C:\\runs\\first",
@@ -167,6 +187,8 @@ def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
         ("https://me:hunter2@example.org/x?page=2", "https://[redacted]@example.org/x?page=2"),
         ("https://me:hun@ter2@example.org", "https://[redacted]@example.org"),
         ("https://hunter2@example.org", "https://[redacted]@example.org"),
+        ("https://me:hun/ter2@example.org/a@b", "https://[redacted]@example.org/a@b"),
+        ("https://me:hun?ter#2@example.org", "https://[redacted]@example.org"),
         ("postgresql+psycopg://u:hunter2@db:5432/runs", "postgresql+psycopg://[redacted]@db:5432/runs"),
         ("https://h/?a=1&token=hunter2&b=2", "https://h/?a=1&token=[redacted]&b=2"),
         ("https://h/b?sv=1&sig=hunter2%3D&se=3", "https://h/b?sv=1&sig=[redacted]&se=3"),
@@ -181,6 +203,14 @@ def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
         ('password="hun ter2", lr=0.1', 'password="[redacted]", lr=0.1'),
         ("password='hunter\\'2' next", "password='[redacted]' next"),
         ("token=b'hunter2'", "token='[redacted]'"),
+        ("password=a,hunter2 lr=0.1", "password=[redacted] lr=0.1"),
+        ("f(password=hun;ter2,x,lr=0.1)", "f(password=[redacted],lr=0.1)"),
+        ('password=hun)ter"2, b', "password=[redacted], b"),
+        ("pass=hunter2", "pass=[redacted]"),
+        ("--password -hunter2 -v", "--password [redacted] -v"),
+        ("--password a,hunter2 x", "--password [redacted] x"),
+        ("env=PGPASSWORD=hunter2", "env=PGPASSWORD=[redacted]"),
+        ("{'env': 'PGPASSWORD=hunter2', 'b': 1}", "{'env': 'PGPASSWORD=[redacted]', 'b': 1}"),
         ("-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\nx", "[redacted]\nx"),
         ("-----BEGIN PRIVATE KEY-----\nhunter2", "[redacted]"),
     ],
@@ -198,6 +228,9 @@ def test_a_secret_in_an_address_a_header_or_a_quotation_is_hidden_and_the_rest_s
         (["wandb.api_key=hun,ter 2"], [f"wandb.api_key={HIDDEN}"]),
         (["+logger/auth.token=hunter2"], [f"+logger/auth.token={HIDDEN}"]),
         (["--token", "--lr", "0.1"], ["--token", "--lr", "0.1"]),
+        (["--password", "-hunter2", "-v"], ["--password", HIDDEN, "-v"]),
+        (["--password", "-v", "-x"], ["--password", "-v", "-x"]),
+        (["--env=PGPASSWORD=hunter2"], [f"--env=PGPASSWORD={HIDDEN}"]),
         (["--header", "Authorization: Bearer hunter2"], ["--header", f"Authorization: {HIDDEN}"]),
         (["--url", "https://me:hunter2@h/?token=hunter2&b=2"], ["--url", f"https://{HIDDEN}@h/?token={HIDDEN}&b=2"]),
         (["--tokenizer", "gpt2", "--max-tokens", "5"], ["--tokenizer", "gpt2", "--max-tokens", "5"]),
@@ -211,6 +244,32 @@ def test_a_command_line_shows_everything_but_its_secrets(arguments: list[str], s
 def test_a_password_may_be_a_number_and_a_count_of_tokens_is_none() -> None:
     tree = {"db_password": 123456, "token": 512, "use_auth": True, "secret": None, "lr": 0.1}
     assert redact(tree) == {"db_password": HIDDEN, "token": 512, "use_auth": True, "secret": None, "lr": 0.1}
+
+
+def test_what_lies_in_a_table_has_its_name_too() -> None:
+    """``--wandb.key x`` is hidden; so is the same in a tree."""
+    given = {"log": [{"wandb": {"key": "hunter2", "project": "a"}}], "db": {"pass": "hunter2", "port": 5432}}
+    shown = {"log": [{"wandb": {"key": HIDDEN, "project": "a"}}], "db": {"pass": HIDDEN, "port": 5432}}
+    assert redact(given) == shown
+    harmless = {"attention": {"key": "linear", "keys": ["a"]}, "openai": {"key_format": "x"}, "hf": {"max_tokens": "9"}}
+    assert redact(harmless) == harmless
+
+
+@given(above=st.lists(st.sampled_from(HARMLESS_NAMES), max_size=3), name=st.sampled_from(SECRET_NAMES))
+def test_a_secret_is_hidden_however_deep_it_lies(above: list[str], name: str) -> None:
+    tree: Any = {name: "hunter2", "lr": 0.1}
+    for key in above:
+        tree = {key: [tree]}
+    assert "hunter2" not in str(redact(tree))
+    assert "0.1" in str(redact(tree))
+
+
+@given(names=st.lists(st.sampled_from(HARMLESS_NAMES), min_size=1, max_size=4))
+def test_harmless_names_in_one_another_hide_nothing(names: list[str]) -> None:
+    tree: Any = "gpt2"
+    for key in names:
+        tree = {key: tree}
+    assert redact(tree) == tree
 
 
 def test_a_special_token_is_shown_and_a_password_in_brackets_is_not() -> None:
@@ -269,7 +328,24 @@ def test_any_command_line_keeps_its_length(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["a", "a.b-", "sk-", "eyJaaaaaaaa-", "token: '", "--a ", "://", "a@", "a  :", "Bearer ", "authorization :"]
+    "part",
+    [
+        "a",
+        "a.b-",
+        "sk-",
+        "eyJaaaaaaaa-",
+        "token: '",
+        "--a ",
+        "://",
+        "a@",
+        "a  :",
+        "Bearer ",
+        "authorization :",
+        "a=",
+        "token=a,",
+        "a://b:",
+        "password=a)",
+    ],
 )
 def test_a_long_text_is_read_once_and_not_by_its_square(part: str) -> None:
     """A megabyte in an error message must not stop a run: by its square this would take hours."""

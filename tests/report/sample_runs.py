@@ -49,6 +49,7 @@ REASONS: dict[Status, str] = {
     "stopped": "val/loss has not improved for 3 evaluations (best 0.2134)",
     "interrupted": "interrupted by Ctrl-C",
     "preempted": "SIGTERM",
+    "killed": "it ended without a word: killed, or the machine went down",
     "failed": "RuntimeError: The size of tensor a (128) must match the size of tensor b (64) at dimension 0",
 }
 COSTS = (
@@ -207,6 +208,7 @@ class _Maker:
             "interrupted": ("interrupt", "end"),
             "preempted": ("preempt",),
             "failed": ("exception",),
+            "killed": ("killed",),
         }
         for name in names[status]:
             yield EventRow(name, *now, reason)

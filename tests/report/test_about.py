@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +13,17 @@ import pytest
 from hookline.records import EventRow, to_json
 from hookline.records.run_file import CallbackEntry, RunFile
 from hookline.report import render_compare, render_report
-from hookline.report.about import call, costs_of, events_of, facts_of, flat, sessions_of, settings_of, status_of
+from hookline.report.about import (
+    call,
+    costs_of,
+    events_of,
+    facts_of,
+    flat,
+    sessions_of,
+    settings_of,
+    status_of,
+    trainer_settings,
+)
 from hookline.report.read import RunData, read_run
 
 ENDINGS = {
@@ -22,6 +33,7 @@ ENDINGS = {
     "interrupted": "interrupted",
     "preempted": "preempted",
     "failed": "failed",
+    "killed": "killed",
 }
 
 
@@ -67,14 +79,14 @@ def test_costs_are_summed_over_sessions_and_the_dearest_is_first(samples: Module
 
 def test_events_stand_in_the_order_of_training(tmp_path: Path) -> None:
     rows = [
-        EventRow("eval", 20, 1, 5.0, "val/loss 0.5", 1.0),
         EventRow("start", 0, 0, 0.0),
+        EventRow("eval", 20, 1, 5.0, "val/loss 0.5", 1.0),
         EventRow("eval", 10, 1, 2.0),
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     found = events_of(read_run(tmp_path))
     assert [(row["name"], row["step"]) for row in found["rows"]] == [("start", 0), ("eval", 10), ("eval", 20)]
-    assert found["counts"] == {"eval": 2, "start": 1}
+    assert list(found["counts"].items()) == [("start", 1), ("eval", 2)]  # by when each came first
 
 
 def test_ten_thousand_events_are_counted_and_some_are_shown(tmp_path: Path) -> None:
@@ -136,3 +148,9 @@ def test_a_run_file_with_something_else_in_it_is_shown_as_far_as_it_goes(
     (folder / "run.json").write_text(json.dumps({**file, **odd}))
     assert "train/loss" in render_report(read_run(folder))
     assert "train/loss" in render_compare([read_run(folder), read_run(samples.make_run(tmp_path / "other", rows=60))])
+
+
+def test_the_seed_among_the_settings_is_the_one_that_was_used() -> None:
+    file = RunFile("p", "a", "id", "2030-01-01T00:00:00+00:00", seed=7, settings={"log_every": "1st", "seed": None})
+    assert trainer_settings(file) == [("seed", 7), ("log_every", "1st")]
+    assert trainer_settings(replace(file, seed=None, settings={"seed": 3})) == [("seed", 3)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hookline.records import MetricRow, to_json
 from hookline.report import read_run, render_compare, write_report
 
 Browse = Callable[..., Any]
@@ -104,3 +105,58 @@ def test_the_list_of_runs_fits_and_can_be_read(
     visit.page.wait_for_url(f"http://{served.address}/")
     visit.page.locator("#runs").wait_for()
     check(visit)
+
+
+# Of every word in a table or beside a value: whether it is broken over two lines.
+BROKEN = """() => {
+    const found = [];
+    const walk = document.createTreeWalker(document.getElementById("page"), NodeFilter.SHOW_TEXT);
+    for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+        if (!node.parentElement.closest("th, td, dt") || node.parentElement.closest(".breaks, .long")) continue;
+        for (const { 0: word, index } of node.textContent.matchAll(/[^\\s./_-]{1,20}/g)) {
+            const range = document.createRange();
+            range.setStart(node, index);
+            range.setEnd(node, index + word.length);
+            if (new Set([...range.getClientRects()].map(({ top }) => Math.round(top))).size > 1) found.push(word);
+        }
+    }
+    return found;
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("page", ["report", "compare"])
+def test_no_word_of_a_table_is_broken(browse: Browse, runs: Path, page: str, width: int) -> None:
+    visit = browse(address(page, runs), width=width)
+    visit.page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
+    assert [word for word in visit.page.evaluate(BROKEN) if "broken" not in word] == []
+
+
+def test_what_is_wider_than_its_place_fades_until_its_end_is_seen(browse: Browse, runs: Path) -> None:
+    page = browse(address("compare", runs), width=390).page
+    table = page.locator("#settings .scroll")
+    assert "more-right" in table.get_attribute("class")
+    assert "more-left" not in table.get_attribute("class")
+    table.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
+    page.wait_for_function("() => !document.querySelector('#settings .scroll').matches('.more-right')")
+    assert "more-left" in table.get_attribute("class")
+    assert "linear-gradient" in table.evaluate("box => getComputedStyle(box).maskImage")
+
+
+def test_on_a_narrow_page_the_timeline_and_the_sessions_fit(browse: Browse, runs: Path) -> None:
+    page = browse(address("report", runs), width=390).page
+    for kind in ("events", "sessions"):
+        assert page.locator(f".scroll:has(.{kind})").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+        assert page.locator(f".{kind} td:last-child").last.evaluate("cell => cell.clientWidth") > 250
+
+
+def test_a_matrix_of_large_numbers_is_seen_as_a_whole(browse: Browse, samples: ModuleType, tmp_path: Path) -> None:
+    folder = samples.make_run(tmp_path / "run", 60)
+    matrix = MetricRow("val/matrix", 100, 1, [[-1234567.0 * place for place in range(12)]] * 12, "eval", 1.0)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(to_json(matrix) + "\n")
+    page = browse(write_report(folder).as_uri()).page
+    place = page.locator(".broad .scroll")
+    assert place.evaluate("box => box.scrollWidth - box.clientWidth") == 0
+    assert place.locator("td").last.inner_text() == "-13.6M"
+    assert place.locator("td").last.get_attribute("title") == "row 11, column 11: -13,580,200"

@@ -280,3 +280,9 @@ def test_reports_of_real_size_open_live(browse: Browse, watch: Watch, samples: M
     visit.page.locator(".chart canvas").first.wait_for()
     grow(tmp_path / "big", 50_010, 50_200)
     visit.page.locator(".facts").filter(has_text="50,200").wait_for()
+
+
+def test_a_live_page_says_that_it_asks_its_server(visit: Any) -> None:
+    assert "asks the program on this machine" in visit.page.locator("footer").inner_text()
+    open_run(visit, "first")
+    assert "asks the program on this machine" in visit.page.locator("footer").inner_text()

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hookline.report.charts import ALL_POINTS, by_name, curve, plan, section_title, share
+from hookline.report.charts import ALL_POINTS, LEAST, by_name, curve, plan, section_title, share
 from hookline.report.downsample import POINTS
 from hookline.report.series import Series
 
@@ -102,4 +102,17 @@ def test_a_long_curve_says_how_many_values_it_stands_for_and_has_means() -> None
 def test_many_curves_share_the_room_of_the_page(curves: int) -> None:
     assert share(curves) <= POINTS
     assert share(curves) * curves <= ALL_POINTS
-    assert share(curves) >= 28
+    assert share(curves) >= LEAST
+
+
+def test_any_metric_over_epochs_is_drawn_with_the_one_over_intervals() -> None:
+    names = ["h/x", "h/x_epoch", "h/y", "h/z", "own", "own_epoch", "few/a", "few/a_epoch", "val/per_epoch"]
+    found = [(chart.section, chart.title, [line.label for line in chart.lines]) for chart in plan(names)]
+    assert sorted(found) == [
+        ("h", "x", ["x", "x, by epoch"]),
+        ("h", "y", ["y"]),
+        ("h", "z", ["z"]),
+        ("metrics", "few/a", ["a", "a, by epoch"]),
+        ("metrics", "own", ["own", "own, by epoch"]),
+        ("metrics", "per_epoch", ["val"]),
+    ]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.records import MetricRow
+from hookline.records import MetricRow, to_json
 from hookline.records.run_file import CallbackEntry, RunFile
 from hookline.report.compare import ABSENT, Difference, differing_metrics, differing_settings
 from hookline.report.read import RunData, read_run
@@ -171,4 +171,22 @@ def test_runs_without_a_run_file_are_compared_by_their_metrics(samples: ModuleTy
         (folder / "run.json").unlink()
     runs = [read_run(folder) for folder in folders]
     assert differing_settings(runs).rows == ()
-    assert {row.name for row in differing_metrics(runs).rows} >= {"val/loss", "train/loss"}
+    assert {row.name for row in differing_metrics(runs).rows} >= {"val/loss", "train/loss_epoch"}
+
+
+def over_epochs(folder: Path, interval: float, epoch: float | None) -> RunData:
+    rows = [MetricRow("train/loss", 9, 1, interval, "step", 1.0)]
+    rows += [] if epoch is None else [MetricRow("train/loss_epoch", 9, 1, epoch, "epoch", 1.0)]
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    return read_run(folder)
+
+
+def test_what_all_runs_know_over_epochs_is_compared_by_that_and_not_by_a_few_batches(tmp_path: Path) -> None:
+    whole = [over_epochs(tmp_path / "a", 0.1, 0.5), over_epochs(tmp_path / "b", 0.9, 0.4)]
+    assert [(row.name, row.values) for row in differing_metrics(whole).rows] == [("train/loss_epoch", (0.5, 0.4))]
+    half = [whole[0], over_epochs(tmp_path / "c", 0.9, None)]
+    assert [(row.name, row.texts) for row in differing_metrics(half).rows] == [
+        ("train/loss", ("0.1", "0.9")),
+        ("train/loss_epoch", ("0.5", "—")),
+    ]

@@ -34,9 +34,9 @@ def test_the_terminal_lists_what_differs_and_the_page_is_written(
     assert table["config: scheduler"] == ["—", "[red]cosine[/red]"]
     assert table["trainer: seed"] == ["0", "1"]
     assert "config: batch_size" not in table
-    assert {"val/loss", "train/loss", "test/acc"} <= set(table)
+    assert {"val/loss", "train/loss_epoch", "test/acc"} <= set(table)
     assert "lr/AdamW" not in table  # the same in both
-    assert text.splitlines()[-1] == "compare.html"
+    assert text.splitlines()[-1] == str(tmp_path / "compare.html")
     assert (tmp_path / "compare.html").read_text().startswith("<!doctype html>")
 
 
@@ -48,8 +48,38 @@ def test_only_the_table(runs: list[str], tmp_path: Path, capsys: pytest.CaptureF
 
 def test_the_page_can_be_written_elsewhere(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *runs, "--output", "page.html"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "page.html"
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "page.html")
     assert (tmp_path / "page.html").exists()
+
+
+def test_an_earlier_comparison_is_written_over_and_another_file_is_not(
+    runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "compare.html"
+    assert main(["compare", *runs]) == 0
+    first = page.stat().st_ino
+    assert main(["compare", *runs]) == 0
+    assert page.stat().st_ino != first
+    page.write_text("<!doctype html><title>my notes</title>")
+    capsys.readouterr()
+    assert main(["compare", *runs]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        f"hookline compare: {page} is there already, and is no comparison of runs: give another file with --output, "
+        f"which is written over if it is there\n"
+    )
+    assert "my notes" in page.read_text()
+    assert main(["compare", *runs, "--table"]) == 0
+    assert main(["compare", *runs, "--output", "compare.html"]) == 0
+    assert "my notes" not in page.read_text()
+
+
+def test_help_says_where_the_page_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "The page is compare.html in the current folder, unless --output says otherwise" in text
 
 
 def test_runs_that_are_the_same_say_so(

@@ -108,3 +108,17 @@ def test_a_page_full_of_media_stays_under_its_size(tmp_path: Path) -> None:
     found = media_of(run(tmp_path, *rows))["texts"]
     assert sum(len(frame["text"]) for entry in found for frame in entry["frames"]) <= media.OTHERS
     assert sum(bool(entry["frames"]) for entry in found) == media.OTHERS // 15_000
+
+
+def test_an_array_that_is_known_over_epochs_is_shown_once(tmp_path: Path) -> None:
+    rows = [
+        MetricRow("train/matrix", 10, 0, [1.0, 2.0], "step", 1.0),
+        MetricRow("train/matrix_epoch", 20, 1, [3.0, 4.0], "epoch", 2.0),
+        MetricRow("val/matrix", 20, 1, [5.0], "eval", 2.0),
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    found = media_of(read_run(tmp_path))["arrays"]
+    assert [(entry["name"], entry["frames"][-1]["value"]) for entry in found] == [
+        ("train/matrix, by epoch", [3.0, 4.0]),
+        ("val/matrix", [5.0]),
+    ]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
-from hookline.report.numbers import better, numbers_of, tiles_of
+from hookline.report.numbers import numbers_of, tiles_of
 from hookline.report.series import Series
 
 
@@ -15,24 +13,6 @@ def series(name: str, *values: float) -> Series:
     for place, value in enumerate(values):
         found.add(10 * (place + 1), place + 1, 0.0, value)
     return found
-
-
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        ("val/loss", "min"),
-        ("val/cross_entropy_loss", "min"),
-        ("val/hard/error", "min"),
-        ("val/Accuracy", "max"),
-        ("val/top5_acc", "max"),
-        ("val/f1", "max"),
-        ("val/r2", "max"),
-        ("val/temperature", None),
-        ("loss/weight", None),
-    ],
-)
-def test_the_name_tells_which_is_better_or_it_is_not_known(name: str, mode: str | None) -> None:
-    assert better(name) == mode
 
 
 def test_last_best_and_extremes_are_exact_and_say_when() -> None:
@@ -66,6 +46,20 @@ def test_evaluations_are_the_key_numbers_and_training_fills_the_row() -> None:
         "test/acc",
         "train/loss",
     ]
+
+
+def test_what_is_known_over_epochs_is_told_so_and_not_by_a_lucky_interval() -> None:
+    found = {"train/loss": series("train/loss", 0.9, 0.1, 0.8), "val/loss": series("val/loss", 0.7, 0.6)}
+    found["train/loss_epoch"] = series("train/loss_epoch", 0.6, 0.5)
+    evaluated, trained = tiles_of(found, numbers_of(found))
+    assert (evaluated["by_epoch"], evaluated["last"]["value"]) == (False, 0.6)
+    assert (trained["name"], trained["by_epoch"]) == ("train/loss", True)
+    assert (trained["last"]["value"], trained["best"]["value"], trained["count"]) == (0.5, 0.5, 2)
+    assert trained["spark"] == [0.9, 0.1, 0.8]
+
+
+def test_a_metric_of_ones_own_over_epochs_is_no_tile_beside_it() -> None:
+    assert tiles("val/odd", "val/odd_epoch", "val/per_epoch") == ["val/odd", "val/per_epoch"]
 
 
 def test_a_run_without_evaluations_has_key_numbers_of_its_training() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hookline.records import EventRow, MetricRow, to_json
+from hookline.records import EventRow, ImageRow, MetricRow, to_json
 from hookline.report import compare_data, page_data, read_run, render_compare, render_report, write_report
 from hookline.report.page import Live
 from hookline.report.read import RunData
@@ -136,3 +137,26 @@ def test_a_browser_without_scripts_shows_what_differs(samples: ModuleType, tmp_p
     found = re.search("<noscript>(.*?)</noscript>", render_compare([one, two]), re.DOTALL)
     assert found is not None
     assert "<td>&lt;i&gt;</td><td>—</td><td>&lt;script&gt;</td>" in found[1]
+
+
+@pytest.mark.parametrize("names", [1_000, 5_000])
+def test_very_many_curves_and_pictures_make_no_page_of_5_mb_and_no_extreme_is_lost(
+    samples: ModuleType, tmp_path: Path, names: int
+) -> None:
+    folder = samples.make_run(tmp_path / "run", 60)
+    picture = ImageRow("big", 1, 0, 1.0, 900, 900, "", "big.png")
+    (folder / "big.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"x" * 1_400_000)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(to_json(picture) + "\n")
+        for step in range(60):
+            for name in range(names):
+                value = 1e6 if step == name % 60 else random.gauss(0, 1)
+                file.write(to_json(MetricRow(f"layers/block{name}/norm", step, 0, value, "step", step / 9)) + "\n")
+    run = read_run(folder)
+    text = render_report(run)
+    assert len(text.encode()) < 5_000_000
+    data = page_data(run)
+    curves = [curve["y"] for name, curve in data["curves"][0].items() if name.startswith("layers/")]
+    assert len(curves) == names
+    assert all(1e6 in values for values in curves)
+    assert data["metrics"] > names

@@ -183,6 +183,12 @@ def test_a_field_without_a_value_says_when_it_has_one(fit: Fit, field: str) -> N
     ("name", "meant"),
     [
         ("epoch", "run.clock.epoch"),
+        ("step", "run.clock.step"),
+        ("current_epoch", "run.clock.epoch"),
+        ("global_step", "run.clock.step"),
+        ("batch_idx", "run.clock.batch_in_epoch"),
+        ("callback_metrics", "run.metrics"),
+        ("pl_module", "run.model"),
         ("save_checkpoint", r"run.request_save\(\)"),
         ("metric", "run.metrics"),
         ("request_evaluation", "run.request_eval"),

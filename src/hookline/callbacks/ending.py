@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from hookline.errors import NotAvailableError
 
 if TYPE_CHECKING:
     from hookline.run import Run
+
+logger = logging.getLogger("hookline")
 
 
 def has_returned(run: Run) -> bool:
@@ -24,3 +27,12 @@ def is_complete(run: Run) -> bool:
     """The same, and nobody has pressed Ctrl-C: the run has come to its own end."""
     stop = run.loop.requests.stop
     return has_returned(run) and not (stop is not None and stop.interrupt)
+
+
+def say_put_back(run: Run, step: int, monitor: str, value: float | None) -> None:
+    """The model has the weights of an earlier step: on the console, in ``log.txt`` and in the timeline."""
+    if run.rank == 0 and step != run.clock.step:
+        best = "" if value is None else f": {monitor} {value:.6g} was the best"
+        text = f"the weights of step {step} are put back{best}"
+        logger.warning("%s", text)  # Python shows warnings also where nobody has set up logging
+        run.loop.session.note("restore", text)

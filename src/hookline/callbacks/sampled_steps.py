@@ -19,8 +19,8 @@ class SampledSteps:
 
     __slots__ = ("_before", "_multiple", "_unit", "_value", "every")
 
-    def __init__(self, every: str | Duration) -> None:
-        self.every = Duration.parse(every)
+    def __init__(self, reader: str, every: str | Duration) -> None:
+        self.every = Duration.parse(every, f"{reader}(every=…)")
         self._unit, self._value = self.every.unit, self.every.value
         self._multiple = self._before = -1  # of ``every``: the last that was looked at, and the one before
 

@@ -62,7 +62,10 @@ def encode(tree: Any, *, spread: bool = False) -> tuple[Any, dict[str, Tensor]]:
 
 def check(tree: Any, *, spread: bool = False) -> None:
     """Raise what ``encode`` would raise; for the start of a run, before an hour of training is at stake."""
-    encode(tree, spread=spread)
+    try:
+        encode(tree, spread=spread)
+    except StateError as error:  # the path is in its text: how the tree was walked says nothing more
+        raise error.with_traceback(None) from None
 
 
 class _Encoder:

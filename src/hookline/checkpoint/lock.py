@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 import warnings
 import weakref
 from datetime import datetime
@@ -17,6 +18,7 @@ from typing import Final, Self
 from hookline.errors import CheckpointLockedError, CheckpointWriteError, HooklineWarning
 
 NAME: Final = "run.lock"
+LOOKS: Final = 4
 _NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
@@ -80,7 +82,7 @@ class FolderLock:
 
     def _lock(self, file: int) -> None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(file)
         except BlockingIOError:
             raise CheckpointLockedError(
                 f"{self.path.parent} is in use by {_holder(file)}; wait for it to end, stop it, or use another folder"
@@ -109,6 +111,18 @@ class FolderLock:
         self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _take(file: int) -> None:
+    """Whoever asks whether a run is alive (``report/lock.py``) shares its lock for a moment, which is waited out."""
+    for _ in range(LOOKS):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+        else:
+            return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _forget(reference: weakref.ref[FolderLock]) -> None:

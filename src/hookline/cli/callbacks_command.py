@@ -6,9 +6,10 @@ import argparse
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from hookline.cli.console import wide_console
 
 
 def register(commands: Any) -> None:
@@ -20,7 +21,7 @@ def run(_arguments: argparse.Namespace) -> int:
     from hookline.callbacks.plugins import installed
     from hookline.cli.callbacks_table import callback_rows
 
-    console = Console()
+    console = wide_console()
     table = Table(title="Callbacks: hl.<name>", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("callback", no_wrap=True)
     table.add_column("family", no_wrap=True)

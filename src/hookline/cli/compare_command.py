@@ -27,10 +27,12 @@ def register(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
         help="what differs between runs: settings, final metrics, curves",
-        description="Print the settings and final metrics that differ, and draw the curves over one another in a page.",
+        description="Print the settings and final metrics that differ, and draw the curves over one another in a page. "
+        f"The page is {PAGE} in the current folder, unless --output says otherwise; its path is the last line. An "
+        "earlier comparison of that name is written over, and any other file is not.",
     )
     parser.add_argument("folders", metavar="RUN", type=Path, nargs="+", help="folders of two or more runs")
-    parser.add_argument("--output", metavar="FILE", type=Path, help=f"the page (default: {PAGE} in this folder)")
+    parser.add_argument("--output", metavar="FILE", type=Path, help=f"where to write the page (default: {PAGE})")
     parser.add_argument("--table", action="store_true", help="only print, write no page")
     parser.set_defaults(run=run)
 
@@ -40,15 +42,28 @@ def run(arguments: argparse.Namespace) -> int:
         runs = _read(arguments.folders)
         if arguments.table and arguments.output is not None:
             raise SetupError("--table writes no page: leave it or --output out")
+        if not arguments.table and arguments.output is None:
+            _refuse_another_file(Path(PAGE))
         _print(runs)
         if not arguments.table:
             from hookline.report import render_compare
 
-            print(save(render_compare(runs), arguments.output or Path(PAGE)))
+            print(save(render_compare(runs), arguments.output or Path(PAGE)).absolute())
     except HooklineError as error:
         print(f"hookline compare: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _refuse_another_file(path: Path) -> None:
+    """Nobody has named it, so what is there may be an earlier comparison and nothing else."""
+    from hookline.report.page import is_comparison
+
+    if path.is_file() and not is_comparison(path):
+        raise SetupError(
+            f"{path.absolute()} is there already, and is no comparison of runs: give another file with --output, which "
+            f"is written over if it is there"
+        )
 
 
 def _read(folders: Sequence[Path]) -> list[RunData]:

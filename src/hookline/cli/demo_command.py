@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"[red]{type(error).__name__}[/red]: {error}")
         return 1
     console.print(_summary(result))
+    for what, path in (("folder", result.folder), ("report", f"{result.folder}/report.html")):
+        console.print(f"The run's {what}: {path}", soft_wrap=True, highlight=False)  # whole, to be copied
     return 130 if result.interrupted else 0
 
 
@@ -70,8 +72,6 @@ def _summary(result: Any) -> Group:
     )
     for failure in result.failures:
         table.add_row("switched off", str(failure))
-    table.add_row("the run's folder", str(result.folder))
-    table.add_row("the report", f"{result.folder}/report.html")
     return Group(table, _costs(result))
 
 

@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from hookline.cli.console import wide_console
 from hookline.events import EVENTS, SCOPES
 
 
@@ -18,7 +18,7 @@ def register(commands: Any) -> None:
 
 
 def run(_arguments: argparse.Namespace) -> int:
-    console = Console()
+    console = wide_console()
     table = Table(title="Events: the hook is on_ + name, and gets run", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("event", no_wrap=True)
     table.add_column("scope", no_wrap=True)

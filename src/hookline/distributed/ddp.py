@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from hookline.distributed.group import Group
 from hookline.distributed.strategy import check_model, is_fsdp, seconds_of
 from hookline.errors import SetupError
 from hookline.progress import Duration
+
+UNUSED: Final = "finished reduction in the prior iteration"
+"""What torch says in the step after one in which a parameter got no gradient."""
 
 
 class DDP:
@@ -111,9 +114,7 @@ class DDP:
             for name in names:
                 tie = self._ties.get(name)
                 if tie is not None:
-                    tie.reducer._rebuild_buckets()  # after the first step, in the order that gradients came in
-                    # What ``DistributedDataParallel.forward`` does at its end; without it nothing is sent.
-                    tie.reducer.prepare_for_backward([loss] if tie.find_unused_parameters else [])
+                    _prepare(tie, loss)
 
     def idle_forward(self) -> Tensor | None:
         return None
@@ -139,6 +140,20 @@ class DDP:
         self._ties.clear()
         self._optimizers, self._trained = {}, ([], [])
         self._group, self._module = None, nn.Module()
+
+
+def _prepare(tie: DistributedDataParallel, loss: Tensor) -> None:
+    try:
+        tie.reducer._rebuild_buckets()  # after the first step, in the order that gradients came in
+        # What ``DistributedDataParallel.forward`` does at its end; without it nothing is sent.
+        tie.reducer.prepare_for_backward([loss] if tie.find_unused_parameters else [])
+    except RuntimeError as error:
+        if UNUSED in str(error):
+            error.add_note(
+                "the loss of the step before did not reach every parameter: give strategy="
+                "hl.DDP(find_unused_parameters=True), or freeze those that it never reaches (requires_grad_(False))"
+            )
+        raise
 
 
 class _Parameters(nn.Module):

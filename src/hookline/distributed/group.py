@@ -17,9 +17,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hookline.distributed.connections import cut, open_sockets, opened_since, port_of
+from hookline.distributed.connections import (
+    cut,
+    keep_from_workers,
+    open_sockets,
+    opened_since,
+    port_of,
+    tells_of_lost_peer,
+)
 from hookline.distributed.env import Place
-from hookline.distributed.membership import check_whole, default_store, join, mark_broken, own_sockets
+from hookline.distributed.guard import refuse_if_guarded
+from hookline.distributed.links import LinkLostError, Links, connect
+from hookline.distributed.membership import (
+    AFTER_WATCHDOG,
+    check_whole,
+    default_store,
+    join,
+    mark_broken,
+    meet,
+    own_sockets,
+)
 from hookline.errors import RankError, SetupError
 
 if TYPE_CHECKING:
@@ -52,35 +69,49 @@ class Group:
             join(place, device, timeout)
         self._base = default_store()
         check_whole(self._base, self.rank)
-        before = open_sockets()
+        # Several runs in one process: each has keys of its own.
+        number = meet(self._base, self.rank, self.size, timeout)
+        before, longer = open_sockets(), timeout + AFTER_WATCHDOG
         try:
-            self._side: dist.ProcessGroup | None = dist.new_group(backend="gloo", timeout=timeout)
+            self._side: dist.ProcessGroup | None = dist.new_group(backend="gloo", timeout=longer)
         except RuntimeError as error:
             raise SetupError(
-                f"rank {self.rank} waited {timeout.total_seconds():g} s for the other {self.size - 1} processes to "
-                f"come to this run: {str(error).splitlines()[0]}"
+                f"rank {self.rank} found no connection to the other {self.size - 1} processes of this run: "
+                f"{str(error).splitlines()[0]}"
             ) from error
         self._sockets = own_sockets(self._base, self.rank) | opened_since(before)
-        # Several runs in one process: each has keys of its own, counted alike by all.
-        number = self._base.add(f"hookline/runs/{self.rank}", 1)
         self.store: Store = dist.PrefixStore(f"hookline/{number}", self._base)  # type: ignore[attr-defined]
+        self._links: Links | None = None
+        self._links = connect(self.rank, self.size, longer, self.exchange)
+        keep_from_workers(self._sockets | opened_since(before), port_of(self._base))
 
     def close(self) -> None:
         """The run is over. What this process has joined it leaves at its own end."""
         side, self._side = self._side, None
+        if self._links is not None:
+            self._links.close()
         if side is not None:
             with suppress(RuntimeError, ValueError):  # the others may be gone
                 dist.destroy_process_group(side)
 
     # -- collectives, for all ranks alike --------------------------------------------------------
 
-    def add_up(self, values: Tensor) -> Work:
-        """By all: the sums of a float64 vector over all ranks, in place, once the work is waited for."""
-        return self._call(lambda: dist.all_reduce(values, group=self._side, async_op=True))  # type: ignore[no-any-return]
+    def add_up(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """By all: begin to add up numbers over all ranks, and compute on; what is returned waits for the sums."""
+        links = self._links
+        if links is not None:
+            refuse_if_guarded("a vote")  # torch does not see it
+            number = self._call(lambda: links.send(values), LinkLostError)
+            return lambda: self._call(lambda: links.receive(number, values), LinkLostError)
+        vector = torch.tensor(values, dtype=torch.float64)
+        work: Work = self._call(lambda: dist.all_reduce(vector, group=self._side, async_op=True))
 
-    def wait(self, work: Work) -> None:
-        """Wait for what was begun."""
-        self._call(work.wait)
+        def end() -> list[float]:
+            self._call(work.wait)
+            found: list[float] = vector.tolist()
+            return found
+
+        return end
 
     def total(self, values: Tensor) -> Tensor:
         """By all: the sums over all ranks."""
@@ -124,8 +155,9 @@ class Group:
             kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
         for (device, _), same in ((kind, some) for kind, its in kinds.items() for some in _bunches(its)):
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
+            data = flat.view(torch.uint8)  # gloo knows some kinds of numbers only
             side = self._side if device.type == "cpu" else None
-            self._call(lambda flat=flat, side=side: dist.broadcast(flat, 0, group=side))  # type: ignore[misc]
+            self._call(lambda data=data, side=side: dist.broadcast(data, 0, group=side))  # type: ignore[misc]
             if self.rank == 0:
                 continue
             with torch.no_grad():
@@ -175,12 +207,18 @@ class Group:
         return self.reason
 
     def explain(self, error: BaseException) -> RankError:
-        """What a collective that failed is to be called: another rank has ended, and may just have said why."""
-        until = time.monotonic() + PATIENCE
+        """What a collective that failed is to be called: another rank has ended, and may just have said why.
+
+        An error that has nothing to do with the others, such as one of torch's about a tensor, is raised as it is.
+        """
+        gone = isinstance(error, LinkLostError) or tells_of_lost_peer(error)
+        until = time.monotonic() + (PATIENCE if gone else 0.0)
         while (said := self.failure()) is None and time.monotonic() < until:
             time.sleep(0.05)
         lost = said is None
         if said is None:
+            if not gone:
+                raise error
             text = str(error).splitlines()[0].partition(". This is typically")[0]  # gloo says more than it knows
             said = f"another rank has ended without a word, or cannot be reached ({text})"
             self.accuse(self.rank, f"has lost touch: {said}", self.store)
@@ -191,6 +229,8 @@ class Group:
     def wake(self) -> None:
         """From another thread: where this rank waits for the others, it waits no more."""
         cut(self._sockets, spare=port_of(self._base))
+        if self._links is not None:
+            self._links.cut()
 
     def _part(self, *, lost: bool = False) -> None:
         """Cut the connections: the others must not wait for this rank, which will not answer."""
@@ -201,14 +241,15 @@ class Group:
     def _error(self, said: str) -> RankError:
         return RankError(f"rank {self.rank} ends, because {said}")
 
-    def _call(self, act: Callable[[], T]) -> T:
+    def _call(self, act: Callable[[], T], lost: type[RuntimeError] = RuntimeError) -> T:
+        """``lost``: what is raised where another process has gone."""
         if self.broken:
             raise self._error(self.reason or "an error came before, and nothing is agreed on after one")
         try:
             return act()
         except RankError:  # from the guard of a hook that runs on some ranks only
             raise
-        except RuntimeError as error:
+        except lost as error:
             raise self.explain(error) from error
 
 

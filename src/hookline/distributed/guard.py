@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from hookline.errors import CollectiveError
 
@@ -23,15 +23,25 @@ class NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace in COLLECTIVES:
-            raise CollectiveError(
-                f"{self._words}, and {func} needs all ranks: it would wait for ever. Give the callback ranks='all', or "
-                f"do this part without the other processes"
-            )
+            raise self.refusal(func)
         if types and any(
             kind.__module__.startswith(SPREAD) for kind in types
         ):  # what it sends is seen once it is taken apart
             return NotImplemented
         return func(*args, **(kwargs or {}))
+
+    def refusal(self, what: object) -> CollectiveError:
+        return CollectiveError(
+            f"{self._words}, and {what} needs all ranks: it would wait for ever. Give the callback ranks='all', or "
+            f"do this part without the other processes"
+        )
+
+
+def refuse_if_guarded(what: str) -> None:
+    """For what all ranks take part in without torch: an error where a collective would be one."""
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, NoCollectives):
+            raise mode.refusal(what)
 
 
 def guarded(hook: Callable[..., Any], callback: str, name: str, ranks: object) -> Callable[..., Any]:

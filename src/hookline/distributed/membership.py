@@ -28,7 +28,12 @@ LAST_WAIT: Final = 10.0
 KEEPERS_WAIT: Final = 60.0
 """The same for one that keeps the store: when it ends, nobody can tell anybody anything."""
 WAIT_AFTER_ERROR: Final = 5.0
+AFTER_WATCHDOG: Final = timedelta(seconds=5)
+"""How much longer than ``timeout`` a collective waits: the watchdog, which names the one that hangs, speaks first. Not
+much longer: a node that is cut off must be missed before torchrun gives up on it, which it does after a minute."""
 LOOKS_EVERY: Final = 0.02
+LONGEST_PAUSE: Final = 0.1
+"""Seconds between two looks for the others; or one for each thousand ranks, because one process answers them all."""
 _LEFT, _LOST, _BROKEN = "hookline/left", "hookline/lost", "hookline/broken"
 
 
@@ -44,15 +49,15 @@ def backend_of(device: torch.device) -> str:
 
 def join(place: Place, device: torch.device, timeout: timedelta) -> None:
     """By all: make the process group, which this process leaves at its end."""
-    before = open_sockets()
+    before, longer = open_sockets(), timeout + AFTER_WATCHDOG
     try:
         if torchrun_keeps_store():
             found = store_of_this_time(place, timeout)
             dist.init_process_group(
-                backend_of(device), store=found, rank=place.rank, world_size=place.world_size, timeout=timeout
+                backend_of(device), store=found, rank=place.rank, world_size=place.world_size, timeout=longer
             )
         else:
-            dist.init_process_group(backend_of(device), timeout=timeout)
+            dist.init_process_group(backend_of(device), timeout=longer)
     except (KeyError, ValueError, RuntimeError) as error:
         raise SetupError(
             f"rank {place.rank} could not join the {place.world_size} processes that the environment speaks of "
@@ -80,6 +85,41 @@ def check_whole(store: Store, rank: int) -> None:
         )
 
 
+def meet(store: Store, rank: int, size: int, timeout: timedelta) -> int:
+    """By all: come to a run, and wait for the others. Its number, which all count alike, also of several runs.
+
+    What opens the connections would wait for the whole time-out, for one that has ended, and without its name.
+    """
+    until, pause = time.monotonic() + timeout.total_seconds(), 0.0005
+    try:
+        number = store.add(_runs_of(rank), 1)
+        here = f"hookline/{number}/here"
+        store.add(here, 1)
+        while store.add(here, 0) < size:  # not store.wait(), which prints two lines whenever it has waited in vain
+            if store.add(_LEFT, 0) and store.add(here, 0) < size:
+                left = [other for other in range(size) if store.check([_left_of(other)])]
+                raise _alone(rank, f"{_named(left)} ended, and will not come")
+            if time.monotonic() > until:
+                missing = [other for other in range(size) if store.add(_runs_of(other), 0) < number]
+                raise _alone(rank, f"{_named(missing)} not come in {timeout.total_seconds():g} s")
+            time.sleep(pause)
+            pause = min(1.5 * pause, max(LONGEST_PAUSE, size / 1000))
+    except RuntimeError as error:
+        raise _alone(rank, f"the process that keeps the store has ended ({str(error).splitlines()[0]})") from error
+    return number
+
+
+def _alone(rank: int, why: str) -> SetupError:
+    return SetupError(
+        f"rank {rank} has come to a run for which it needs the others: {why}. Every rank must call fit, evaluate, test "
+        f"and predict, and open its Loop: not under 'if rank == 0', where only what follows them belongs"
+    )
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have"
+
+
 def mark_broken(store: Store, rank: int, *, lost: bool) -> None:
     """This process's connections are cut; ``lost``: another one is gone without a word, and will not come."""
     store.set(f"{_BROKEN}/{rank}", "1")
@@ -96,6 +136,7 @@ def leave(store: Store, place: Place) -> None:
     if not dist.is_initialized():
         return
     with suppress(RuntimeError, ValueError):
+        store.set(_left_of(place.rank), "1")
         store.add(_LEFT, 1)
         until = time.monotonic() + _patience(store, place.rank)
         while store.add(_LEFT, 0) < place.world_size - store.check([_LOST]) and time.monotonic() < until:
@@ -113,6 +154,14 @@ def _patience(store: Store, rank: int) -> float:
     if store.check([f"{_BROKEN}/{rank}"]):
         return WAIT_AFTER_ERROR
     return KEEPERS_WAIT if keeps_store else LAST_WAIT
+
+
+def _runs_of(rank: int) -> str:
+    return f"hookline/runs/{rank}"
+
+
+def _left_of(rank: int) -> str:
+    return f"{_LEFT}/{rank}"
 
 
 def _sockets_of(rank: int) -> str:

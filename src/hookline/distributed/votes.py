@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-import torch
-import torch.distributed as dist
 
 from hookline.distributed.group import Group
 
@@ -54,11 +51,9 @@ FIELDS: Final = tuple(Ballot.__dataclass_fields__)
 class Votes:
     """Holds a vote at each step, or where steps are short every few steps, as all ranks compute alike."""
 
-    def __init__(self, group: Group, weights: int, *, apart: float = APART, long_step: float = LONG_STEP) -> None:
-        """``weights``: how many optimizers there are."""
+    def __init__(self, group: Group, *, apart: float = APART, long_step: float = LONG_STEP) -> None:
         self._group, self._apart, self._long_step = group, apart, long_step
-        self._vector = torch.zeros(len(FIELDS) + weights, dtype=torch.float64)
-        self._work: dist.Work | None = None
+        self._sums: Callable[[], list[float]] | None = None
         self._last: tuple[int, float] | None = None
         self.every = 1
         """Steps from one vote to the next."""
@@ -70,7 +65,7 @@ class Votes:
 
     @property
     def under_way(self) -> bool:
-        return self._work is not None
+        return self._sums is not None
 
     @property
     def is_near(self) -> bool:
@@ -83,17 +78,21 @@ class Votes:
         return self.always or self._wait <= 0
 
     def begin(self, ballot: Ballot, weights: Sequence[float]) -> None:
-        """By all: launched before the last backward of a step, so that it is done when that is."""
-        self._vector = torch.tensor([*(getattr(ballot, name) for name in FIELDS), *weights], dtype=torch.float64)
-        self._work = self._group.add_up(self._vector)
+        """By all: launched before the last backward of a step, so that it is done when that is.
+
+        One that is under way is ended, and says nothing: an edge has come inside the step, whose vote is held again.
+        """
+        if self._sums is not None:
+            self._sums()
+        self._sums = self._group.add_up([*(getattr(ballot, name) for name in FIELDS), *weights])
         self.held += 1
 
     def end(self, step: int) -> tuple[Ballot, list[float]]:
         """By all: the sums, and the sums of the weights."""
-        work, self._work = self._work, None
-        if work is not None:
-            self._group.wait(work)
-        found: list[float] = self._vector.tolist()
+        sums, self._sums = self._sums, None
+        if sums is None:
+            raise RuntimeError(f"no vote was begun at step {step}")
+        found = sums()
         ballot = Ballot(*found[: len(FIELDS)])
         self._plan(step, ballot.seconds)
         return ballot, found[len(FIELDS) :]
@@ -104,7 +103,7 @@ class Votes:
 
     def forget(self) -> None:
         """After an error: nobody waits for it."""
-        self._work = None
+        self._sums = None
 
     def _plan(self, step: int, seconds: float) -> None:
         """From rank zero's time alone, so that all ranks come to the same."""

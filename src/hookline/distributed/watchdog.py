@@ -51,7 +51,7 @@ class Watchdog:
         self._store: Store = group.store.clone()  # type: ignore[attr-defined]
         self._every = max(LOOKS_EVERY, group.size / LOOKS_OF_ALL)
         self._short, self._long = hang_after.total_seconds(), timeout.total_seconds()
-        self._patient = 1  # until the first step is done
+        self._patient = 1  # until the first step is done, or the first batch where there are no steps
         self._main = threading.get_ident()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hookline-watchdog", daemon=True)
@@ -68,7 +68,7 @@ class Watchdog:
             self._thread.join(GRACE)  # it may be in the middle of a request to the store
 
     def stepped(self) -> None:
-        """The first step is done: from now on things take what they took."""
+        """The first step is done, or the first batch of what has no steps: from now on things take what they took."""
         self._patient = 0 if self._patient == 1 else self._patient
 
     @contextmanager

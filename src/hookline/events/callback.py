@@ -63,6 +63,10 @@ class Callback(Hooks):
         return f"{kind}({', '.join(f'{key}={value!r}' for key, value in self._arguments.items())})"
 
     def state_dict(self) -> dict[str, Any]:
+        if missing := [key for key in self.state if not hasattr(self, key)]:
+            raise RegistrationError(
+                f"{self.state_key}.state lists {missing[0]!r}, which it lacks: set self.{missing[0]} in __init__"
+            )
         values = {key: getattr(self, key) for key in self.state}
         return {key: value.state_dict() if _saves_itself(value) else value for key, value in values.items()}
 

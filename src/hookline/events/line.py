@@ -14,7 +14,7 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hookline.errors import RegistrationError, SetupError, StopTraining
+from hookline.errors import Preempted, RegistrationError, SetupError, StopTraining
 from hookline.events.callback import Callback, Ranks, callback_name
 from hookline.events.cost import Cost, CostRow, Sampler, Timed
 from hookline.events.order import Order, sort
@@ -229,7 +229,7 @@ class Line(Generic[View]):
         for hook, run in heard:
             try:
                 hook(run)
-            except Exception as error:
+            except BaseException as error:
                 if not self.tolerates(run, f"on_{heard.event}", error):
                     raise
 
@@ -246,7 +246,7 @@ class Line(Generic[View]):
         for hook, run in getattr(self.hooks, event):
             try:
                 hook(run, **payload)
-            except Exception as error:
+            except BaseException as error:
                 if not self.tolerates(run, f"on_{event}", error):
                     raise
 
@@ -264,13 +264,17 @@ class Line(Generic[View]):
     def _call(self, hook: Callable[..., Any], run: Any, name: str) -> None:
         try:
             hook(run)
-        except Exception as error:
+        except BaseException as error:
             if not self.tolerates(run, name, error):
                 raise
 
-    def tolerates(self, run: Any, hook: str, error: Exception) -> bool:
+    def tolerates(self, run: Any, hook: str, error: BaseException) -> bool:
         """Whether the run goes on after an error in a hook; if not, the error is told where it rose."""
         member: Member[View] = run.member
+        if not isinstance(error, Exception):  # Ctrl-C, sys.exit(): no failure, but other ranks want to know where
+            if not isinstance(error, Preempted):  # which comes from outside, wherever the run is
+                error.add_note(f"in {member.name}.{hook} at {self._where()}")
+            return False
         if isinstance(error, StopTraining) and not member.optional:
             self._stop(error.reason, member.name)
             return True
@@ -304,6 +308,10 @@ class Line(Generic[View]):
         cost = self._cost(run.member, hook)
         cost.calls += calls
         cost.ns += ns
+
+    def cost_of(self, who: str, what: str) -> Cost:
+        """Where the time of something that is no hook is counted, to stand beside the hooks."""
+        return self._costs.setdefault((who, who, what), Cost())
 
     def costs(self) -> tuple[CostRow, ...]:
         """What each hook cost, the dearest first; sampled steps stand for all."""

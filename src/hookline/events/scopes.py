@@ -31,7 +31,7 @@ class Scopes:
             try:
                 if self._advance(generator, run, around.event):
                     raise ScopeError(f"{run.member.name}.{around.event} did not yield; it must yield exactly once")
-            except Exception as error:
+            except BaseException as error:
                 if not self._line.tolerates(run, around.event, error):
                     raise
             else:
@@ -62,7 +62,7 @@ class Scopes:
             if not self._advance(generator, run, hook, calls=0):
                 generator.close()  # what is after its second yield runs now, not when it is collected
                 raise ScopeError(f"{run.member.name}.{hook} yielded twice; it must yield exactly once")
-        except Exception as error:
+        except BaseException as error:
             if not self._line.tolerates(run, hook, error):
                 raise
 

@@ -18,6 +18,16 @@ from hookline.events.when import FunctionCallback
 SCOPE_HOOKS = tuple(scope.hook for scope in SCOPES)
 COMMON_NAMES = ("close", "init")
 """Hooks of Composer whose names a callback may well use for methods of its own."""
+FOREIGN_PARAMETERS = {
+    **{name: f"run.{name}" for name in ("batch", "loss", "outputs", "model", "optimizer", "metrics")},
+    **dict.fromkeys(("epoch", "epoch_idx"), "run.clock.epoch"),
+    **dict.fromkeys(("step", "global_step"), "run.clock.step"),
+    **dict.fromkeys(("batch_idx", "batch_index"), "run.clock.batch_in_epoch"),
+    "logs": "run.metrics",
+    "pl_module": "run.task",
+    "trainer": "run, with the engine at run.loop",
+}
+"""How other systems call the first parameter of a hook, and where it is here."""
 TAKEN = ("self", "event", "run")
 """What every hook or ``on_event`` is called with, so no payload can have these names."""
 
@@ -209,3 +219,10 @@ def _check_arity(where: str, hook: Callable[..., Any], gives: tuple[str, ...], *
             f"{where} takes ({parameters}) and is called with ({', '.join(wanted)}): {error}; "
             f"everything else (batch, loss, model, clock, …) is on run"
         ) from None
+    first = next(iter(signature.parameters), "")
+    if not event_first and first in FOREIGN_PARAMETERS:
+        parameters = ", ".join(map(str, signature.parameters.values()))
+        raise RegistrationError(
+            f"{where} takes ({parameters}), and its first argument is the run: write (self, {', '.join(wanted)}); "
+            f"what {first} is elsewhere, is {FOREIGN_PARAMETERS[first]} here"
+        )

@@ -125,9 +125,14 @@ def on(
     >>> show.name
     'show'
     """
+    if not isinstance(event, str):
+        name = getattr(event, "__name__", repr(event))
+        raise RegistrationError(
+            f"hl.on({name}): say when it runs, as in @hl.on('train_step_end'); `hookline events` lists the events"
+        )
     when = When(
-        every=None if every is None else Duration.parse(every),
-        at=None if at is None else Duration.parse(at),
+        every=None if every is None else Duration.parse(every, f"hl.on({event!r}, every=…)"),
+        at=None if at is None else Duration.parse(at, f"hl.on({event!r}, at=…)"),
         once=once,
         ranks=ranks,
         stage=(stage,) if isinstance(stage, str) else tuple(stage),

@@ -18,6 +18,7 @@ class Agenda:
     __slots__ = (
         "_clock",
         "_due",
+        "_ended",
         "_evals",
         "_logs",
         "_looked",
@@ -37,6 +38,7 @@ class Agenda:
         self._looked = clock.step
         self._logs = None if log_every is None else Schedule(log_every)
         self._evals = None if eval_every is None else Schedule(eval_every)
+        self._ended: float = 0  # when the last interval has, in the unit of `log_every`
         self.saves: list[Schedule | AtSteps] = []
         """When checkpoints are due."""
         self.max_duration: Duration | None = None
@@ -52,8 +54,18 @@ class Agenda:
         return self._evals is not None
 
     def interval_due(self) -> bool:
-        """Whether an interval of metrics ends here; it is then counted as ended."""
-        return _take(self._logs, self._clock)
+        """Whether an interval of metrics ends here. One that has just begun, with an epoch, goes on to the next."""
+        return _take(self._logs, self._clock) and not self.interval_is_short
+
+    @property
+    def interval_is_short(self) -> bool:
+        """Whether it is less than half of one: too little for a mean that is compared with others."""
+        logs = self._logs
+        return logs is not None and self._clock.elapsed(logs.every.unit) - self._ended < logs.every.value / 2
+
+    def interval_ended(self) -> None:
+        if self._logs is not None:
+            self._ended = self._clock.elapsed(self._logs.every.unit)
 
     def eval_due(self) -> bool:
         """Whether an evaluation is due here; it is then counted as made."""
@@ -74,7 +86,7 @@ class Agenda:
     def _wake_for_sample(self) -> None:
         self.wake = min(self._due, self._pick + self.sampling) if self._sampler.needed else self._due
 
-    def only_sampling(self) -> bool:
+    def take_sample(self) -> bool:
         """Whether nothing is due at this step but to begin or to end the timing of hooks; that is done then."""
         step = self._clock.step
         if not self.wake or step >= self._due:
@@ -86,13 +98,15 @@ class Agenda:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: s and s.state_dict() for name, s in (("logs", self._logs), ("evals", self._evals))}
+        schedules = {name: s and s.state_dict() for name, s in (("logs", self._logs), ("evals", self._evals))}
+        return {**schedules, "ended": self._ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at the clock's step, with what each schedule has fired last."""
         for name, schedule in (("logs", self._logs), ("evals", self._evals)):
             if schedule is not None and state[name] is not None:
                 schedule.load_state_dict(state[name])
+        self._ended = state.get("ended", 0)
         for save in self.saves:
             save.fired(self._clock)
         self._looked = self._clock.step
@@ -103,6 +117,7 @@ class Agenda:
         for name, schedule in (("logs", self._logs), ("evals", self._evals)):
             if schedule is not None and schedule.every.unit == "st" and then[name] is not None:
                 schedule.load_state_dict(then[name])
+                self._ended = then.get("ended", 0) if name == "logs" else self._ended
         for save in self.saves:
             if isinstance(save, AtSteps) or save.every.unit == "st":
                 save.fired(self._clock)

@@ -12,8 +12,8 @@ from hookline.errors import LossError, SetupError, StopTraining
 from hookline.loop.data import is_one_shot, named_loaders
 from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.evaluation_parts import all_predictions
+from hookline.loop.leaving import stop_in_batch
 from hookline.loop.moment import take_moment
-from hookline.loop.ranks import stop_in_batch
 
 if TYPE_CHECKING:
     from hookline.events import Member
@@ -65,7 +65,7 @@ def _evaluate_batch(loop: Loop, task: Any, run: Run, state: RunState, batch: Any
             state.outputs = found["outputs"]
         weight, found = found.get("weight"), found.get("loss")
     if found is not None:
-        run.log({"loss": found}, weight=loop.samples if weight is None else weight)
+        loop.session.book.log_loss(found, loop.samples if weight is None else weight)
 
 
 def predict_task(loop: Loop, batches: Batches) -> Any:

@@ -40,7 +40,7 @@ def capture_weights(loop: Loop) -> dict[str, Tensor]:
 def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
     """All but the weights, for a checkpoint or to be kept in memory. Tensors are not copied."""
     state, session = loop.state, loop.session
-    scaler, course = loop.precision.scaler, loop.course.state_dict()
+    scaler, course, given = loop.precision.scaler, loop.course.state_dict(), loop.settings.max_duration
     return {
         "clock": state.clock.state_dict(),
         "model": _beside_weights(loop),
@@ -54,6 +54,7 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
         "accumulate": None if loop.accumulate == loop.settings.accumulate else loop.accumulate,  # a callback's change
         "save": loop.saving.due,
         "ended": loop.stop_reason() if loop.course.over else None,
+        "given_duration": None if given is None else str(given),  # by the script; a hook may change `run.max_duration`
         "metrics": session.book.state_dict({id(metric): path for path, metric in metrics_by_path(loop).items()}),
         "history": {"bytes": session.rows_written()},
         "messages": state.messages.state_dict(),

@@ -8,7 +8,9 @@ from typing import Any
 
 from hookline.errors import DataError, MetricError, SetupError
 from hookline.loop.agenda import Agenda
+from hookline.loop.data import begun
 from hookline.loop.feed import Feed
+from hookline.loop.gradients import clear_gradients
 from hookline.loop.monitors import check_train_monitors
 from hookline.loop.schedulers import Scheduler
 from hookline.loop.series import Series
@@ -59,7 +61,7 @@ class Course:
         self._resumed = False
         self.train_mode()
         for optimizer in self._state.optimizers.values():
-            optimizer.zero_grad()
+            clear_gradients(optimizer)
         self.agenda.max_duration = self._state.max_duration
         self._scopes.enter(self._line.hooks.around_train)
         self._line.emit(self._line.hooks.train_start)
@@ -174,7 +176,7 @@ class Course:
         self._scopes.enter(line.hooks.around_epoch)
         if begins:
             line.emit(line.hooks.train_epoch_start)
-        return feed.iterate(0 if repeat else clock.epoch, taken(clock.batch_in_epoch))
+        return begun(lambda: feed.iterate(0 if repeat else clock.epoch, taken(clock.batch_in_epoch)))
 
     def finish_pending_edge(self) -> None:
         """A signal came at an edge, before its evaluation or inside it: the run begins with what was left."""
@@ -191,7 +193,7 @@ class Course:
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "ep" and s.due(self._clock.epoch)])
         self._epoch_trained = True
         self.agenda.interval_due()  # the edge ends it, due or not
-        self._end_interval()
+        self._end_interval(widened=self.agenda.interval_is_short)
         if completed:
             self._book.end_epoch()
         self._line.emit(self._line.hooks.train_epoch_end)
@@ -200,9 +202,9 @@ class Course:
         """The evaluation at the edge is done, too."""
         self.epoch_open = self.at_edge = False
         self._line.emit(self._line.hooks.epoch_end)
-        self._book.end_interval(of_epoch=False)  # what was logged since the edge belongs to this step
         self._state.messages.end_epoch()
         self._scopes.leave(self._mark)
+        self._book.end_interval(of_epoch=False)  # what was logged since the edge belongs to this step
         self.agree()
 
     def cut_epoch(self, *, exhausted: bool, position: int, length: float) -> None:
@@ -230,8 +232,7 @@ class Course:
 
     def wake_up(self) -> None:
         """After a step at which something may be due: an interval, an evaluation, the edge, the end."""
-        if not self.at_edge and self.agenda.only_sampling():
-            self._line.hooks = self._line.timed if self.agenda.sampling else self._line.fast
+        if self.take_sample():
             return
         if self.at_edge:
             self.end_epoch_training(completed=True)
@@ -242,6 +243,13 @@ class Course:
         self._look()
         if self.at_edge:
             self._requests.attention = True
+
+    def take_sample(self) -> bool:
+        """Whether nothing is due after a step but to begin or to end the timing of hooks; that is done then."""
+        if self.at_edge or not self.agenda.take_sample():
+            return False
+        self._line.hooks = self._line.timed if self.agenda.sampling else self._line.fast
+        return True
 
     def look_again(self) -> None:
         """Steps were taken back at the edge itself: is training over now?"""
@@ -260,8 +268,9 @@ class Course:
             self.agree()  # before ranks do together what one of them, whose body was left, would not come to
         requests.attention = requests.attention or due
 
-    def _end_interval(self) -> None:
-        if self._book.end_interval():
+    def _end_interval(self, *, widened: bool = False) -> None:
+        self.agenda.interval_ended()
+        if self._book.end_interval(widened=widened):
             if not self._monitors_checked:
                 self._monitors_checked = True
                 names = list(self._book.names())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -12,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from hookline.errors import DataError
+from hookline.errors import DataError, StopTraining
 
 END: Any = object()
 """Stands for the end of a loader's data."""
 LEFT: Any = object()
-"""Stands for a wait for data that Ctrl-C has left."""
+"""Stands for a wait for data that a signal or ``StopTraining`` has left."""
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -108,6 +109,36 @@ def sure_length(loader: Any) -> int | None:
 def is_one_shot(loader: Any) -> bool:
     """A generator or other iterator: what is taken from it is gone."""
     return isinstance(loader, Iterator)
+
+
+def begun(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """The iterator that ``begin`` makes. ``StopTraining`` in an ``__iter__`` comes with the first batch instead."""
+    try:
+        return begin()
+    except StopTraining as stop:
+        return _stopping(stop)
+
+
+def reason_of(stop: StopTraining) -> str:
+    r"""The reason as it was given; torch hands on what rises in a worker process as the text of its traceback.
+
+    >>> reason_of(StopTraining("Caught StopTraining in …\nOriginal Traceback …\nhookline.errors.StopTraining: done"))
+    'done'
+    """
+    if not stop.reason.startswith(f"Caught {type(stop).__name__} in "):
+        return stop.reason
+    shown = re.split(rf"^(?:[\w.<>]+\.)?{type(stop).__name__}(?:: |$)", stop.reason, flags=re.MULTILINE)
+    return shown[-1].strip()
+
+
+def no_batches() -> Generator[Any, None, None]:
+    """The batches of a run that is finished."""
+    yield from ()
+
+
+def _stopping(stop: StopTraining) -> Iterator[Any]:
+    raise stop
+    yield
 
 
 def check_loader(loader: Any, what: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.errors import ScopeError, SetupError
+from hookline.loop.gradients import clear_gradients
 from hookline.loop.optimizers import name_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def step_inside_batch(steps: Steps, optimizer: Any, closure: Callable[[], Any] |
 
 def _compute_again(steps: Steps, name: str, compute: Callable[[], Any]) -> Any:
     """What an optimizer such as LBFGS calls: zero_grad, forward, backward, gradients_ready."""
-    steps.state.optimizers[name].zero_grad()
+    clear_gradients(steps.state.optimizers[name])
     torch.clear_autocast_cache()
     with steps.precision.autocast(enabled=steps.precision.dtype is not None):
         found = compute()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.errors import DataError, Preempted
-from hookline.loop.data import END, LEFT, generators, second_iterator, sure_length
+from hookline.loop.data import END, LEFT, begun, generators, second_iterator, sure_length
 from hookline.loop.evaluation_parts import fetched_parts, idle_batch, open_parts
 from hookline.loop.feed.workers import Workers, ignoring_workers
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
@@ -296,7 +296,7 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     length = sure_length(loader)
     last = min(length or math.inf, limit or math.inf, loop.limit(loop.state.stage))
     with ignoring_workers(loader):
-        iterator, position = iter(loader), 0
+        iterator, position = begun(lambda: iter(loader)), 0
     workers = Workers()
     second = loop.line.hooks is loop.line.silent and loader is loop.state.loaders.get("train")  # see second_iterator
     if second or not getattr(loader, "persistent_workers", False):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookline.checkpoint.packing import pack, unpack
 from hookline.errors import DataError, StateError
-from hookline.loop.data import END, LEFT, first_tensor, to_device
+from hookline.loop.data import END, LEFT, begun, first_tensor, to_device
 from hookline.loop.feed import SharedFeed, shared_feed_of
 from hookline.loop.feed.seeding import mix
 from hookline.loop.feed.stripes import Share
@@ -40,7 +40,7 @@ def fetched_parts(loop: Loop, ranks: Ranks, feed: SharedFeed, fetch: Callable[[I
     """The batches of this rank between the events of their fetch; of one that does not count there are none."""
     line, move, before = loop.line, loop.move, loop.part
     try:
-        parts = feed.iterate(loop.clock.step, 0)
+        parts = begun(lambda: feed.iterate(loop.clock.step, 0))
         idle, ends = feed.begins_idle, False
         while not ends:
             if line.hooks.batch_fetch_start and not idle:

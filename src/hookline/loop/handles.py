@@ -6,8 +6,9 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
-from hookline.errors import add_secondary
+from hookline.errors import ScopeError, add_secondary
 from hookline.events import Scopes
+from hookline.progress import Duration
 from hookline.run import Requests
 
 
@@ -64,3 +65,12 @@ class Handles:
             if self._error is not None and self._error is not because:
                 add_secondary(because, self._error)
             self._error = None
+
+
+def batches_twice(max_duration: Duration | None) -> ScopeError:
+    """``loop.batches`` inside a loop over epochs, most likely."""
+    until = "a stop" if max_duration is None else f"max_duration ({str(max_duration)!r}) or a stop"
+    return ScopeError(
+        f"loop.batches(): called a second time in one `with`; the first gives the batches of all epochs, until "
+        f"{until}: remove your own `for epoch in …` around it; run.clock.epoch counts them"
+    )

@@ -1,11 +1,11 @@
-"""The body of an own loop is left on one rank, by ``break`` or ``return``, while the others go on."""
+"""One rank wants to leave while the others go on: the body of an own loop by ``break`` or ``return``, or a batch."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from hookline.errors import RankError
+from hookline.errors import RankError, StopTraining
 from hookline.loop.data import END, LEFT
 from hookline.run import BREAK, StopRequest
 
@@ -28,6 +28,11 @@ def leave_with_others(loop: Loop, look_due: bool, stepped: bool) -> None:
             f"rank {loop.state.rank} has left the body of its loop at step {clock.step}, and the others have not: with "
             f"several optimizers all ranks must leave it at the same step; use run.stop()"
         )
+    if loop._window and loop._window_full and not loop._batch_open:
+        raise RankError(
+            f"rank {loop.state.rank} has left the body of its loop inside the update of step {clock.step + 1}, which "
+            f"the other ranks make; call run.stop() in a hook, or leave it before loop.step()"
+        )
     over = loop.edge(look_due) if stepped else False
     if ranks.is_synced and not stepped:  # what this rank computed is part of the others' step already
         loop._batch_open = True
@@ -42,6 +47,7 @@ def leave_with_others(loop: Loop, look_due: bool, stepped: bool) -> None:
         loop.saving.settle()
     loop._leave_if_preempted()
     course.end_training(len(loop.scopes))
+    loop.session.is_trained = True
 
 
 def _step_along(loop: Loop, ranks: Ranks) -> bool:
@@ -74,3 +80,55 @@ def _step_along(loop: Loop, ranks: Ranks) -> bool:
 def _is_counted(loop: Loop) -> bool:
     """Whether the batch that is open has had its backward."""
     return any(batch == loop._window for batch, _ in loop._weighed.values())
+
+
+def leave_wait(loop: Loop) -> None:
+    """A signal came, or the data stopped the run, while it was waited for: what is half done is dropped."""
+    loop._drop_window()
+    loop._leave_if_preempted()
+    if loop.requests.stop is not None and loop.requests.stop.interrupt:
+        loop.saving.interrupted()
+
+
+def stops_here(loop: Loop) -> bool:
+    """Whether a ``StopTraining`` that has come out of the body is a vote to stop; elsewhere it is raised.
+
+    Not in ``evaluate``, ``test`` and ``predict``, where there is no training to stop, and half an answer is a wrong
+    one. And not on one rank of several, unless its body was left in order: the others would wait for it.
+    """
+    ranks = loop.session.ranks
+    return loop.entry_point in ("fit", "train") and (ranks is None or (loop.is_own and not ranks.broken))
+
+
+def left_before_end(loop: Loop, entry: str) -> StopTraining:
+    """``StopTraining`` in a hook or a task has ended ``evaluate`` or ``test``: no metrics are not its result."""
+    stop = loop.requests.stop or loop.requests.wished_stop
+    error = StopTraining() if stop is None else StopTraining(stop.reason)
+    by = "it" if stop is None else stop.by
+    error.add_note(f"raised by {by}: {entry} has ended before its last batch, and measured nothing")
+    return error
+
+
+def stop_in_batch(by: str, reason: str, step: int, where: str = "train_batch") -> RankError:
+    """``StopTraining`` in a method of the task that gives something for each batch."""
+    gives = "the prediction" if where == "predict_batch" else "the loss"
+    return RankError(
+        f"{by} raised StopTraining({reason!r}) in {where} at step {step}: the other ranks would wait for this "
+        f"batch; call run.stop({reason!r}) and return {gives}"
+    )
+
+
+def stop_in_data(by: str, reason: str, step: int) -> RankError:
+    """``StopTraining`` in the ``__iter__`` of a loader, or in what gives its next batch."""
+    return RankError(
+        f"{by} raised StopTraining({reason!r}) instead of its next batch, at step {step}: the other ranks would wait "
+        f"for that batch; let it give what it has, and call run.stop({reason!r}) in a hook"
+    )
+
+
+def stop_between(reason: str, step: int) -> RankError:
+    """``StopTraining`` in what is neither: an optimizer, a scheduler, ``Task.count``."""
+    return RankError(
+        f"StopTraining({reason!r}) was raised at step {step}, and not in a hook: the other ranks would wait for this "
+        f"one; call run.stop({reason!r}) in a hook"
+    )

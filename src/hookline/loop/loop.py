@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager
@@ -13,12 +12,16 @@ from typing import Any, Self, Unpack
 from torch import nn
 
 from hookline.checkpoint.request import Resume
-from hookline.errors import Preempted, ScopeError, SetupError, StopTraining
+from hookline.errors import Preempted, ScopeError, StopTraining
 from hookline.events import explain
 from hookline.loop.answers import LoopAnswers
-from hookline.loop.data import check_loader, named_loaders
+from hookline.loop.data import no_batches
 from hookline.loop.evaluating import evaluation, prediction
-from hookline.loop.ranks import stop_in_batch
+from hookline.loop.handles import batches_twice
+from hookline.loop.leaving import stop_in_batch, stops_here
+from hookline.loop.loaders import check_loader, named_loaders
+from hookline.loop.notices import reached_already, say_finished, say_preempted
+from hookline.loop.optimizers import warn_of_unheld
 from hookline.loop.result import Result
 from hookline.loop.resume import load_checkpoint
 from hookline.loop.run_record import RunRecord
@@ -31,8 +34,6 @@ from hookline.loop.trial import Trial, trial
 from hookline.loop.verification import VARIABLE, Verification
 from hookline.progress import Duration
 from hookline.run import MISSING, Run
-
-logger = logging.getLogger("hookline")
 
 
 class Loop(Training):
@@ -69,8 +70,7 @@ class Loop(Training):
         self.state.answers = LoopAnswers(self)
         self.saving = Saving(self)
         self._resume = self.settings.resume
-        self.entry_point = "fit"
-        self._open = False
+        self.entry_point, self._open = "fit", False
         self.extend: Duration | None = None
         """How much longer than before a fit goes on."""
         self.ended: str | None = None
@@ -79,6 +79,11 @@ class Loop(Training):
         """The checkpoint that was loaded is that of a run that has come to its end."""
         self.signals = Signals(self.requests, self._interrupt)
         self.record = RunRecord()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its body is the user's; not a trainer's, which ``fit`` drives, and lengthens with ``extend``."""
+        return self.session.task is None
 
     @property
     def run(self) -> Run:
@@ -100,10 +105,10 @@ class Loop(Training):
         self.signals.listen(in_fit=self.entry_point in ("fit", "train"))
         try:
             self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
-            self.ranks = self.session.ranks
-            self.precision.common_unit = None
+            self.ranks, self.precision.common_unit = self.session.ranks, None
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
+                warn_of_unheld(self.state.optimizers, self.session.module, self.line.order.callbacks)
                 self.scopes.enter(self.line.hooks.around_fit)
                 self.line.emit(self.line.hooks.fit_start)
         except BaseException as error:
@@ -113,8 +118,8 @@ class Loop(Training):
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> bool:
-        stopped = isinstance(error, StopTraining)
-        if isinstance(error, StopTraining):  # raised in the body of an own loop: a vote, and the window is dropped
+        stopped = isinstance(error, StopTraining) and stops_here(self)
+        if isinstance(error, StopTraining) and stopped:
             self.session.stop(error.reason, "the body of the loop")
             self.requests.leave_evaluation = True  # one that is open has no end hooks and no metrics
         raised = self._close(None if stopped else error)
@@ -147,11 +152,11 @@ class Loop(Training):
         try:
             error = self.session.close(error, self._finish_saves)
             if error is None and self.requests.preempt is not None:  # it came when all was done
-                error = Preempted(self.requests.preempt, checkpoint=self.saving.latest())
+                error = Preempted(self.requests.preempt)
             if isinstance(error, Preempted):
+                error.checkpoint = error.checkpoint or self.saving.of_this_step()
                 error.result = self.result()
-                for note in getattr(error, "__notes__", ()):  # Python shows no notes of a SystemExit
-                    logger.error("%s", note)
+                say_preempted(self, error)
             return error
         finally:
             self.signals.restore()
@@ -182,6 +187,7 @@ class Loop(Training):
     def _load(self) -> None:
         """After ``setup``: what a run goes on from, once; and how long it goes on."""
         self.saving.began_at = self.clock.step
+        self.record.look_back(self)
         if self._resume is not None:
             load_checkpoint(self, self._resume)
             self._resume = None  # not before: a fit after one that could not go on must not begin anew
@@ -222,18 +228,15 @@ class Loop(Training):
         self._check_open("batches")
         loader = self._used.get("train", loader)
         if self.course.training:
-            raise ScopeError("loop.batches(): training is under way already; one at a time")
+            raise batches_twice(self.state.max_duration)
         check_loader(loader, "training")
         reached = self.state.max_duration is not None and self.clock.reached(self.state.max_duration)
         if reached and self.clock.step == self.saving.began_at and self.saved_random is None:
-            raise SetupError(
-                f"max_duration={str(self.state.max_duration)!r} is reached already ({self.clock!r}); "
-                f"give a larger one, or go on with fit(…, extend='2ep')"
-            )
+            raise reached_already(self)
         self.state.loaders["train"] = loader
         if self.finished:
-            logger.warning("this run is finished (%s); to train longer: fit(…, extend='2ep')", self.stop_reason())
-            return self.handles.track(_nothing())
+            say_finished(self)
+            return self.handles.track(no_batches())
         return self.handles.track(self._train(self._feed_of(loader)))
 
     def trial(self) -> AbstractContextManager[Trial]:
@@ -292,8 +295,3 @@ class Loop(Training):
             failures=tuple(self.line.failures),
             sinks=self.session.stream.reports,
         )
-
-
-def _nothing() -> Generator[Any, None, None]:
-    """The batches of a run that is finished."""
-    yield from ()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hookline.errors import MetricError
+from hookline.loop.metric_epoch import Sums
 from hookline.loop.metric_object_ranks import agree_on_objects, object_sums
-from hookline.loop.metric_objects import MetricObjects
+from hookline.loop.metric_objects import MetricObjects, Values
 from hookline.loop.metric_ranks import OBJECT, WHOLE, Key, Reduction, own_sums
-from hookline.loop.series import Series
+from hookline.loop.series import Series, to_python
+from hookline.records import Value
 
 
 class Layer:
@@ -25,6 +28,18 @@ class Layer:
 
     def pending(self) -> dict[str, Series]:
         return {name: series for name, series in self.series.items() if not series.is_empty}
+
+    def read(
+        self, objects: Values, before: Mapping[str, Sums]
+    ) -> tuple[dict[str, Value], dict[tuple[str, int], Value]]:
+        """What is pending and what ``objects`` came to, in one transfer; apart from it, what has steps of its own."""
+        pending = self.pending()
+        numbers = [series.result(before.get(name)) for name, series in pending.items()]
+        numbers += [series.result() for series in self.dated.values()]
+        values = iter(to_python([*numbers, *objects.values()]))
+        rows = {name: next(values) for name in pending}
+        dated = {key: next(values) for key in self.dated}
+        return {**rows, **dict(zip(objects, values, strict=True))}, dated
 
     @property
     def has_own(self) -> bool:

@@ -36,14 +36,18 @@ class MetricRows:
         self._keep(sorted(rows, key=lambda row: row.step))
 
     def _keep(self, rows: list[MetricRow]) -> None:
-        rows = [row for row in rows if row.kind != "step" or not self._is_late(row)]
+        trains = self._state.entry_point in ("fit", "train")  # else an evaluation may be made again, and has no rows
+        kept: list[MetricRow] = []
         for row in rows:
-            self.newest[row.name] = row.value
-            self.measured[row.name] = row.step
-        if rows and self._state.entry_point in ("fit", "train"):
-            for row in rows:
+            late = (trains or row.kind == "step") and self._is_late(row)
+            if not late:
+                kept.append(row)
+            if not late or row.kind != "step":
+                self.newest[row.name], self.measured[row.name] = row.value, row.step
+        if kept and trains:
+            for row in kept:
                 self._state.history.record(row)
-            self._write(rows)
+            self._write(kept)
 
     def _is_late(self, row: MetricRow) -> bool:
         """Whether its step has a row already: a second one would contradict the first, in every file."""
@@ -52,7 +56,7 @@ class MetricRows:
             self._late.add(row.name)
             warnings.warn(
                 f"{row.name} was logged again for step {row.step}, which has its row already, and is left out there: "
-                f"log it once a step, or under another name (in on_epoch_end, for example)",
+                f"log it once a step, or under another name; one without a slash gets that of the stage",
                 HooklineWarning,
                 stacklevel=2,
             )

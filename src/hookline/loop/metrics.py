@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from hookline.errors import MetricError
+from hookline.loop.metric_epoch import EpochSums
 from hookline.loop.metric_layer import Layer, opened
 from hookline.loop.metric_names import MetricNames
 from hookline.loop.metric_object_ranks import end_epoch
@@ -41,7 +42,7 @@ class MetricBook:
         self._names = MetricNames()
         self._rows = MetricRows(state, self._names, write)
         self._groups: dict[tuple[str, ...], Group] = {}
-        self._epoch: dict[str, Series] = {}
+        self._epoch = EpochSums()
         self._kinds: dict[str, str] = {}
         self._full_names: dict[tuple[str, Any, str], str] = {}
         self._muted: MetricObjects | None = None
@@ -73,6 +74,11 @@ class MetricBook:
                 self._add(self.full_name(name), value, weight, reduce, step)
         if step is None and len(self._layers) == 1 and len(values) > 1:
             self._group(values)
+
+    def log_loss(self, value: Any, weight: Any) -> None:
+        """The loss that a batch of an evaluation has come to: nobody else logs under its name."""
+        if self._muted is None:
+            self._add(self.full_name("loss"), value, weight, "mean", None, of_loop=True)
 
     @property
     def muted(self) -> bool:
@@ -129,7 +135,7 @@ class MetricBook:
             self.claim(name, "a metric object")
         return rows
 
-    def _add(self, name: str, value: Any, weight: Any, reduce: str, step: int | None) -> None:
+    def _add(self, name: str, value: Any, weight: Any, reduce: str, step: int | None, *, of_loop: bool = False) -> None:
         value = number_or_tensor(name, value)
         weight = weight_of(name, weight)
         if isinstance(value, Tensor) and value.ndim == 1:
@@ -143,7 +149,12 @@ class MetricBook:
         shape = tuple(value.shape) if isinstance(value, Tensor) else ()
         self.claim(name, f"an array of the shape {shape}" if shape else "a number")
         series = self.series(name, reduce) if step is None else self._dated(name, reduce, step)
-        series.shape = shape
+        if series.is_direct != of_loop and not (of_loop and series.has_no_own):
+            raise MetricError(
+                f"{name}: the loop logs the loss that is returned under this name, with its weight; leave it out of "
+                f"run.log, or give yours another name"
+            )
+        series.is_direct, series.shape = of_loop, shape
         series.add(value, 1.0 if weight is None else weight)
 
     def series(self, name: str, reduce: str = "mean") -> Series:
@@ -250,17 +261,16 @@ class MetricBook:
             "objects": self._layers[0].objects.state_dict(paths or {}),
             "pending": {name: s.state_dict() for name, s in self._layers[0].series.items()},
             "dated": [(name, step, s.state_dict()) for (name, step), s in self._layers[0].dated.items()],
-            "epoch": {name: s.state_dict() for name, s in self._epoch.items()},
+            **self._epoch.state_dict(),
             "newest": dict(self._rows.newest),
             "measured": dict(self._rows.measured),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], by_path: Mapping[str, Any] | None = None) -> None:
-        self._epoch = {}
+        self._epoch.load_state_dict(state)
         self._layers[0].objects.load_state_dict(state.get("objects", {}), by_path or {})
-        for series, saved in ((self._layers[0].series, state["pending"]), (self._epoch, state["epoch"])):
-            for name, its in saved.items():  # in place: the engine holds the series of the loss
-                series.setdefault(name, Series(its["reduce"])).load_state_dict(its)
+        for name, its in state["pending"].items():  # in place: the engine holds the series of the loss
+            self._layers[0].series.setdefault(name, Series(its["reduce"])).load_state_dict(its)
         for name, step, its in state.get("dated", ()):
             self._layers[0].dated[name, step] = Series(its["reduce"])
             self._layers[0].dated[name, step].load_state_dict(its)
@@ -270,7 +280,9 @@ class MetricBook:
         """Steps are taken back: what was pending before them is pending again, unless its epoch is over."""
         self._layers[0].forget()
         self._layers[0].objects.go_back(state.get("objects", {}), by_path, same_epoch=same_epoch)
-        over: dict[str, Any] = {} if same_epoch else {"objects": {}, "pending": {}, "dated": [], "epoch": {}}
+        over: dict[str, Any] = (
+            {} if same_epoch else {"objects": {}, "pending": {}, "dated": [], "epoch": {}, "before": {}}
+        )
         self.load_state_dict({**state, **over}, by_path)
 
     # -- over ranks ----------------------------------------------------------------------------
@@ -305,38 +317,27 @@ class MetricBook:
             if len(series.values) >= FOLD // 2:
                 series.fold()
 
-    def end_interval(self, *, of_epoch: bool = True) -> bool:
+    def end_interval(self, *, of_epoch: bool = True, widened: bool = False) -> bool:
         """Close the interval of training: one transfer, then rows. Whether there was anything.
 
-        What is logged after the end of an epoch belongs to no epoch's mean.
+        What is logged after the end of an epoch belongs to no epoch's mean. ``widened``: it is short, so its means are
+        those of the interval before as well, if that was of the same epoch.
         """
         if self._reduction is not None and self._reduction.broken:
             self._layers[0].forget()  # a row is of all ranks, or there is none
             return False
         self.agree(of_epoch=of_epoch, depth=0)
-        pending, dated = self._layers[0].pending(), self._layers[0].dated
-        objects = self._claimed(self._layers[0].objects.end_interval(of_epoch=of_epoch))
-        if not pending and not dated and not objects:
-            return False
-        numbers = [series.result() for series in (*pending.values(), *dated.values())]
-        values = to_python([*numbers, *objects.values()])
-        for name, series in pending.items():
-            if of_epoch and series.reduce in ("mean", "sum"):
-                self._add_to_epoch(name, series)
+        layer = self._layers[0]
+        objects = self._claimed(layer.objects.end_interval(of_epoch=of_epoch))
+        rows, dated = layer.read(objects, self._epoch.before if widened else {})
+        for name, series in layer.pending().items():
+            if of_epoch:
+                self._epoch.add(name, series)
             series.clear()
-        rows = dict(zip(pending, values, strict=False))
-        rows |= zip(objects, values[len(numbers) :], strict=True)
+        layer.dated.clear()
         self._rows.record(self._names.rows(rows), "step")
-        if dated:
-            self._rows.record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "step")
-            dated.clear()
-        return True
-
-    def _add_to_epoch(self, name: str, series: Series) -> None:
-        epoch = self._epoch.setdefault(name, Series(series.reduce))
-        total, weight = series.sums()
-        epoch.folded_total = total if epoch.folded_total is None else epoch.folded_total + total
-        epoch.folded_weight = epoch.folded_weight + weight
+        self._rows.record_dated(dated, "step")
+        return bool(rows or dated)
 
     def end_epoch(self) -> None:
         """Close the epoch: each averaged metric once more, over the whole epoch, as ``<name>_epoch``."""
@@ -345,11 +346,10 @@ class MetricBook:
             objects = self._layers[0].objects.end_epoch()
         else:  # the interval has just been ended by all; its rows are those of all ranks, and add up to the epoch's
             objects = end_epoch(self._layers[0].objects, self._reduction)
-        if self._epoch or objects:
-            values = to_python([*(series.result() for series in self._epoch.values()), *objects.values()])
-            found = dict(zip((*self._epoch, *objects), values, strict=True))
-            self._rows.record(self._names.rows(found, "_epoch"), "epoch")
-            self._epoch = {}
+        found = {**self._epoch.take(), **objects}
+        if found:
+            rows = dict(zip(found, to_python(list(found.values())), strict=True))
+            self._rows.record(self._names.rows(rows, "_epoch"), "epoch")
 
     def open_layer(self, module: nn.Module | None = None) -> int:
         """Open one; the depth below it, for ``drop_layers``.
@@ -386,13 +386,9 @@ class MetricBook:
         """Close an evaluation: its metrics, recorded as rows or, for one that leaves no trace, not."""
         self.agree()
         layer = self._layers.pop()
-        pending, dated, objects = layer.pending(), layer.dated, self._claimed(layer.objects.close())
-        numbers = [series.result() for series in (*pending.values(), *dated.values())]
-        values = to_python([*numbers, *objects.values()])
-        metrics = dict(zip(pending, values, strict=False))
-        metrics |= zip(objects, values[len(numbers) :], strict=True)
-        metrics = self._names.rows(metrics)
+        rows, dated = layer.read(self._claimed(layer.objects.close()), {})
+        metrics = self._names.rows(rows)
         if keep:
             self._rows.record(metrics, "eval")
-            self._rows.record_dated(dict(zip(dated, values[len(pending) :], strict=False)), "eval")
+            self._rows.record_dated(dated, "eval")
         return metrics

@@ -39,6 +39,11 @@ def check_monitors(
         if is_resource(name) or name == EVERYTHING or not evaluation_metric:
             continue
         if not any(overlaps(name, other) for other in known):
+            if name.startswith("val/") and not all_loaders:
+                raise MetricError(
+                    f"{reader} reads {name!r}, and no validation loader was passed: write fit(model, train, val, …), "
+                    f"or monitor a metric of training, such as 'train/loss'"
+                )
             raise _nobody_logs(reader, name, known | {"train/loss"})
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -29,9 +30,42 @@ def make_optimizers(given: Any, module: nn.Module) -> dict[str, Optimizer]:
         raise SetupError(f"no optimizer: {given!r} is empty")
     for name, optimizer in optimizers.items():
         if not isinstance(optimizer, Optimizer):
-            raise SetupError(f"optimizer {name!r} is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+            raise _no_optimizer(name, optimizer)
         _check_parameters(name, optimizer, module)
     return optimizers
+
+
+def _no_optimizer(name: object, given: object) -> SetupError:
+    if isinstance(given, str):
+        kinds = [kind for kind, value in vars(torch.optim).items() if inspect.isclass(value)]
+        found = [kind for kind in kinds if kind.lower() == given.lower()] or ["AdamW"]
+        return SetupError(f"optimizer={given!r} is a text; pass optimizer=torch.optim.{found[0]}, or an object of it")
+    named = "" if name == type(given).__name__ else f" {name!r}"
+    return SetupError(
+        f"optimizer{named} is a {type(given).__name__}, not a torch.optim.Optimizer; pass "
+        f"optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4), or the class, or a function of the parameters"
+    )
+
+
+def warn_of_unheld(optimizers: Mapping[str, Optimizer], module: nn.Module, callbacks: Iterable[object]) -> None:
+    """Parameters with a gradient that nobody moves: most likely a part of the model was forgotten.
+
+    Not beside a callback that gives them to an optimizer later.
+    """
+    if any(getattr(callback, "structural", False) for callback in callbacks):
+        return
+    groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+    held = {id(parameter) for group in groups for parameter in group["params"]}
+    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    left = [name for name, p in module.named_parameters() if p.requires_grad and id(p) not in held]
+    if left:
+        shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
+        warnings.warn(
+            f"{len(left)} of {len(trainable)} trainable parameters of {type(module).__name__} are in no optimizer and "
+            f"stay as they are: {shown}; if this is meant, freeze them with requires_grad_(False)",
+            HooklineWarning,
+            stacklevel=2,
+        )
 
 
 def _named(optimizers: list[Any]) -> dict[str, Any]:

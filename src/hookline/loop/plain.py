@@ -16,7 +16,7 @@ from hookline.errors import StopTraining
 from hookline.loop.answers import check_returned
 from hookline.loop.data import END, LEFT
 from hookline.loop.data import count as count_rows
-from hookline.loop.gradients import raise_explained
+from hookline.loop.gradients import clear_gradients, raise_explained
 from hookline.loop.supervised import PARTS, own_loss_of
 from hookline.run import MISSING
 
@@ -53,10 +53,9 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
     """Up to the next look, with a ``train_batch`` of the user's, who may do anything in it."""
     state, line, clock, requests, session = loop.state, loop.line, loop.clock, loop.requests, loop.session
     hooks, name, swapped, position, last = line.hooks, loop._names[0], loop.weights.raw, loop.position, loop.length - 1
-    iterator, move, count, losses, agenda = loop.iterator, loop.move, loop.count, loop._losses, loop.course.agenda
-    optimizer = state.optimizers[name]
+    iterator, move, count, losses = loop.iterator, loop.move, loop.count, loop._losses
+    course, agenda = loop.course, loop.course.agenda
     while loop.steps_are_plain and hooks.plain and line.hooks is hooks and not requests.attention and position < last:
-        state.batch = state.outputs = state.loss = MISSING
         requests.waiting = True
         try:
             batch, loop.in_hand = next(iterator, END) if loop.in_hand is MISSING else loop.in_hand, MISSING
@@ -66,6 +65,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
         if batch is END or batch is LEFT:
             loop.in_hand = batch
             break
+        state.batch = state.outputs = state.loss = MISSING
         loop.position = position = position + 1
         batch = state.batch = batch if move is None else move(batch)
         requests.can_skip = True
@@ -95,7 +95,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             loop.step()
             break
         clock.batch, clock.sample, clock.token = clock.batch + 1, clock.sample + samples, clock.token + (tokens or 0)
-        _update(loop, optimizer, name)
+        _update(loop, state.optimizers[name], name)
         if losses is not None:
             losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
             losses.weights.append(samples)
@@ -103,8 +103,10 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
         if hooks.train_step_end:
             line.emit(hooks.train_step_end)
         if clock.step >= agenda.wake:
-            loop.look()
-            break
+            if requests.attention or not course.take_sample():
+                loop.look()
+                break
+            hooks = line.hooks
 
 
 def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
@@ -115,16 +117,15 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     """
     state, line, clock, requests, task = loop.state, loop.line, loop.clock, loop.requests, loop.session.task
     hooks, name, modules, swapped = line.hooks, loop._names[0], task._modules, loop.weights.raw
-    optimizer, schedulers = state.optimizers[name], bool(state.schedulers)
-    iterator, move, count, losses, agenda = loop.iterator, loop.move, loop.count, loop._losses, loop.course.agenda
-    position, last, wake, by_rows = loop.position, loop.length - 1, agenda.wake, count is count_rows
+    optimizer, schedulers = state.optimizers[name], state.schedulers
+    iterator, move, count, losses = loop.iterator, loop.move, loop.count, loop._losses
+    course, agenda, wake = loop.course, loop.course.agenda, loop.course.agenda.wake
+    position, last, by_rows = loop.position, loop.length - 1, count is count_rows
     heard, model = bool(hooks.train_step_start or hooks.train_step_end), modules["model"]
     samples, tokens, stage = loop.samples, loop.tokens, BETWEEN
     changed = due = handed = False
     try:
         while not requests.attention and position < last:
-            # Outputs may be large, and go; `loss` stays until the next: its graph is dearer to free before a forward.
-            outputs = state.batch = state.outputs = state.loss = MISSING
             requests.waiting = True
             try:
                 batch = next(iterator, END)
@@ -134,6 +135,8 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             if batch.__class__ not in PARTS or len(batch) != 2:
                 loop.in_hand = batch
                 return False
+            # Outputs may be large, and go; `loss` stays until the next: its graph is dearer to free before a forward.
+            outputs = state.batch = state.outputs = state.loss = MISSING
             position += 1
             batch = state.batch = batch if move is None else move(batch)
             requests.can_skip = True
@@ -150,7 +153,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                     handed = True
                     _finish(loop, train_batch)
                     break
-                model = modules["model"]
+                model, optimizer = modules["model"], state.optimizers[name]
             stage = COMPUTING
             x, y = batch
             samples, tokens = ((x.shape or ONE)[0], None) if by_rows and x.__class__ is Tensor else count(batch)
@@ -172,7 +175,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             clock.updates[name] += 1
             if schedulers:
                 loop._move_schedulers(name)
-            optimizer.zero_grad()
+            clear_gradients(optimizer)
             state.optimizer = MISSING
             if losses is not None:
                 losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
@@ -189,7 +192,9 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                             raise
                 wake, changed = agenda.wake, not hooks.plain or not loop.steps_are_plain
             due = step >= wake
-            if due or changed:
+            if due and not changed and not requests.attention and course.take_sample():
+                hooks, wake, due = line.hooks, agenda.wake, False
+            elif due or changed:
                 break
     except BaseException as error:
         if stage == BETWEEN:  # in a fetch, a hook, or on the general way
@@ -212,7 +217,7 @@ def _update(loop: Loop, optimizer: Any, name: str) -> None:
     loop.clock.updates[name] += 1
     if loop.state.schedulers:
         loop._move_schedulers(name)
-    optimizer.zero_grad()
+    clear_gradients(optimizer)
     loop.state.optimizer = MISSING
     loop._window, loop._moved = 0, False
 

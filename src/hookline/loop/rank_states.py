@@ -61,7 +61,7 @@ def of_this_rank(loop: Loop, saved: Mapping[str, Any], step: int) -> dict[str, A
     parts = saved.get("ranks") or [_of_one(saved)]
     changed = len(parts) != size
     if changed and not rank:
-        logger.info(
+        logger.warning(
             "saved by %s, gone on with by %s: weights, optimizers and the place in the data are as they were; random "
             "numbers, such as those of dropout, are not",
             _processes(len(parts)),

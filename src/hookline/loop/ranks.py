@@ -13,13 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.distributed import DistError
 
 from hookline.distributed import Group
+from hookline.distributed.connections import tells_of_lost_peer
 from hookline.distributed.strategy import Strategy
 from hookline.distributed.votes import Ballot, Votes
 from hookline.distributed.watchdog import Watchdog
-from hookline.errors import HooklineError, LossError, NotAvailableError, Preempted, RankError, SetupError
+from hookline.errors import HooklineError, LossError, NotAvailableError, Preempted, RankError, SetupError, StopTraining
+from hookline.loop.leaving import stop_between
 from hookline.progress import Clock
 from hookline.run import Requests, StopRequest
 
@@ -32,8 +33,6 @@ ALL_LEAVE = 5.0
 """Seconds."""
 APART_IN_EVALUATION = 1.0
 """Seconds from one vote in an evaluation to the next, so long may a signal wait."""
-GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "gloo/transport")
-"""What gloo says when another process has ended, in an error of no class of its own."""
 
 
 class Ranks:
@@ -47,8 +46,8 @@ class Ranks:
         )
         self._raised: tuple[BaseException, BaseException] | None = None  # the first error, and what it is called
         self._names: tuple[str, ...] = ()
-        self._votes = Votes(group, 0)
-        self._votes_in_evaluation = Votes(group, 0, apart=APART_IN_EVALUATION, long_step=APART_IN_EVALUATION)
+        self._votes = Votes(group)
+        self._votes_in_evaluation = Votes(group, apart=APART_IN_EVALUATION, long_step=APART_IN_EVALUATION)
         self._evaluated = 0  # batches of the loader under way
         self._weighted = self._counted = False
         self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
@@ -76,7 +75,7 @@ class Ranks:
     def attach(self, optimizers: Mapping[str, Any]) -> None:
         """By all: the optimizers are there, and the model is loaded."""
         self._names = tuple(optimizers)
-        self._votes = Votes(self.group, len(self._names))
+        self._votes = Votes(self.group)
         self._votes.always = self.can_be_left or self.may_be_skipped
         self.strategy.attach(optimizers)
 
@@ -105,13 +104,16 @@ class Ranks:
         if isinstance(error, Preempted) and self._requests.preempt is not None and self._requests.may_save:
             return error  # all have agreed on it
         found = error
-        if not self.broken and self._is_of_others(error):
+        if isinstance(error, StopTraining):
+            found = stop_between(error.reason, self._clock.step)
+        elif not self.broken and self._is_of_others(error):
             found = self.group.explain(error)
+        if found is not error:
             found.__cause__ = error
             for note in getattr(error, "__notes__", ()):
                 found.add_note(note)
-        elif not self.broken:
-            self.group.fail(_words(error, self._clock.step))
+        if not self.broken:
+            self.group.fail(_words(found, self._clock.step))
         self._raised = error, found
         return found
 
@@ -119,8 +121,7 @@ class Ranks:
         """Whether it comes from a collective of torch's own, as in the backward, whose other side has gone."""
         if not isinstance(error, RuntimeError) or isinstance(error, HooklineError):
             return False
-        text = str(error)
-        return any(words in text for words in GONE) or isinstance(error, DistError)
+        return tells_of_lost_peer(error)
 
     def close(self) -> None:
         """On every way out."""
@@ -284,6 +285,8 @@ class Ranks:
         """
         votes = self._votes_in_evaluation
         self._evaluated += 1
+        if not self._names:  # no step will come, as in evaluate and predict: its first batch is what may take long
+            self.watchdog.stepped()
         if not votes.due():
             return None
         votes.begin(replace(self._ballot(counts=False), leaving=leaving, abandons=abandons), [])
@@ -371,14 +374,6 @@ class Ranks:
     @staticmethod
     def _all_say(said: list[dict[str, Any]], what: str) -> bool:
         return all(its[what] == said[0][what] for its in said)
-
-
-def stop_in_batch(by: str, reason: str, step: int, where: str = "train_batch") -> RankError:
-    what = "loss" if where == "train_batch" else "prediction"
-    return RankError(
-        f"{by} raised StopTraining({reason!r}) in {where} at step {step}: the other ranks would wait for this "
-        f"batch; call run.stop({reason!r}) and return the {what}"
-    )
 
 
 def _progress(clock: Clock) -> object:

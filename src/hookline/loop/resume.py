@@ -27,9 +27,11 @@ from hookline.errors import (
 from hookline.loop.capture import load_callback_states, restore
 from hookline.loop.environment import environment
 from hookline.loop.media import forget_pictures
+from hookline.loop.notices import say_resumed
 from hookline.loop.placing import rooms
 from hookline.loop.rank_states import of_this_rank
 from hookline.loop.stream import METRICS
+from hookline.progress import Duration
 from hookline.records import FileRow, ImageRow, MetricRow
 from hookline.run import MISSING
 from hookline.sinks.jsonl import JsonLines
@@ -68,13 +70,12 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
     elif loop.session.ranks is not None:
         loop.saving.run_id = loop.session.ranks.group.from_zero(loop.saving.run_id)
     loop.saving.began_at = state.clock.step
-    loop.finished = checkpoint.about.finished and loop.extend is None
+    loop.finished = checkpoint.about.finished and loop.extend is None and not _asks_for_more(loop, snapshot)
     if loop.finished:
         loop.ended = snapshot.state["ended"] if snapshot.state else None
     elif checkpoint.about.finished:
-        loop.requests.stop = None  # it had stopped; now it is asked for more
-    if not state.rank:
-        logger.info("going on from %s: step %d, epoch %d", checkpoint.path, state.clock.step, state.clock.epoch)
+        loop.requests.stop = loop.requests.wished_stop = None  # it had stopped; now it is asked for more
+    say_resumed(loop, checkpoint.path)
     for path in _told(loop, lambda: list(map(str, _passed_over(store, checkpoint, resume)))):
         state.checkpoint = Path(path)
         loop.line.emit(loop.line.hooks.checkpoint_rejected)
@@ -82,6 +83,21 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
     loop.line.emit(loop.line.hooks.checkpoint_loaded)
     state.checkpoint = MISSING
     return True
+
+
+def _asks_for_more(loop: Loop, snapshot: Snapshot) -> bool:
+    """Whether an own loop, which has no ``extend=``, is given more time than the run that has come to its end.
+
+    What scripts give is compared, not what hooks have made of it: the same script, started again, does not go on.
+    """
+    given, saved = loop.settings.max_duration, snapshot.state
+    if not loop.is_own or given is None or loop.clock.reached(given) or saved is None:
+        return False
+    if "given_duration" not in saved:  # of an older version, which saved what hooks had made of it
+        stopped = saved["course"]["stop"] is not None
+        return not stopped or saved.get("max_duration", str(given)) != str(given)
+    before = None if saved["given_duration"] is None else Duration.parse(saved["given_duration"])
+    return before is None or before.unit != given.unit or before < given
 
 
 def _find(loop: Loop, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot] | None]:
@@ -278,7 +294,18 @@ def _say_callbacks(loop: Loop, snapshot: Snapshot) -> None:
         logger.info("callbacks that the checkpoint does not know, and that begin anew: %s", ", ".join(new))
     with_state = [key for key in saved - here if _has_state(snapshot.state["callbacks"][key])]  # type: ignore[index]
     if missing := sorted(with_state):
-        _warn(loop, f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}")
+        changed = [key for key in new if _kind(key) in map(_kind, missing)]
+        because = (
+            f"; {', '.join(changed)} begins without a state, because its arguments are others: one with a name "
+            f"(callback.name = 'mine', from the first run on) keeps its state when they change"
+        )
+        lacking = f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}"
+        _warn(loop, lacking + because if changed else lacking)
+
+
+def _kind(key: str) -> str:
+    """The class, of a key such as ``EarlyStopping(patience=3)``."""
+    return key.partition("(")[0]
 
 
 def _has_state(saved: Any) -> bool:
@@ -287,8 +314,10 @@ def _has_state(saved: Any) -> bool:
 
 def _say_environment(loop: Loop, checkpoint: Checkpoint) -> None:
     here, saved = environment(loop), checkpoint.about.environment
-    # In another number of processes not all is bitwise the same, which was said (`of_this_rank`).
-    compared = [key for key in here if key in saved and key != "world_size"]
+    # In another number of processes not all is bitwise the same, which was said (`of_this_rank`). How many threads each
+    # has follows from it: torchrun gives each of several one.
+    left_out = {"world_size"} if saved.get("world_size") == here["world_size"] else {"world_size", "threads"}
+    compared = [key for key in here if key in saved and key not in left_out]
     differs = [f"{key} {saved[key]} → {here[key]}" for key in compared if saved[key] != here[key]]
     if differs:
         _warn(loop, f"the run goes on, but not bitwise as it would have: {', '.join(differs)}")

@@ -7,19 +7,23 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from hookline.errors import Preempted
+from hookline.loop.stream import EVENTS, METRICS
+from hookline.records import EventRow, Record, from_json
 from hookline.records.plain import public
 from hookline.records.redact import redact_arguments, redact_text
 from hookline.records.run_file import CallbackEntry, CostEntry, RunFile, SessionEntry, Status
+from hookline.sinks.jsonl import JsonLines
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -28,6 +32,8 @@ logger = logging.getLogger("hookline")
 
 PACKAGES = ("torch", "numpy", "safetensors", "rich", "torchmetrics", "transformers", "datasets", "lightning")
 """Whose versions are noted, if they are installed."""
+TAIL = 1 << 16
+"""So many bytes at the end of a file of rows tell how far a session came."""
 KILLED = "it ended without a word: killed, or the machine went down"
 
 
@@ -37,8 +43,19 @@ class RunRecord:
     def __init__(self) -> None:
         self._file: RunFile | None = None
         self._session: SessionEntry | None = None
+        self._earlier: RunFile | None = None
+        self._reached: Reached | None = None
         self.when_written: Callable[[Path], None] | None = None
         """Called with the run's folder when all is written, on every way out of a fit."""
+
+    def look_back(self, loop: Loop) -> None:
+        """Before a checkpoint is loaded, which takes rows back: how far a session came that was killed."""
+        folder = loop.state.folder
+        if folder is None or loop.state.rank:
+            return
+        self._earlier = _earlier(folder)
+        killed = self._earlier is not None and self._earlier.status == "running" and self._earlier.sessions
+        self._reached = reached(folder) if killed else None
 
     def begin(self, loop: Loop) -> None:
         """After a checkpoint is loaded, if there is one."""
@@ -46,15 +63,26 @@ class RunRecord:
         if folder is None or loop.state.rank:
             return
         session = SessionEntry(started=_now(), first_step=loop.clock.step, last_step=loop.clock.step)
-        found = _earlier(folder)
         facts = _facts(loop)
-        if found is not None:
-            closed = [
-                replace(e, status="failed", reason=KILLED) if e.status == "running" else e for e in found.sessions
-            ]
-            facts = replace(facts, started=found.started, sessions=tuple(closed))
+        if self._earlier is not None:
+            facts = replace(facts, started=self._earlier.started, sessions=self._close_killed(folder, self._earlier))
         self._file, self._session = facts.with_session(session), session
         self._write(folder)
+
+    def _close_killed(self, folder: Path, earlier: RunFile) -> tuple[SessionEntry, ...]:
+        """The sessions of before; one that has not said how it ended was killed, and the timeline is told so."""
+        if self._reached is None:
+            return earlier.sessions
+        *before, last = earlier.sessions
+        step, epoch, seconds = self._reached
+        step = max(step, last.first_step)
+        try:
+            rows = JsonLines(folder / EVENTS)
+            rows.write([EventRow("killed", step, epoch, seconds, KILLED)])
+            rows.close()
+        except OSError as error:
+            logger.warning("%s could not be written: %s", EVENTS, error)
+        return *before, replace(last, status="killed", reason=KILLED, last_step=step, last_epoch=epoch, seconds=seconds)
 
     def end(self, loop: Loop, error: BaseException | None) -> None:
         folder = loop.state.folder
@@ -89,6 +117,35 @@ class RunRecord:
                 self._file.write(folder)
         except (OSError, ValueError, TypeError) as error:
             logger.warning("run.json could not be written: %s", error)
+
+
+class Reached(NamedTuple):
+    """How far a session came, as its rows tell."""
+
+    step: int = 0
+    epoch: int = 0
+    seconds: float = 0.0
+
+
+def reached(folder: Path) -> Reached:
+    """From the last rows, and from what the newest session has put on the timeline, which no resume takes back."""
+    events = list(_last(folder / EVENTS))
+    begins = [place for place, row in enumerate(events) if row.name in ("start", "resume")]
+    rows = [*_last(folder / METRICS), *events[begins[-1] if begins else 0 :]]
+    found = [Reached(row.step, row.epoch, row.seconds + getattr(row, "took", 0.0)) for row in rows]
+    return max(found, key=lambda one: (one.seconds, one.step), default=Reached())
+
+
+def _last(path: Path) -> Iterator[Record]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):  # the first and the last may be parts of lines
+            yield from_json(line.decode())
 
 
 def _earlier(folder: Path) -> RunFile | None:

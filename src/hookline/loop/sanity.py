@@ -35,8 +35,9 @@ def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
             evaluate_task(loop, batches)
             logged.update(batches.value, map(loop.session.book.inner_name, batches.value))
             line.emit(line.hooks.sanity_check_end)
-    if loop.requests.stop is not None and loop.requests.stop.interrupt:
-        return  # it was left
+    loop.course.agree()  # one rank may have asked to stop
+    if loop.requests.stop is not None:
+        return  # it may have been left, and nothing is trained
     check_monitors(loop.line, logged, loop.state.schedulers, seen=len(again), all_loaders=len(loaders))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import uuid
 from copy import deepcopy
 from pathlib import Path
@@ -17,8 +16,10 @@ from hookline.checkpoint.request import Resume, has_checkpoint
 from hookline.checkpoint.retention import best
 from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary
 from hookline.loop.capture import callback_states, capture_state, load_callback_states
+from hookline.loop.notices import say_interrupted
 from hookline.loop.rank_target import RankTarget
 from hookline.loop.ranks import Ranks
+from hookline.loop.signals import signal_name
 from hookline.loop.snapshots import take_snapshot
 from hookline.loop.target import Target
 from hookline.loop.verification import AtSteps, Verification
@@ -49,6 +50,8 @@ class Saving:
         self.began_at = 0
         """The step at which this fit began."""
         self._goes_on: bool | None = None
+        self._told: Path | None = None  # what was saved after Ctrl-C
+        self._cost = loop.line.cost_of("(checkpoints)", "saving")  # in this thread, and without the hooks
 
     # -- opening and closing -------------------------------------------------------------------
 
@@ -144,11 +147,11 @@ class Saving:
             logger.warning("only weights can be saved, also when a signal comes: %s", error)
 
     def wait(self) -> list[BaseException]:
-        """Wait for what is being written; the errors of it."""
+        """The run ends: wait for what is being written; the errors of it."""
         errors: list[BaseException] = []
         for target in self._targets:
             try:
-                target.close()
+                self._cost.timed(target.close)
             except Exception as error:
                 try:
                     self._failed(target, error)
@@ -213,14 +216,17 @@ class Saving:
         """Ctrl-C: another process can go on where this one stops."""
         for target in self._targets:
             if target.plan.is_resumed:
-                self._save_once(target, pending_eval=pending_eval)
+                found = self._save_once(target, pending_eval=pending_eval)
+                if found not in (None, self._told):  # once before an evaluation that is left, and once after it
+                    self._told = found
+                    say_interrupted(self._loop, found)
 
     def preempted(self, *, pending_eval: bool = False) -> Preempted:
         """A signal: save what can be gone on from; the error to raise."""
         loop, found = self._loop, None
         requests, number = loop.requests, loop.requests.preempt or 0
         earlier = requests.stop
-        stop = requests.stop = earlier or StopRequest(_name(number), "the system", loop.clock.step)
+        stop = requests.stop = earlier or StopRequest(signal_name(number), "the system", loop.clock.step)
         loop.line.emit(loop.line.hooks.preempt)
         requests.stop = earlier  # the signal stops this process, not the run
         if loop.state.entry_point in ("fit", "train") and loop.state.folder is not None:
@@ -297,10 +303,17 @@ class Saving:
         """Whether a callback saves in this run, or it was resumed: then it matters what a resume can do."""
         return bool(self._targets) or self.began_at > 0
 
-    def latest(self) -> Path | None:
-        """The newest checkpoint of this run."""
-        found = [target.store.latest() for target in self._targets]
-        return next((checkpoint.path for checkpoint in found if checkpoint is not None), None)
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint of this run that another process can go on from."""
+        targets = [target for target in (*self._targets, self._own) if target is not None]
+        found = [checkpoint for target in targets for checkpoint in target.store.checkpoints()]
+        whole = [checkpoint for checkpoint in found if checkpoint.about.exact and not checkpoint.weights_only]
+        return max(whole, key=lambda checkpoint: (checkpoint.about.generation, checkpoint.about.step), default=None)
+
+    def of_this_step(self) -> Path | None:
+        """The newest, if nothing was done since: a second signal may have come when it was written, before any word."""
+        newest = self.latest() if self._loop.entry_point in ("fit", "train") else None
+        return None if newest is None or newest.about.step != self._loop.clock.step else newest.path
 
     def best(self) -> Path | None:
         """The best checkpoint by the metric that a callback monitors."""
@@ -322,29 +335,30 @@ class Saving:
         return self._own
 
     def _save_once(self, target: Target, *, pending_eval: bool = False) -> Path | None:
-        """Not again what was saved at this very step."""
+        """Not again what was saved at this very step. Where it is, unless it could not be saved."""
         self._guarded(target, target.wait)
-        clock = self._loop.clock
-        if target.saved != (clock.step, clock.batch) or pending_eval:
+        now = (self._loop.clock.step, self._loop.clock.batch)
+        if target.saved != now or pending_eval:
             self._save(target, pending_eval=pending_eval, at_once=True)
-        return target.newest()
+        newest = target.newest()
+        return newest if target.saved == now else None
 
     def _save(self, target: Target, *, at_once: bool = False, **about: Any) -> None:
-        loop, line, scopes = self._loop, self._loop.line, self._loop.scopes
+        loop, line, scopes, cost = self._loop, self._loop.line, self._loop.scopes, self._cost
         if not loop.requests.may_save:
             logger.warning("not saved: a second signal came, and what it interrupted may be half done")
             return
         mark = len(scopes)
-        self._guarded(target, target.wait)  # an error of the one before is not one of this
+        self._guarded(target, lambda: cost.timed(target.wait))  # an error of the one before is not one of this
         try:
             scopes.enter(line.hooks.around_save)
             line.emit(line.hooks.checkpoint_save)
-            snapshot = take_snapshot(loop, weights_only=target.plan.weights_only, **about)
-            target.saved = (loop.clock.step, loop.clock.batch)
+            snapshot = cost.timed(lambda: take_snapshot(loop, weights_only=target.plan.weights_only, **about))
+            target.saved, cost.calls = (loop.clock.step, loop.clock.batch), cost.calls + 1
             if not target.background or at_once or about:  # the last of a run: nothing goes on behind it
-                self._guarded(target, lambda: self._saved(target.write(snapshot)))
+                self._guarded(target, lambda: self._saved(cost.timed(lambda: target.write(snapshot))))
             else:
-                self._guarded(target, lambda: target.submit(snapshot, self._saved))
+                self._guarded(target, lambda: cost.timed(lambda: target.submit(snapshot, self._saved)))
         except BaseException as error:
             scopes.leave(mark, because=error)
             raise
@@ -377,10 +391,3 @@ class Saving:
     def _wake(self) -> None:
         """From the thread of a save: it has ended, and the loop has to look."""
         self._loop.requests.attention = True
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

@@ -31,7 +31,7 @@ class Scheduler:
     monitor: str = "val/loss"
 
     def __post_init__(self) -> None:
-        self.every = Duration.parse(self.every)
+        self.every = Duration.parse(self.every, "hl.Scheduler(every=…)")
         if self.every.unit not in ("st", "ep"):
             raise SetupError(
                 f"a scheduler moves every so many steps or epochs, not every {self.every}; write '1st' or '1ep'"

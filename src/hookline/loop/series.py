@@ -32,7 +32,7 @@ class Series:
         self.group: Group | None = None
         """Where more values wait, if it is logged together with others."""
         self.is_direct = False
-        """The engine adds values to it without asking: it stays out of groups."""
+        """The engine's own, which adds values without asking: it stays out of groups, and nobody else logs to it."""
         self.shape: tuple[int, ...] | None = None
         self.values: list[Any] = []
         self.weights: list[Any] = []
@@ -156,11 +156,13 @@ class Series:
                 both = [torch.as_tensor(total).to(torch.float64) for total in (self.agreed_total, self.folded_total)]
                 return _extreme(self.reduce, torch.stack(both)), self.folded_weight
 
-    def result(self) -> Any:
-        """The reduced value: a number, or a tensor that is still on its device."""
+    def result(self, before: tuple[Any, Any] | None = None) -> Any:
+        """The reduced value: a number, or a tensor that is still on its device. A mean is that of ``before``, too."""
         total, weight = self.sums()
         if self.reduce != "mean":
             return total
+        if before is not None:
+            total, weight = total + before[0], weight + before[1]
         if isinstance(weight, float) and not weight:
             return total * math.nan
         return total / weight
@@ -276,12 +278,18 @@ def number_or_copy(value: Tensor) -> float | Tensor:
 def number_or_tensor(name: str, value: Any) -> float | Tensor:
     """A number, or a detached copy: a tensor that is changed in place later must not change the row."""
     if isinstance(value, numbers.Real):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise MetricError(f"{name}: a number of {len(str(value))} digits is too large for a metric") from error
     if not isinstance(value, Tensor) and hasattr(value, "__array__"):
         try:
             value = torch.as_tensor(value)
         except TypeError as error:
             raise MetricError(f"{name}: {value!r:.80} holds no numbers; log numbers or small arrays") from error
+    if isinstance(value, Tensor) and (value.is_meta or value.is_nested or value.layout != torch.strided):
+        kind = "on the device meta" if value.is_meta else "nested" if value.is_nested else f"of {value.layout}"
+        raise MetricError(f"{name}: a tensor that is {kind} is no plain array; log numbers or small arrays")
     if not isinstance(value, Tensor) or value.is_complex():
         raise MetricError(
             f"{name}: {value!r:.80} is a {type(value).__name__}, not a number; log numbers or small arrays"
@@ -297,7 +305,9 @@ def number_or_tensor(name: str, value: Any) -> float | Tensor:
 def weight_of(name: str, weight: Any) -> Any:
     """How much a value counts: a number that is not negative, or a copy of a tensor."""
     if isinstance(weight, Tensor):
-        return number_or_copy(weight)
+        weight = number_or_copy(weight)
+        if isinstance(weight, Tensor):  # to look at it would wait for a device
+            return weight
     if weight is None or (isinstance(weight, numbers.Real) and float(weight) >= 0):
         return weight
     raise MetricError(f"{name}: weight={weight!r:.80}; give how much the value counts, 0 or more, such as len(batch)")
@@ -308,11 +318,11 @@ def of_samples(name: str, values: Tensor, weight: Any, reduce: str) -> tuple[Ten
     values = values.to(torch.float32 if values.device.type == "mps" else torch.float64)
     match reduce:
         case "sum":
-            return values.sum(), weight
+            return values.sum(), None
         case "last":
-            return values[-1], weight
+            return values[-1], None
         case "max" | "min":
-            return _extreme(reduce, values), weight
+            return _extreme(reduce, values), None
     if isinstance(weight, Tensor) and weight.ndim == 1:
         if weight.shape != values.shape:
             raise MetricError(f"{name}: {len(values)} values with {len(weight)} weights; give one for each")

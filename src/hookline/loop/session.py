@@ -15,12 +15,13 @@ from torch import nn
 from hookline.distributed import this_process
 from hookline.distributed.guard import guarded
 from hookline.distributed.rebinding import rebind
-from hookline.errors import LeaveWait, Preempted, SetupError, add_secondary
+from hookline.errors import LeaveWait, Preempted, SetupError, StopTraining, first_of
 from hookline.events import Line, Member, Messages, Scopes
-from hookline.loop.data import END, LEFT
+from hookline.loop.data import END, LEFT, reason_of
 from hookline.loop.feed.seeding import mix
 from hookline.loop.folder import make_folder, place
 from hookline.loop.joining import join, roots_of
+from hookline.loop.leaving import stop_in_data
 from hookline.loop.media import LoopMedia
 from hookline.loop.metrics import MetricBook
 from hookline.loop.optimizers import make_optimizers
@@ -40,9 +41,17 @@ from hookline.sinks.sink import RunInfo
 
 logger = logging.getLogger("hookline")
 
+LOADERS = {"train": "training", "val": "val", "test": "test", "predict": "prediction"}
+"""By stage, as messages name them."""
+
 
 class Session:
     """State, line, scopes and metric book of a run; what surrounds training, evaluation and prediction."""
+
+    failed_fetch: BaseException | None = None
+    """The error of the training loader: it rose between two steps."""
+    is_trained = False
+    """Training has come to its end in this run: there is nothing left to stop."""
 
     def __init__(
         self,
@@ -59,19 +68,15 @@ class Session:
         self.settings, self.task = settings, task
         self.module: nn.Module = model if task is None else task
         self._given_optimizer, self._given_scheduler = optimizer, scheduler
-        self._restore = ExitStack()
-        self._ready = False
+        self._restore, self._ready = ExitStack(), False
         here, started = this_process(), datetime.now().astimezone()
-        project, name, folder = place(settings, started)
-        self._place = here
+        self._place, (project, name, folder) = here, place(settings, started)
         self.ranks: Ranks | None = None
         """The other processes, while a run is open; nothing where there is only one."""
         self._replaced: Mapping[torch.Tensor, torch.Tensor] = {}  # parameters of a model that was sharded
         self.line = self._make_line()
         self.stream, self._failures_noted = Stream(settings.sinks), 0
         self.seed, self.is_trying = 0, False
-        self.failed_fetch: BaseException | None = None
-        """The error of the training loader: it rose between two steps."""
         self.state = RunState(
             line=self.line,
             requests=Requests(),
@@ -122,7 +127,9 @@ class Session:
         return f"step {clock.step}, epoch {clock.epoch} ({self.state.stage})"
 
     def stop(self, reason: str, by: str, *, interrupt: bool = False) -> None:
-        """Note a vote to stop."""
+        """Note a vote to stop. After training only Ctrl-C is one: the reason for which training ended stays."""
+        if self.is_trained and not interrupt:
+            return
         self.state.requests.ask_stop(StopRequest(reason, by, self.state.clock.step, interrupt))
 
     def _stop_training(self, reason: str, by: str) -> None:
@@ -192,6 +199,14 @@ class Session:
         """The size of ``metrics.jsonl``, for a checkpoint: a resume goes back to it."""
         return 0 if self.stream.rows is None else self.stream.rows.size
 
+    def ask_for_batch(self) -> None:
+        """Send ``batch_fetch_start`` of training: the last batch is over, but an edge may still be to come."""
+        state = self.state
+        moment = state.batch, state.outputs, state.loss
+        state.batch = state.outputs = state.loss = MISSING
+        self.line.emit(self.line.hooks.batch_fetch_start)
+        state.batch, state.outputs, state.loss = moment
+
     def fetch(self, iterator: Iterator[Any], *, leave: bool = True, whole: bool = False) -> Any:
         """The next batch. Only while it waits here does Ctrl-C leave at once."""
         self.state.requests.waiting, self.state.requests.whole = leave, whole
@@ -203,18 +218,26 @@ class Session:
             self.state.requests.waiting = self.state.requests.whole = False
 
     def after_failed_fetch(self, error: BaseException) -> Any:
-        """A wait for data that Ctrl-C left is the end of it; any other error is raised, with a note."""
-        self.state.requests.waiting = False
+        """A wait that Ctrl-C or ``StopTraining`` left is the end of it; any other error is raised, with a note."""
+        waited, self.state.requests.waiting = self.state.requests.waiting, False
         if isinstance(error, LeaveWait):
             return LEFT
-        stop = self.state.requests.stop
+        stop, in_fit = self.state.requests.stop, self.state.entry_point in ("fit", "train")
         left = isinstance(error, KeyboardInterrupt) and stop is not None and stop.interrupt
-        if left and self.state.entry_point in ("fit", "train"):
+        if left and in_fit:
             self.state.requests.leave_evaluation = self.state.stage != "train"
             return LEFT
+        if isinstance(error, StopTraining):
+            by, reason = f"the {LOADERS[self.state.stage]} loader", reason_of(error)
+            if self.ranks is not None:
+                raise stop_in_data(by, reason, self.state.clock.step) from error
+            if in_fit and waited and self.state.stage != "predict":  # not in what must be given whole
+                self._stop_training(reason, by)
+                return LEFT
         if isinstance(error, Exception):
             error.add_note(f"while fetching a batch, at {self.where()}")
             self.failed_fetch = error if self.state.stage == "train" else None
+        self.state.batch = self.state.outputs = self.state.loss = MISSING
         raise error
 
     # -- opening -------------------------------------------------------------------------------
@@ -234,7 +257,7 @@ class Session:
             self.seed = torch.initial_seed() if self.settings.seed is None else self.settings.seed
             self.seed = self.seed if self.ranks is None else self.ranks.group.from_zero(self.seed)
             state.config.setdefault("seed", self.seed)
-        self.failed_fetch = None
+        self.failed_fetch, self.is_trained = None, False
         if entry_point in ("fit", "train"):
             if not self._ready:
                 self._make_folder()
@@ -369,13 +392,3 @@ class Session:
         else:
             words = str(error) if isinstance(error, Preempted) else f"{type(error).__name__}: {error}"
             self.note("preempt" if isinstance(error, Preempted) else "exception", words)
-
-
-def first_of(error: BaseException | None, later: list[BaseException]) -> BaseException | None:
-    """The first error stays the one that is raised; the later ones become notes on it."""
-    for other in later:
-        if error is None:
-            error = other
-        else:
-            add_secondary(error, other)
-    return error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, get_args
 
@@ -14,26 +13,12 @@ from hookline.checkpoint.request import Resume
 from hookline.distributed import this_process
 from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import SetupError
+from hookline.loop.keywords import check_options
 from hookline.progress import Duration
 from hookline.sinks.log_object import as_sink
 from hookline.sinks.sink import Sink
 
 PrecisionName = Literal["fp32", "bf16", "fp16"]
-
-HINTS = {
-    "logger": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
-    "loggers": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
-    "max_epochs": "write max_duration='10ep'",
-    "num_epochs": "write max_duration='10ep'",
-    "epochs": "write max_duration='10ep'",
-    "max_steps": "write max_duration='500st'",
-    "accumulate_grad_batches": "write accumulate=4",
-    "gradient_accumulation_steps": "write accumulate=4",
-    "log_every_n_steps": "write log_every='50st'",
-    "val_check_interval": "write eval_every='500st' or '1ep'",
-    "accelerator": "write device='cuda'",
-    "default_root_dir": "write folder='…'",
-}
 
 
 class Options(TypedDict, total=False):
@@ -90,17 +75,10 @@ class Settings:
     def read(cls, options: Options) -> Self:
         """Check the options; each mistake says what to write instead."""
         given: dict[str, Any] = dict(options)
-        known = list(cls.__dataclass_fields__)
-        for key in given:
-            if key not in known:
-                close = get_close_matches(key, known, n=1)
-                hint = HINTS.get(key) or (
-                    f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
-                )
-                raise SetupError(f"unknown option {key}=…; {hint}")
+        check_options(given, list(cls.__dataclass_fields__))
         for key in ("max_duration", "eval_every", "log_every"):
             if given.get(key) is not None:
-                given[key] = Duration.parse(given[key])
+                given[key] = Duration.parse(given[key], f"{key}=…")
         max_duration = given.get("max_duration")
         if max_duration is not None and max_duration.unit == "dur":
             raise SetupError(

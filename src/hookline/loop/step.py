@@ -11,6 +11,7 @@ from hookline.loop.course import Course
 from hookline.loop.driven import step_inside_batch
 from hookline.loop.gradients import (
     check_weight,
+    clear_gradients,
     count_weight,
     no_backward,
     others_untouched,
@@ -231,7 +232,7 @@ class Steps:
                 line.emit(hooks.optimizer_step_end)
             if state.schedulers and name not in self._driven:
                 self._move_schedulers(name)
-        optimizer.zero_grad()
+        clear_gradients(optimizer)
         if hooks.zero_grad:
             line.emit(hooks.zero_grad)
         state.optimizer = MISSING
@@ -261,7 +262,7 @@ class Steps:
             self.scopes.leave(mark)
         if self._window:
             for optimizer in self.state.optimizers.values():
-                optimizer.zero_grad()
+                clear_gradients(optimizer)
             if not self._moved:
                 self._turn_back()
         self.precision.end_window()

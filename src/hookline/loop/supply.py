@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookline.errors import DataError
 from hookline.loop.feed import Feed, SharedFeed, feed_of, shared_feed_of
+from hookline.loop.feed.facts import Facts, facts_of
 from hookline.loop.feed.position import Position
 from hookline.loop.feed.shared import distributed_sampler, says_sharded
 from hookline.loop.feed.stripes import Share
@@ -31,12 +32,27 @@ def first_feed(loop: Training, loader: Any) -> Feed:
     """The feed of a loader that the run has not read before, at the position of the checkpoint, if there is one."""
     feed = make_feed(loop, loader, loop.ranks)
     check_goes_on(loop, feed)
+    _compare(loop, facts_of(loader))
     if loop.saved_feed:
         feed.load_state_dict(loop.saved_feed)
     if loop.saving.is_used and not loop.state.rank:
         for note in feed.notes:
             logger.warning("after a resume: %s", note)
     return feed
+
+
+def _compare(loop: Training, here: Facts) -> None:
+    """With the loader that the run was saved with. The place in an epoch is a number of samples, not of batches."""
+    saved, place = loop.saved_facts, loop.place.in_epoch(loop.clock.epoch)
+    loop.place = place._replace(taken=here.batches(place.taken, saved, place.epoch))
+    changes = here.changes(saved)
+    if changes and not loop.state.rank:
+        logger.warning(
+            "the training data is not that of the run that was saved (%s): its order is another from here on%s",
+            ", ".join(changes),
+            ", and in this epoch samples may come twice or not at all" if place.taken else "",
+        )
+    loop.saved_facts = Facts()  # another loader, later in this process, has been read from its beginning
 
 
 def check_goes_on(loop: Training, feed: Feed) -> None:
@@ -87,6 +103,7 @@ def data_state(loop: Training, *, mid_epoch: bool) -> dict[str, Any]:
         "batch": batch,
         "taken": taken(loop, batch) if mid_epoch else 0,
         "own": loop.saved_own if loop.feed is None else _own(loop.feed),
+        "facts": (loop.saved_facts if loop.feed is None else facts_of(loop.state.loaders["train"]))._asdict(),
     }
 
 
@@ -94,8 +111,15 @@ def load_data_state(loop: Training, saved: Mapping[str, Any], *, mid_epoch: bool
     """After the clock. A checkpoint of an earlier version does not know of several processes."""
     clock = loop.clock
     batch = clock.batch_in_epoch if mid_epoch else 0
+    given = loop.session.settings.seed
+    if given not in (None, saved["seed"]) and not loop.state.rank:
+        logger.warning("seed=%s is not used: the run goes on with its own, %s", given, saved["seed"])
     loop.session.seed = saved["seed"]
-    loop.saved_feed, loop.saved_own = saved["feed"], saved.get("own", 1)
+    loop.saved_feed, loop.saved_own, loop.saved_facts = (
+        saved["feed"],
+        saved.get("own", 1),
+        Facts(**saved.get("facts", {})),
+    )
     loop.place = Position(clock.epoch, saved.get("batch", batch), saved.get("taken", batch))
 
 

@@ -12,7 +12,9 @@ from torch import nn
 
 from hookline.errors import SetupError, StopTraining
 from hookline.loop.answers import Returning, check_returned, evaluate_task, predict_task
-from hookline.loop.data import check_loader, named_loaders
+from hookline.loop.keywords import NoOptions, refuse
+from hookline.loop.leaving import left_before_end
+from hookline.loop.loaders import check_loader, named_loaders
 from hookline.loop.loop import Loop
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.plain import plain_steps
@@ -21,6 +23,7 @@ from hookline.loop.sanity import sanity_check
 from hookline.loop.settings import Options, Settings, as_list
 from hookline.loop.supervised import SupervisedTask
 from hookline.loop.task import Task
+from hookline.loop.task_methods import check_task, missing_method
 from hookline.progress import Duration
 from hookline.records import Value
 
@@ -64,11 +67,13 @@ class Trainer:
         scheduler: Any = None,
         callbacks: Iterable[object] = (),
         extend: str | Duration | None = None,
+        **unknown: Unpack[NoOptions],
     ) -> Result:
         """Train, evaluate on ``val`` as it goes and on ``test`` at the end.
 
         A second ``fit`` with the same model goes on from the first; ``extend="2ep"`` makes it longer.
         """
+        refuse(self.fit, unknown, Options.__annotations__)
         return self._fit("fit", model, train, val, test, loss, optimizer, scheduler, callbacks, extend)
 
     def train(
@@ -81,8 +86,10 @@ class Trainer:
         scheduler: Any = None,
         callbacks: Iterable[object] = (),
         extend: str | Duration | None = None,
+        **unknown: Unpack[NoOptions],
     ) -> Result:
         """``fit`` without any evaluation."""
+        refuse(self.train, unknown, Options.__annotations__)
         return self._fit("train", model, train, None, None, loss, optimizer, scheduler, callbacks, extend)
 
     def evaluate(
@@ -92,8 +99,10 @@ class Trainer:
         *,
         loss: Callable[..., Any] | None = None,
         callbacks: Iterable[object] = (),
+        **unknown: Unpack[NoOptions],
     ) -> dict[str, Value]:
         """The metrics of one evaluation on ``val``, a loader or a dict of named ones."""
+        refuse(self.evaluate, unknown, Options.__annotations__)
         return self._evaluate("evaluate", "val", model, val, loss, callbacks)
 
     def test(
@@ -103,12 +112,17 @@ class Trainer:
         *,
         loss: Callable[..., Any] | None = None,
         callbacks: Iterable[object] = (),
+        **unknown: Unpack[NoOptions],
     ) -> dict[str, Value]:
         """The metrics of one evaluation on ``test``; they are named ``test/…``."""
+        refuse(self.test, unknown, Options.__annotations__)
         return self._evaluate("test", "test", model, test, loss, callbacks)
 
-    def predict(self, model: nn.Module, loader: Any, *, callbacks: Iterable[object] = ()) -> Any:
+    def predict(
+        self, model: nn.Module, loader: Any, *, callbacks: Iterable[object] = (), **unknown: Unpack[NoOptions]
+    ) -> Any:
         """Predictions in the loader's order: one tensor where shapes allow it, else a list of batches."""
+        refuse(self.predict, unknown, Options.__annotations__)
         loop = self._prepare("predict", model, None, None, None)
         self._need(loop, "predict_batch", "predict")
         with _with(loop, callbacks):
@@ -141,7 +155,7 @@ class Trainer:
                 "extend= goes on with the last fit, but model, loss, optimizer or scheduler is another one; "
                 "pass the same objects again"
             )
-        loop.extend = None if extend is None else Duration.parse(extend)
+        loop.extend = None if extend is None else Duration.parse(extend, f"{entry}(extend=…)")
         if loop.state.max_duration is None and extend is None:
             raise SetupError("how long? pass max_duration, for example Trainer(max_duration='10ep')")
         task, run = loop.session.task, loop.run
@@ -200,6 +214,8 @@ class Trainer:
         with _with(loop, callbacks):
             batches = Returning(loop.eval_batches(loaders, stage))
             evaluate_task(loop, batches)
+        if loop.requests.leave_evaluation and not batches.value:
+            raise left_before_end(loop, entry)
         return dict(batches.value)
 
     def _prepare(self, entry: str, model: nn.Module, loss: Any, optimizer: Any, scheduler: Any) -> Loop:
@@ -208,6 +224,8 @@ class Trainer:
         loop = self._loop
         if loop is None or not self._goes_on(entry, given):
             is_task = isinstance(model, Task)
+            if isinstance(model, Task):
+                check_task(model)
             loop = Loop(
                 model,
                 optimizer if is_task else None,
@@ -232,7 +250,7 @@ class Trainer:
 
     def _need(self, loop: Loop, method: str, verb: str) -> None:
         if not hasattr(loop.session.task, method):
-            raise SetupError(f"{type(loop.session.task).__name__} has no {method}(run, batch), which {verb} needs")
+            raise missing_method(loop.session.task, method, verb)
 
 
 def _same(one: Any, other: Any) -> bool:

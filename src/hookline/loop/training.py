@@ -14,10 +14,10 @@ from typing import Any
 from hookline.errors import SetupError
 from hookline.events import Member
 from hookline.loop.data import END, LEFT, named_loaders, to_device
-from hookline.loop.feed import Feed, SharedFeed
+from hookline.loop.feed import Facts, Feed, SharedFeed
 from hookline.loop.feed.part import Part
 from hookline.loop.feed.position import Position
-from hookline.loop.leaving import leave_with_others
+from hookline.loop.leaving import leave_wait, leave_with_others
 from hookline.loop.moment import roll_back
 from hookline.loop.random_states import set_random_states
 from hookline.loop.ranks import Ranks
@@ -50,7 +50,7 @@ class Training(Steps):
         self.feed: Feed | None = None
         self._fed: Any = None  # the loader that it is of
         self.saved_feed: dict[str, Any] = {}  # from a checkpoint, until the loader is known
-        self.saved_own = 1  # see SharedFeed.own
+        self.saved_own, self.saved_facts = 1, Facts()  # see SharedFeed.own
         self.place = Position()  # of the data, where this epoch was begun or gone on with
         self.part: Part | None = None
         """In several processes: the part of an evaluation or prediction that is under way."""
@@ -68,6 +68,7 @@ class Training(Steps):
                 yield from self._epoch(feed)
             self._leave_if_preempted()
             self.course.end_training(mark)
+            self.session.is_trained = True
         except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
             stepped = not self._window and not self._batch_open
             end = self._end_broken if self.ranks is None else partial(leave_with_others, self.state.loop)
@@ -85,12 +86,12 @@ class Training(Steps):
         fetch, count, iterator, length = self.session.fetch, self.count, self.iterator, self.length
         while not over:
             hooks = line.hooks
-            state.batch = state.outputs = state.loss = MISSING
             if hooks.batch_fetch_start and self.in_hand is MISSING:
-                line.emit(hooks.batch_fetch_start)
+                self.session.ask_for_batch()
             batch, self.in_hand = fetch(iterator) if self.in_hand is MISSING else self.in_hand, MISSING
-            if batch is END or batch is LEFT:
+            if batch is END or batch is LEFT:  # the last batch stays in `run`, for the hooks of the edge
                 break
+            state.batch = state.outputs = state.loss = MISSING
             self.position = position = self.position + 1
             if ranks is not None:
                 part, batch = batch, batch.batch
@@ -126,7 +127,7 @@ class Training(Steps):
             if (requests.attention or line.hooks.step_settled) and self._settle():
                 break
         if batch is LEFT:
-            self._leave_wait()
+            leave_wait(self.state.loop)
         if self._window and batch is END and feed.length is None:  # that was the edge: its window is short
             course.at_edge, course.agenda.wake, self._window_full = True, 0, True
             self._complete_window()
@@ -196,6 +197,7 @@ class Training(Steps):
         if look_due or self.requests.rollback is not None:
             self.look()
         self.course.end_broken_training()
+        self.session.is_trained = True
 
     def edge(self, look_due: bool) -> bool:
         """After a step: what is due, then whether the epoch is over."""
@@ -206,6 +208,8 @@ class Training(Steps):
     def _settle(self) -> bool:
         """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""
         requests, course = self.requests, self.course
+        if self.in_hand is LEFT:  # the step is settled: a plain one has waited for the next batch, and left that wait
+            return False
         if requests.attention:
             self.handles.settle()
             if course.edge_is_open:
@@ -278,12 +282,6 @@ class Training(Steps):
     def forget_plans(self) -> None:
         """A fit begins: its callbacks say anew what they change about the data."""
         self.limits, self.repeat_epoch, self._used = {}, False, {}
-
-    def _leave_wait(self) -> None:
-        """A signal came while the loop waited for data: what is half done is dropped."""
-        self._drop_window()
-        self._leave_if_preempted()
-        self.saving.interrupted()
 
     def _leave_if_preempted(self) -> None:
         """At the edge of a step, or before the first: a signal ends the process, after a checkpoint."""

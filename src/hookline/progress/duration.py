@@ -87,19 +87,24 @@ class Duration:
         object.__setattr__(self, "value", int(self.value) if whole else float(self.value))
 
     @classmethod
-    def parse(cls, text: Duration | str) -> Duration:
+    def parse(cls, text: Duration | str, where: str = "") -> Duration:
         """Read ``"10ep"``, ``"500st"``, ``"1_000sp"``, ``"1e6tok"``, ``"90s"``, ``"1h30m"`` or ``"0.5dur"``.
+
+        ``where`` is the argument that it was given as, such as ``"Checkpointer(every=…)"``; errors begin with it.
 
         >>> Duration.parse("1d 12h").value
         129600
         """
         if isinstance(text, Duration):
             return text
-        if not isinstance(text, str):
-            raise _not_text(text)
-        value, unit = _read(text)
-        if problem := _problem(value, unit):
-            raise _unreadable(text, problem)
+        try:
+            if not isinstance(text, str):
+                raise _not_text(text)
+            value, unit = _read(text)
+            if problem := _problem(value, unit):
+                raise _unreadable(text, problem)
+        except DurationError as error:
+            raise DurationError(f"{where}: {error}" if where else str(error)) from None
         return cls(value, unit)
 
     @property

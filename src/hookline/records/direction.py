@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from hookline.errors import RegistrationError
 
-SMALLER_IS_BETTER = (
-    "loss",
-    "error",
-    "err",
-    "perplexity",
-    "ppl",
-    "mse",
-    "mae",
-    "rmse",
-    "nll",
-    "wer",
-    "cer",
-    "fid",
+SMALLER_IS_BETTER = frozenset(
+    ("loss", "error", "err", "mae", "mse", "rmse", "mape", "nll", "ppl", "perplexity", "wer", "cer", "fid", "bpb")
 )
-LARGER_IS_BETTER = (
-    "acc",
-    "accuracy",
-    "f1",
-    "auc",
-    "auroc",
-    "precision",
-    "recall",
-    "iou",
-    "miou",
-    "map",
-    "bleu",
-    "rouge",
-    "r2",
-    "reward",
-    "score",
-    "dice",
+LARGER_IS_BETTER = frozenset(
+    {"acc", "accuracy", "auc", "auroc", "f1", "iou", "miou", "dice", "precision", "recall", "map", "ap", "bleu"}
+    | {"rouge", "ndcg", "mrr", "psnr", "ssim", "score", "reward", "return", "kappa", "mcc", "r2"}
 )
+"""All that is known of names, for callbacks and for pages."""
+
+
+def known_direction(metric: str) -> Literal["min", "max"] | None:
+    """As the name of a metric says; ``None`` if it says nothing, or both.
+
+    >>> known_direction("val/loss"), known_direction("val/map50"), known_direction("val/width")
+    ('min', 'max', None)
+    """
+    words = set(re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].lower()))
+    words |= {word.rstrip("0123456789") for word in words}
+    smaller, larger = bool(words & SMALLER_IS_BETTER), bool(words & LARGER_IS_BETTER)
+    if smaller == larger:
+        return None
+    return "min" if smaller else "max"
 
 
 def direction(monitor: str, mode: str | None = None) -> Literal["min", "max"]:
@@ -52,8 +43,7 @@ def direction(monitor: str, mode: str | None = None) -> Literal["min", "max"]:
         return "max"
     if mode is not None:
         raise RegistrationError(f"mode={mode!r}: use 'min' or 'max'")
-    words = monitor.rpartition("/")[2].lower().replace("-", "_").split("_")
-    smaller, larger = any(w in SMALLER_IS_BETTER for w in words), any(w in LARGER_IS_BETTER for w in words)
-    if smaller == larger:
+    known = known_direction(monitor)
+    if known is None:
         raise RegistrationError(f"is a larger {monitor!r} better, or a smaller? Pass mode='max' or mode='min'")
-    return "min" if smaller else "max"
+    return known

@@ -10,8 +10,9 @@ class EventRow:
     """A moment of a run.
 
     ``name`` is one of ``start``, ``resume``, ``eval``, ``checkpoint``, ``checkpoint_failed``, ``stop``,
-    ``interrupt``, ``preempt``, ``exception``, ``callback_disabled``, ``sink``, ``step_skipped``, ``rollback``
-    and ``end``. The last row of each process is ``end`` if it came to its end, else ``exception`` or ``preempt``.
+    ``interrupt``, ``preempt``, ``exception``, ``callback_disabled``, ``sink``, ``step_skipped``, ``rollback``,
+    ``restore``, ``killed`` and ``end``. The last row of each process is ``end`` if it came to its end, else
+    ``exception`` or ``preempt``; of one that was killed, the next one writes ``killed``.
     """
 
     name: str

@@ -12,17 +12,24 @@ ROUNDS = 5
 """What stands behind a secret, without a gap, shows only when that is hidden."""
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
-_PASSWORD = re.compile(r"passphrase|passwd|passwords?|pwd|secrets?")
-"""These may be numbers."""
+_PASSWORD = re.compile(r"[a-z]*(passphrase|passwd|passwords?|pwd|secrets?)")
+"""``PGPASSWORD`` is one word. These may be numbers."""
 _SECRET = re.compile(
-    r"(access|api|auth|private|secret)(keys?|tokens?)|auth|authorization|bearer|cookies?|credentials?|passcode|pgpass|token|"
-    r"webhooks?"
+    r"[a-z]*apikeys?|(access|account|anthropic|aws|hf|openai|private|secret|ssh|wandb)keys?|"
+    r"(access|api|auth|bot|gh|github|gitlab|hf|hub|oauth|refresh|secret|session|wandb)tokens?|"
+    r"(admin|db|ftp|ldap|mail|mysql|pg|redis|root|smtp|sql|ssh|user)pass|"
+    r"auth|authorization|bearer|cookies?|credentials?|passcode|token|webhooks?"
 )
 _SECRET_PAIR = re.compile(
     r"(access|account|anthropic|api|aws|comet|deploy|encryption|hf|license|openai|private|sas|signing|ssh|storage|"
     r"subscription|wandb) keys?|(access|api|auth|bearer|hf|refresh) tokens"
 )
 """``api_key`` is a secret; ``sort_key`` and ``max_tokens`` are none."""
+_OF_A_COURSE = re.compile(
+    r"(all|backward|band|by|each|every|filter|final|first|forward|high|last|low|multi|n|num|one|second|single|third|"
+    r"two) pass"
+)
+"""``db_pass`` is a secret; ``low_pass`` and ``second_pass`` are none."""
 _OF_A_VOCABULARY = re.compile(
     r"(audio|bos|cls|end|eos|first|image|last|mask|next|pad|per|prefix|sep|special|start|stop|suffix|unk|video) token|"
     r"token (acc|accuracy|count|dim|dropout|embedding|embeddings|ids?|index|len|length|level|limit|loss|mask|merging|"
@@ -55,9 +62,15 @@ _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-
 _HOOK = re.compile(r"(?P<place>/services/T\w+/B\w+/|/api/webhooks/\d+/|/bot\d+:)[\w-]{16,}")  # Slack, Discord, Telegram
 # Each pattern below begins where a word begins: without that, a long text would take time by its square.
 _IN_ADDRESS = re.compile(r"""(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]+://)[^\s/?#<>"']+@""")
-_VALUE = r"""(?:[bru]{0,2}"(?:[^"\\\n]|\\.)*"?|[bru]{0,2}'(?:[^'\\\n]|\\.)*'?|(?!//)[^\s"'&,;}\])]+)"""
-_NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)(?P<sign>["']?\s{0,3}[=:]\s{0,3})(?P<value>""" + _VALUE + ")")
-_OPTION = re.compile(r"(?<![\w.-])(?P<name>--[\w.-]+)(?P<sign>\s+)(?P<value>(?!-)" + _VALUE + ")")
+_UNTIL_A_SLASH = re.compile(
+    r"""(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]+://)[^\s/?#@:<>"'\[]{0,200}:(?!\d{1,5}[/?#,])[^\s@<>"']{1,200}@"""
+)
+"""A password with a slash, ``//me:a/b@host``; and no port, ``//host:80/a@b``."""
+_PLAIN = r"""(?!//)[^\s"'&,;}\])]+(?:(?:[&,;](?![\w.-]++["']?\s{0,3}[=:])|["'}\])](?=\w))[^\s"'&,;}\])]+)*"""
+"""A sign that may end a value does not do so amid a word: ``a,b`` is one value, ``a,lr=0.1`` and ``a, b`` are two."""
+_VALUE = re.compile(r"""[bru]{0,2}"(?:[^"\\\n]|\\.)*"?|[bru]{0,2}'(?:[^'\\\n]|\\.)*'?|""" + _PLAIN)
+_NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)(?P<sign>["']?\s{0,3}[=:]\s{0,3})""")
+_OPTION = re.compile(r"(?<![\w.-])(?P<name>--[\w.-]+)(?P<sign>\s+)(?!--|-\w?(?!\S))")
 _HEADER = re.compile(
     r"""(?P<name>\b(?:proxy-)?authorization|(?:^[<> ]*|(?<=["']))(?:set-)?cookie)"""
     r"""(?P<sign>["']?\s{0,3}[:=]\s{0,3}["']?)[^\s"'][^\r\n"']*""",
@@ -82,7 +95,7 @@ def _secret_words(name: str) -> set[str]:
     words = [word.lower() for word in _WORDS.findall(name)]
     pairs = [f"{one} {two}" for one, two in pairwise(words)]
     found = {word for word in words if _SECRET.fullmatch(word) or _PASSWORD.fullmatch(word)}
-    if len(words) > 1 and words[-1] == "pass":  # db_pass; but not the pass of "pass: 3 of 4"
+    if words[-1:] == ["pass"] and not any(map(_OF_A_COURSE.fullmatch, pairs[-1:])):
         found.add("pass")
     found |= {pair for pair in pairs if _SECRET_PAIR.fullmatch(pair)}
     is_vocabulary = found == {"token"} and any(map(_OF_A_VOCABULARY.fullmatch, pairs))
@@ -114,28 +127,40 @@ def _hide(text: str) -> str:
     text = _KNOWN.sub(HIDDEN, text)
     text = _HOOK.sub(rf"\g<place>{HIDDEN}", text)
     text = _IN_ADDRESS.sub(rf"\g<scheme>{HIDDEN}@", text)
-    return _OPTION.sub(_hide_named, _NAMED.sub(_hide_named, text))
+    text = _UNTIL_A_SLASH.sub(rf"\g<scheme>{HIDDEN}@", text)
+    return _hide_values(_hide_values(text, _NAMED), _OPTION)
 
 
-def _hide_named(found: re.Match[str]) -> str:
-    value = found["value"]
-    if not is_secret(found["name"]) or value in (HIDDEN, HIDDEN[:-1]):
-        return found[0]
-    if found["name"].lower() == "token" and found["sign"] == ": " and value.isalpha():
-        return found[0]  # "the next token: apple" is a sentence
-    quote = next((char for char in value[:3] if char in "\"'"), "")
-    return f"{found['name']}{found['sign']}{quote}{HIDDEN}{quote}"
+def _hide_values(text: str, pattern: re.Pattern[str]) -> str:
+    """Without what stands behind a secret's name; what stands behind another is searched, too: ``env=token=abc``."""
+    parts: list[str] = []
+    done = start = 0
+    while found := pattern.search(text, start):
+        start = found.end()
+        value = _VALUE.match(text, start) if is_secret(found["name"]) else None
+        if value is None or value[0] in (HIDDEN, HIDDEN[:-1]) or _is_sentence(found["name"], found["sign"], value[0]):
+            continue
+        quote = next((char for char in value[0][:3] if char in "\"'"), "")
+        parts += [text[done:start], quote, HIDDEN, quote]
+        done = start = value.end()
+    return "".join([*parts, text[done:]])
+
+
+def _is_sentence(name: str, sign: str, value: str) -> bool:
+    """``the next token: apple`` and ``pass: 3 of 4``, ``pass=3``."""
+    if name.lower() == "pass" and value.isdigit():
+        return sign == ": " or len(value) < 4
+    return name.lower() in ("pass", "token") and sign == ": " and value.isalpha()
 
 
 def redact(value: Any, name: str = "") -> Any:
     """A tree of plain values without secrets; ``None`` and ``True`` are none, and a number only as a password.
 
-    >>> redact({"lr": 0.1, "api_key": "abc", "data": {"password": ["x"]}, "token": None})
-    {'lr': 0.1, 'api_key': '[redacted]', 'data': {'password': ['[redacted]']}, 'token': None}
+    >>> redact({"lr": 0.1, "wandb": {"key": "abc"}, "data": {"password": ["x"]}, "token": None})
+    {'lr': 0.1, 'wandb': {'key': '[redacted]'}, 'data': {'password': ['[redacted]']}, 'token': None}
     """
     if isinstance(value, Mapping):
-        below = name if is_secret(name) else None  # what is in a secret is secret
-        return {_redact_key(key): redact(its, below or str(key)) for key, its in value.items()}
+        return {_redact_key(key): redact(its, _below(name, str(key))) for key, its in value.items()}
     if isinstance(value, str | bytes | bytearray):
         if value and is_secret(name) and not _is_special_token(name, value):
             return HIDDEN
@@ -145,6 +170,14 @@ def redact(value: Any, name: str = "") -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return HIDDEN if any(map(_PASSWORD.fullmatch, _secret_words(name))) else value
     return value
+
+
+def _below(name: str, key: str) -> str:
+    """What is in a secret is secret; and a ``key`` of ``wandb`` is a ``wandb.key``."""
+    if is_secret(name):
+        return name
+    whole = f"{name}.{key}"
+    return whole if len(_WORDS.findall(key)) == 1 and not is_secret(key) and is_secret(whole) else key
 
 
 def _redact_key(key: Any) -> Any:
@@ -167,7 +200,7 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     found: list[str] = []
     hide = False
     for argument in arguments:
-        if hide and not argument.startswith("-"):
+        if hide and re.fullmatch(r"-\w?|--.*", argument, re.DOTALL) is None:  # "-abc" is a value, "-v" an option
             found.append(HIDDEN)
             hide = False
             continue

@@ -12,7 +12,8 @@ from typing import Any, Literal, Self
 FILE = "run.json"
 FORMAT = 1
 
-Status = Literal["running", "finished", "stopped", "interrupted", "preempted", "failed"]
+Status = Literal["running", "finished", "stopped", "interrupted", "preempted", "failed", "killed"]
+"""A session that was killed is ``running`` until the next one finds it so."""
 
 
 @dataclass(frozen=True, slots=True)

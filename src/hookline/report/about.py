@@ -16,8 +16,14 @@ LABELS = {
     "interrupted": "interrupted",
     "preempted": "preempted",
     "failed": "failed",
+    "killed": "killed",
+    "gone": "no longer running (killed?)",
     "unknown": "unknown",
 }
+_GONE = (
+    "Its process has ended without a word: killed, or the machine went down. "
+    'With resume="auto" it goes on from its newest checkpoint.'
+)
 _ENDINGS = {
     "end": "finished",
     "stop": "stopped",
@@ -31,15 +37,16 @@ def status_of(run: RunData) -> dict[str, Any]:
     """How the run ended, and why; from its events if there is no ``run.json``."""
     session = _newest(run.file)
     if session is not None:
-        key = _status(session)
-        return {"key": key, "label": LABELS[key], "reason": str(session.reason), "by": session.stopped_by}
+        key = _status(session, run)
+        reason = _GONE if key == "gone" else str(session.reason)
+        return {"key": key, "label": LABELS[key], "reason": reason, "by": session.stopped_by}
     ending = max(
         (events.newest for name, events in run.events.items() if name in _ENDINGS),
-        key=lambda event: (event.seconds, event.name != "end"),
+        key=lambda event: (event.session, event.row.seconds, event.row.name != "end"),
         default=None,
     )
-    key = _ENDINGS[ending.name] if ending else "unknown"
-    return {"key": key, "label": LABELS[key], "reason": ending.text if ending else "", "by": None}
+    key = _ENDINGS[ending.row.name] if ending else "unknown"
+    return {"key": key, "label": LABELS[key], "reason": ending.row.text if ending else "", "by": None}
 
 
 def facts_of(run: RunData) -> dict[str, Any]:
@@ -69,7 +76,9 @@ def facts_of(run: RunData) -> dict[str, Any]:
 
 
 def events_of(run: RunData) -> dict[str, Any]:
-    """The timeline, in the order of training."""
+    """The timeline: session after session, each in the order of training."""
+    happened = [event for events in run.events.values() for event in events]
+    happened.sort(key=lambda event: (event.session, event.row.seconds, event.row.step))
     rows = [
         {
             "name": event.name,
@@ -79,23 +88,23 @@ def events_of(run: RunData) -> dict[str, Any]:
             "text": event.text,
             "took": event.took,
         }
-        for events in run.events.values()
-        for event in events
+        for _, event in happened
     ]
-    rows.sort(key=lambda row: (row["seconds"], row["step"]))
-    return {"rows": rows, "counts": {name: events.count for name, events in sorted(run.events.items())}}
+    names = dict.fromkeys(event.name for _, event in happened)  # by when each came first
+    return {"rows": rows, "counts": {name: run.events[name].count for name in names}}
 
 
 def sessions_of(run: RunData) -> list[dict[str, Any]]:
-    """One for each ``fit``, the first and those that went on."""
+    """One for each ``fit``, the first and those that went on. One that runs is as far as its rows tell."""
+    reached = facts_of(run)["steps"]
     return [
         {
             "started": session.started,
             "ended": session.ended,
             "first_step": session.first_step,
-            "last_step": session.last_step,
-            "status": _status(session),
-            "label": LABELS[_status(session)],
+            "last_step": reached if session.status == "running" else session.last_step,
+            "status": _status(session, run),
+            "label": LABELS[_status(session, run)],
             "reason": session.reason,
             "by": session.stopped_by,
             "failures": list(session.failures),
@@ -144,8 +153,10 @@ def settings_of(run: RunData) -> dict[str, Any]:
 
 
 def trainer_settings(file: RunFile) -> list[tuple[str, Any]]:
-    """The seed, and the options of the trainer."""
-    return flat({"seed": file.seed, **_mapping(file.settings)})
+    """The seed that was used, and the options of the trainer; the option ``seed`` may have left it to the run."""
+    options = dict(_mapping(file.settings))
+    given = options.pop("seed", None)
+    return flat({"seed": given if file.seed is None else file.seed, **options})
 
 
 def call(entry: CallbackEntry) -> str:
@@ -177,7 +188,9 @@ def _newest(file: RunFile | None) -> SessionEntry | None:
     return file.sessions[-1] if file and file.sessions else None
 
 
-def _status(session: SessionEntry) -> str:
+def _status(session: SessionEntry, run: RunData) -> str:
+    if session.status == "running" and run.gone:
+        return "gone"
     return session.status if isinstance(session.status, str) and session.status in LABELS else "unknown"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from hookline.report.series import Series
 
 STAGES = ("train", "val", "test")
 METRICS = "metrics"
+EPOCH = "_epoch"
+"""What is logged at intervals has a second name for its value over the whole epoch."""
 TITLES = {
     METRICS: "Metrics",
     "lr": "Learning rate",
@@ -32,7 +34,13 @@ MOST = 8
 FEW = 3
 """So many metrics of one's own make a section."""
 ALL_POINTS = 120_000
-"""Of all curves of a page together; each gets its share."""
+"""Of all curves of a page together; each gets its share,"""
+LEAST = 8
+"""but not less than this: the first, the lowest, the highest and the last of two halves."""
+ALL_CHARACTERS = 3_600_000
+"""Of all curves and their names together,"""
+A_CURVE, A_POINT = 400, 14
+"""of which a curve takes so many whatever it shows, and a point so many more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +69,15 @@ def plan(names: Iterable[str]) -> list[Chart]:
     [('loss', ['train', 'val']), ('lr', ['SGD'])]
     """
     names = sorted(names)
-    sizes = Counter(map(_section, names))
+    known = frozenset(names)
+    sizes = Counter(_section(name) for name in names if not is_epoch(name, known))
     groups: dict[tuple[str, str], list[Line]] = {}
     for name in names:
-        section = _section(name)
-        title, line = _title(name, section, sizes[section]), _line(name, section)
+        section, by_epoch = _section(name), is_epoch(name, known)
+        own = name.removesuffix(EPOCH) if by_epoch else name
+        title, line = _title(own, section, sizes[section]), _line(name, own, section)
         if section not in TITLES and sizes[section] < FEW:
-            section, title = METRICS, name  # a section of its own would be an empty row
+            section, title = METRICS, own  # a section of its own would be an empty row
         groups.setdefault((section, title), []).append(line)
     charts = [Chart(section, title, _sorted(lines)) for (section, title), lines in groups.items()]
     return sorted(charts, key=_place)
@@ -75,7 +85,7 @@ def plan(names: Iterable[str]) -> list[Chart]:
 
 def by_name(names: Iterable[str]) -> list[Chart]:
     """One chart for each name, where several runs are drawn over one another: evaluations first."""
-    charts = [Chart(_section(name), name, (_line(name, _section(name)),)) for name in names]
+    charts = [Chart(_section(name), name, (_line(name, name, _section(name)),)) for name in names]
     stages = ("val", "train", "test", "")
     return sorted(charts, key=lambda chart: (*_place(chart)[:3], stages.index(chart.lines[0].stage), chart.title))
 
@@ -84,9 +94,14 @@ def section_title(section: str) -> str:
     return TITLES.get(section, section)
 
 
-def is_epoch(name: str) -> bool:
-    """Whether it is the mean over an epoch of what is also logged at intervals."""
-    return name.endswith("_epoch") and name.startswith("train/")
+def is_epoch(name: str, names: Container[str]) -> bool:
+    """Whether it is over an epoch what another one of these names, or one of training, is over intervals."""
+    return name.endswith(EPOCH) and (name.removesuffix(EPOCH) in names or name.startswith("train/"))
+
+
+def epoch_of(name: str) -> str:
+    """The name under which the same is known over whole epochs, if it is."""
+    return f"{name}{EPOCH}"
 
 
 def _section(name: str) -> str:
@@ -99,20 +114,20 @@ def _title(name: str, section: str, size: int) -> str:
     if section != METRICS:
         return section if section in TOGETHER and size <= MOST else rest
     if first == "train":
-        return rest.removesuffix("_epoch")
+        return rest
     return rest.rpartition("/")[2] if first in STAGES else name  # `val/<loader>/loss` beside `train/loss`
 
 
-def _line(name: str, section: str) -> Line:
-    first, _, rest = name.partition("/")
+def _line(name: str, own: str, section: str) -> Line:
+    """``own`` is the name without what says that it is by epoch."""
+    first, _, rest = own.partition("/")
+    by_epoch = "" if own == name else ", by epoch"
     if section != METRICS:
-        return Line(name, rest, "")
-    if first == "train":
-        return Line(name, "train, by epoch" if is_epoch(name) else "train", "train")
-    if first in STAGES:
-        loader = rest.rpartition("/")[0]
-        return Line(name, f"{first} {loader}" if loader else first, first)
-    return Line(name, name, "")
+        return Line(name, f"{rest}{by_epoch}", "")
+    if first not in STAGES:
+        return Line(name, f"{own}{by_epoch}", "")
+    loader = "" if first == "train" else rest.rpartition("/")[0]
+    return Line(name, f"{first} {loader}{by_epoch}" if loader else f"{first}{by_epoch}", first)
 
 
 def _sorted(lines: list[Line]) -> tuple[Line, ...]:
@@ -133,7 +148,8 @@ def _place(chart: Chart) -> tuple[int, str, bool, int, str]:
 
 def share(curves: int) -> int:
     """How many points each of so many curves may have."""
-    return max(28, min(POINTS, ALL_POINTS // max(1, curves)))
+    room = (ALL_CHARACTERS // max(1, curves) - A_CURVE) // A_POINT
+    return max(LEAST, min(POINTS, ALL_POINTS // max(1, curves), room))
 
 
 def curve(series: Series, limit: int) -> dict[str, Any]:

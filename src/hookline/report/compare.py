@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from hookline.report.about import call, flat, trainer_settings
+from hookline.report.charts import epoch_of
 from hookline.report.read import RunData
+from hookline.report.units import with_unit
 
 MISSING = "—"
 """How a person is told that a run has no such setting or metric."""
@@ -44,7 +46,7 @@ class Difference:
         """
         if isinstance(self.values[0], list) and all(isinstance(value, list) for value in self.values):
             return tuple(_array(value, self.values[0]) for value in self.values)
-        short = tuple(map(_short, self.values))
+        short = tuple(_short(value, self.group) for value in self.values)
         pairs = combinations(range(len(short)), 2)
         alike = any(short[a] == short[b] and not _equal(self.values[a], self.values[b]) for a, b in pairs)
         return tuple(map(repr, self.values)) if alike else short
@@ -64,14 +66,22 @@ def differing_settings(runs: Sequence[RunData]) -> Differences:
 
 
 def differing_metrics(runs: Sequence[RunData]) -> Differences:
-    """The last value of each metric, where they are not the very same number."""
-    return _differences([_finals(run) for run in runs])
+    """The last value of each metric, where they are not the very same number.
+
+    Of what all runs know over whole epochs, that alone: an interval may be a few batches.
+    """
+    sides = [_finals(run) for run in runs]
+    names = {name for side in sides for _, name in side}
+    over = {name for name in names if all(name not in run or epoch_of(name) in run for run in map(_names, runs))}
+    return _differences([{key: value for key, value in side.items() if key[1] not in over} for side in sides])
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, group: str = "") -> str:
     if isinstance(value, list):
         return f"array of {'x'.join(map(str, _shape(value)))}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return with_unit(group, value) or f"{value:.6g}"
+    return str(value)
 
 
 def _array(value: Any, first: Any) -> str:
@@ -140,6 +150,10 @@ def _callbacks(run: RunData) -> dict[str, str]:
             name = f"{entry.name} ({number})"
         found[name] = call(entry)
     return {**found, "order": " → ".join(str(entry.name) for entry in entries)}
+
+
+def _names(run: RunData) -> Set[str]:
+    return run.series.keys() | run.arrays.keys()
 
 
 def _finals(run: RunData) -> dict[tuple[str, str], Any]:

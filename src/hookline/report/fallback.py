@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+MOST = 500
+"""So many metrics are in the table."""
+
 
 def fallback(data: Mapping[str, Any]) -> str:
     """Markup; all that comes from a run is escaped."""
@@ -15,7 +18,9 @@ def fallback(data: Mapping[str, Any]) -> str:
         reason = f": {status['reason']}" if status["reason"] else ""
         parts.append(f"<p>{escape(status['label'] + reason)}</p>")
         parts.append("<p>Curves need scripts. These are the final numbers.</p>")
-        parts.append(_table(("metric", "last", "step", "lowest", "highest"), map(_number, data["numbers"])))
+        parts.append(_table(("metric", "last", "step", "lowest", "highest"), map(_number, data["numbers"][:MOST])))
+        if data["metrics"] > MOST:
+            parts.append(f"<p>{data['metrics'] - MOST:,} metrics more are in metrics.jsonl.</p>")
     elif data["page"] == "compare":
         titles = [run["title"] for run in data["runs"]]
         for heading, key in (("Settings that differ", "settings"), ("Final metrics that differ", "metrics")):

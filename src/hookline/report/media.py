@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from hookline.records import HistogramRow, ImageRow, MetricRow, TableRow, TextRow
 from hookline.records.metric import encode
-from hookline.report.charts import short
+from hookline.report.charts import EPOCH, epoch_of, is_epoch, short
 from hookline.report.kept import Kept
 from hookline.report.read import RunData
 
@@ -26,16 +26,26 @@ Row = TypeVar("Row", ImageRow, TextRow, TableRow, HistogramRow, MetricRow)
 Frame = dict[str, Any]
 
 
-def media_of(run: RunData) -> dict[str, list[dict[str, Any]]]:
-    """All media of a run. Each entry has a name, its frames by step, and how many there were."""
+def media_of(run: RunData, pictures: int | None = None) -> dict[str, list[dict[str, Any]]]:
+    """All media of a run. Each entry has a name, its frames by step, and how many there were.
+
+    ``pictures``: how many characters of a page are left for them.
+    """
+    room = PICTURES if pictures is None else min(PICTURES, pictures)
     tables = {name: rows for name, rows in run.tables.items() if name != SUMMARY}
     return {
-        "images": _choose(run.images, lambda row: _image(row, run.folder), PICTURES),
+        "images": _choose(run.images, lambda row: _image(row, run.folder), room),
         "texts": _choose(run.texts, _text, OTHERS),
         "tables": _choose(tables, _table, OTHERS),
         "histograms": _choose(run.histograms, _histogram, OTHERS),
-        "arrays": _choose(run.arrays, _array, OTHERS),
+        "arrays": _choose(_by_epoch(run.arrays), _array, OTHERS),
     }
+
+
+def _by_epoch(arrays: Mapping[str, Kept[MetricRow]]) -> dict[str, Kept[MetricRow]]:
+    """What is known over whole epochs, too, is shown once, as that."""
+    once = {name: rows for name, rows in arrays.items() if epoch_of(name) not in arrays}
+    return {f"{name.removesuffix(EPOCH)}, by epoch" if is_epoch(name, arrays) else name: once[name] for name in once}
 
 
 def summary_of(run: RunData) -> Frame | None:

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from hookline.report.charts import is_epoch, short
+from hookline.records.direction import known_direction
+from hookline.report.charts import epoch_of, is_epoch, short
 from hookline.report.downsample import downsample
 from hookline.report.series import Series
 
 TILES, ENOUGH = 8, 4
 SPARK = 60
 _STAGES = ("val", "test", "train")
-_WORD = re.compile(r"[a-z]+|[0-9]+")
-_LOWER = frozenset(
-    ("loss", "error", "err", "mae", "mse", "rmse", "mape", "nll", "ppl", "perplexity", "wer", "cer", "fid", "bpb")
-)
-_HIGHER = frozenset(
-    {"acc", "accuracy", "auc", "auroc", "f", "f1", "iou", "miou", "dice", "precision", "recall", "map", "ap", "top"}
-    | {"bleu", "rouge", "ndcg", "mrr", "psnr", "ssim", "score", "reward", "return", "kappa", "mcc", "r2"}
-)
-
-Mode = Literal["min", "max"]
-
-
-def better(name: str) -> Mode | None:
-    """Whether less or more of a metric is better, as far as its name tells.
-
-    >>> better("val/loss"), better("val/top_1_accuracy"), better("val/temperature")
-    ('min', 'max', None)
-    """
-    words = set(_WORD.findall(name.rpartition("/")[2].lower())) | {name.rpartition("/")[2].lower()}
-    if words & _LOWER:
-        return "min"
-    return "max" if words & _HIGHER else None
 
 
 def number(series: Series) -> dict[str, Any]:
     """One row of the table of all metrics. There is a ``best`` if its name tells which is better."""
-    mode, lowest, highest = better(series.name), series.lowest(), series.highest()
+    mode, lowest, highest = known_direction(series.name), series.lowest(), series.highest()
     return {
         "name": series.name,
         "kind": series.kind,
@@ -71,13 +49,21 @@ def numbers_of(series: Mapping[str, Series]) -> list[dict[str, Any]]:
 
 
 def tiles_of(series: Mapping[str, Series], numbers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The few numbers at the top: of evaluations; and of training, if there is room."""
-    ranked = sorted(
-        (number for number in numbers if _stage(number) in _STAGES and not is_epoch(number["name"])), key=_rank
-    )
+    """The few numbers at the top: of evaluations; and of training, if there is room.
+
+    Of what is also known over whole epochs, those: an interval may be a few batches, and its best value luck.
+    """
+    own = (number for number in numbers if _stage(number) in _STAGES and not is_epoch(number["name"], series))
+    ranked = sorted(own, key=_rank)
     evaluated = sum(_stage(number) != "train" for number in ranked)
     chosen = ranked[: max(ENOUGH, min(TILES, evaluated))]
-    return [{**number, "spark": _spark(series[number["name"]].ordered())} for number in chosen]
+    by_name = {number["name"]: number for number in numbers}
+    return [_tile(series[number["name"]], by_name.get(epoch_of(number["name"])), number) for number in chosen]
+
+
+def _tile(series: Series, epochs: dict[str, Any] | None, number: dict[str, Any]) -> dict[str, Any]:
+    spark = _spark(series.ordered())
+    return {**(epochs or number), "name": number["name"], "by_epoch": epochs is not None, "spark": spark}
 
 
 def _stage(number: Mapping[str, Any]) -> str:

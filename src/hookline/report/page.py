@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hookline import __version__
+from hookline.records.direction import known_direction
 from hookline.report.about import costs_of, events_of, facts_of, sessions_of, settings_of, status_of
 from hookline.report.charts import Chart, by_name, curve, plan, section_title, share
 from hookline.report.clock import clock_of
 from hookline.report.compare import ABSENT, Differences, differing_metrics, differing_settings
-from hookline.report.document import document
+from hookline.report.document import document, embedded
 from hookline.report.fallback import fallback
-from hookline.report.media import media_of, summary_of
-from hookline.report.numbers import better, exact, numbers_of, tiles_of
+from hookline.report.media import OTHERS, media_of, summary_of
+from hookline.report.numbers import exact, numbers_of, tiles_of
 from hookline.report.read import RunData, read_run
 
 FILE = "report.html"
+LARGEST = 4_500_000
+"""So many characters of data a page has at most, if that can be; pictures take what is left."""
+NUMBERS = 2_000
+"""The table of all metrics has so many rows at most."""
+HEAD = 4000
+"""The title of a page is in its first so many characters."""
 Page = dict[str, Any]
 """All that a page shows, as plain values."""
 
@@ -55,14 +63,15 @@ def write_report(folder: Path) -> Path:
 def page_data(run: RunData) -> Page:
     """What the report shows."""
     numbers, limit = numbers_of(run.series), share(len(run.series))
-    return {
+    data = {
         "page": "report",
         "title": run.title,
         "status": status_of(run),
         "facts": facts_of(run),
         "notes": [*_trouble(run), *_thinned([run], limit)],
         "tiles": tiles_of(run.series, numbers),
-        "numbers": numbers,
+        "numbers": numbers[:NUMBERS],
+        "metrics": len(numbers),
         "runs": [{"title": run.title}],
         "charts": [_chart(chart, [0]) for chart in plan(run.series)],
         "clocks": [clock_of(run.series.values())],
@@ -76,8 +85,8 @@ def page_data(run: RunData) -> Page:
             {"name": name, "file": rows.newest.file, "size": rows.newest.size, "step": rows.newest.step}
             for name, rows in sorted(run.files.items())
         ],
-        **media_of(run),
     }
+    return data | media_of(run, LARGEST - 4 * OTHERS - len(embedded(data)))
 
 
 def _trouble(run: RunData) -> list[str]:
@@ -122,8 +131,17 @@ def compare_data(runs: Sequence[RunData]) -> Page:
         "clocks": [clock_of(run.series.values()) for run in runs],
         "curves": [_curves(run, limit) for run in runs],
         "settings": _differences(differing_settings(runs), lambda _: None),
-        "metrics": _differences(differing_metrics(runs), better),
+        "metrics": _differences(differing_metrics(runs), known_direction),
     }
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a file begins as what ``render_compare`` makes does; not one that cannot be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return re.search(r"<title>\d+ runs · Hookline</title>", file.read(HEAD)) is not None
+    except OSError:
+        return False
 
 
 def titles(runs: Sequence[RunData]) -> list[str]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hookline.errors import SetupError
-from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, TableRow, TextRow
+from hookline.records import FileRow, HistogramRow, ImageRow, MetricRow, TableRow, TextRow
 from hookline.records.run_file import FILE, RunFile
 from hookline.report.kept import Kept
-from hookline.report.rows import Rows
+from hookline.report.lock import is_free
+from hookline.report.rows import Happened, Rows
 from hookline.report.series import Series
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
@@ -35,12 +36,14 @@ class RunData:
     tables: Mapping[str, Kept[TableRow]] = field(default_factory=dict)
     histograms: Mapping[str, Kept[HistogramRow]] = field(default_factory=dict)
     files: Mapping[str, Kept[FileRow]] = field(default_factory=dict)
-    events: Mapping[str, Kept[EventRow]] = field(default_factory=dict)
+    events: Mapping[str, Kept[Happened]] = field(default_factory=dict)
     rows: int = 0
     damaged: int = 0
     """Lines that say nothing."""
     written: float = 0.0
     """When the newest row came, in seconds since 1970; 0 if there is none."""
+    gone: bool = False
+    """Whether ``file`` says that it runs, and its process is no longer there."""
 
     @property
     def title(self) -> str:
@@ -91,6 +94,7 @@ class RunReader:
             rows.count + happened.count,
             rows.damaged + happened.damaged,
             written,
+            is_gone(self.folder, file),
         )
 
 
@@ -156,6 +160,14 @@ def _run_file(folder: Path) -> tuple[RunFile | None, str]:
         return None, f"{FILE} is missing"
     except (OSError, ValueError, RecursionError) as error:
         return None, f"{FILE} cannot be read: {error}"
+
+
+def is_gone(folder: Path, file: RunFile | None) -> bool:
+    """Whether a run has ended without a word. One that ends just now has written how by the time its lock is free."""
+    if file is None or file.status != "running" or not is_free(folder):
+        return False
+    now, _ = _run_file(folder)
+    return now is not None and now.status == "running"
 
 
 def _refuse_no_run(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, Record, TableRow, TextRow, from_json
 from hookline.records.metric import SPECIAL, decode
@@ -15,10 +15,18 @@ KEEP = 100
 KEEP_EVENTS = 500
 """and so many events of one kind."""
 
+_BEGINNINGS = ("start", "resume")
 _METRICS = frozenset({"step", "epoch", "eval"})
 _WRONG = (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError)
 _TEXTS = ("name", "text", "caption", "file")
 _NUMBERS = ("step", "epoch", "seconds", "took", "width", "height", "size", "odd")
+
+
+class Happened(NamedTuple):
+    """An event. A session that goes on from a checkpoint counts its seconds anew from there."""
+
+    session: int
+    row: EventRow
 
 
 class Rows:
@@ -38,7 +46,8 @@ class Rows:
         self.tables: dict[str, Kept[TableRow]] = {}
         self.histograms: dict[str, Kept[HistogramRow]] = {}
         self.files: dict[str, Kept[FileRow]] = {}
-        self.events: dict[str, Kept[EventRow]] = {}
+        self.events: dict[str, Kept[Happened]] = {}
+        self._session = 0
         self.count = 0
         self.damaged = 0
 
@@ -114,7 +123,8 @@ class Rows:
             case FileRow():
                 self.files.setdefault(row.name, Kept(KEEP)).add(row)
             case EventRow():
-                self.events.setdefault(row.name, Kept(KEEP_EVENTS)).add(row)
+                self._session += row.name in _BEGINNINGS
+                self.events.setdefault(row.name, Kept(KEEP_EVENTS)).add(Happened(self._session, row))
             case _:
                 raise TypeError(f"{row.kind!r} is no kind of row")
 

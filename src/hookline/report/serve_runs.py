@@ -13,7 +13,8 @@ from typing import Any
 from hookline.records import MetricRow, from_json
 from hookline.records.run_file import FILE, RunFile
 from hookline.report.about import facts_of, status_of
-from hookline.report.read import EVENTS, METRICS, RunData, is_run
+from hookline.report.lock import is_free
+from hookline.report.read import EVENTS, METRICS, RunData, is_gone, is_run
 
 FILES = (FILE, METRICS, EVENTS)
 DEPTH = 3
@@ -120,10 +121,14 @@ class Glance:
     def look(self) -> Summary:
         """How the run stands now."""
         now = stamp(self.folder)
-        if self._summary is None or now != self._stamp:
+        if self._summary is None or now != self._stamp or self._has_gone():
             self._summary = self._look()
         self._stamp = now
         return self._summary
+
+    def _has_gone(self) -> bool:
+        """A run that is killed leaves its files as they are."""
+        return self._summary is not None and self._summary.status == "running" and is_free(self.folder)
 
     def _look(self) -> Summary:
         written, file = 0.0, None
@@ -132,7 +137,7 @@ class Glance:
         with suppress(OSError, ValueError, RecursionError):
             file = RunFile.read(self.folder)
         try:
-            about = RunData(self.folder, file)
+            about = RunData(self.folder, file, gone=is_gone(self.folder, file))
             status, facts = status_of(about), facts_of(about)
         except (TypeError, ValueError, AttributeError):  # not written by us; it must not hide the others
             about = RunData(self.folder)

@@ -26,6 +26,7 @@ from urllib.parse import urlencode
 from hookline import __version__
 from hookline.errors import SetupError
 from hookline.report.document import document, embedded, policy
+from hookline.report.lock import is_free
 from hookline.report.page import Live, Page, compare_data, page_data, render
 from hookline.report.read import RunData, RunReader
 from hookline.report.serve import JSON, Answer, Query
@@ -144,15 +145,23 @@ class _OpenRun:
         self.lock = Lock()
         self.rests_until = 0.0
         self._reader = RunReader(folder)
+        self._stamp = ""
+        self._runs = self._gone = False
 
     def version(self) -> str:
-        return f"{self.name}.{stamp(self.folder)}"
+        """Another one when a file has changed; and when its process has gone, which changes none."""
+        before, self._stamp = self._stamp, stamp(self.folder)
+        self._gone = (self._gone and before == self._stamp) or (self._runs and is_free(self.folder))
+        return f"{self.name}.{self._stamp}{'.gone' if self._gone else ''}"
 
     def read(self) -> RunData | None:
         try:
-            return self._reader.read()
+            found = self._reader.read()
         except (OSError, SetupError):  # it was there a moment ago
             return None
+        self._runs = found.file is not None and found.file.status == "running" and not found.gone
+        self._gone = found.gone
+        return found
 
 
 def _page(text: str, scripts: Sequence[str] = ()) -> Answer:

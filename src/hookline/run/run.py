@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
-from hookline.errors import NotAvailableError, RoleError, SetupError
+from hookline.errors import MetricError, NotAvailableError, RoleError, SetupError
 from hookline.events import Member, Messages
 from hookline.events.spec import moments
 from hookline.progress import Clock, Duration
@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 Stage = Literal["train", "val", "test", "predict"]
 
 MEANT = {
-    **{name: f"run.clock.{name}" for name in ("epoch", "step", "sample", "token", "seconds")},
+    **{name: f"run.clock.{name}" for name in ("epoch", "step", "batch_in_epoch", "sample", "token", "seconds")},
+    **dict.fromkeys(("current_epoch", "epoch_idx", "num_epochs_completed"), "run.clock.epoch"),
+    **dict.fromkeys(("global_step", "iteration", "num_steps_completed"), "run.clock.step"),
+    **dict.fromkeys(("batch_idx", "batch_index"), "run.clock.batch_in_epoch"),
+    **dict.fromkeys(("timestamp", "progress"), "run.clock"),
+    **dict.fromkeys(("max_epochs", "max_steps", "total_steps"), "run.max_duration"),
+    **dict.fromkeys(("callback_metrics", "logged_metrics", "logs"), "run.metrics"),
+    **dict.fromkeys(("log_dict", "log_metrics", "add_scalar"), "run.log({'name': value})"),
+    **dict.fromkeys(("module", "pl_module", "net"), "run.model"),
+    **dict.fromkeys(("run_dir", "default_root_dir", "log_dir"), "run.folder"),
+    **dict.fromkeys(("global_rank", "local_rank"), "run.rank"),
     **dict.fromkeys(("save", "save_checkpoint", "checkpoint_now"), "run.request_save()"),
     **dict.fromkeys(("should_stop", "stop_training"), "run.stop('why')"),
     **dict.fromkeys(("lr", "learning_rate"), "run.optimizers"),
@@ -141,7 +151,7 @@ class Run:
     @max_duration.setter
     def max_duration(self, value: str | Duration) -> None:
         self._required("set run.max_duration")
-        duration = Duration.parse(value)
+        duration = Duration.parse(value, "run.max_duration = …")
         if duration.unit == "dur":
             raise SetupError(f"run.max_duration = {str(duration)!r}: 'dur' is a share of max_duration itself")
         self._state.max_duration = duration
@@ -215,7 +225,7 @@ class Run:
     def log(
         self,
         values: Mapping[str, Any] | torch.nn.Module,
-        *,
+        *more: Never,
         weight: float | torch.Tensor | None = None,
         reduce: Literal["mean", "sum", "last", "max", "min"] = "mean",
         step: int | None = None,
@@ -227,6 +237,8 @@ class Run:
         is not the clock's: the steps of one metric only grow. A metric of torchmetrics, or a collection of them, is
         computed when the interval, the epoch or the evaluation ends, and reset.
         """
+        if values.__class__ is not dict or more:
+            _check_logged(values, more)
         self._state.metrics.log(values, weight, reduce, step, self)
 
     def log_image(self, name: str, image: Any, *, caption: str = "", step: int | None = None) -> None:
@@ -357,6 +369,19 @@ class LatestMetrics(Mapping[str, Value]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+
+def _check_logged(values: object, more: tuple[object, ...]) -> None:
+    """A mapping alone, or what is computed later; anything else would fail with words of Python's."""
+    if isinstance(values, str):
+        given = f"{values!r}, {more[0]!r:.40}" if more else repr(values)
+        raise MetricError(f"run.log({given}): give a dict of names and values: run.log({{{values!r}: value}})")
+    if more:
+        raise MetricError(
+            f"run.log({values!r:.40}, {more[0]!r:.40}): give one dict; weight=, reduce= and step= by name"
+        )
+    if not isinstance(values, Mapping) and not hasattr(values, "compute"):
+        raise MetricError(f"run.log({values!r:.40}): it is a {type(values).__name__}; give a dict: {{'name': value}}")
 
 
 def _not_available(field: str, hint: str) -> NotAvailableError:

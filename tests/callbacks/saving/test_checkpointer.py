@@ -454,11 +454,13 @@ def test_any_tool_can_read_the_weights(tmp_path: Path) -> None:
         ({"keep_best": 1}, "Checkpointer: keep_best=1 without monitor="),
         ({"keep_best": -1, "monitor": "val/loss"}, "keep_best=-1: give a whole number"),
         ({"monitor": "val/loss", "keep_best": 0}, "monitor='val/loss' with keep_best=0"),
-        ({"monitor": "val/loss", "mode": "low"}, "mode='low': use 'min'"),
         ({"keep_every": "100tok"}, "keep_every='100tok'"),
         ({"keep_last": None, "keep_every": "1ep"}, "keeps all: leave out"),
         ({"keep_last": None, "monitor": "val/loss", "keep_best": 2}, "keeps all: leave out"),
-        ({"every": "10"}, "10 has no unit"),
+        ({"every": "10"}, r"^Checkpointer\(every=…\): 10 has no unit"),
+        ({"keep_every": 10}, r"^Checkpointer\(keep_every=…\): 10 has no unit"),
+        ({"monitor": "val/los"}, r"^Checkpointer\('val/los'\): .*did you mean 'val/loss'"),
+        ({"monitor": "val/loss", "mode": "up"}, r"^Checkpointer\('val/loss', mode='up'\): use 'min' or 'max'"),
         ({"every": "10ba"}, "st"),
         ({"on_save_error": "ignore"}, "on_save_error='ignore': give 'raise'"),
         ({"dirpath": "/tmp"}, "give a folder inside the run's own"),
@@ -496,5 +498,7 @@ def test_the_name_of_a_metric_says_which_is_better() -> None:
     assert hl.Checkpointer(monitor="val/acc").plan.mode == "max"
     assert hl.Checkpointer(monitor="val/loss").plan.mode == "min"
     assert hl.Checkpointer(monitor="val/acc", mode="min").plan.mode == "min"
-    with pytest.raises(hl.HooklineError, match="is a larger 'val/odd' better, or a smaller"):
+    with pytest.raises(
+        hl.HooklineError, match=r"Checkpointer\('val/odd'\): is a larger value better, or a smaller\? Pass mode="
+    ):
         hl.Checkpointer(monitor="val/odd")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -113,6 +114,19 @@ def test_with_raise_a_full_disk_ends_the_run_and_the_old_checkpoint_goes_on(smal
     others.unlink()
     assert fit(folder, hl.Checkpointer("2st", keep_last=1), resume="auto").clock.step == 6
     assert steps(folder) == [6]
+
+
+def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    signalled = hl.on("train_step_end", at="3st")(lambda run: signal.raise_signal(signal.SIGTERM))
+    checkpointer = hl.Checkpointer("2st", keep_last=1, on_save_error="warn")
+    with pytest.raises(hl.Preempted) as caught:
+        fit(small_disk / "run", checkpointer, Filling(small_disk / "others", full_at=3, free_at=99), signalled)
+    assert steps(small_disk / "run") == [2]
+    assert caught.value.checkpoint is None
+    since = small_disk / "run" / "checkpoints" / "step-00000002"
+    assert f"SIGTERM: nothing was saved since {since}; the run exits with code 143" in caplog.messages
 
 
 COMMON = """

@@ -216,6 +216,13 @@ def test_the_final_checkpoint_has_the_weights_of_the_last_step(tmp_path: Path) -
     assert same(result.model.state_dict(), script.seen[0])
 
 
+def test_weights_that_are_put_back_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fit(tmp_path, Scripted(0.1, 0.9, 0.2, 0.2), SaveBest("val/score"))
+    said = [message for message in caplog.messages if "put back" in message]
+    assert said == ["the weights of step 8 are put back: val/score 0.9 was the best"]
+    assert said[0] in (tmp_path / "events.jsonl").read_text()
+
+
 def test_without_load_best_the_model_keeps_its_last_weights(tmp_path: Path) -> None:
     script = Scripted(0.9, 0.1, 0.1, 0.1)
     result = fit(tmp_path, script, SaveBest("val/score", load_best=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,13 @@ def test_patience_is_a_number_of_decisions_without_improvement(name: str) -> Non
 def test_the_reason_names_the_best_value_its_step_and_the_patience() -> None:
     result = fit(EarlyStopping("val/score", patience=2), [1, 7.5, 2, 3])
     assert result.stop_reason == "val/score has not improved on 7.5 (step 4) for 2 evaluations"
+
+
+def test_the_reason_names_min_delta() -> None:
+    """A value that is better, but not by enough, would else make the reason look wrong."""
+    result = fit(EarlyStopping("val/score", patience=2, min_delta=0.5), [1, 1.2, 1.4])
+    said = "val/score has not improved on 1 (step 2) by more than 0.5 (min_delta) for 2 evaluations"
+    assert result.stop_reason == said
 
 
 def test_the_reason_counts_one_evaluation_as_one() -> None:
@@ -448,6 +456,17 @@ def test_restore_best_puts_the_weights_of_the_best_decision_back_bitwise() -> No
     for parameter, best in zip(model.parameters(), weights.kept[1], strict=True):
         assert torch.equal(parameter, best)
     assert not torch.equal(model.out.weight, weights.kept[3][2])
+
+
+def test_weights_that_are_put_back_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fit(EarlyStopping("val/score", patience=2, restore_best=True), [1, 3, 2, 2, 9], folder=tmp_path)
+    said = "the weights of step 4 are put back: val/score 3 was the best"
+    assert said in caplog.messages
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["text"]) for row in events if row["name"] == "restore"] == [(8, said)]
+    caplog.clear()
+    fit(EarlyStopping("val/score", restore_best=True), [1, 2])  # they are those of the last step
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(("mode", "values"), [("max", [1, 9, 2]), ("min", [3, 0, 2])])

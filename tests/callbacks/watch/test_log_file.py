@@ -72,14 +72,13 @@ def test_the_log_of_a_run_reads_like_its_console(tmp_path: Path) -> None:
     result = fit(tmp_path, LogFile(), at_step(2, say))
     lines = lines_of(tmp_path)
     assert lines[0] == "==== digits/first begins ===="
-    assert lines[1] == "epoch 1/2 step 0/4"
-    assert lines[2].startswith("epoch 1/2 step 1/4 train/loss ")
-    assert lines[3:5] == ["to standard output", "to standard error"]
+    assert lines[1].startswith("epoch 1/2 step 1/4 train/loss ")
+    assert lines[2:4] == ["to standard output", "to standard error"]
     loss = f"{result.metrics['train/loss']:.4g}"
-    assert lines[6] == f"epoch 2/2 step 4/4 train/loss {loss}"
-    assert lines[7] == "stopped: max_duration (2ep) reached"
-    assert re.fullmatch(r"ran: 8 steps, 2 epochs, 64 samples, [\d.]+ s", lines[8])
-    assert lines[9] == f"train/loss: {loss}"
+    assert lines[5] == f"epoch 2/2 step 4/4 train/loss {loss}"
+    assert lines[6] == "stopped: max_duration (2ep) reached"
+    assert re.fullmatch(r"ran: 8 steps, 2 epochs, 64 samples, [\d.]+ s", lines[7])
+    assert lines[8] == f"train/loss: {loss}"
     assert not result.failures
 
 
@@ -97,7 +96,7 @@ def test_a_long_run_gets_a_line_now_and_then(tmp_path: Path, monkeypatch: pytest
         now[0] += 0.5
 
     fit(tmp_path, LogFile(), LambdaCallback(on_train_step_start=take_time), train=tiny_data(100), max_duration="1ep")
-    assert re.findall(r"step (\d+)/100", "\n".join(lines_of(tmp_path))) == ["0", "1", "21", "41", "61", "81", "100"]
+    assert re.findall(r"step (\d+)/100", "\n".join(lines_of(tmp_path))) == ["1", "21", "41", "61", "81", "100"]
 
 
 def test_the_traceback_of_a_run_that_fails_is_in_the_log(tmp_path: Path) -> None:

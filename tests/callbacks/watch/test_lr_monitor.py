@@ -28,13 +28,14 @@ def fit(monitor: LRMonitor, optimizer: Any, scheduler: Any = None, **options: An
 
 
 def groups(*names: str | None, **options: Any) -> Any:
-    """An optimizer with one group for each parameter of ``TinyModel`` that is asked for."""
+    """An optimizer with one group for each name: of one parameter of ``TinyModel``, the last of all that are left."""
 
     def make(parameters: Any) -> torch.optim.Optimizer:
-        found = []
-        for number, (parameter, name) in enumerate(zip(parameters, names, strict=False)):
+        left, found = list(parameters), []
+        for number, name in enumerate(names):
+            own = left if number == len(names) - 1 else [left.pop(0)]
             named = {} if name is None else {"name": name}
-            found.append({"params": [parameter], "lr": 0.1 * (number + 1), **named})
+            found.append({"params": own, "lr": 0.1 * (number + 1), **named})
         return torch.optim.SGD(found, **options)
 
     return make

@@ -23,7 +23,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookline.callbacks import EarlyStopping, LambdaCallback, ProgressBar
+from hookline.callbacks import Checkpointer, EarlyStopping, LambdaCallback, ProgressBar
 from hookline.callbacks import watch as watch_package
 from hookline.callbacks.watch import following, styles
 from hookline.callbacks.watch.display import Bar, Progress, ProgressDisplay
@@ -65,7 +65,7 @@ class Classifier(Task):
 def fit(
     *callbacks: Any, train: Any = None, val: Any = None, test: Any = None, max_duration: str = "2ep", **options: Any
 ) -> Result:
-    trainer = Trainer(max_duration=max_duration, callbacks=callbacks, folder=False, **options)
+    trainer = Trainer(max_duration=max_duration, callbacks=callbacks, **{"folder": False, **options})
     return trainer.fit(Classifier(), tiny_data() if train is None else train, val, test)
 
 
@@ -229,11 +229,10 @@ def test_a_log_gets_a_line_for_the_first_step_and_for_each_epoch(capsys: pytest.
     out = capsys.readouterr().out
     assert all(TIME.match(line) for line in out.splitlines())
     lines = lines_of(out)
-    assert lines[0] == "epoch 1/2 step 0/4"
-    assert re.fullmatch(r"epoch 1/2 step 1/4 train/loss \d\.\d+", lines[1])
+    assert re.fullmatch(r"epoch 1/2 step 1/4 train/loss \d\.\d+", lines[0])
     last = f"train/loss {result.metrics['train/loss']:.4g} val/loss {result.metrics['val/loss']:.4g}"
     assert lines[-1] == f"epoch 2/2 step 4/4 {last} val/acc {result.metrics['val/acc']:.4g}"
-    assert len(lines) == 4
+    assert len(lines) == 3
 
 
 def test_a_log_says_how_fast_it_is_and_how_long_it_takes(
@@ -241,7 +240,49 @@ def test_a_log_says_how_fast_it_is_and_how_long_it_takes(
 ) -> None:
     fit(ProgressBar(style="plain"), fake_time.passes(5.0), train=tiny_data(8, batch_size=20))
     lines = capsys.readouterr().out.splitlines()
-    assert re.search(r"epoch 1/2 step 5/8 train/loss [\d.]+ 5.00 s/it, 4.0 samples/s, 0:55 left$", lines[3]), lines
+    assert re.search(r"epoch 1/2 step 5/8 train/loss [\d.]+ 5.00 s/it, 4.0 samples/s, 0:55 left$", lines[2]), lines
+
+
+@pytest.mark.parametrize("event", ["on_epoch_end", "on_train_epoch_start"])
+def test_a_slow_moment_between_two_epochs_is_not_the_speed_of_the_next_one(
+    capsys: pytest.CaptureFixture[str], fake_time: FakeTime, event: str
+) -> None:
+    once = iter([60.0])
+
+    def import_something(run: Any) -> None:
+        fake_time.now += next(once, 0.0) if run.clock.epoch == 1 else 0.0
+
+    slow = LambdaCallback(name="slow", **{event: import_something})
+    fit(ProgressBar(style="plain"), fake_time.passes(0.5), slow, train=tiny_data(10), max_duration="10ep")
+    line = next(line for line in capsys.readouterr().out.splitlines() if "epoch 4/10 step 10/10" in line)
+    assert line.endswith("2.0 it/s, 16.0 samples/s, 0:30 left")
+
+
+def test_the_speed_of_a_log_is_a_recent_one(capsys: pytest.CaptureFixture[str], fake_time: FakeTime) -> None:
+    """The first epoch was slow, because all was cold: from the second on it counts no more."""
+
+    def take_time(run: Any) -> None:
+        fake_time.now += 0.9 if run.clock.epoch == 0 else 0.1
+
+    slow = LambdaCallback(on_train_step_start=take_time)
+    fit(ProgressBar(style="plain"), slow, train=tiny_data(10), max_duration="30ep")
+    line = next(line for line in capsys.readouterr().out.splitlines() if "epoch 2/30 step 10/10" in line)
+    assert line.endswith("10.0 it/s, 80.0 samples/s, 0:28 left")
+
+
+def test_what_a_line_has_said_the_next_one_does_not_repeat(capsys: pytest.CaptureFixture[str]) -> None:
+    stopper = EarlyStopping(patience=0, min_delta=99.0)
+    fit(ProgressBar(style="plain"), stopper, val=tiny_data(), test=tiny_data(1), max_duration="9ep")
+    *_, before, last = lines_of(capsys.readouterr().out)
+    assert before.startswith("epoch 2/9 step 4/4 train/loss ")
+    assert re.fullmatch(r"epoch 2/9 step 4/4 test/loss \S+ test/acc \S+ stopped: val/loss has not .*", last)
+
+
+def test_a_finished_run_that_is_started_again_shows_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for _ in range(2):
+        capsys.readouterr()
+        fit(ProgressBar(style="plain"), Checkpointer(), folder=tmp_path, resume="auto")
+    assert capsys.readouterr().out == ""
 
 
 def test_a_log_is_a_line_every_ten_seconds_and_not_one_a_step(
@@ -249,7 +290,7 @@ def test_a_log_is_a_line_every_ten_seconds_and_not_one_a_step(
 ) -> None:
     fit(ProgressBar(style="plain"), fake_time.passes(0.5), train=tiny_data(100), max_duration="1ep")
     counts = re.findall(r"step (\d+)/100", capsys.readouterr().out)
-    assert counts == ["0", "1", "21", "41", "61", "81", "100"]
+    assert counts == ["1", "21", "41", "61", "81", "100"]
 
 
 def test_ten_thousand_steps_stay_under_100_kb_even_if_they_take_a_week(
@@ -280,19 +321,19 @@ def test_a_slow_run_gets_a_line_for_every_epoch(capsys: pytest.CaptureFixture[st
 
 def test_every_in_steps_gives_a_line_at_those_steps(capsys: pytest.CaptureFixture[str]) -> None:
     fit(ProgressBar(style="plain", every="3st"), train=tiny_data(10), max_duration="1ep")
-    assert re.findall(r"step (\d+)/10", capsys.readouterr().out) == ["0", "3", "6", "9", "10"]
+    assert re.findall(r"step (\d+)/10", capsys.readouterr().out) == ["3", "6", "9", "10"]
 
 
 def test_every_in_epochs_gives_a_line_at_those_epochs_only(capsys: pytest.CaptureFixture[str]) -> None:
     fit(ProgressBar(style="plain", every="3ep"), val=tiny_data(), max_duration="7ep", eval_every="1st")
     assert re.findall(r"epoch (\d+)/7 step (\d)", capsys.readouterr().out) == [
-        ("1", "0"), ("3", "4"), ("6", "4"), ("7", "4"),
+        ("3", "4"), ("6", "4"), ("7", "4"),
     ]  # fmt: skip
 
 
 def test_every_as_a_share_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     fit(ProgressBar(style="plain", every="0.25dur"), train=tiny_data(8), max_duration="8st")
-    assert list(dict.fromkeys(re.findall(r"step (\d+)/8", capsys.readouterr().out))) == ["0", "2", "4", "6", "8"]
+    assert list(dict.fromkeys(re.findall(r"step (\d+)/8", capsys.readouterr().out))) == ["2", "4", "6", "8"]
 
 
 def test_an_evaluation_in_the_middle_of_an_epoch_gets_a_line_with_its_metrics(
@@ -301,13 +342,12 @@ def test_an_evaluation_in_the_middle_of_an_epoch_gets_a_line_with_its_metrics(
     fit(ProgressBar(("val/loss",), style="plain"), val=tiny_data(), max_duration="1ep", eval_every="2st")
     lines = lines_of(capsys.readouterr().out)
     assert [line.partition(" val/loss ")[0] for line in lines] == [
-        "epoch 1/1 step 0/4",
         "epoch 1/1 step 1/4",
         "epoch 1/1 step 2/4",
         "epoch 1/1 step 4/4",
     ]
-    assert lines[1].endswith("val/loss -")
-    assert not lines[2].endswith("val/loss -")
+    assert lines[0].endswith("val/loss -")
+    assert not lines[1].endswith("val/loss -")
 
 
 def test_a_long_evaluation_is_seen_in_the_log(capsys: pytest.CaptureFixture[str], fake_time: FakeTime) -> None:

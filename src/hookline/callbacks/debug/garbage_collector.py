@@ -91,7 +91,7 @@ def _steps(every: int | str | Duration) -> int:
     if isinstance(every, int):
         steps = 0 if isinstance(every, bool) else every
     else:
-        duration = Duration.parse(every)
+        duration = Duration.parse(every, "GarbageCollector(every=…)")
         if duration.unit != "st":
             raise RegistrationError(
                 f"GarbageCollector(every={str(duration)!r}): give a number of steps, such as 500 or '500st'; "

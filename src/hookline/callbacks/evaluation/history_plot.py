@@ -71,7 +71,7 @@ class HistoryPlot(Callback):
         if not self.formats or set(self.formats) - set(FORMATS):
             raise RegistrationError(f"HistoryPlot(formats={self.formats!r}): choose from {', '.join(FORMATS)}")
         self.dirpath = None if dirpath is None else Path(dirpath)
-        self.every = None if every is None else Duration.parse(every)
+        self.every = None if every is None else Duration.parse(every, "HistoryPlot(every=…)")
         self.log_y = log_y
         self.log = log
         self._forget()

@@ -73,7 +73,7 @@ class ImageSamples(Callback):
             raise RegistrationError(f"ImageSamples(stage={stage!r}): use one of {', '.join(STAGES)}")
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
             raise RegistrationError(f"ImageSamples(count={count!r}): give a number from 1 to {MOST}")
-        self.every = Duration.parse(every)
+        self.every = Duration.parse(every, "ImageSamples(every=…)")
         self.count = count
         self.stage = stage
         self.inputs = inputs

@@ -63,7 +63,7 @@ class PrintMetrics(Callback):
             _shown(0.5, format)
         except (TypeError, ValueError) as error:
             raise RegistrationError(f"PrintMetrics(format={format!r}): {error}; use one such as '.4g'") from error
-        self.every = Duration.parse(every)
+        self.every = Duration.parse(every, "PrintMetrics(every=…)")
         self.stream = stream
         self.format = format
         self._forget()

@@ -70,7 +70,7 @@ class GradientMonitor(Callback):
         updates: bool = False,
         histograms: bool = False,
     ) -> None:
-        self._sampling = Sampling(every)
+        self._sampling = Sampling("GradientMonitor", every)
         self._patterns = chosen_by(layers, "GradientMonitor")
         self.every = self._sampling.every
         self.layers = layers

@@ -82,7 +82,7 @@ class GradientPlot(Callback):
             raise RegistrationError(f"GradientPlot(formats={self.formats!r}): choose from {', '.join(FORMATS)}")
         if layers is False:
             raise RegistrationError("GradientPlot(layers=False): there would be nothing to draw; give True or names")
-        self._sampling = Sampling(every)
+        self._sampling = Sampling("GradientPlot", every)
         self._patterns = chosen_by(layers, "GradientPlot")
         self.every = self._sampling.every
         self.layers = layers

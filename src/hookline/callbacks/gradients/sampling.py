@@ -17,8 +17,8 @@ class Sampling:
 
     __slots__ = ("_due", "_seen", "_step", "_steps")
 
-    def __init__(self, every: str | Duration) -> None:
-        self._steps = SampledSteps(every)
+    def __init__(self, reader: str, every: str | Duration) -> None:
+        self._steps = SampledSteps(reader, every)
         self._step, self._due = -1, False
         self._seen: set[int] = set()
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
+from hookline.callbacks.monitor_mode import monitor_mode
 from hookline.callbacks.saving.weights_file import copy_of
 from hookline.errors import MetricError, RegistrationError
-from hookline.records.direction import direction
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -26,7 +26,7 @@ class BestSoFar:
         if min_delta < 0:
             raise RegistrationError(f"{who}(min_delta={min_delta}): how much counts as better; 0 or more")
         self.who, self.monitor, self.min_delta = who, monitor, min_delta
-        self.mode = direction(monitor, mode)
+        self.mode = monitor_mode(who, monitor, mode)
         self.forget()
 
     def forget(self) -> None:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookline.callbacks.monitor_mode import monitor_mode
 from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.retention import Keep
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
-from hookline.records.direction import direction
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -88,10 +88,10 @@ class Checkpointer(Callback):
         if monitor is not None:
             self.reads = ("*", monitor)  # one that nobody logs is found before the first step
         self.monitor = monitor
-        self.mode = "min" if monitor is None else direction(monitor, mode)
+        self.mode = "min" if monitor is None else monitor_mode("Checkpointer", monitor, mode)
         self.on_eval = on_eval
         self._said = False
-        given = None if keep_every is None else Duration.parse(keep_every)
+        given = None if keep_every is None else Duration.parse(keep_every, "Checkpointer(keep_every=…)")
         self._share = given if given is not None and given.unit == "dur" else None  # until max_duration is known
         self._target: Any = None
         keep = _keep(
@@ -102,7 +102,7 @@ class Checkpointer(Callback):
             every=None if self._share else given,
         )
         self.plan = SavePlan(
-            every=None if every is None else Duration.parse(every),
+            every=None if every is None else Duration.parse(every, "Checkpointer(every=…)"),
             at_end=at_end,
             on_exception=on_exception,
             keep=None if keep_last is None else keep,

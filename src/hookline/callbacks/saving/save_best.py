@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
-from hookline.callbacks.ending import has_returned
+from hookline.callbacks.ending import has_returned, say_put_back
 from hookline.callbacks.run_paths import check_writable, place
 from hookline.callbacks.saving.best_so_far import BestSoFar
 from hookline.callbacks.saving.own_path import check_own
@@ -165,6 +165,7 @@ class SaveBest(Callback):
             load_into(run.model, weights)
             last.note(run.model)
             self._last = last
+            say_put_back(run, self.best_step, self.monitor, self.best)
 
     # -- what ----------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class Upload(Callback):
         self.to = check_address(os.fspath(to))
         self.files = (files,) if isinstance(files, str) else tuple(files)
         self.exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-        self.every = Duration.parse(every)
+        self.every = Duration.parse(every, "Upload(every=…)")
         self.queue = queue
         self.wait = wait
         self.options = dict(options or {})

@@ -128,7 +128,7 @@ def _moment(key: object) -> int | Duration:
         if key < 0:
             raise RegistrationError(f"AccumulationSchedule({{{key}: …}}): epochs are counted from 0")
         return key
-    return Duration.parse(key)  # type: ignore[arg-type]  # it says what is wrong
+    return Duration.parse(key, "AccumulationSchedule({…: …})")  # type: ignore[arg-type]  # it says what is wrong
 
 
 def _factor(key: object, value: object) -> int:

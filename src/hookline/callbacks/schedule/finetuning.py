@@ -250,7 +250,7 @@ def _moment(key: object) -> Duration | int:
         if key < 0:
             raise RegistrationError(f"Finetuning(unfreeze={{{key}: …}}): epochs are counted from 0")
         return key
-    return Duration.parse(key)  # type: ignore[arg-type]  # it says what is wrong
+    return Duration.parse(key, "Finetuning(unfreeze={…: …})")  # type: ignore[arg-type]  # it says what is wrong
 
 
 def _what(key: object, value: Any) -> What:

@@ -53,7 +53,7 @@ class Freeze(Callback):
     ) -> None:
         self.layers = patterns_of(layers, "Freeze")
         self.but = patterns_of(but, "Freeze(but=…)") if but else ()
-        self.until = None if until is None else Duration.parse(until)
+        self.until = None if until is None else Duration.parse(until, "Freeze(until=…)")
         self.train_bn = train_bn
         self._forget()
 

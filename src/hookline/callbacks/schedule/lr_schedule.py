@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
+from hookline.callbacks.monitor_mode import monitor_mode
 from hookline.callbacks.schedule.one_cycle import one_cycle
 from hookline.callbacks.schedule.planning import epochs_in, length_of_run, steps_in
 from hookline.callbacks.schedule.schedulers import Planned, take_out_former
@@ -18,7 +19,6 @@ from hookline.callbacks.schedule.shapes import OPTIONS, Shape, check_options
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
-from hookline.records.direction import direction
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -79,15 +79,15 @@ class LRSchedule(Callback):
     ) -> None:
         self.schedule = schedule
         self.warmup = None if warmup is None else _length("warmup", warmup)
-        self.total = None if total is None else Duration.parse(total)
-        self.every = Duration.parse("1st" if every is None else every)
+        self.total = None if total is None else Duration.parse(total, "LRSchedule(total=…)")
+        self.every = Duration.parse("1st" if every is None else every, "LRSchedule(every=…)")
         self._has_every = every is not None
         self.monitor = monitor
         self.optimizer = optimizer
         self.options = options
         self._check()
         if self._is_plateau:
-            self.options = {"mode": direction(monitor, mode), **options}
+            self.options = {"mode": monitor_mode("LRSchedule", monitor, mode), **options}
             self.reads = (monitor,)
         elif mode is not None:
             raise RegistrationError(f"LRSchedule(mode={mode!r}): only a plateau has a mode; leave it out")
@@ -159,7 +159,8 @@ class LRSchedule(Callback):
             self._add(run)
         elif self.lengths != (wanted := self._lengths(run)):
             logger.warning(
-                "%s goes on as it was planned, with %s; for this run it would be %s",
+                "%s goes on as it was planned, with %s; for this run it would be %s. Where the plan ends first, the "
+                "learning rate stays as it is there",
                 self._who,
                 _words(self.lengths),
                 _words(wanted),

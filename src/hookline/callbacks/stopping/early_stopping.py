@@ -6,12 +6,13 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookline.callbacks.ending import say_put_back
+from hookline.callbacks.monitor_mode import monitor_mode
 from hookline.callbacks.stopping.monitored import Moment, Monitored
 from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
-from hookline.records.direction import direction
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -79,7 +80,7 @@ class EarlyStopping(Callback):
         restore_best: bool = False,
     ) -> None:
         self.monitor = monitor
-        self.mode = direction(monitor, mode)
+        self.mode = monitor_mode("EarlyStopping", monitor, mode)
         self.patience = read_patience("EarlyStopping", patience)
         if not min_delta >= 0:
             raise RegistrationError(f"EarlyStopping(min_delta={min_delta}): how much counts as better; 0 or more")
@@ -90,7 +91,7 @@ class EarlyStopping(Callback):
         self.stopping_threshold = stopping_threshold
         self.divergence_threshold = divergence_threshold
         self.check_finite = check_finite
-        self.start = None if start is None else Duration.parse(start)
+        self.start = None if start is None else Duration.parse(start, "EarlyStopping(start=…)")
         self.restore_best = restore_best
         self.reads = (monitor,)
         if restore_best:
@@ -152,6 +153,7 @@ class EarlyStopping(Callback):
             )
         else:
             run.model.load_state_dict(self.best_weights)
+            say_put_back(run, self.best_step, self.monitor, self.best)
 
     def _decide(self, run: Run) -> None:
         if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations):
@@ -199,4 +201,6 @@ class EarlyStopping(Callback):
         self.waited += 1
         if is_over(run, self.patience, waited=self.waited, since=self.best_at):
             waited = in_words(self.patience, self.waited, self._monitored.decisions)
-            run.stop(f"{self.monitor} has not improved on {self.best:.6g} (step {self.best_step}) for {waited}")
+            best = f"{self.best:.6g} (step {self.best_step})"
+            by = f" by more than {self._least():.6g} (min_delta)" if self.min_delta else ""
+            run.stop(f"{self.monitor} has not improved on {best}{by} for {waited}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def read_patience(reader: str, patience: int | str | Duration) -> int | Duration:
     """A number of decisions, or a duration, checked."""
     if not isinstance(patience, int):
-        return Duration.parse(patience)
+        return Duration.parse(patience, f"{reader}(patience=…)")
     if isinstance(patience, bool) or patience < 0:
         raise RegistrationError(
             f"{reader}(patience={patience!r}): give 0 or more decisions, or a duration such as '2ep'"

@@ -100,7 +100,7 @@ class SpikeGuard(Callback):
             )
         self.monitor, self.action, self.method = monitor, action, method
         self.window, self.warmup, self.max_spikes = window, warmup, max_spikes
-        self.snapshot_every = Duration.parse(snapshot_every)
+        self.snapshot_every = Duration.parse(snapshot_every, "SpikeGuard(snapshot_every=…)")
         self.keep_batches = keep_batches
         self.reads = (monitor,)
         self._before = BeforeBatch(random_states=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+from hookline.callbacks.monitor_mode import monitor_mode
 from hookline.callbacks.stopping.monitored import Moment, Monitored
 from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
-from hookline.records.direction import direction
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -60,7 +60,7 @@ class StopAtThreshold(Callback):
         self.monitor = monitor
         self.threshold = threshold
         self.when = when
-        self.mode = direction(monitor, mode)
+        self.mode = monitor_mode("StopAtThreshold", monitor, mode)
         self.patience = read_patience("StopAtThreshold", patience)
         self.reads = (monitor,)
         self._monitored = Monitored("StopAtThreshold", monitor, decide_at)

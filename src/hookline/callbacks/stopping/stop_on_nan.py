@@ -64,7 +64,7 @@ class StopOnNaN(Callback):
         if not names or not all(isinstance(name, str) and name for name in names):
             raise RegistrationError(f"StopOnNaN(monitor={monitor!r}): name 'loss', 'gradients' or metrics")
         self.monitor = names
-        self.every = None if every is None else Duration.parse(every)
+        self.every = None if every is None else Duration.parse(every, "StopOnNaN(every=…)")
         if self.every is not None and not {"loss", "gradients"} & set(names):
             raise RegistrationError(
                 f"StopOnNaN({monitor!r}, every={every!r}): every is for 'loss' and 'gradients'; metrics are looked at "

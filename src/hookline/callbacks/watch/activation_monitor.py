@@ -65,7 +65,7 @@ class ActivationMonitor(Callback):
         ignore: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
         statistics: str | Iterable[str] = DEFAULT,
     ) -> None:
-        self._steps = SampledSteps(every)
+        self._steps = SampledSteps("ActivationMonitor", every)
         self.every = self._steps.every
         self._patterns = patterns_of(layers, "ActivationMonitor")
         given = (ignore,) if isinstance(ignore, str | type) else tuple(ignore)

@@ -79,6 +79,8 @@ class Following:
 
     @closing
     def on_fit_start(self, run: Run) -> None:
+        if getattr(run.loop, "finished", False):  # it was before this call: nothing is trained, and nothing shown
+            return
         self._train = TrainTrack(run, perf_counter())
         self._show(run)
         if self._display is not None:
@@ -91,7 +93,7 @@ class Following:
     @closing
     def on_train_epoch_start(self, run: Run) -> None:
         if self._train is not None:
-            self._train.start_epoch(run)
+            self._train.start_epoch(run, perf_counter())
 
     def on_train_step_end(self, run: Run) -> None:
         if perf_counter() >= self._due:
@@ -99,13 +101,17 @@ class Following:
 
     @closing
     def on_metrics_ready(self, run: Run) -> None:
+        if self._train is not None and self._due != math.inf:
+            self._train.mark(
+                run, perf_counter()
+            )  # a log is shown rarely: what lies between makes its speed a recent one
         self._read(run)
 
     @closing
     def on_train_epoch_end(self, run: Run) -> None:
         self._epoch_ending = True
         if self._train is not None:
-            self._train.mark(run, perf_counter())
+            self._train.end_epoch(run, perf_counter())
 
     @closing
     def on_epoch_end(self, run: Run) -> None:

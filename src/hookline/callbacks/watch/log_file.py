@@ -42,8 +42,8 @@ class LogFile(Following, Callback):
     >>> trainer = Trainer(max_duration="1ep", callbacks=[LogFile()], folder=folder, name="digits/first")
     >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     >>> lines = (folder / "log.txt").read_text().splitlines()
-    >>> lines[0][20:], lines[1][20:]
-    ('==== digits/first begins ====', 'epoch 1/1 step 0/4')
+    >>> lines[0][20:], lines[1][20:38]
+    ('==== digits/first begins ====', 'epoch 1/1 step 1/4')
     """
 
     optional = True

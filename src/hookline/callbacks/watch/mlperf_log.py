@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookline.callbacks.monitor_mode import monitor_mode
 from hookline.callbacks.watch.mlperf_lines import EventType, append, cut, line, now_ms
 from hookline.errors import MetricError, RegistrationError, SetupError
 from hookline.events import Callback
-from hookline.records.direction import direction
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -83,7 +83,7 @@ class MLPerfLog(Callback):
         self.status = status
         self.monitor = monitor
         self.target = target
-        self.mode = None if target is None else direction(monitor, mode)
+        self.mode = None if target is None else monitor_mode("MLPerfLog", monitor, mode)
         self.path = None if path is None else Path(path)
         self.cache_clear = cache_clear
         self.extra = dict(extra or {})

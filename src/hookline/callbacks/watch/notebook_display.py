@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from hookline.callbacks.watch.display import Bar, Progress
-from hookline.callbacks.watch.plain_display import how_fast, what_is_new
+from hookline.callbacks.watch.plain_display import how_fast, in_words
 from hookline.callbacks.watch.wording import beside_bar, number
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Frame:
         self._progress = progress
 
     def __repr__(self) -> str:
-        return " ".join(part for part in (what_is_new(self._progress), how_fast(self._progress)) if part)
+        return " ".join(part for part in (in_words(self._progress), how_fast(self._progress)) if part)
 
     def _repr_html_(self) -> str:
         progress = self._progress

@@ -62,7 +62,7 @@ class ParameterMonitor(Callback):
         statistics: str | Iterable[str] = tuple(STATISTICS),
         histograms: bool = False,
     ) -> None:
-        self.every = None if every is None else Duration.parse(every)
+        self.every = None if every is None else Duration.parse(every, "ParameterMonitor(every=…)")
         self._patterns = patterns_of(layers, "ParameterMonitor")
         self.statistics = (statistics,) if isinstance(statistics, str) else tuple(statistics)
         if not set(self.statistics) <= STATISTICS.keys() or not (self.statistics or histograms):

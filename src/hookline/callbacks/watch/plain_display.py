@@ -18,24 +18,41 @@ if TYPE_CHECKING:
 class PlainDisplay:
     """``21:03:07 epoch 2/5 step 46/115 train/loss 0.312 12.3 it/s, 394 samples/s, 1:02 left``.
 
-    A line that would say the same as the one before is left out. ``write`` is given each line, without the time of
-    day. Unless it is given, lines go to standard output, each is flushed, and when that is closed or full the display
-    falls silent: there is nobody to tell.
+    What the line before has said of the same moment is not said again, and a run's first line is that of its first
+    step: before it there is nothing to say. ``write`` is given each line, without the time of day. Unless it is given,
+    lines go to standard output, each is flushed, and when that is closed or full the display falls silent: there is
+    nobody to tell.
     """
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = self._print if write is None else write
-        self._last = ""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._where: str | None = None
+        self._said: dict[str, str] = {}
+        """By the metric's name; the note has none."""
         self._closed = False
 
     def start(self, run: Run) -> None:
-        self._last, self._closed = "", False
+        self._forget()
 
     def update(self, progress: Progress) -> None:
-        news = what_is_new(progress)
-        if news != self._last and not self._closed:
-            self._last = news
-            self._write(" ".join(part for part in (news, how_fast(progress)) if part))
+        news = self._news(progress)
+        if news and not self._closed:
+            self._write(" ".join(part for part in (*news, how_fast(progress)) if part))
+
+    def _news(self, progress: Progress) -> list[str]:
+        """The parts of the line without its times, which are never twice the same."""
+        parts = {name: f"{name} {number(value)}" for name, value in progress.metrics.items()}
+        parts |= {"": progress.note} if progress.note else {}
+        is_first, has_moved = self._where is None, progress.where != self._where
+        fresh = [text for name, text in parts.items() if has_moved or self._said.get(name) != text]
+        self._where, self._said = progress.where, parts
+        has_values = any(value is not None for value in progress.metrics.values())
+        if is_first and not has_values and not progress.note and not progress.over:
+            return []
+        return [progress.where, *fresh] if has_moved or fresh else []
 
     def close(self) -> None:
         self._closed = True
@@ -51,8 +68,8 @@ class PlainDisplay:
             self._closed = True
 
 
-def what_is_new(progress: Progress) -> str:
-    """The line without its times, which are never twice the same."""
+def in_words(progress: Progress) -> str:
+    """The whole line without its times."""
     metrics = [f"{name} {number(value)}" for name, value in progress.metrics.items()]
     return " ".join(part for part in (progress.where, *metrics, progress.note) if part)
 

@@ -68,7 +68,7 @@ class ProgressBar(Following, Callback):
         if not all(isinstance(name, str) for name in self.metrics):
             raise RegistrationError(f"ProgressBar({self.metrics!r}): the names of metrics are texts, ('val/loss',)")
         self.style = style
-        self.every = None if every is None else Duration.parse(every)
+        self.every = None if every is None else Duration.parse(every, "ProgressBar(every=…)")
         super().__init__()
 
     def _style(self, run: Run) -> styles.Style | None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from hookline.progress import Clock, Duration, EvalClock
     from hookline.run import Run
 
-WINDOW = 30.0
-"""A speed is that of so many seconds."""
+WINDOW, RECENT = 30.0, 0.25
+"""A speed is that of so many seconds, and of no more than this share of the time so far: a slow start is soon over."""
 CLOSEST = 0.05
 """Marks that are closer are one: epochs may be as short as a step."""
 
@@ -31,19 +31,27 @@ class Mark(NamedTuple):
 
 
 class Window:
-    """The marks of the last seconds. The first is made after the first step, so that a slow start does not count."""
+    """The marks of the last seconds. The first is made after the first step, so that a slow start does not count.
 
-    __slots__ = ("_marks",)
+    What follows it is slow as well, because workers start and all is cold: it counts only while it is all there is.
+    """
+
+    __slots__ = ("_is_cold", "_marks")
 
     def __init__(self) -> None:
         self._marks: deque[Mark] = deque()
+        self._is_cold = True
 
     def add(self, mark: Mark) -> None:
         marks = self._marks
         if len(marks) > 2 and mark.seconds - marks[-2].seconds < CLOSEST:
             marks.pop()
         marks.append(mark)
-        while len(marks) > 2 and mark.seconds - marks[1].seconds >= WINDOW:
+        if self._is_cold and len(marks) > 2 and mark.seconds - marks[1].seconds >= CLOSEST:
+            self._is_cold = False
+            marks.popleft()
+        span = min(WINDOW, RECENT * mark.seconds)
+        while len(marks) > 2 and mark.seconds - marks[1].seconds >= span:
             marks.popleft()
 
     def per_second(self, field: str) -> float | None:
@@ -61,15 +69,27 @@ class TrainTrack:
 
     def __init__(self, run: Run, now: float) -> None:
         self._began = now
-        self._aside = 0.0  # seconds spent in evaluations and predictions
+        self._aside = 0.0  # seconds spent in evaluations, predictions and between two epochs
+        self._edge: tuple[float, float] | None = None  # the moment at which the epoch ended, and ``_aside`` then
+        self._pauses = 0  # how often something was set aside
+        self._cold: tuple[float, float, int] | None = None  # ``_aside``, position and ``_pauses`` after the first
         self._window = Window()
         self._accumulate = getattr(getattr(run.loop, "settings", None), "accumulate", 1)
-        self.start_epoch(run)
+        self.start_epoch(run, now)
         self._begun = False
         self._first = self._position(run.clock, run.max_duration)
 
-    def start_epoch(self, run: Run) -> None:
+    def end_epoch(self, run: Run, now: float) -> None:
+        """From here to the start of the next epoch nothing is trained: it is no part of the speed."""
+        self.mark(run, now)
+        self._edge = (now, self._aside)
+
+    def start_epoch(self, run: Run, now: float) -> None:
         """The number of the epoch is kept, because ``clock.epoch`` counts it while its evaluation still runs."""
+        if self._edge is not None:
+            began, aside = self._edge
+            self._aside, self._edge = aside + (now - began), None
+            self._pauses += 1
         self.epoch = run.clock.epoch + 1
         self._batches = length(run, "train", run.loaders.get("train"))
         self._begun = True
@@ -77,11 +97,16 @@ class TrainTrack:
     def set_aside(self, seconds: float) -> None:
         """An evaluation or a prediction took so long: it is no part of the speed of training."""
         self._aside += seconds
+        self._pauses += 1
 
     def mark(self, run: Run, now: float) -> None:
         """Some steps have ended, and are about to be shown."""
+        if self._edge is not None:
+            return
         clock, self._begun = run.clock, True
         position = self._position(clock, run.max_duration)
+        if self._pauses and self._cold is None:
+            self._cold = (self._aside, position, self._pauses)
         self._window.add(Mark(now - self._began - self._aside, position, clock.step, clock.sample))
 
     def show(self, run: Run, now: float) -> tuple[tuple[Bar, ...], str]:
@@ -136,7 +161,7 @@ class TrainTrack:
         return clock.epoch + min(1.0, self._in_epoch(clock)[0] / self._batches)
 
     def _seconds_left(self, clock: Clock, end: Duration | None, now: float) -> float | None:
-        """At the speed of the last seconds, plus the share of evaluations so far."""
+        """At the speed of the last seconds, plus the share of evaluations and of what is between epochs so far."""
         if end is None:
             return None
         position = self._position(clock, end)
@@ -148,7 +173,14 @@ class TrainTrack:
         if end.unit == "ep" and not self._batches:  # then the position moves only once an epoch
             return missing * (now - self._began) / made
         pace = self._window.per_second("position")
-        return None if pace is None else missing / pace + missing * self._aside / made
+        return None if pace is None else missing / pace + missing * self._aside_of_one(position, made)
+
+    def _aside_of_one(self, position: float, made: float) -> float:
+        """Seconds aside for one of the unit. The first evaluation is slow: it counts while there is no other."""
+        aside, first, pauses = self._cold or (0.0, 0.0, 0)
+        if self._cold is not None and self._pauses > pauses and position > first:
+            return (self._aside - aside) / (position - first)
+        return self._aside / made
 
 
 class LoaderTrack:

@@ -64,8 +64,8 @@ class EMA(Callback):
         if not 0 <= decay < 1:
             raise RegistrationError(f"EMA(decay={decay!r}): give a share from 0 up to, but not 1; 0.999 is usual")
         self.decay = decay
-        self.start = None if start is None else Duration.parse(start)
-        self.every = Duration.parse(every)
+        self.start = None if start is None else Duration.parse(start, "EMA(start=…)")
+        self.every = Duration.parse(every, "EMA(every=…)")
         self.warmup = warmup
         self.evaluate = evaluate
         self.apply_at_end = apply_at_end

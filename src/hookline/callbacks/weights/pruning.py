@@ -80,11 +80,12 @@ class Pruning(Callback):
         self.amount = amount if callable(amount) else checked_amount(amount)
         self.rule = _rule(pruning_fn, use_global_unstructured, pruning_dim, pruning_norm, of_all=of == "all")
         self.parameters = None if parameters is None else patterns_of(parameters, "Pruning", "parameters")
-        self.every = Duration.parse(every)
-        self.start = None if start is None else Duration.parse(start)
-        self.end = None if end is None else Duration.parse(end)
+        self.every = Duration.parse(every, "Pruning(every=…)")
+        self.start = None if start is None else Duration.parse(start, "Pruning(start=…)")
+        self.end = None if end is None else Duration.parse(end, "Pruning(end=…)")
         self.rewinds = lottery_ticket is not False
-        self.rewind_to = None if isinstance(lottery_ticket, bool) else Duration.parse(lottery_ticket)
+        where = "Pruning(lottery_ticket=…)"
+        self.rewind_to = None if isinstance(lottery_ticket, bool) else Duration.parse(lottery_ticket, where)
         self.writes = ("weights", "pruning/sparsity", *(("optimizer",) if self.rewinds else ()))
         self._schedule = Schedule(Duration(1, "st"))
         self._hooks: dict[str, Any] = {}

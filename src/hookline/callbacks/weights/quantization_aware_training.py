@@ -87,7 +87,7 @@ class QuantizationAwareTraining(Callback):
         self.group_size = group_size
         self.config = config
         self.modules = patterns_of(modules, "QuantizationAwareTraining", "modules")
-        self.start = None if start is None else Duration.parse(start)
+        self.start = None if start is None else Duration.parse(start, "QuantizationAwareTraining(start=…)")
         self.convert = convert
         self.layers: list[str] = []
         """The names of the layers that are trained with rounding."""

@@ -78,9 +78,9 @@ class SWA(Callback):
         if annealing_strategy not in ("cos", "linear"):
             raise RegistrationError(f"SWA(annealing_strategy={annealing_strategy!r}): give 'cos' or 'linear'")
         self.writes = ("weights",) if swa_lrs is None else ("weights", "optimizer")
-        self.start = Duration.parse(start)
-        self.every = Duration.parse(every)
-        self.annealing = Duration.parse(annealing)
+        self.start = Duration.parse(start, "SWA(start=…)")
+        self.every = Duration.parse(every, "SWA(every=…)")
+        self.annealing = Duration.parse(annealing, "SWA(annealing=…)")
         self.annealing_strategy = annealing_strategy
         self.update_bn = update_bn
         self.evaluate = evaluate

@@ -7,6 +7,8 @@ const SYMBOLS = {
   interrupted: "‖",
   preempted: "‖",
   failed: "✕",
+  killed: "✕",
+  gone: "○",
   unknown: "?",
 };
 
@@ -62,6 +64,7 @@ function tileView(tile) {
     h("h3", {}, tile.name),
     h("div", { class: "big" }, number(last.value, 4)),
     h("div", { class: "small" }, isBest ? "its best value" : about),
+    tile.by_epoch ? h("div", { class: "small" }, "over whole epochs") : null,
     sparkline(tile),
   );
 }
@@ -149,7 +152,7 @@ function costsView({ rows, seconds }) {
       ),
     );
   return card(
-    h("p", { class: "lead" }, `All callbacks together took ${duration(total)}, ${percent(total / whole)} of the run.`),
+    h("p", { class: "lead" }, `All of them together took ${duration(total)}, ${percent(total / whole)} of the run.`),
     ...callbacks.map(line),
   );
 }

@@ -80,8 +80,7 @@ class Chart {
       h(
         "div",
         { class: "bar" },
-        this.prefix(),
-        h("h3", {}, this.spec.title),
+        h("div", { class: "title" }, this.prefix(), h("h3", {}, this.spec.title)),
         this.where,
         this.resetButton,
         this.logButton,
@@ -99,7 +98,7 @@ class Chart {
   prefix() {
     const { section: name, title } = this.spec;
     return this.small && title !== name && !title.startsWith(`${name}/`)
-      ? h("span", { class: "prefix" }, `${name} /`)
+      ? h("span", { class: "prefix" }, `${name} / `)
       : null;
   }
 

@@ -43,7 +43,9 @@ function differenceView({ rows, same }, runs, what) {
   if (!rows.length) return card(h("p", { class: "empty" }, `None: ${rest}`));
   const heads = [what, ...runs.map((run, at) => h("span", {}, swatch(at), run.title))];
   const name = (row) =>
-    what === "setting" ? h("span", {}, h("span", { class: "group-name" }, `${row.group} `), row.name) : row.name;
+    what === "setting"
+      ? h("span", {}, h("span", { class: "group-name" }, `${row.group} `), breakable(row.name))
+      : breakable(row.name);
   const cells = rows.map((row) => [name(row), ...valueCells(row)]);
   return card(table(heads, cells, { class: "differences" }), h("p", { class: "note" }, rest));
 }

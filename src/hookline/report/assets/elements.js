@@ -32,21 +32,43 @@ function table(columns, rows, attributes = {}) {
   const kinds = columns.map((column) =>
     typeof column === "string" || column instanceof Node ? { name: column } : column,
   );
-  const head = kinds.map((kind) => h("th", { scope: "col", class: kind.number && "number" }, kind.name));
-  const cells = (row) => row.map((cell, at) => h("td", { class: kinds[at]?.number && "number" }, cell));
+  const cell = (tag, attributes, kind, content) => {
+    const node = h(tag, attributes, content);
+    if (kind?.number) node.classList.add("number");
+    else if (/\S{25}/.test(node.textContent)) node.classList.add("breaks"); // a word that no column could hold
+    return node;
+  };
+  const head = kinds.map((kind) => cell("th", { scope: "col" }, kind, kind.name));
+  const cells = (row) => row.map((content, at) => cell("td", {}, kinds[at], content));
   const body = rows.map((row) => h("tr", {}, ...cells(row)));
-  return h(
-    "div",
-    { class: "scroll", tabindex: "0" },
-    h("table", attributes, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)),
-  );
+  return scroller(h("table", attributes, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)));
 }
 
-// Name and value, one under the other.
-function pairs(rows) {
+// A name that may be broken behind its dots, slashes and underscores, and nowhere else.
+function breakable(name) {
+  return h("span", {}, ...name.split(/(?<=[./_])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part])));
+}
+
+// What may be wider than its place: where more is to be seen, its edge fades.
+function scroller(content) {
+  const box = h("div", { class: "scroll", tabindex: "0" }, content);
+  const fade = () => {
+    const right = box.scrollWidth - box.clientWidth - box.scrollLeft;
+    box.classList.toggle("more-left", box.scrollLeft > 1);
+    box.classList.toggle("more-right", right > 1);
+  };
+  box.addEventListener("scroll", fade, { passive: true });
+  const sizes = new ResizeObserver(fade);
+  sizes.observe(box);
+  sizes.observe(content);
+  return box;
+}
+
+// Name and value, one pair under the other; `near`: the value beside its name, where it is a sentence.
+function pairs(rows, near = false) {
   return h(
     "dl",
-    { class: "pairs" },
+    { class: near ? "pairs near" : "pairs" },
     ...rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
   );
 }

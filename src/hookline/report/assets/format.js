@@ -11,8 +11,14 @@ function decode(value) {
   return (typeof value === "string" ? own(SPECIAL, value) : undefined) ?? value;
 }
 
+// `toLocaleString` would make one of these for each number, of which a page may have ten thousand.
+const INTEGER = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const DIGITS = Array.from({ length: 7 }, (_, digits) =>
+  Intl.NumberFormat("en-US", { maximumSignificantDigits: Math.max(1, digits) }),
+);
+
 function integer(value) {
-  return Number(value).toLocaleString("en-US", { maximumFractionDigits: 0 });
+  return INTEGER.format(Number(value));
 }
 
 // Five digits, or what it is if it is no number.
@@ -28,7 +34,7 @@ function number(value, digits = 5) {
       .replace(/\.?0+e/, "e")
       .replace("e+", "e");
   if (Number.isInteger(value)) return integer(value);
-  const text = value.toLocaleString("en-US", { maximumSignificantDigits: digits });
+  const text = DIGITS[digits].format(value);
   return text === "-0" ? "0" : text;
 }
 

@@ -3,7 +3,9 @@
 function mediaCards(data) {
   return [
     ...data.images.map((entry) => h("article", { class: "card" }, ...frames(entry, picture))),
-    ...data.arrays.map((entry) => h("article", { class: "card" }, ...frames(entry, ({ value }) => arrayView(value)))),
+    ...data.arrays.map((entry) =>
+      h("article", { class: isBroad(entry) ? "card broad" : "card" }, ...frames(entry, ({ value }) => arrayView(value))),
+    ),
     ...data.histograms.map((entry) => histogramCard(entry)),
     ...data.tables.map((entry) => h("article", { class: "card" }, ...frames(entry, tableView))),
     ...data.texts.map((entry) => h("article", { class: "card" }, ...frames(entry, textView))),
@@ -52,6 +54,19 @@ function tableView({ columns: names, rows, cut }) {
 // -- arrays ------------------------------------------------------------------------------------
 
 const LARGEST = 4096;
+const WORDS = 16;
+
+// Half of the page is too narrow for the numbers of so many columns.
+function isBroad({ frames: all }) {
+  const row = all[all.length - 1]?.value[0];
+  return Array.isArray(row) && row.length > 10 && row.length <= WORDS;
+}
+
+// Three digits: all of them are in the cell's title.
+function compact(value) {
+  if (!(Math.abs(value) >= 1e4 && Math.abs(value) < 1e15)) return number(value, 3);
+  return Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 }).format(value);
+}
 
 function arrayView(value) {
   const rows = Array.isArray(value[0]) ? value : [value];
@@ -63,7 +78,7 @@ function arrayView(value) {
 function heatMap(rows, flat) {
   const finite = flat.filter(Number.isFinite);
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
-  const words = rows[0].length <= 16;
+  const words = rows[0].length <= WORDS;
   const shade = (value) => (Number.isFinite(value) && high > low ? (value - low) / (high - low) : 0);
   const cells = (row, index) =>
     row.map((item, at) => {
@@ -73,18 +88,14 @@ function heatMap(rows, flat) {
       return h(
         "td",
         { class: part > 0.55 ? "strong" : null, title: label, style: { "--part": part.toFixed(3) } },
-        words ? number(value, 3) : "",
+        words ? compact(value) : "",
       );
     });
   const head = h("tr", {}, h("th"), ...rows[0].map((_, at) => h("th", { scope: "col" }, String(at))));
   const body = rows.map((row, index) =>
     h("tr", {}, words ? h("th", { scope: "row" }, rows.length > 1 ? String(index) : "") : null, ...cells(row, index)),
   );
-  return h(
-    "div",
-    { class: "scroll", tabindex: "0" },
-    h("table", { class: words ? "heat" : "heat dense" }, words ? head : null, ...body),
-  );
+  return scroller(h("table", { class: words ? "heat" : "heat dense" }, words ? head : null, ...body));
 }
 
 // -- histograms --------------------------------------------------------------------------------

@@ -57,7 +57,10 @@ function show() {
   const home = data.live?.home ? h("a", { class: "home", href: data.live.home }, "All runs") : null;
   const logo = h("span", { class: "logo", "aria-hidden": "true" });
   const links = shown.map((its) => h("a", { href: `#${its.id}` }, its.querySelector("h2").textContent));
-  const notes = [...data.notes, `Made by ${data.made_by}. This page holds all that it shows, and sends nothing.`];
+  const about = data.live
+    ? "This page asks the program on this machine that serves it for what is new, and nobody else."
+    : "This page holds all that it shows, and sends nothing.";
+  const notes = [...data.notes, `Made by ${data.made_by}. ${about}`];
   const active = document.activeElement;
   frame.header.replaceChildren(
     h("div", { class: "bar" }, logo, title, h("span", { class: "space" }), home, theme),
@@ -66,7 +69,7 @@ function show() {
   frame.nav.replaceChildren(...links);
   arrange(frame.main, shown);
   frame.footer.replaceChildren(...notes.map((note) => h("p", { class: "note" }, note)));
-  if (active?.isConnected) active.focus({ preventScroll: true });
+  if (active?.isConnected && active !== document.body) active.focus({ preventScroll: true });
 }
 
 // What stays is not taken out and put back: it would lose the keyboard and how far it was scrolled.

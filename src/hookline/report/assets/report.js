@@ -9,7 +9,7 @@ function reportPage(data) {
     .map(({ name, step }) => ({ step, bad: BAD.has(name) }));
   const project = facts.project ? h("span", { class: "project" }, `${facts.project} / `) : null;
   const sections = [
-    part("numbers", "Key numbers", [data.tiles, data.numbers], numbersView),
+    part("numbers", "Key numbers", [data.tiles, data.numbers, data.metrics], numbersView),
     curvesSection(data),
     part("media", "Media", [data.images, data.arrays, data.histograms, data.tables, data.texts], () =>
       pile(mediaCards(data)),
@@ -18,7 +18,7 @@ function reportPage(data) {
       timelineView(data.events, facts.seconds),
       sessionsView(data.sessions),
     ]),
-    part("costs", "What callbacks cost", data.costs, costsView),
+    part("costs", "What callbacks and checkpoints cost", data.costs, costsView),
     part("model", "Model", [data.summary, settings.model], modelView),
     part("settings", "Settings", settings, () => pile(settingsCards(settings))),
     part("environment", "Environment", settings, () => pile(environmentCards(settings))),
@@ -32,13 +32,16 @@ function pile(cards) {
   return cards.length ? h("div", { class: "pile" }, cards) : null;
 }
 
-function numbersView([tiles, numbers]) {
+function numbersView([tiles, numbers, count]) {
   if (!numbers.length) return null;
   const all = h(
     "details",
     { class: "card all" },
-    h("summary", {}, `All ${integer(numbers.length)} metrics`),
+    h("summary", {}, `All ${integer(count)} metrics`),
     numbersTable(numbers),
+    count > numbers.length
+      ? h("p", { class: "note" }, `${integer(count - numbers.length)} metrics more are in metrics.jsonl.`)
+      : null,
   );
   return [tiles.length ? h("div", { class: "tiles" }, tiles.map(tileView)) : null, all];
 }

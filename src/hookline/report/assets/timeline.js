@@ -10,13 +10,14 @@ const EVENTS = {
   interrupt: "Interrupted",
   preempt: "Preempted",
   exception: "Exception",
+  killed: "Killed",
   callback_disabled: "Callback switched off",
   sink: "Sink",
   step_skipped: "Step skipped",
   rollback: "Rolled back",
   end: "End",
 };
-const BAD = new Set(["checkpoint_failed", "exception", "callback_disabled", "rollback", "preempt"]);
+const BAD = new Set(["checkpoint_failed", "exception", "killed", "callback_disabled", "rollback", "preempt"]);
 const ROUTINE = new Set(["eval", "checkpoint", "sink", "step_skipped"]);
 const MARKED = new Set(["resume", "rollback", "exception"]);
 
@@ -88,7 +89,7 @@ function eventList(rows, counts) {
           "why, where",
         ],
         cells,
-        { class: "events" },
+        { class: "events stacked" },
       ),
     );
   };
@@ -130,7 +131,7 @@ function sessionsView(sessions) {
   ]);
   return card(
     h("h3", {}, sessions.length > 1 ? "Sessions: the run was resumed" : "Session"),
-    table([{ name: "", number: true }, "started", "steps", "status", "why"], rows, { class: "sessions" }),
-    told.length ? pairs(told) : null,
+    table([{ name: "", number: true }, "started", "steps", "status", "why"], rows, { class: "sessions stacked" }),
+    told.length ? pairs(told, true) : null,
   );
 }

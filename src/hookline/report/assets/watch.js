@@ -44,7 +44,7 @@ function buildList() {
   const compare = h("a", { id: "compare" });
   const count = h("span", { class: "when", role: "status" });
   const found = table(["", "run, newest values", { name: "so far", number: true }], []);
-  found.classList.remove("scroll");
+  found.className = "list";
   found.removeAttribute("tabindex");
   const tools = h("div", { class: "toolbar" }, search, compare, count);
   const empty = h("p", { class: "empty" }, "No runs here yet. One that starts appears by itself.");

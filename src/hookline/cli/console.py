@@ -1,0 +1,17 @@
+"""Where commands print."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich.console import Console
+
+WIDEST = 500
+"""More than any row of our tables takes."""
+
+
+def wide_console() -> Console:
+    """As wide as the window; where there is none, in a pipe or a file, as wide as the text, so that no word is cut."""
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console() if has_width else Console(width=WIDEST)

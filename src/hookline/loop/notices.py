@@ -1,0 +1,60 @@
+"""What a run says in one line: that it goes on, that it leaves, that it is over, and what makes it longer.
+
+They are warnings of the logger: Python shows these, also where nobody has set up logging. Rank zero speaks for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hookline.errors import Preempted, SetupError
+from hookline.loop.signals import signal_name
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+logger = logging.getLogger("hookline")
+
+EXTEND = "fit(…, extend='2ep')"
+
+
+def say_resumed(loop: Loop, checkpoint: Path) -> None:
+    """After a checkpoint is loaded; one of a run that is finished says so later."""
+    if not loop.state.rank and not loop.finished:
+        logger.warning("resumed from %s: epoch %d, step %d", checkpoint, loop.clock.epoch, loop.clock.step)
+
+
+def say_preempted(loop: Loop, error: Preempted) -> None:
+    """When all is done, and a signal ends a fit: what another process can go on from, and what went wrong."""
+    if error.signal and not loop.state.rank and loop.entry_point in ("fit", "train"):  # 0: by `verify-resume`
+        earlier = loop.saving.latest()
+        nothing = "nothing was saved" if earlier is None else f"nothing was saved since {earlier.path}"
+        saved = nothing if error.checkpoint is None else f"saved {error.checkpoint}"
+        logger.warning("%s: %s; the run exits with code %d", signal_name(error.signal), saved, 128 + error.signal)
+    for note in getattr(error, "__notes__", ()):  # Python shows no notes of a SystemExit
+        logger.error("%s", note)
+
+
+def say_interrupted(loop: Loop, saved: Path) -> None:
+    """After Ctrl-C, where checkpoints are kept."""
+    if not loop.state.rank:
+        logger.warning("Ctrl-C: saved %s", saved)
+
+
+def say_finished(loop: Loop) -> None:
+    """The checkpoint that was loaded is that of a run that has come to its end."""
+    if loop.state.rank:
+        return
+    longer, asked = "give a larger max_duration" if loop.is_own else EXTEND, loop.state.max_duration
+    ignored = asked is not None and not loop.is_own and not loop.clock.reached(asked)
+    also = f", and max_duration={str(asked)!r} does not make it longer" if ignored else ""
+    logger.warning("this run is finished (%s)%s; to train longer: %s", loop.stop_reason(), also, longer)
+
+
+def reached_already(loop: Loop) -> SetupError:
+    """There is nothing left to train in this process."""
+    longer = ": loop.run.max_duration = …" if loop.is_own else f", or go on with {EXTEND}"
+    reached = f"max_duration={str(loop.state.max_duration)!r} is reached already ({loop.clock!r})"
+    return SetupError(f"{reached}; give a larger one{longer}")

@@ -1,0 +1,83 @@
+"""The methods of a task: names of other systems, and signatures, are found before the first step."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from hookline.errors import SetupError
+from hookline.events.validate import FOREIGN_PARAMETERS
+from hookline.loop.supervised import SupervisedTask
+from hookline.loop.task import Task
+
+TAKES = {
+    "train_batch": ("run", "batch"),
+    "eval_batch": ("run", "batch"),
+    "predict_batch": ("run", "batch"),
+    "configure_optimizers": ("run",),
+    "count": ("batch",),
+}
+"""The methods that a task may have, and what each is called with."""
+
+FOREIGN_METHODS = {
+    **dict.fromkeys(("training_step", "train_step", "training_batch", "forward_step"), "train_batch"),
+    **dict.fromkeys(("calculate_train_batch_loss", "get_loss", "compute_loss", "loss"), "train_batch"),
+    **dict.fromkeys(("validation_step", "val_step", "eval_step", "evaluation_step", "test_step"), "eval_batch"),
+    **dict.fromkeys(("validation_batch", "val_batch", "test_batch"), "eval_batch"),
+    **dict.fromkeys(("calculate_eval_batch_loss", "eval_forward", "get_loss_eval"), "eval_batch"),
+    **dict.fromkeys(("predict_step", "prediction_step", "predict", "get_predictions"), "predict_batch"),
+    **dict.fromkeys(("configure_optimizer", "create_optimizer", "configure_optimizers_and_lr"), "configure_optimizers"),
+}
+"""The methods of other systems, and ours."""
+
+
+def check_task(task: Task[Any]) -> None:
+    """Each method takes what it will be given; none is one of another system, which nobody would call."""
+    kind = type(task)
+    for name, takes in TAKES.items():
+        method = getattr(task, name, None)
+        if callable(method):
+            _check_takes(f"{kind.__name__}.{name}", name, method, takes)
+    if not isinstance(task, SupervisedTask):
+        return  # a method that it needs and lacks is said when it is needed
+    for theirs, ours in FOREIGN_METHODS.items():
+        is_inherited = getattr(kind, ours, None) is getattr(SupervisedTask, ours)
+        if theirs.endswith("_step") and is_inherited and callable(getattr(kind, theirs, None)):
+            raise SetupError(
+                f"{kind.__name__}.{theirs} is never called, and {ours} is that of SupervisedTask; "
+                f"{_rename(theirs, ours)}"
+            )
+
+
+def missing_method(task: object, method: str, verb: str) -> SetupError:
+    """A method that is needed and is not there; maybe it has the name that another system gives it."""
+    theirs = [name for name, ours in FOREIGN_METHODS.items() if ours == method and callable(getattr(task, name, None))]
+    hint = f"; {_rename(theirs[0], method)}" if theirs else ""
+    return SetupError(f"{type(task).__name__} has no {_called(method)}, which {verb} needs{hint}")
+
+
+def _check_takes(where: str, name: str, method: Any, takes: tuple[str, ...]) -> None:
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # some callables have no signature; they fail when called
+        return
+    first = next(iter(signature.parameters), "")
+    try:
+        signature.bind(*takes)
+    except TypeError:
+        pass
+    else:
+        if takes[0] != "run" or first not in FOREIGN_PARAMETERS:  # (batch, batch_idx) would bind, too
+            return
+    given = ", ".join(map(str, signature.parameters.values())) or "nothing"
+    raise SetupError(
+        f"{where} takes ({given}) and is called with ({', '.join(takes)}); write def {name}(self, {', '.join(takes)})"
+    )
+
+
+def _called(method: str) -> str:
+    return f"{method}({', '.join(TAKES[method])})"
+
+
+def _rename(theirs: str, ours: str) -> str:
+    return f"{theirs} is {ours} here: write def {ours}(self, {', '.join(TAKES[ours])})"

@@ -1,0 +1,276 @@
+"""What people write in their first hour, often out of habit from elsewhere: the error says what it is here."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import hookline as hl
+from hookline.errors import DataError, MetricError, ScopeError, SetupError, StateError
+from hookline.loop import Loop, Trainer
+from hookline.loop.keywords import ARGUMENTS
+from hookline.loop.task_methods import FOREIGN_METHODS, TAKES
+from hookline.testing import TinyModel, tiny_data
+
+CE = nn.CrossEntropyLoss()
+VERBS = ("fit", "train", "evaluate", "test", "predict")
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def fit(model: Any, *loaders: Any, loss: Any = CE, optimizer: Any = sgd, **options: Any) -> hl.Result:
+    options = {"max_duration": "1ep", "folder": False} | options
+    kwargs = {} if isinstance(model, hl.Task) else {"loss": loss, "optimizer": optimizer}
+    return Trainer(**options).fit(model, *(loaders or (tiny_data(),)), **kwargs)
+
+
+# -- the own loop ------------------------------------------------------------------------------------
+
+
+def test_an_own_loop_over_epochs_around_batches() -> None:
+    model = TinyModel()
+
+    def train(loop: Loop) -> None:
+        for _ in range(3):
+            for x, y in loop.batches(tiny_data()):
+                loop.backward(CE(model(x), y))
+                loop.step()
+
+    says = r"batches of all epochs.*max_duration \('2ep'\).*remove your own `for epoch in"
+    with Loop(model, sgd, max_duration="2ep", folder=False) as loop, pytest.raises(ScopeError, match=says):
+        train(loop)
+    assert loop.run.clock.epoch == 2
+
+
+# -- keywords ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("epochs", r"option of the trainer: write max_duration='10ep' in Trainer"),
+        ("max_duration", r"option of the trainer: write max_duration=… in Trainer"),
+        ("lr", r"optimizer=torch\.optim\.AdamW\(model\.parameters\(\), lr="),
+        ("batch_size", r"DataLoader\(data, batch_size=32\)"),
+        ("zork", r"the arguments are model"),
+        ("callback", r"did you mean callbacks\?"),
+    ],
+)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_keyword_that_a_method_does_not_have(verb: str, key: str, hint: str) -> None:
+    with pytest.raises(SetupError, match=rf"{verb}\({key}=…\): no such argument; .*{hint}"):
+        getattr(Trainer(max_duration="1ep", folder=False), verb)(TinyModel(), tiny_data(), **{key: 3})
+
+
+@pytest.mark.parametrize(("key", "ours"), ARGUMENTS.items())
+def test_a_keyword_of_fit_by_another_name(key: str, ours: str) -> None:
+    if ours == "train":
+        return  # Python itself says that train is missing
+    with pytest.raises(SetupError, match=rf"fit\({key}=…\): no such argument; write {ours}=…"):
+        Trainer(max_duration="1ep", folder=False).fit(TinyModel(), tiny_data(), **{key: 3})
+    with pytest.raises(SetupError, match=rf"unknown option {key}=…; {ours} is an argument of fit"):
+        hl.fit(TinyModel(), tiny_data(), **{key: 3})
+
+
+def test_the_names_of_arguments_are_those_of_fit() -> None:
+    assert set(ARGUMENTS.values()) <= set(inspect.signature(Trainer.fit).parameters)
+
+
+def test_an_argument_of_fit_that_is_given_to_the_trainer() -> None:
+    with pytest.raises(SetupError, match=r"unknown option loss=…; loss is an argument of fit: write fit\(…, loss=…\)"):
+        Trainer(loss=CE)  # type: ignore[call-arg]
+    with pytest.raises(SetupError, match=r"unknown option optimzer=…; optimizer is an argument of fit"):
+        hl.fit(TinyModel(), tiny_data(), optimzer=sgd)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("key", ["max_duration", "eval_every", "log_every"])
+def test_a_duration_says_which_option_it_is(key: str) -> None:
+    with pytest.raises(hl.HooklineError, match=rf"^{key}=…: 7 has no unit"):
+        Trainer(**{"max_duration": "1ep", key: 7})  # type: ignore[arg-type]
+
+
+# -- tasks -----------------------------------------------------------------------------------------------
+
+
+class Bare(hl.Task[Any]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = TinyModel()
+
+    def configure_optimizers(self, run: hl.Run) -> Any:
+        return sgd(self.parameters())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [(a, b) for a, b in FOREIGN_METHODS.items() if b != "configure_optimizers"]
+)
+def test_a_method_by_the_name_of_another_system(theirs: str, ours: str) -> None:
+    verb = {"train_batch": "fit", "eval_batch": "evaluate", "predict_batch": "predict"}[ours]
+    task = type("Theirs", (Bare,), {theirs: lambda self, batch, batch_idx: None})()
+    with pytest.raises(
+        SetupError, match=rf"Theirs has no {ours}.*{theirs} is {ours} here: write def {ours}\(self, run"
+    ):
+        getattr(Trainer(max_duration="1ep", folder=False), verb)(task, tiny_data())
+
+
+def test_a_supervised_task_with_a_step_that_nobody_calls() -> None:
+    class Mine(hl.SupervisedTask):
+        def training_step(self, batch: Any, batch_idx: int) -> Any: ...
+
+    with pytest.raises(
+        SetupError, match=r"Mine\.training_step is never called.*write def train_batch\(self, run, batch"
+    ):
+        fit(Mine(TinyModel(), CE, sgd))
+
+
+def test_a_step_of_ones_own_beside_train_batch_is_fine() -> None:
+    class Mine(hl.SupervisedTask):
+        def train_batch(self, run: hl.Run, batch: Any) -> Any:
+            return self.training_step(run, batch)
+
+        def training_step(self, run: hl.Run, batch: Any) -> Any:
+            return super().train_batch(run, batch)
+
+    assert fit(Mine(TinyModel(), CE, sgd)).clock.step == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("configure_optimizers", lambda self: None),
+        ("train_batch", lambda self, batch: None),
+        ("train_batch", lambda self, batch, batch_idx: None),
+        ("train_batch", lambda self, run, batch, batch_idx: None),
+        ("eval_batch", lambda self, batch: None),
+        ("predict_batch", lambda self: None),
+        ("count", lambda self: None),
+    ],
+)
+def test_a_method_with_other_arguments(name: str, method: Any) -> None:
+    task = type("Mine", (Bare,), {name: method})()
+    written = rf"write def {name}\(self, {', '.join(TAKES[name])}\)"
+    with pytest.raises(SetupError, match=rf"Mine\.{name} takes \(.*\) and is called with .*{written}"):
+        fit(task)
+
+
+# -- loaders and optimizers ----------------------------------------------------------------------------------
+
+
+class Pairs(Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= 4:
+            raise IndexError
+        return tiny_data(1)[0]
+
+
+@pytest.mark.parametrize("dataset", [TensorDataset(torch.zeros(4, 2)), Pairs()], ids=lambda d: type(d).__name__)
+def test_a_dataset_in_place_of_a_loader(dataset: Any) -> None:
+    kind = type(dataset).__name__
+    says = rf"loader is a {kind}, a dataset.*DataLoader\(dataset, batch_size=32\)"
+    for call in (
+        lambda: fit(TinyModel(), dataset),
+        lambda: fit(TinyModel(), tiny_data(), dataset),
+        lambda: fit(TinyModel(), tiny_data(), {"hard": dataset}),
+        lambda: Trainer(folder=False).evaluate(TinyModel(), dataset, loss=CE),
+        lambda: Trainer(folder=False).predict(TinyModel(), dataset),
+    ):
+        with pytest.raises(DataError, match=says):
+            call()
+    with Loop(TinyModel(), sgd, max_duration="1ep", folder=False) as loop, pytest.raises(DataError, match=says):
+        loop.batches(dataset)
+
+
+def test_what_gives_batches_is_a_loader() -> None:
+    class Batches(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(tiny_data())
+
+    for loader in (tiny_data(), Batches(), DataLoader(Pairs(), batch_size=None)):
+        assert fit(TinyModel(), loader).clock.step == 4
+
+
+def test_an_optimizer_by_its_name() -> None:
+    with pytest.raises(SetupError, match=r"optimizer='adam' is a text; pass optimizer=torch\.optim\.Adam,"):
+        fit(TinyModel(), optimizer="adam")
+    with pytest.raises(SetupError, match=r"optimizer is a int.*pass optimizer=torch\.optim\.AdamW"):
+        fit(TinyModel(), optimizer=3)
+
+
+def test_an_optimizer_without_some_of_the_parameters() -> None:
+    model = TinyModel()
+    with pytest.warns(hl.HooklineWarning, match=r"2 of 4 trainable parameters.*no optimizer.*model\.hidden\.weight"):
+        fit(model, optimizer=sgd(model.out.parameters()))
+
+
+def test_a_callback_that_gives_parameters_to_the_optimizer_later_is_no_mistake() -> None:
+    class Later(hl.Callback):
+        structural = True
+
+    model = TinyModel()
+    fit(model, optimizer=sgd(model.out.parameters()), callbacks=[Later()])
+
+
+def test_frozen_parameters_and_several_optimizers_are_no_mistake() -> None:
+    model = TinyModel()
+    model.hidden.requires_grad_(False)
+    fit(model, optimizer=sgd(model.out.parameters()))
+
+    class Two(Bare):
+        def configure_optimizers(self, run: hl.Run) -> Any:
+            return sgd(self.net.hidden.parameters()), sgd(self.net.out.parameters())
+
+        def train_batch(self, run: hl.Run, batch: Any) -> None:
+            for optimizer in run.optimizers.values():
+                run.loop.backward(CE(self.net(batch[0]), batch[1]), optimizer)
+                run.loop.step(optimizer)
+
+    fit(Two())
+
+
+# -- callbacks and run -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("callback", [hl.EarlyStopping("val/loss"), hl.Checkpointer(monitor="val/acc")], ids=repr)
+def test_a_monitor_of_the_evaluation_without_a_validation_loader(callback: Any, tmp_path: Path) -> None:
+    with pytest.raises(MetricError, match=r"no validation loader was passed: write fit\(model, train, val"):
+        fit(TinyModel(), callbacks=[callback], folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (lambda run: run.log("acc", 1.0), r"run\.log\('acc', 1\.0\): .*run\.log\(\{'acc': value\}\)"),
+        (lambda run: run.log("acc"), r"run\.log\('acc'\): give a dict"),
+        (lambda run: run.log([1, 2]), r"run\.log\(\[1, 2\]\): it is a list; give a dict"),
+        (lambda run: run.log(None), r"it is a NoneType"),
+        (lambda run: run.log(nn.Linear(1, 1)), r"it is a Linear"),
+        (lambda run: run.log({"acc": 1.0}, 8), r"weight=, reduce= and step= by name"),
+    ],
+)
+def test_what_run_log_does_not_take(act: Any, says: str) -> None:
+    with pytest.raises(MetricError, match=says):
+        fit(TinyModel(), callbacks=[hl.on("train_step_end")(act)])
+
+
+def test_a_state_that_cannot_be_saved_is_said_in_few_frames(tmp_path: Path) -> None:
+    class Holds(hl.Callback):
+        state = ("rules",)
+
+        def __init__(self) -> None:
+            self.rules = [{"deep": [[[fit]]]}]
+
+    with pytest.raises(StateError, match="rules") as caught:
+        fit(TinyModel(), callbacks=[Holds(), hl.Checkpointer()], folder=tmp_path)
+    assert len(traceback.extract_tb(caught.value.__traceback__)) < 15

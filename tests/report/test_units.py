@@ -1,0 +1,38 @@
+"""Sizes and times are told in the units of the charts."""
+
+from __future__ import annotations
+
+import doctest
+import math
+
+import pytest
+
+from hookline.report import units
+from hookline.report.compare import Difference
+from hookline.report.units import duration, size, with_unit
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (0.25, "250 ms"), (59.94, "59.9 s"), (90, "1 m 30 s"), (86400, "1 d"), (-2, "-2,000 ms")],
+)
+def test_a_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("megabytes", "text"), [(0, "0 B"), (999.9, "1,000 MB"), (2e9, "2,000 TB"), (-5, "-5 MB")])
+def test_a_size(megabytes: float, text: str) -> None:
+    assert size(megabytes) == text
+
+
+def test_what_has_no_unit_and_what_is_no_number_has_none_here() -> None:
+    assert with_unit("val", 1.0) is with_unit("memory", math.nan) is None
+
+
+def test_a_comparison_says_it_like_the_charts_unless_two_would_look_the_same() -> None:
+    assert Difference("memory", "memory/process", (531.247, 17238.6)).texts == ("531 MB", "17.2 GB")
+    assert Difference("memory", "memory/process", (531.247, 531.248)).texts == ("531.247", "531.248")
+
+
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(units).failed == 0
