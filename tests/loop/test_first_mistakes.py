@@ -126,10 +126,14 @@ def test_a_supervised_task_with_a_step_that_nobody_calls() -> None:
     class Mine(hl.SupervisedTask):
         def training_step(self, batch: Any, batch_idx: int) -> Any: ...
 
-    with pytest.raises(
-        SetupError, match=r"Mine\.training_step is never called.*write def train_batch\(self, run, batch"
-    ):
+    with pytest.raises(SetupError, match=r"Mine\.training_step is not called.*write def train_batch\(self, run, batch"):
         fit(Mine(TinyModel(), CE, sgd))
+
+
+@pytest.mark.parametrize("name", ["forward_step", "predict_step"])
+def test_a_helper_of_a_supervised_task_may_have_such_a_name(name: str) -> None:
+    kind = type("Mine", (hl.SupervisedTask,), {name: lambda self, x: self.model(x)})
+    assert fit(kind(TinyModel(), CE, sgd)).clock.step == 4
 
 
 def test_a_step_of_ones_own_beside_train_batch_is_fine() -> None:
@@ -173,6 +177,22 @@ class Pairs(Dataset[Any]):
         if index >= 4:
             raise IndexError
         return tiny_data(1)[0]
+
+
+def test_a_dataset_that_gives_batches_itself_is_a_loader() -> None:
+    class Whole(Pairs):
+        def __iter__(self) -> Any:
+            return iter(tiny_data())
+
+    assert fit(TinyModel(), Whole()).clock.step == 4
+
+
+@pytest.mark.parametrize("answer", ["evaluate", "predict"])
+def test_a_dataset_in_a_hook_is_refused_as_in_fit(answer: str) -> None:
+    """One whose __getitem__ never ends would be read for ever."""
+    asks = hl.on("train_step_end", at="1st")(lambda run: getattr(run, answer)(Pairs()))
+    with pytest.raises(DataError, match="a dataset, which gives one sample at a time"):
+        fit(TinyModel(), callbacks=[asks])
 
 
 @pytest.mark.parametrize("dataset", [TensorDataset(torch.zeros(4, 2)), Pairs()], ids=lambda d: type(d).__name__)
@@ -244,7 +264,7 @@ def test_frozen_parameters_and_several_optimizers_are_no_mistake() -> None:
 
 @pytest.mark.parametrize("callback", [hl.EarlyStopping("val/loss"), hl.Checkpointer(monitor="val/acc")], ids=repr)
 def test_a_monitor_of_the_evaluation_without_a_validation_loader(callback: Any, tmp_path: Path) -> None:
-    with pytest.raises(MetricError, match=r"no validation loader was passed: write fit\(model, train, val"):
+    with pytest.raises(MetricError, match=r"no validation loader was passed: write fit\(model, train, val.*writes = "):
         fit(TinyModel(), callbacks=[callback], folder=tmp_path)
 
 

@@ -99,7 +99,7 @@ def outcome(case: type[Case], *, plain: bool, heard: bool) -> dict[str, Any]:
     task, error, result = its.task(model), None, None
     try:
         result = its.fit(trainer, task, its.data())
-    except Exception as raised:
+    except (Exception, SystemExit) as raised:
         error = raised
     loop = trainer._loop
     assert loop is not None
@@ -697,6 +697,29 @@ class DataStopsOfATask(DataStops):
         return OwnTask(model, lambda task, run, loss: loss)
 
 
+class LossIsAWeight(Case):
+    """A view: what is logged is what it was before the update."""
+
+    def task(self, model: nn.Module) -> nn.Module:
+        return OwnTask(model, lambda task, run, loss: loss)
+
+    def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+        task.train_batch = lambda run, batch: next(task.parameters()).flatten()[0]  # type: ignore[assignment]
+        return trainer.fit(task, data, tiny_data(batches=2))
+
+
+def leaves(run: hl.Run) -> None:
+    raise SystemExit(3)
+
+
+class HookExits(Case):
+    callbacks = (at(5, "on_train_step_end", leaves),)
+
+
+class HookExitsAtStart(Case):
+    callbacks = (at(5, "on_train_step_start", leaves),)
+
+
 def with_callbacks(case: type[Case], other: type[Case]) -> type[Case]:
     class Both(case):  # type: ignore[valid-type, misc]
         def __init__(self) -> None:
@@ -716,7 +739,7 @@ CASES: dict[str, type[Case]] = {
         DropsItsFirstWindow, DropsAWindowBegunByAHook,
         ANewBatchInEachStep, SkipsEverySecond, ThreeParts, GrowsTheBatch, SkipsInTheForward,
         FailsAfterTheBatchWasHalved, FailsWithTheChangedBatch, OptimizerStops, SchedulerFails, AddsInEachStep, GoesOn,
-        DataFails, DataStops, DataStopsInAWindow, DataStopsOfATask,
+        DataFails, DataStops, DataStopsInAWindow, DataStopsOfATask, LossIsAWeight, HookExits, HookExitsAtStart,
     )
 } | {
     "Watched": watched(Case, skips=False),

@@ -61,9 +61,33 @@ def test_each_sample_of_the_epoch_comes_once_with_another_batch_size(before: int
 def test_a_batch_size_that_fits_nowhere_is_refused_before_the_first_step(tmp_path: Path) -> None:
     left(tmp_path, loader(8))
     seen: list[int] = []
-    with pytest.raises(DataError, match=r"saved after 32 samples of epoch 0, in batches of 8, and with batch_size=5"):
+    with pytest.raises(DataError, match=r"has had 32 samples of epoch 0, in batches of 8, and with batch_size=5"):
         train(tmp_path, loader(5), seen)
     assert seen == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 16), (16, 4)])
+def test_a_second_fit_goes_on_with_another_batch_size_in_the_middle_of_an_epoch(before: int, after: int) -> None:
+    """It counted batches of the other loader: samples were left out, or came twice, without a word."""
+    seen: list[int] = []
+    stop = hl.on("train_step_end", at="4st")(lambda run: run.stop("enough"))
+    trainer = Trainer(max_duration="2ep", folder=False, seed=0, callbacks=[Seen(seen)])
+    model, loss = nn.Linear(1, 1), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    trainer.fit(model, loader(before), loss=loss, optimizer=optimizer, callbacks=[stop])
+    assert len(seen) == 4 * before
+    trainer.fit(model, loader(after), loss=loss, optimizer=optimizer)
+    assert Counter(seen) == dict.fromkeys(range(96), 2)
+
+
+def test_other_data_from_the_beginning_of_an_epoch_is_nothing_to_warn_of(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = Trainer(max_duration="1ep", folder=False, seed=0)
+    model, loss = nn.Linear(1, 1), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    trainer.fit(model, loader(8), loss=loss, optimizer=optimizer)
+    result = trainer.fit(model, loader(5, samples=40), loss=loss, optimizer=optimizer, extend="1ep")
+    assert result.clock.step == 12 + 8
+    assert not [record for record in caplog.records if "training data" in record.message]
 
 
 def test_any_batch_size_goes_on_from_the_end_of_an_epoch(tmp_path: Path) -> None:

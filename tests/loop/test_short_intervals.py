@@ -54,6 +54,46 @@ def test_a_short_rest_of_an_epoch_is_averaged_with_the_interval_before_it() -> N
     assert rows(found, "train/number_epoch") == {13: mean(1, 13), 26: mean(14, 26)}
 
 
+def test_what_was_not_logged_in_the_interval_before_is_of_the_rest_alone() -> None:
+    class Rarely(hl.Callback):
+        def on_train_step_end(self, run: hl.Run) -> None:
+            if run.clock.step <= 10 or run.clock.step > 30:
+                run.log({"rare": 100.0 if run.clock.step <= 10 else 0.0})
+
+    trainer = Trainer(max_duration="1ep", log_every="10st", callbacks=[Rarely()], folder=False)
+    found = trainer.fit(TinyModel(), tiny_data(33), loss=CE, optimizer=still).history
+    assert rows(found, "train/rare") == {10: 100.0, 33: 0.0}
+
+
+def test_intervals_in_another_unit_begin_anew_after_a_resume(tmp_path: Path) -> None:
+    """A number of samples was taken for a number of steps, and no row was written until so many steps had come."""
+    data, model = tiny_data(40), TinyModel()
+    trained(40, "100sp", "20st", folder=tmp_path)
+    assert data[0][0].shape[0] > 1  # so the numbers differ
+    options: dict[str, Any] = {"folder": tmp_path, "resume": "auto", "log_every": "5st", "max_duration": "1ep"}
+    trainer = Trainer(callbacks=[Numbered()], **options)
+    result = trainer.fit(model, data, loss=CE, optimizer=still, extend="1ep")
+    assert [step for step in result.history.steps("train/number") if step > 20][:4] == [25, 30, 35, 40]
+
+
+def test_what_is_logged_at_the_end_of_training_is_of_no_epoch() -> None:
+    class AtEnd(hl.Callback):
+        def on_train_step_end(self, run: hl.Run) -> None:
+            run.log({"value": 0.0})
+
+        def on_train_end(self, run: hl.Run) -> None:
+            run.log({"train/value": 100.0})
+
+    trainer = Trainer(max_duration="1ep", log_every="10st", callbacks=[AtEnd()], folder=False)
+    model, data = TinyModel(), tiny_data(4)
+    optimizer = still(model.parameters())
+    with pytest.warns(hl.HooklineWarning, match="train/value was logged again for step 4"):
+        trainer.fit(model, data, loss=CE, optimizer=optimizer)
+    result = trainer.fit(model, data, loss=CE, optimizer=optimizer, extend="1ep")
+    assert rows(result.history, "train/value_epoch") == {4: 0.0, 8: 0.0}
+    assert rows(result.history, "train/value")[8] == 0.0
+
+
 def test_other_reductions_are_of_the_rest_alone() -> None:
     """A sum that is counted twice would be wrong."""
     found = trained(13, "10st", "2ep")

@@ -492,7 +492,9 @@ def test_a_stop_in_the_sanity_check_is_no_missing_metric(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["data", "task", "hook"])
-def test_a_stop_after_training_leaves_the_test_and_does_not_rewrite_why_training_ended(where: str) -> None:
+def test_a_stop_after_training_leaves_the_test_and_does_not_rewrite_why_training_ended(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
     stops = StopTraining("no more data")
     in_test: Action = lambda run: fail(stops)(run) if run.stage == "test" else None  # noqa: E731 (one of three)
     recorder = Recorder(eval_batch_end=in_test) if where == "hook" else Recorder()
@@ -502,6 +504,22 @@ def test_a_stop_after_training_leaves_the_test_and_does_not_rewrite_why_training
     assert recorder.seen[-3:] == ["batch_fetch_start" if where == "data" else "eval_batch_end", "fit_end", "teardown"]
     assert "stop" not in recorder.seen
     assert "test/loss" not in result.metrics
+    assert "asked to stop (no more data) when training was over; the evaluation that it left has no" in caplog.text
+
+
+def test_stop_training_in_an_own_loop_after_its_batches_is_the_users_own_error() -> None:
+    """There is nothing left to stop, and what was to be said would be lost."""
+    model = TinyModel()
+
+    def train() -> None:
+        with hl.Loop(model, torch.optim.SGD(model.parameters(), lr=0.1), max_duration="1ep", folder=False) as loop:
+            for x, y in loop.batches(tiny_data(3)):
+                loop.backward(nn.functional.cross_entropy(model(x), y))
+                loop.step()
+            raise StopTraining("the final check failed")
+
+    with pytest.raises(StopTraining, match="the final check failed"):
+        train()
 
 
 ALONE = ("evaluate", "test", "predict")

@@ -25,7 +25,11 @@ from hookline.records.direction import direction, known_direction
         ("val/map50", "max"),
         ("train/loss_epoch", "min"),
         ("val/temperature", None),
-        ("val/score_loss", None),
+        ("val/score_loss", "min"),
+        ("val/ssim_loss_epoch", "min"),
+        ("val/ap_error", "min"),
+        ("val/loss_map", None),
+        ("val/nll_score", None),
         ("loss/weight", None),
     ],
 )

@@ -106,7 +106,10 @@ class Agenda:
         for name, schedule in (("logs", self._logs), ("evals", self._evals)):
             if schedule is not None and state[name] is not None:
                 schedule.load_state_dict(state[name])
-        self._ended = state.get("ended", 0)
+        logs, then = self._logs, state["logs"]
+        if logs is not None:  # in another unit it is not known when that was
+            same = then is not None and Duration.parse(then["every"]).unit == logs.every.unit
+            self._ended = state.get("ended", 0) if same else self._clock.elapsed(logs.every.unit)
         for save in self.saves:
             save.fired(self._clock)
         self._looked = self._clock.step

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from hookline.errors import LossError, SetupError, StopTraining
-from hookline.loop.data import is_one_shot, named_loaders
+from hookline.loop.data import is_one_shot
 from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.evaluation_parts import all_predictions
 from hookline.loop.leaving import stop_in_batch
+from hookline.loop.loaders import named_loaders
 from hookline.loop.moment import take_moment
 
 if TYPE_CHECKING:

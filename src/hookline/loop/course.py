@@ -30,7 +30,7 @@ class Course:
         self._weights = weights
         self._evaluated = -1  # the version of the weights at the last evaluation
         self._updates_before = 0  # this training began
-        self._mid_epoch = self._resumed = False
+        self.mid_epoch = self._resumed = False
         self._announced = self._monitors_checked = self._epoch_trained = False
         self._mark = 0
         settings = session.settings
@@ -57,7 +57,7 @@ class Course:
         if not self._resumed:
             self._updates_before = self._weights.updates()
         self._announced = self._announced and self._resumed and self._requests.stop is not None
-        self.cut_pending = self._resumed and self._mid_epoch and not self.edge_pending
+        self.cut_pending = self._resumed and self.mid_epoch and not self.edge_pending
         self._resumed = False
         self.train_mode()
         for optimizer in self._state.optimizers.values():
@@ -79,7 +79,7 @@ class Course:
         self._drop_moment()
         self._line.hooks = self._line.fast
         self._line.emit(self._line.hooks.train_end)
-        self._book.end_interval()
+        self._book.end_interval(of_epoch=False)  # the next fit may go on inside this epoch
         self._scopes.leave(mark)
 
     def end_broken_training(self) -> None:
@@ -129,7 +129,7 @@ class Course:
         stop = self._requests.stop
         return {
             "agenda": self.agenda.state_dict(),
-            "mid_epoch": self._mid_epoch,
+            "mid_epoch": self.mid_epoch,
             "edge_pending": self.epoch_open and self.at_edge,
             "evaluated": self._evaluated == self._weights.version(),
             "updates_before": self._updates_before,
@@ -143,7 +143,7 @@ class Course:
         """The clock and the weights are loaded already."""
         self._resumed = True
         self.agenda.load_state_dict(state["agenda"])
-        self._mid_epoch, self.edge_pending = state["mid_epoch"], state["edge_pending"]
+        self.mid_epoch, self.edge_pending = state["mid_epoch"], state["edge_pending"]
         self._evaluated = self._weights.version() if state["evaluated"] else -1
         self._updates_before = state["updates_before"]
         self._monitors_checked = state["monitors_checked"]
@@ -169,10 +169,10 @@ class Course:
         self.at_edge = self.cut_pending = False
         self.epoch_open, self._mark = True, len(self._scopes)
         self._epoch_trained = False
-        begins = not self._mid_epoch
+        begins = not self.mid_epoch
         if begins:
             clock.mark_epoch()
-            self._mid_epoch = True
+            self.mid_epoch = True
         self._scopes.enter(line.hooks.around_epoch)
         if begins:
             line.emit(line.hooks.train_epoch_start)
@@ -189,7 +189,7 @@ class Course:
         """The updates of the epoch are done; ``clock.epoch`` counts it if it was completed."""
         if completed:
             self._clock.epoch += 1
-            self._mid_epoch = False
+            self.mid_epoch = False
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "ep" and s.due(self._clock.epoch)])
         self._epoch_trained = True
         self.agenda.interval_due()  # the edge ends it, due or not

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from hookline.errors import DataError, StopTraining
+from hookline.errors import StopTraining
 
 END: Any = object()
 """Stands for the end of a loader's data."""
@@ -139,35 +139,6 @@ def no_batches() -> Generator[Any, None, None]:
 def _stopping(stop: StopTraining) -> Iterator[Any]:
     raise stop
     yield
-
-
-def check_loader(loader: Any, what: str) -> None:
-    """A loader can be iterated over and is not known to be empty."""
-    if isinstance(loader, Mapping):
-        raise DataError(f"the {what} loader is a dict; named loaders are for evaluation, pass one loader here")
-    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-        raise DataError(
-            f"the {what} loader is a {type(loader).__name__}, which cannot be iterated over; "
-            f"pass a DataLoader or a list of batches"
-        )
-    if sure_length(loader) == 0:
-        hint = (
-            " (drop_last=True with fewer samples than the batch size?)" if getattr(loader, "drop_last", False) else ""
-        )
-        raise DataError(f"the {what} loader is empty: its length is 0{hint}")
-
-
-def named_loaders(loaders: Any, what: str) -> dict[str | None, Any]:
-    """One loader without a name, or several by name."""
-    if isinstance(loaders, Mapping):
-        if not loaders:
-            raise DataError(f"{what}={{}}: no loaders; pass one, or a dict of named ones")
-        named: dict[str | None, Any] = dict(loaders)
-    else:
-        named = {None: loaders}
-    for name, loader in named.items():
-        check_loader(loader, what if name is None else f"{what}/{name}")
-    return named
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

@@ -81,7 +81,10 @@ def check_options(given: Iterable[str], known: Sequence[str]) -> None:
         arguments = set(ARGUMENTS.values())
         close = get_close_matches(ARGUMENTS.get(key, key), [*known, *arguments], n=1)
         if close and close[0] in arguments:
-            raise SetupError(f"unknown option {key}=…; {close[0]} is an argument of fit: write fit(…, {close[0]}=…)")
+            raise SetupError(
+                f"unknown option {key}=…; {close[0]} is an argument of fit: write "
+                f"fit(…, {close[0]}=…); in the body of an own loop it is yours"
+            )
         hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
         raise SetupError(f"unknown option {key}=…; {hint}")
 

@@ -94,10 +94,12 @@ def stops_here(loop: Loop) -> bool:
     """Whether a ``StopTraining`` that has come out of the body is a vote to stop; elsewhere it is raised.
 
     Not in ``evaluate``, ``test`` and ``predict``, where there is no training to stop, and half an answer is a wrong
-    one. And not on one rank of several, unless its body was left in order: the others would wait for it.
+    one; nor after training. And not on one rank of several, unless its body was left in order: the others would wait
+    for it.
     """
     ranks = loop.session.ranks
-    return loop.entry_point in ("fit", "train") and (ranks is None or (loop.is_own and not ranks.broken))
+    trains = loop.entry_point in ("fit", "train") and not loop.session.is_trained
+    return trains and (ranks is None or (loop.is_own and not ranks.broken))
 
 
 def left_before_end(loop: Loop, entry: str) -> StopTraining:

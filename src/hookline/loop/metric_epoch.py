@@ -19,14 +19,13 @@ class EpochSums:
         self.before: dict[str, Sums] = {}
         """Those of the last interval, if it was of this epoch: a short one that follows is averaged with it."""
 
-    def add(self, name: str, interval: Series) -> None:
-        """An interval ends."""
-        if interval.reduce not in ("mean", "sum"):
-            return
-        total, weight = self.before[name] = interval.sums()
-        whole = self._whole.setdefault(name, Series(interval.reduce))
-        whole.folded_total = total if whole.folded_total is None else whole.folded_total + total
-        whole.folded_weight = whole.folded_weight + weight
+    def add(self, interval: Mapping[str, Series]) -> None:
+        """An interval ends, with what was logged in it."""
+        self.before = {name: its.sums() for name, its in interval.items() if its.reduce in ("mean", "sum")}
+        for name, (total, weight) in self.before.items():
+            whole = self._whole.setdefault(name, Series(interval[name].reduce))
+            whole.folded_total = total if whole.folded_total is None else whole.folded_total + total
+            whole.folded_weight = whole.folded_weight + weight
 
     def take(self) -> dict[str, Any]:
         """The epoch ends: what each comes to."""

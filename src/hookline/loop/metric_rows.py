@@ -39,11 +39,10 @@ class MetricRows:
         trains = self._state.entry_point in ("fit", "train")  # else an evaluation may be made again, and has no rows
         kept: list[MetricRow] = []
         for row in rows:
-            late = (trains or row.kind == "step") and self._is_late(row)
-            if not late:
-                kept.append(row)
-            if not late or row.kind != "step":
-                self.newest[row.name], self.measured[row.name] = row.value, row.step
+            if (trains or row.kind == "step") and self._is_late(row):
+                continue  # nor does anybody decide by a value that no row has
+            kept.append(row)
+            self.newest[row.name], self.measured[row.name] = row.value, row.step
         if kept and trains:
             for row in kept:
                 self._state.history.record(row)

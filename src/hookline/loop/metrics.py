@@ -330,9 +330,10 @@ class MetricBook:
         layer = self._layers[0]
         objects = self._claimed(layer.objects.end_interval(of_epoch=of_epoch))
         rows, dated = layer.read(objects, self._epoch.before if widened else {})
-        for name, series in layer.pending().items():
-            if of_epoch:
-                self._epoch.add(name, series)
+        pending = layer.pending()
+        if of_epoch:
+            self._epoch.add(pending)
+        for series in pending.values():
             series.clear()
         layer.dated.clear()
         self._rows.record(self._names.rows(rows), "step")

@@ -42,7 +42,8 @@ def check_monitors(
             if name.startswith("val/") and not all_loaders:
                 raise MetricError(
                     f"{reader} reads {name!r}, and no validation loader was passed: write fit(model, train, val, …), "
-                    f"or monitor a metric of training, such as 'train/loss'"
+                    f"or monitor a metric of training, such as 'train/loss'. A callback that logs it says so with "
+                    f"writes = ({name!r},)"
                 )
             raise _nobody_logs(reader, name, known | {"train/loss"})
 

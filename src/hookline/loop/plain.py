@@ -94,10 +94,12 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
         if requests.skip:  # by a hook of a gradient's
             loop.step()
             break
+        if losses is not None:  # read before the update: it may be a view of a weight; see number_or_copy
+            value = loss.tolist() if loss.is_cpu else loss.detach().clone()
         clock.batch, clock.sample, clock.token = clock.batch + 1, clock.sample + samples, clock.token + (tokens or 0)
         _update(loop, state.optimizers[name], name)
         if losses is not None:
-            losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
+            losses.values.append(value)
             losses.weights.append(samples)
         clock.step += 1
         if hooks.train_step_end:
@@ -145,7 +147,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                 for hook, run in hooks.train_step_start:  # line.emit, without the call
                     try:
                         hook(run)
-                    except Exception as error:
+                    except BaseException as error:
                         if not line.tolerates(run, "on_train_step_start", error):
                             raise
                 other = not hooks.plain or not loop.steps_are_plain or swapped or modules["loss"] is not compute
@@ -187,7 +189,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                 for hook, run in hooks.train_step_end:
                     try:
                         hook(run)
-                    except Exception as error:
+                    except BaseException as error:
                         if not line.tolerates(run, "on_train_step_end", error):
                             raise
                 wake, changed = agenda.wake, not hooks.plain or not loop.steps_are_plain

@@ -281,7 +281,7 @@ def number_or_tensor(name: str, value: Any) -> float | Tensor:
         try:
             return float(value)
         except OverflowError as error:
-            raise MetricError(f"{name}: a number of {len(str(value))} digits is too large for a metric") from error
+            raise MetricError(f"{name}: a number larger than any float cannot be a metric") from error
     if not isinstance(value, Tensor) and hasattr(value, "__array__"):
         try:
             value = torch.as_tensor(value)

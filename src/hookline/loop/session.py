@@ -129,6 +129,8 @@ class Session:
     def stop(self, reason: str, by: str, *, interrupt: bool = False) -> None:
         """Note a vote to stop. After training only Ctrl-C is one: the reason for which training ended stays."""
         if self.is_trained and not interrupt:
+            what = "; the evaluation that it left has no metrics" if self.state.stage in ("val", "test") else ""
+            logger.warning("%s asked to stop (%s) when training was over%s", by, reason, what)
             return
         self.state.requests.ask_stop(StopRequest(reason, by, self.state.clock.step, interrupt))
 

@@ -42,17 +42,21 @@ def first_feed(loop: Training, loader: Any) -> Feed:
 
 
 def _compare(loop: Training, here: Facts) -> None:
-    """With the loader that the run was saved with. The place in an epoch is a number of samples, not of batches."""
-    saved, place = loop.saved_facts, loop.place.in_epoch(loop.clock.epoch)
+    """With the loader of before: in the checkpoint, or in this process. A place in an epoch is a number of samples."""
+    clock, again = loop.clock, loop.feed is not None
+    if again:  # another loader, later in this process, goes on where the one before it was left
+        batch = clock.batch_in_epoch if loop.course.mid_epoch else 0
+        loop.place = Position(clock.epoch, batch, taken(loop, batch) if batch else 0)
+    saved, place = loop.saved_facts, loop.place.in_epoch(clock.epoch)
     loop.place = place._replace(taken=here.batches(place.taken, saved, place.epoch))
-    changes = here.changes(saved)
+    changes = [] if again and not place.taken else here.changes(saved)
     if changes and not loop.state.rank:
         logger.warning(
-            "the training data is not that of the run that was saved (%s): its order is another from here on%s",
+            "the training data is not that of before (%s): its order is another from here on%s",
             ", ".join(changes),
             ", and in this epoch samples may come twice or not at all" if place.taken else "",
         )
-    loop.saved_facts = Facts()  # another loader, later in this process, has been read from its beginning
+    loop.saved_facts = here
 
 
 def check_goes_on(loop: Training, feed: Feed) -> None:
@@ -115,11 +119,8 @@ def load_data_state(loop: Training, saved: Mapping[str, Any], *, mid_epoch: bool
     if given not in (None, saved["seed"]) and not loop.state.rank:
         logger.warning("seed=%s is not used: the run goes on with its own, %s", given, saved["seed"])
     loop.session.seed = saved["seed"]
-    loop.saved_feed, loop.saved_own, loop.saved_facts = (
-        saved["feed"],
-        saved.get("own", 1),
-        Facts(**saved.get("facts", {})),
-    )
+    loop.saved_feed, loop.saved_own = saved["feed"], saved.get("own", 1)
+    loop.saved_facts = Facts(**saved.get("facts", {}))
     loop.place = Position(clock.epoch, saved.get("batch", batch), saved.get("taken", batch))
 
 

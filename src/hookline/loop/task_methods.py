@@ -30,6 +30,9 @@ FOREIGN_METHODS = {
 }
 """The methods of other systems, and ours."""
 
+STEPS = ("training_step", "train_step", "validation_step", "val_step", "eval_step", "test_step")
+"""Those of them that nobody has as a helper of his own."""
+
 
 def check_task(task: Task[Any]) -> None:
     """Each method takes what it will be given; none is one of another system, which nobody would call."""
@@ -40,12 +43,12 @@ def check_task(task: Task[Any]) -> None:
             _check_takes(f"{kind.__name__}.{name}", name, method, takes)
     if not isinstance(task, SupervisedTask):
         return  # a method that it needs and lacks is said when it is needed
-    for theirs, ours in FOREIGN_METHODS.items():
+    for theirs in STEPS:
+        ours = FOREIGN_METHODS[theirs]
         is_inherited = getattr(kind, ours, None) is getattr(SupervisedTask, ours)
-        if theirs.endswith("_step") and is_inherited and callable(getattr(kind, theirs, None)):
+        if is_inherited and callable(getattr(kind, theirs, None)):
             raise SetupError(
-                f"{kind.__name__}.{theirs} is never called, and {ours} is that of SupervisedTask; "
-                f"{_rename(theirs, ours)}"
+                f"{kind.__name__}.{theirs} is not called, and {ours} is that of SupervisedTask; {_rename(theirs, ours)}"
             )
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 from hookline.errors import SetupError
 from hookline.events import Member
-from hookline.loop.data import END, LEFT, named_loaders, to_device
+from hookline.loop.data import END, LEFT, to_device
 from hookline.loop.feed import Facts, Feed, SharedFeed
 from hookline.loop.feed.part import Part
 from hookline.loop.feed.position import Position
 from hookline.loop.leaving import leave_wait, leave_with_others
+from hookline.loop.loaders import named_loaders
 from hookline.loop.moment import roll_back
 from hookline.loop.random_states import set_random_states
 from hookline.loop.ranks import Ranks

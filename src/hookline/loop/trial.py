@@ -14,9 +14,10 @@ from torch import Tensor
 
 from hookline.errors import DataError, ScopeError, SetupError
 from hookline.loop.answers import check_returned
-from hookline.loop.data import check_loader, is_one_shot
+from hookline.loop.data import is_one_shot
 from hookline.loop.feed import Feed, SharedFeed
 from hookline.loop.feed.part import Part
+from hookline.loop.loaders import check_loader
 from hookline.loop.moment import put_back, take_moment
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.quiet import same_gradients, same_modes

@@ -18,17 +18,23 @@ LARGER_IS_BETTER = frozenset(
 
 
 def known_direction(metric: str) -> Literal["min", "max"] | None:
-    """As the name of a metric says; ``None`` if it says nothing, or both.
+    """As the name of a metric says; ``None`` if it says nothing, or both. A loss of something is a loss.
 
     >>> known_direction("val/loss"), known_direction("val/map50"), known_direction("val/width")
     ('min', 'max', None)
+    >>> known_direction("val/dice_loss"), known_direction("val/loss_score")
+    ('min', None)
     """
-    words = set(re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].lower()))
-    words |= {word.rstrip("0123456789") for word in words}
-    smaller, larger = bool(words & SMALLER_IS_BETTER), bool(words & LARGER_IS_BETTER)
-    if smaller == larger:
+    words = re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].lower())
+    known = [way for way in map(_way_of, words) if way is not None]
+    if not known or (known[-1] == "max" and "min" in known):
         return None
-    return "min" if smaller else "max"
+    return known[-1]
+
+
+def _way_of(word: str) -> Literal["min", "max"] | None:
+    stems = {word, word.rstrip("0123456789")}
+    return "min" if stems & SMALLER_IS_BETTER else "max" if stems & LARGER_IS_BETTER else None
 
 
 def direction(monitor: str, mode: str | None = None) -> Literal["min", "max"]:

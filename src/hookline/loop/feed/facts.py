@@ -29,7 +29,7 @@ class Facts(NamedTuple):
         whole, rest = divmod(samples, self.batch_size or 1)
         if rest:
             raise DataError(
-                f"the run was saved after {samples} samples of epoch {epoch}, in batches of {saved.batch_size}, and "
+                f"the run has had {samples} samples of epoch {epoch}, in batches of {saved.batch_size}, and "
                 f"with batch_size={self.batch_size} no batch begins there: give a batch size that divides {samples}, "
                 f"or go on from a checkpoint of the end of an epoch"
             )
