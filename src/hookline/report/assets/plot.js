@@ -118,7 +118,7 @@ const DASHES = [undefined, [2, 3], [9, 3, 2, 3]];
 // Two for each line: what was measured, and its smooth form.
 function seriesOf(chart, line) {
   const few = line.curve.count <= 60;
-  const base = { show: chart.shown(line), dash: line.curve.kind === "epoch" ? [5, 4] : DASHES[line.round] };
+  const base = { show: chart.shown(line), dash: DASHES[line.round] ?? (line.curve.kind === "epoch" ? [5, 4] : undefined) };
   const rough = () => view.smoothing > 0 && line.curve.kind === "step";
   return [
     {
