@@ -277,3 +277,12 @@ def test_prune_leaves_a_folder_alone_that_a_run_is_using(
 
 def test_the_examples_are_right() -> None:
     assert doctest.testmod(checkpoint_tables).failed == 0
+
+
+def test_in_a_file_no_row_of_the_list_is_folded(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    long = "step-00000060-" + "a_name_that_is_long_" * 6
+    saved(Store(run / "checkpoints"), 60, 0.2, name=long)
+    assert long in out(capsys, "ls", run)

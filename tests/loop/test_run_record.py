@@ -16,7 +16,8 @@ from torch import nn
 
 import hookline as hl
 from hookline.loop import Loop, Trainer
-from hookline.records import EventRow, from_json
+from hookline.loop.run_record import reached
+from hookline.records import EventRow, MetricRow, from_json, to_json
 from hookline.records.run_file import RunFile
 from hookline.testing import TinyModel, tiny_data
 
@@ -281,6 +282,15 @@ def test_a_run_that_was_killed_before_its_first_row_came_no_step_far(tmp_path: P
     first, second = RunFile.read(tmp_path).sessions
     assert (first.status, first.last_step, second.status) == ("killed", 0, "finished")
     assert events(tmp_path)[:3] == [("start", 0), ("killed", 0), ("start", 0)]
+
+
+def test_steps_of_ones_own_do_not_tell_how_far_a_killed_run_came(tmp_path: Path) -> None:
+    rows = [
+        MetricRow("train/loss", 6, 1, 0.5, "step", 1.0),
+        MetricRow("calibration/curve", 136_000, 1, 0.5, "step", 2.0),
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    assert reached(tmp_path) == (6, 1, 2.0)
 
 
 def test_a_second_fit_is_a_second_session_of_the_same_run(tmp_path: Path) -> None:

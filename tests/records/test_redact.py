@@ -86,6 +86,13 @@ HARMLESS_NAMES = [
     "token_accuracy",
     "next_token_loss",
     "image_token",
+    "token_mixer",
+    "token_merge",
+    "token_ratio",
+    "token-budget",
+    "class_token",
+    "eot_token",
+    "vision_token",
     "author",
     "authority",
     "sort_key",
@@ -125,6 +132,8 @@ HARMLESS_TEXTS = [
     "sketch-book",
     "task-0123456789-abcdefghijkl",
     "sk-learn-logistic-regression-pipeline",
+    "sk-learn-based-approach-2024-version",
+    "pass: 0.73, pass=0.73, token: 42, token=5",
     "e8e97931c0ffee1c0ffee1c0ffee1c0ffee1c0ff",
     "commit d8a90b0, dirty",
     "loss: 0.25, acc: 0.91",
@@ -270,6 +279,17 @@ def test_harmless_names_in_one_another_hide_nothing(names: list[str]) -> None:
     for key in names:
         tree = {key: tree}
     assert redact(tree) == tree
+
+
+@given(start=st.text(string.ascii_letters, min_size=1, max_size=12), digits=st.integers(0, 10**6))
+def test_a_key_with_digits_amid_its_letters_is_hidden(start: str, digits: int) -> None:
+    secret = f"sk-{start}{digits}abcdefghijklmnop"
+    assert secret not in redact_text(f"got {secret}")
+
+
+@pytest.mark.parametrize("text", ["pass=1234", "token=1234", "token: 123456", "pass: hunter2", "token=0.5x"])
+def test_a_number_that_may_be_a_secret_is_hidden(text: str) -> None:
+    assert redact_text(text).endswith(HIDDEN)
 
 
 def test_a_special_token_is_shown_and_a_password_in_brackets_is_not() -> None:

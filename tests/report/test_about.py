@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hookline.records import EventRow, to_json
+from hookline.records import EventRow, MetricRow, to_json
 from hookline.records.run_file import CallbackEntry, RunFile
 from hookline.report import render_compare, render_report
 from hookline.report.about import (
@@ -24,7 +24,9 @@ from hookline.report.about import (
     status_of,
     trainer_settings,
 )
+from hookline.report.page import page_data
 from hookline.report.read import RunData, read_run
+from hookline.report.serve_runs import Glance
 
 ENDINGS = {
     "running": "running",
@@ -154,3 +156,35 @@ def test_the_seed_among_the_settings_is_the_one_that_was_used() -> None:
     file = RunFile("p", "a", "id", "2030-01-01T00:00:00+00:00", seed=7, settings={"log_every": "1st", "seed": None})
     assert trainer_settings(file) == [("seed", 7), ("log_every", "1st")]
     assert trainer_settings(replace(file, seed=None, settings={"seed": 3})) == [("seed", 3)]
+
+
+def test_own_steps_do_not_change_how_far_the_run_came(samples: ModuleType, tmp_path: Path) -> None:
+    """``run.log(step=…)`` takes any number."""
+    for status in ("finished", "running"):
+        folder = samples.make_run(tmp_path / status, rows=600, status=status)
+        plain = page_data(read_run(folder))
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(to_json(MetricRow("calibration/curve", 136_000, 10, 0.5, "step", 1.0)) + "\n")
+            file.write(to_json(MetricRow("low/curve", 1, 10, 0.5, "step", 400.0)) + "\n")
+        data = page_data(read_run(folder))
+        assert data["facts"]["steps"] == 1_000
+        assert data["clocks"] == plain["clocks"]
+        assert data["sessions"][-1]["last_step"] == 1_000
+        assert Glance(folder, "a").look().step == 1_000
+
+
+def test_costs_are_shares_of_the_sessions_that_tell_them(samples: ModuleType, tmp_path: Path) -> None:
+    """A session that was killed has told nothing; the next one goes on from the seconds of its checkpoint."""
+    folder = samples.make_run(tmp_path / "run", rows=60, events=(EventRow("resume", 40, 2, 30.0),))
+    file = RunFile.read(folder)
+    killed = replace(file.sessions[0], status="killed", last_step=45, seconds=35.0, costs=())
+    after = replace(file.sessions[0], first_step=40, seconds=100.0)
+    replace(file, sessions=(killed, after)).write(folder)
+    assert costs_of(read_run(folder))["seconds"] == pytest.approx(70.0)
+
+
+def test_the_seed_is_listed_once(samples: ModuleType, tmp_path: Path) -> None:
+    found = settings_of(read_run(samples.make_run(tmp_path / "run", rows=60, seed=3, config={"seed": 3})))
+    assert [name for name, _ in found["config"] + found["trainer"]].count("seed") == 1
+    other = settings_of(read_run(samples.make_run(tmp_path / "other", rows=60, seed=3, config={"seed": 4})))
+    assert ("seed", 4) in other["config"]

@@ -148,3 +148,43 @@ def test_eight_runs_have_eight_colours(browse: Browse, samples: ModuleType, tmp_
     page = browse((tmp_path / "compare.html").as_uri()).page
     keys = chart(page, "train/loss").locator(".legend .key").all()
     assert len({key.evaluate("key => getComputedStyle(key).borderTopColor") for key in keys}) == len(keys) == 8
+
+
+def test_ten_runs_are_told_apart_and_no_legend_is_cut(browse: Browse, samples: ModuleType, tmp_path: Path) -> None:
+    for at in range(10):
+        samples.make_run(tmp_path / f"run{at}", 60, seed=at, media=False)
+    (tmp_path / "compare.html").write_text(render_compare([read_run(path) for path in sorted(tmp_path.iterdir())]))
+    page = browse((tmp_path / "compare.html").as_uri()).page
+    its = chart(page, "train/loss")
+    look = "key => ['borderTopColor', 'borderTopStyle'].map((name) => getComputedStyle(key)[name]).join()"
+    for each in (its, chart(page, "val/loss")):
+        assert len({key.evaluate(look) for key in each.locator(".legend .key").all()}) == 10
+    assert its.locator(".legend").evaluate("legend => legend.scrollHeight - legend.clientHeight") == 0
+
+
+def test_what_is_hidden_in_all_runs_is_said(browse: Browse, samples: ModuleType, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        samples.make_run(tmp_path / name, 60, media=False, config={"api_key": "[redacted]"})
+    (tmp_path / "compare.html").write_text(render_compare([read_run(tmp_path / "one"), read_run(tmp_path / "two")]))
+    page = browse((tmp_path / "compare.html").as_uri()).page
+    assert "1 setting is hidden in all runs, and may differ." in page.locator("#settings").inner_text()
+
+
+def test_the_curves_over_epochs_of_a_ninth_run_are_drawn_as_its_legend_says(
+    browse: Browse, samples: ModuleType, tmp_path: Path
+) -> None:
+    for at in range(9):
+        samples.make_run(tmp_path / f"run{at}", 60, seed=at, media=False)
+    (tmp_path / "compare.html").write_text(render_compare([read_run(path) for path in sorted(tmp_path.iterdir())]))
+    page = browse("about:blank").page
+    page.add_init_script(
+        """window.dashes = new Map();
+        const set = CanvasRenderingContext2D.prototype.setLineDash;
+        CanvasRenderingContext2D.prototype.setLineDash = function (dash) {
+            window.dashes.set(this.canvas, [...(window.dashes.get(this.canvas) ?? []), dash.join()]);
+            return set.call(this, dash);
+        };"""
+    )
+    page.goto((tmp_path / "compare.html").as_uri())
+    drawn = chart(page, "train/loss_epoch").locator("canvas").evaluate("canvas => window.dashes.get(canvas)")
+    assert {"5,4", "2,3"} <= set(drawn)

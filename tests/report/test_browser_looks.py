@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookline.records import MetricRow, to_json
+from hookline.records import EventRow, HistogramRow, MetricRow, TableRow, to_json
 from hookline.report import read_run, render_compare, write_report
 
 Browse = Callable[..., Any]
@@ -160,3 +160,56 @@ def test_a_matrix_of_large_numbers_is_seen_as_a_whole(browse: Browse, samples: M
     assert place.evaluate("box => box.scrollWidth - box.clientWidth") == 0
     assert place.locator("td").last.inner_text() == "-13.6M"
     assert place.locator("td").last.get_attribute("title") == "row 11, column 11: -13,580,200"
+
+
+def add(folder: Path, *rows: Any) -> str:
+    """The address of the report of a run that has logged these rows too."""
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(to_json(row) + "\n" for row in rows)
+    return write_report(folder).as_uri()
+
+
+def test_a_matrix_of_ten_columns_with_fractions_is_seen_as_a_whole(
+    browse: Browse, samples: ModuleType, tmp_path: Path
+) -> None:
+    matrix = [[0.0123456 + place / 1000 for place in range(10)]] * 10
+    address = add(samples.make_run(tmp_path / "run", 60), MetricRow("val/shares", 100, 1, matrix, "eval", 1.0))
+    page = browse(address).page
+    place = page.locator("article").filter(has_text="val/shares").locator(".scroll")
+    assert place.evaluate("box => box.scrollWidth - box.clientWidth") == 0
+
+
+def test_a_long_table_fades_downwards(browse: Browse, samples: ModuleType, tmp_path: Path) -> None:
+    rows = tuple((place, "x") for place in range(60))
+    row = TableRow("val/long", 100, 1, 1.0, ("place", "text"), rows)
+    page = browse(add(samples.make_run(tmp_path / "run", 60), row)).page
+    place = page.locator("article").filter(has_text="val/long").locator(".scroll")
+    assert "more-down" in place.get_attribute("class")
+    place.evaluate("box => box.scrollTo(0, box.scrollHeight)")
+    page.wait_for_function("() => !document.querySelector('article .more-down')")
+
+
+def test_histograms_say_what_they_cannot_draw(browse: Browse, samples: ModuleType, tmp_path: Path) -> None:
+    rows = [HistogramRow("weights/odd", step, 1, 1.0, (0.0, 1.0, 2.0), (3, 1), odd=2) for step in (10, 20)]
+    page = browse(add(samples.make_run(tmp_path / "run", 60), *rows)).page
+    card = page.locator("article").filter(has_text="weights/odd")
+    assert "4 values are NaN or infinite, and not drawn." in card.inner_text()
+
+
+def test_a_run_that_was_killed_fits_into_a_narrow_list(
+    browse: Browse, watch: Watch, samples: ModuleType, tmp_path: Path
+) -> None:
+    folder = samples.make_run(tmp_path / "runs" / "gone", 60, status="running", media=False)
+    (folder / "run.lock").touch()  # nobody holds it
+    served = watch(tmp_path / "runs")
+    page = browse(served.server.url, width=390, server=served.address).page
+    page.locator(".badge.gone").wait_for()
+    assert page.locator(".badge.gone").evaluate("badge => badge.getBoundingClientRect().right") < 390
+    assert page.locator(".list").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+
+
+def test_weights_that_were_put_back_are_named_and_marked(browse: Browse, samples: ModuleType, tmp_path: Path) -> None:
+    events = (EventRow("restore", 60, 5, 3.0, "EarlyStopping: those of step 50"),)
+    page = browse(write_report(samples.make_run(tmp_path / "run", 60, events=events, media=False)).as_uri()).page
+    assert "Weights put back" in page.locator("#timeline .events").inner_text()
+    assert page.locator("#timeline .mark.restore").count() == 1

@@ -116,3 +116,19 @@ def test_any_metric_over_epochs_is_drawn_with_the_one_over_intervals() -> None:
         ("metrics", "own", ["own", "own, by epoch"]),
         ("metrics", "per_epoch", ["val"]),
     ]
+
+
+def test_counts_are_not_drawn_among_sizes() -> None:
+    charts = plan(["memory/process", "memory/cuda0/allocated", "memory/cuda0/retries", "memory/bank_size"])
+    assert [(chart.title, len(chart.lines)) for chart in charts] == [
+        ("bank_size", 1),
+        ("cuda0/retries", 1),
+        ("memory", 2),
+    ]
+
+
+def test_values_that_are_close_to_one_another_keep_their_digits() -> None:
+    series = Series("train/count", "step")
+    for step in range(5):
+        series.add(step, 0, 0.0, 1_234_567.0 + step)
+    assert curve(series, 100)["y"] == [1_234_567.0, 1_234_568.0, 1_234_569.0, 1_234_570.0, 1_234_571.0]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline.records import MetricRow, to_json
+from hookline.records.redact import HIDDEN
 from hookline.records.run_file import CallbackEntry, RunFile
 from hookline.report.compare import ABSENT, Difference, differing_metrics, differing_settings
 from hookline.report.read import RunData, read_run
@@ -190,3 +191,11 @@ def test_what_all_runs_know_over_epochs_is_compared_by_that_and_not_by_a_few_bat
         ("train/loss", ("0.1", "0.9")),
         ("train/loss_epoch", ("0.5", "—")),
     ]
+
+
+def test_what_is_hidden_in_all_runs_is_not_said_to_be_the_same(samples: ModuleType, tmp_path: Path) -> None:
+    runs = [read_run(samples.make_run(tmp_path / name, 60, config={"api_key": HIDDEN})) for name in ("one", "two")]
+    plain = [read_run(samples.make_run(tmp_path / name, 60)) for name in ("three", "four")]
+    found, without = differing_settings(runs), differing_settings(plain)
+    assert (found.hidden, without.hidden) == (1, 0)
+    assert found.same == without.same

@@ -122,3 +122,13 @@ def test_bad_input_is_one_line_and_code_2(
     assert said in text
     assert text.count("\n") == 1
     assert not (tmp_path / "compare.html").exists()
+
+
+def test_in_a_file_no_word_is_cut(
+    samples: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    long = "a_name_without_any_place_to_break_it_" * 3
+    folders = [str(samples.make_run(tmp_path / name, 60, config={long: name})) for name in ("first", "second")]
+    assert main(["compare", *folders, "--table"]) == 0
+    assert f"config: {long}" in capsys.readouterr().out

@@ -85,6 +85,6 @@ def test_what_is_no_number_is_said_and_counted(browse: Browse, tmp_path: Path) -
     chart = page.locator(".chart").filter(has=page.get_by_role("heading", name="mixed", exact=True))
     chart.scroll_into_view_if_needed()
     chart.locator("canvas").wait_for()
-    assert chart.locator(".note").inner_text() == "2 NaN or infinite (▾)"
+    assert chart.locator(".note").inner_text() == "2 NaN or infinite (▾, ▴)"
     chart.get_by_role("button", name="log").click()
-    assert chart.locator(".note").inner_text() == "2 NaN or infinite (▾); 2 not above zero, so not on this scale"
+    assert chart.locator(".note").inner_text() == "2 NaN or infinite (▾, ▴); 2 not above zero, so not on this scale"

@@ -9,7 +9,7 @@ import pytest
 
 from hookline.report import units
 from hookline.report.compare import Difference
-from hookline.report.units import duration, size, with_unit
+from hookline.report.units import duration, size, unit_of, with_unit
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,32 @@ def test_a_size(megabytes: float, text: str) -> None:
 
 
 def test_what_has_no_unit_and_what_is_no_number_has_none_here() -> None:
-    assert with_unit("val", 1.0) is with_unit("memory", math.nan) is None
+    assert with_unit("val/loss", 1.0) is with_unit("memory/process", math.nan) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("memory/process_peak", "size"),
+        ("memory/children", "size"),
+        ("memory/cuda0/reserved_peak", "size"),
+        ("memory/cuda0/retries", None),
+        ("memory/cuda0/ooms", None),
+        ("memory/bank_size", None),
+        ("time/elapsed", "time"),
+        ("time/forward_ms", None),
+    ],
+)
+def test_only_what_our_own_callbacks_log_has_a_unit(name: str, unit: str | None) -> None:
+    assert unit_of(name) == unit
 
 
 def test_a_comparison_says_it_like_the_charts_unless_two_would_look_the_same() -> None:
     assert Difference("memory", "memory/process", (531.247, 17238.6)).texts == ("531 MB", "17.2 GB")
-    assert Difference("memory", "memory/process", (531.247, 531.248)).texts == ("531.247", "531.248")
+    assert Difference("memory", "memory/process", (531.247, 531.248)).texts == ("531.247 MB", "531.248 MB")
+    assert Difference("memory", "memory/process", (1234.1, 1234.2)).texts == ("1.2341 GB", "1.2342 GB")
+    assert Difference("time", "time/elapsed", (3661.0, 3662.0)).texts == ("1 h 1 m 1 s", "1 h 1 m 2 s")
+    assert Difference("time", "time/elapsed", (3661.25, 3661.3)).texts == ("3661.25 s", "3661.3 s")
 
 
 def test_the_examples_hold() -> None:

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
+from hookline.cli.console import wide_console
 from hookline.errors import CheckpointCorruptError, CheckpointNotFoundError, HooklineError, SetupError
 from hookline.records.direction import direction
 
@@ -91,7 +90,7 @@ def _ls(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(tables.as_json(store.folder, checkpoints, rejected, marks), allow_nan=False, indent=2))
         return 0
-    console = Console()
+    console = wide_console()
     if checkpoints:
         first = arguments.monitor or "val/loss"
         console.print(tables.listing(checkpoints, marks, time.time(), first, wide=console.width >= 110))
@@ -130,7 +129,7 @@ def _show(arguments: argparse.Namespace) -> int:
     checkpoint = chosen[0]
     marks = tables.marks(checkpoints, _best(checkpoints, None, "min"))[checkpoint.name]
     snapshot = store.load(checkpoint)
-    Console().print(tables.details(checkpoint, snapshot, marks, time.time()))
+    wide_console().print(tables.details(checkpoint, snapshot, marks, time.time()))
     return 0
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hookline.cli.console import wide_console
 from hookline.cli.report_command import save
 from hookline.errors import HooklineError, SetupError
 
@@ -86,15 +86,17 @@ def _print(runs: Sequence[RunData]) -> None:
     from hookline.report import differing_metrics, differing_settings
     from hookline.report.page import titles
 
-    console = Console()
+    console = wide_console()
     for what, found in (("setting", differing_settings(runs)), ("final metric", differing_metrics(runs))):
         console.print(_table(what, found, titles(runs)))
-        console.print(Text(_same(what, found.same), style="dim"))
+        console.print(Text(_counted(what, found.same, "the same"), style="dim"))
+        if found.hidden:
+            console.print(Text(_counted(what, found.hidden, "hidden in all runs, and may differ"), style="dim"))
         console.print()
 
 
-def _same(what: str, count: int) -> str:
-    return f"{count:,} {what} is the same" if count == 1 else f"{count:,} {what}s are the same"
+def _counted(what: str, count: int, how: str) -> str:
+    return f"{count:,} {what} is {how}" if count == 1 else f"{count:,} {what}s are {how}"
 
 
 def _table(what: str, found: Differences, titles: Sequence[str]) -> Table | Text:

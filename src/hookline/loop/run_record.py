@@ -132,8 +132,11 @@ def reached(folder: Path) -> Reached:
     events = list(_last(folder / EVENTS))
     begins = [place for place, row in enumerate(events) if row.name in ("start", "resume")]
     rows = [*_last(folder / METRICS), *events[begins[-1] if begins else 0 :]]
-    found = [Reached(row.step, row.epoch, row.seconds + getattr(row, "took", 0.0)) for row in rows]
-    return max(found, key=lambda one: (one.seconds, one.step), default=Reached())
+    found = [(row, Reached(row.step, row.epoch, row.seconds + getattr(row, "took", 0.0))) for row in rows]
+    # Any other row may have a step of its own: `run.log(step=…)`.
+    of_loop = [one for row, one in found if isinstance(row, EventRow) or row.name.startswith("train/")]
+    newest = max(of_loop or [one for _, one in found], key=lambda one: (one.seconds, one.step), default=Reached())
+    return newest._replace(seconds=max((one.seconds for _, one in found), default=0.0))
 
 
 def _last(path: Path) -> Iterator[Record]:

@@ -31,15 +31,19 @@ _OF_A_COURSE = re.compile(
 )
 """``db_pass`` is a secret; ``low_pass`` and ``second_pass`` are none."""
 _OF_A_VOCABULARY = re.compile(
-    r"(audio|bos|cls|end|eos|first|image|last|mask|next|pad|per|prefix|sep|special|start|stop|suffix|unk|video) token|"
-    r"token (acc|accuracy|count|dim|dropout|embedding|embeddings|ids?|index|len|length|level|limit|loss|mask|merging|"
-    r"mixing|pooling|prob|reduction|size|types?)"
+    r"(audio|bad|bos|class|cls|distill|distillation|dummy|empty|end|eoi|eos|eot|first|image|label|last|mask|mean|memory|"
+    r"next|pad|padding|patch|per|pool|prefix|register|sep|separator|soft|special|start|stop|suffix|text|think|unk|"
+    r"unknown|video|vision|visual|word) token|"
+    r"token (acc|accuracy|budget|count|dim|drop|dropout|emb|embedding|embeddings|freq|frequency|ids?|index|keep|"
+    r"learner|len|length|level|limit|loss|mask|masking|merge|merging|mixer|mixing|mlp|norm|pooling|prob|pruning|ratio|"
+    r"reduction|sampling|selection|shift|shuffle|size|weighting|weights?|types?)"
 )
 """``pad_token="<pad>"`` and ``token_type="word"`` are no secrets."""
 _SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-amz-credential", "x-amz-security-token"})
 
 _PREFIXES = (
-    r"sk-(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic
+    # OpenAI, Anthropic: letters and digits side by side, as in no name of a library with a year.
+    r"sk-(?=[A-Za-z0-9_-]{0,60}?(?:[A-Za-z][0-9]|[0-9][A-Za-z]))[A-Za-z0-9_-]{16,}",
     r"sk_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
     r"gsk_[A-Za-z0-9]{16,}",  # Groq
     r"gh[oprsu]_[A-Za-z0-9]{16,}",  # GitHub
@@ -71,6 +75,8 @@ _PLAIN = r"""(?!//)[^\s"'&,;}\])]+(?:(?:[&,;](?![\w.-]++["']?\s{0,3}[=:])|["'}\]
 _VALUE = re.compile(r"""[bru]{0,2}"(?:[^"\\\n]|\\.)*"?|[bru]{0,2}'(?:[^'\\\n]|\\.)*'?|""" + _PLAIN)
 _NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)(?P<sign>["']?\s{0,3}[=:]\s{0,3})""")
 _OPTION = re.compile(r"(?<![\w.-])(?P<name>--[\w.-]+)(?P<sign>\s+)(?!--|-\w?(?!\S))")
+_FEW = re.compile(r"\d{1,3}|\d{0,3}\.\d{1,9}")
+"""A number that counts or measures something: ``pass=0.73``, ``token: 42``."""
 _HEADER = re.compile(
     r"""(?P<name>\b(?:proxy-)?authorization|(?:^[<> ]*|(?<=["']))(?:set-)?cookie)"""
     r"""(?P<sign>["']?\s{0,3}[:=]\s{0,3}["']?)[^\s"'][^\r\n"']*""",
@@ -147,10 +153,12 @@ def _hide_values(text: str, pattern: re.Pattern[str]) -> str:
 
 
 def _is_sentence(name: str, sign: str, value: str) -> bool:
-    """``the next token: apple`` and ``pass: 3 of 4``, ``pass=3``."""
-    if name.lower() == "pass" and value.isdigit():
-        return sign == ": " or len(value) < 4
-    return name.lower() in ("pass", "token") and sign == ": " and value.isalpha()
+    """``the next token: apple`` and ``pass: 3 of 4``, ``pass=0.73``."""
+    if name.lower() not in ("pass", "token"):
+        return False
+    if _FEW.fullmatch(value):
+        return True
+    return sign == ": " and (value.isalpha() or (name.lower() == "pass" and value.isdigit()))
 
 
 def redact(value: Any, name: str = "") -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookline.records.run_file import CallbackEntry, RunFile, SessionEntry
+from hookline.report.clock import of_the_loop
 from hookline.report.read import RunData
 
 LABELS = {
@@ -52,17 +53,8 @@ def status_of(run: RunData) -> dict[str, Any]:
 def facts_of(run: RunData) -> dict[str, Any]:
     """The numbers under the title. Of a running run, as far as its rows tell."""
     file, session = run.file, _newest(run.file)
-    columns = [series for series in run.series.values() if len(series)]
-    found = {
-        "steps": max((series.steps[-1] for series in columns), default=0),
-        "epochs": max((series.epochs[-1] for series in columns), default=0),
-        "seconds": max((series.seconds[-1] for series in columns), default=0.0),
-    }
-    if session is not None:
-        ended = {"steps": session.last_step, "epochs": session.last_epoch, "seconds": session.seconds}
-        found = {name: max(value, _number(ended[name])) for name, value in found.items()}
     return {
-        **found,
+        **_reached(run, session),
         "project": file.project if file else "",
         "name": file.name if file else run.title,
         "run_id": file.run_id if file else "",
@@ -115,9 +107,11 @@ def sessions_of(run: RunData) -> list[dict[str, Any]]:
 
 
 def costs_of(run: RunData) -> dict[str, Any]:
-    """What each hook of each callback cost, over all sessions."""
+    """What each hook of each callback cost, over all sessions that tell; one that was killed does not."""
     sums: dict[tuple[str, str], list[float]] = {}
-    for session in run.file.sessions if run.file else ():
+    seconds = 0.0
+    for session, took in _lengths(run):
+        seconds += took if session.costs else 0.0
         for cost in session.costs:
             entry = sums.setdefault((str(cost.callback), str(cost.hook)), [0, 0.0])
             entry[0] += _number(cost.calls)
@@ -127,7 +121,17 @@ def costs_of(run: RunData) -> dict[str, Any]:
         {"callback": callback, "hook": hook, "calls": calls, "seconds": seconds}
         for (callback, hook), (calls, seconds) in dearest
     ]
-    return {"seconds": facts_of(run)["seconds"], "rows": rows}
+    return {"seconds": seconds, "rows": rows}
+
+
+def _lengths(run: RunData) -> Iterator[tuple[SessionEntry, float]]:
+    """Each session with its own seconds. One that goes on counts them from those of its checkpoint."""
+    resumed = {event.row.step: event.row.seconds for event in run.events.get("resume", ())}
+    before = 0.0
+    for place, session in enumerate(run.file.sessions if run.file else ()):
+        first = resumed.get(session.first_step, before) if place else 0.0
+        before = _number(session.seconds)
+        yield session, max(0.0, before - first)
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ def settings_of(run: RunData) -> dict[str, Any]:
     if file is None:
         return {}
     return {
-        "config": flat(file.config),
+        "config": config_settings(file),
         "trainer": trainer_settings(file),
         "arguments": [str(argument) for argument in file.arguments],
         "callbacks": [
@@ -150,6 +154,11 @@ def settings_of(run: RunData) -> dict[str, Any]:
         "platform": flat(file.platform),
         "git": flat(file.git or {}),
     }
+
+
+def config_settings(file: RunFile) -> list[tuple[str, Any]]:
+    """The hyper-parameters; not the seed once more, if it is the one that was used."""
+    return [(name, value) for name, value in flat(file.config) if name != "seed" or value != file.seed]
 
 
 def trainer_settings(file: RunFile) -> list[tuple[str, Any]]:
@@ -182,6 +191,25 @@ def _flat(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, tree
     else:
         yield name, json.dumps(tree, ensure_ascii=False, default=str)
+
+
+def _reached(run: RunData, session: SessionEntry | None) -> dict[str, Any]:
+    """How far it came: a session that has ended says it; else the rows of the loop and what happened do."""
+    ended = {"steps": 0, "epochs": 0, "seconds": 0.0}
+    if session is not None:
+        ended = {"steps": session.last_step, "epochs": session.last_epoch, "seconds": session.seconds}
+        ended = {name: _number(value) for name, value in ended.items()}
+        if session.status != "running" and ended["steps"]:
+            return ended
+    columns, newest = of_the_loop(run.series), [events.newest for events in run.events.values()]
+    session_now = max((event.session for event in newest), default=0)
+    happened = [event.row for event in newest if event.session == session_now]
+    rows: dict[str, list[Any]] = {
+        "steps": [*(series.steps[-1] for series in columns), *(event.step for event in happened)],
+        "epochs": [*(series.epochs[-1] for series in columns), *(event.epoch for event in happened)],
+        "seconds": [series.seconds[-1] for series in run.series.values() if len(series)],
+    }
+    return {name: max([*values, ended[name]]) for name, values in rows.items()}
 
 
 def _newest(file: RunFile | None) -> SessionEntry | None:

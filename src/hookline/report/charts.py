@@ -10,6 +10,7 @@ from typing import Any
 
 from hookline.report.downsample import POINTS, downsample
 from hookline.report.series import Series
+from hookline.report.units import unit_of
 
 STAGES = ("train", "val", "test")
 METRICS = "metrics"
@@ -27,10 +28,11 @@ TITLES = {
     "device": "Device",
 }
 """The sections, in their order; others follow by name."""
-TOGETHER = frozenset({"lr", "momentum", "weight_decay", "time", "memory"})
-"""Sections whose curves have one unit and go into one chart,"""
+TOGETHER = frozenset({"lr", "momentum", "weight_decay"})
+"""Sections whose curves go into one chart, as do those of another section that have one unit,"""
 MOST = 8
 """as long as they are not more than this."""
+DIGITS = 6
 FEW = 3
 """So many metrics of one's own make a section."""
 ALL_POINTS = 120_000
@@ -112,7 +114,7 @@ def _section(name: str) -> str:
 def _title(name: str, section: str, size: int) -> str:
     first, _, rest = name.partition("/")
     if section != METRICS:
-        return section if section in TOGETHER and size <= MOST else rest
+        return section if size <= MOST and (section in TOGETHER or unit_of(name)) else rest
     if first == "train":
         return rest
     return rest.rpartition("/")[2] if first in STAGES else name  # `val/<loader>/loss` beside `train/loss`
@@ -153,21 +155,21 @@ def share(curves: int) -> int:
 
 
 def curve(series: Series, limit: int) -> dict[str, Any]:
-    """The points of a curve: steps as differences, values with six digits; NaN and infinities as texts.
+    """The points of a curve: steps as differences, values with the digits that it takes; NaN and infinities as texts.
 
     Where not every value is drawn, ``mean`` has the means over buckets, for a smooth line that is right.
     """
     series = series.ordered()
-    sample = downsample(series.values, limit)
+    sample, digits = downsample(series.values, limit), _digits(series)
     found: dict[str, Any] = {
         "count": len(series),
         "kind": series.kind,
         "x": differences([series.steps[place] for place in sample.places]),
-        "y": [short(series.values[place]) for place in sample.places],
+        "y": [short(series.values[place], digits) for place in sample.places],
     }
     if sample.means:
         steps = [series.steps[place] for place, _ in sample.means]
-        found["mean"] = {"x": differences(steps), "y": [short(value) for _, value in sample.means]}
+        found["mean"] = {"x": differences(steps), "y": [short(value, digits) for _, value in sample.means]}
     return found
 
 
@@ -180,6 +182,16 @@ def differences(steps: list[int]) -> list[int]:
     return [step - before for step, before in zip(steps, [0, *steps], strict=False)]
 
 
-def short(value: float) -> float | str:
-    """Six digits, which is more than a chart can show."""
-    return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+def short(value: float, digits: int = DIGITS) -> float | str:
+    """Six digits are more than a chart can show that begins at zero."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else str(value)
+
+
+def _digits(series: Series) -> int:
+    """More where values are close to one another and far from zero: 1,234,567 beside 1,234,571."""
+    low, high = series.lowest(), series.highest()
+    if low is None or high is None or low == high:
+        return DIGITS
+    least, most = series.values[low], series.values[high]
+    spread, size = most - least, max(abs(least), abs(most))
+    return min(15, DIGITS + max(0, math.floor(math.log10(size / spread)))) if 0 < spread < math.inf else DIGITS

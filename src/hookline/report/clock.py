@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hookline.report.series import Series
 
 POINTS = 1_000
+STAGES = ("train/", "val/", "test/")
+
+
+def of_the_loop(series: Mapping[str, Series]) -> list[Series]:
+    """Those whose steps are the run's: of training if there are any, else of a stage, else all.
+
+    ``run.log(step=…)`` takes any number for a step, and no row says that it is one of these.
+    """
+    for wanted in (("train/",), STAGES, ("",)):
+        found = [one for name, one in series.items() if name.startswith(wanted) and len(one)]
+        if found:
+            return found
+    return []
 
 
 def clock_of(series: Iterable[Series]) -> dict[str, list[Any]]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from hookline.report.about import call, flat, trainer_settings
+from hookline.records.redact import HIDDEN
+from hookline.report.about import call, config_settings, flat, trainer_settings
 from hookline.report.charts import epoch_of
 from hookline.report.read import RunData
-from hookline.report.units import with_unit
+from hookline.report.units import DIGITS, MOST, with_unit
 
 MISSING = "—"
 """How a person is told that a run has no such setting or metric."""
@@ -46,18 +47,24 @@ class Difference:
         """
         if isinstance(self.values[0], list) and all(isinstance(value, list) for value in self.values):
             return tuple(_array(value, self.values[0]) for value in self.values)
-        short = tuple(_short(value, self.group) for value in self.values)
-        pairs = combinations(range(len(short)), 2)
-        alike = any(short[a] == short[b] and not _equal(self.values[a], self.values[b]) for a, b in pairs)
-        return tuple(map(repr, self.values)) if alike else short
+        for digits in range(DIGITS, MOST + 2):
+            found = tuple(_short(value, self.name, digits) for value in self.values)
+            if not self._look_alike(found):
+                return found
+        return tuple(map(repr, self.values))
+
+    def _look_alike(self, texts: Sequence[str]) -> bool:
+        pairs = combinations(range(len(texts)), 2)
+        return any(texts[a] == texts[b] and not _equal(self.values[a], self.values[b]) for a, b in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What differs, and how many things do not."""
+    """What differs, and how many things do not; of what is hidden in all runs nobody can say."""
 
     rows: tuple[Difference, ...]
     same: int
+    hidden: int = 0
 
 
 def differing_settings(runs: Sequence[RunData]) -> Differences:
@@ -76,11 +83,11 @@ def differing_metrics(runs: Sequence[RunData]) -> Differences:
     return _differences([{key: value for key, value in side.items() if key[1] not in over} for side in sides])
 
 
-def _short(value: Any, group: str = "") -> str:
+def _short(value: Any, name: str = "", digits: int = DIGITS) -> str:
     if isinstance(value, list):
         return f"array of {'x'.join(map(str, _shape(value)))}"
     if isinstance(value, float):
-        return with_unit(group, value) or f"{value:.6g}"
+        return with_unit(name, value, digits) or f"{value:.{digits + 3}g}"
     return str(value)
 
 
@@ -107,12 +114,14 @@ Named = Mapping[tuple[str, str], Any]
 def _differences(sides: Sequence[Named]) -> Differences:
     groups = list(dict.fromkeys(group for side in sides for group, _ in side))
     names = sorted(dict.fromkeys(key for side in sides for key in side), key=lambda key: groups.index(key[0]))
-    rows = []
+    rows, hidden = [], 0
     for group, name in names:
         values = tuple(side.get((group, name), ABSENT) for side in sides)
         if not all(_equal(values[0], value) for value in values[1:]):
             rows.append(Difference(group, name, values))
-    return Differences(tuple(rows), len(names) - len(rows))
+        elif isinstance(values[0], str) and HIDDEN in values[0]:
+            hidden += 1
+    return Differences(tuple(rows), len(names) - len(rows) - hidden, hidden)
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -128,7 +137,7 @@ def _settings(run: RunData) -> dict[tuple[str, str], Any]:
     file = run.file
     if file is None:
         return {}
-    found = {("config", name): value for name, value in flat(file.config)}
+    found = {("config", name): value for name, value in config_settings(file)}
     found |= {("trainer", name): value for name, value in trainer_settings(file)}
     found |= {("callbacks", name): value for name, value in _callbacks(run).items()}
     found[("command", "arguments")] = " ".join(map(str, file.arguments))

@@ -24,6 +24,7 @@ SCRIPTS = (
     "format.js",
     "curves.js",
     "view.js",
+    "ticks.js",
     "marks.js",
     "plot.js",
     "chart.js",

@@ -13,13 +13,14 @@ from hookline import __version__
 from hookline.records.direction import known_direction
 from hookline.report.about import costs_of, events_of, facts_of, sessions_of, settings_of, status_of
 from hookline.report.charts import Chart, by_name, curve, plan, section_title, share
-from hookline.report.clock import clock_of
+from hookline.report.clock import clock_of, of_the_loop
 from hookline.report.compare import ABSENT, Differences, differing_metrics, differing_settings
 from hookline.report.document import document, embedded
 from hookline.report.fallback import fallback
 from hookline.report.media import OTHERS, media_of, summary_of
 from hookline.report.numbers import exact, numbers_of, tiles_of
 from hookline.report.read import RunData, read_run
+from hookline.report.units import unit_of
 
 FILE = "report.html"
 LARGEST = 4_500_000
@@ -62,19 +63,19 @@ def write_report(folder: Path) -> Path:
 
 def page_data(run: RunData) -> Page:
     """What the report shows."""
-    numbers, limit = numbers_of(run.series), share(len(run.series))
+    numbers, limit, facts = numbers_of(run.series), share(len(run.series)), facts_of(run)
     data = {
         "page": "report",
         "title": run.title,
         "status": status_of(run),
-        "facts": facts_of(run),
+        "facts": facts,
         "notes": [*_trouble(run), *_thinned([run], limit)],
         "tiles": tiles_of(run.series, numbers),
         "numbers": numbers[:NUMBERS],
         "metrics": len(numbers),
-        "runs": [{"title": run.title}],
+        "runs": [{"title": run.title, "facts": facts}],
         "charts": [_chart(chart, [0]) for chart in plan(run.series)],
-        "clocks": [clock_of(run.series.values())],
+        "clocks": [clock_of(of_the_loop(run.series))],
         "curves": [_curves(run, limit)],
         "events": events_of(run),
         "sessions": sessions_of(run),
@@ -128,7 +129,7 @@ def compare_data(runs: Sequence[RunData]) -> Page:
         "notes": [*(f"{title}: {note}" for title, run in named for note in _trouble(run)), *_thinned(runs, limit)],
         "runs": [{"title": title, "status": status_of(run), "facts": facts_of(run)} for title, run in named],
         "charts": [_chart(chart, having[chart.title]) for chart in by_name(names)],
-        "clocks": [clock_of(run.series.values()) for run in runs],
+        "clocks": [clock_of(of_the_loop(run.series)) for run in runs],
         "curves": [_curves(run, limit) for run in runs],
         "settings": _differences(differing_settings(runs), lambda _: None),
         "metrics": _differences(differing_metrics(runs), known_direction),
@@ -156,6 +157,7 @@ def titles(runs: Sequence[RunData]) -> list[str]:
 def _differences(found: Differences, mode: Callable[[str], str | None]) -> dict[str, Any]:
     return {
         "same": found.same,
+        "hidden": found.hidden,
         "rows": [
             {
                 "group": row.group,
@@ -195,7 +197,7 @@ def _chart(chart: Chart, runs: list[int]) -> dict[str, Any]:
         "heading": section_title(chart.section),
         "title": chart.title,
         "lines": [
-            {"run": run, "name": line.name, "label": line.label, "stage": line.stage}
+            {"run": run, "name": line.name, "label": line.label, "stage": line.stage, "unit": unit_of(line.name)}
             for line in chart.lines
             for run in runs
         ],

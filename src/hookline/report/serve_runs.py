@@ -13,6 +13,7 @@ from typing import Any
 from hookline.records import MetricRow, from_json
 from hookline.records.run_file import FILE, RunFile
 from hookline.report.about import facts_of, status_of
+from hookline.report.clock import STAGES
 from hookline.report.lock import is_free
 from hookline.report.read import EVENTS, METRICS, RunData, is_gone, is_run
 
@@ -115,7 +116,7 @@ class Glance:
     def _forget(self) -> None:
         self._offset: int | None = None
         self._before = b""
-        self._at = (0, 0)
+        self._at, self._of_loop = (0, 0), False
         self._values: dict[str, tuple[bool, float]] = {}
 
     def look(self) -> Summary:
@@ -150,8 +151,8 @@ class Glance:
             status["key"],
             status["label"],
             status["reason"],
-            max(self._at[0], facts["steps"]),
-            max(self._at[1], facts["epochs"]),
+            facts["steps"] if facts["ended"] else max(self._at[0], facts["steps"]),
+            facts["epochs"] if facts["ended"] else max(self._at[1], facts["epochs"]),
             {name: f"{self._values[name][1]:.4g}" for name in chosen[:SHOWN]},
             written,
         )
@@ -190,4 +191,6 @@ class Glance:
             row = from_json(line.decode())
             if isinstance(row, MetricRow) and isinstance(row.value, int | float):
                 self._values[str(row.name)] = (row.kind == "eval", float(row.value))
-                self._at = int(row.step), int(row.epoch)
+                of_loop = row.name.startswith(STAGES)  # others may have steps of their own
+                if of_loop or not self._of_loop:
+                    self._at, self._of_loop = (int(row.step), int(row.epoch)), of_loop

@@ -53,16 +53,18 @@ function reasonView({ key, reason, by }) {
 
 function tileView(tile) {
   const { best, last, lowest, highest } = tile;
+  const more = digitsApart([last, best, lowest, highest].filter(Boolean).map(({ value }) => decode(value)));
   let about = "";
-  if (tile.count > 1 && best) about = `best ${number(best.value, 4)} at step ${integer(best.step)}`;
-  else if (tile.count > 1 && lowest) about = `from ${number(lowest.value, 3)} to ${number(highest.value, 3)}`;
+  if (tile.count > 1 && best) about = `best ${number(best.value, 4 + more)} at step ${integer(best.step)}`;
+  else if (tile.count > 1 && lowest)
+    about = `from ${number(lowest.value, 3 + more)} to ${number(highest.value, 3 + more)}`;
   else about = `at step ${integer(last.step)}`;
   const isBest = best && tile.count > 1 && decode(best.value) === decode(last.value);
   return h(
     "div",
     { class: "card tile" },
     h("h3", {}, tile.name),
-    h("div", { class: "big" }, number(last.value, 4)),
+    h("div", { class: "big" }, number(last.value, 4 + more)),
     h("div", { class: "small" }, isBest ? "its best value" : about),
     tile.by_epoch ? h("div", { class: "small" }, "over whole epochs") : null,
     sparkline(tile),

@@ -2,7 +2,8 @@
 
 const HEIGHT = 230;
 const SMALL = 160;
-const UNITS = { memory: (megabytes) => bytes(1e6 * megabytes), time: duration };
+const UNITS = { size: (megabytes) => bytes(1e6 * megabytes), time: duration };
+const BEYOND = 1.1;
 const PALETTE = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
 const STAGE_COLOURS = { train: "one", val: "two", test: "three" };
 
@@ -13,6 +14,7 @@ class Chart {
     this.height = this.small ? SMALL : HEIGHT;
     this.log = log;
     this.off = new Set();
+    this.zoom = null;
     this.plot = null;
     this.near = false;
     this.setData(data);
@@ -33,9 +35,21 @@ class Chart {
         : (own(STAGE_COLOURS, line.stage) ?? PALETTE[at % PALETTE.length]),
       curve: decodeCurve(data.curves[line.run][line.name]),
       clock: data.clocks[line.run],
-      format: own(UNITS, this.spec.section) ?? number,
+      round: several ? Math.floor(line.run / PALETTE.length) % DASHES.length : 0,
     }));
+    for (const line of this.lines) {
+      const digits = Math.max(5, 3 + digitsApart(line.curve.values));
+      line.format = own(UNITS, line.unit) ?? ((value) => number(value, digits));
+    }
+    const units = new Set(this.lines.map(({ unit }) => unit));
+    this.unit = units.size === 1 ? [...units][0] : null;
     this.spreadColours();
+    // Somebody gave steps that the run does not have: they would press all other curves together.
+    this.apart = this.lines.some(({ run, curve }) => {
+      const end = data.runs[run].facts.steps;
+      return end > 0 && curve.steps[curve.steps.length - 1] > BEYOND * end;
+    });
+    this.full = this.apart ? extentOf(this.lines, "step") : null;
   }
 
   // After `setData` with new values for the same lines.
@@ -64,7 +78,7 @@ class Chart {
       "aria-pressed": String(this.log),
       title: "Logarithmic scale",
     });
-    this.resetButton = button("reset zoom", () => setZoom(null), { class: "quiet reset", hidden: true });
+    this.resetButton = button("reset zoom", () => this.setZoom(null), { class: "quiet reset", hidden: true });
     this.wideButton = button("wide", () => this.setWide(!this.element.classList.contains("wide")), {
       class: "quiet wide-button",
       "aria-pressed": "false",
@@ -107,7 +121,10 @@ class Chart {
     const keys = this.lines.map((line, at) =>
       button(
         [
-          h("i", { class: `key ${line.curve.kind}`, style: { "--colour": `var(--${line.colour})` } }),
+          h("i", {
+            class: `key ${line.curve.kind} round-${line.round}`,
+            style: { "--colour": `var(--${line.colour})` },
+          }),
           line.label === this.spec.title ? null : h("span", { class: "label" }, line.label),
           this.values[at],
         ],
@@ -162,9 +179,25 @@ class Chart {
     return !this.off.has(line.label) && !view.hidden.has(line.run);
   }
 
+  // What is along x, and from where to where.
+  across() {
+    return this.apart ? "step" : view.axis;
+  }
+
+  range() {
+    return this.apart ? (this.zoom ?? this.full) : (view.zoom ?? view.full);
+  }
+
+  setZoom(range) {
+    if (!this.apart) return setZoom(range);
+    this.zoom = range && drawableRange(...range);
+    this.rezoom();
+  }
+
   columns() {
-    for (const line of this.lines) line.places = along(line.clock, view.axis, line.curve.steps);
-    return columns(this.lines, { axis: view.axis, smoothing: view.smoothing, log: this.log });
+    const axis = this.across();
+    for (const line of this.lines) line.places = along(line.clock, axis, line.curve.steps);
+    return columns(this.lines, { axis, smoothing: view.smoothing, log: this.log });
   }
 
   // All anew: a scale cannot change its kind.
@@ -184,7 +217,7 @@ class Chart {
   redraw() {
     if (!this.plot) return;
     const fits = this.plot.series.length === 1 + 2 * this.lines.length;
-    if (!fits || this.axis !== view.axis) return this.draw();
+    if (!fits || this.axis !== this.across() || this.drawnApart !== this.apart) return this.draw();
     this.plot.batch(() => {
       this.lines.forEach((line, at) => {
         this.plot.setSeries(1 + 2 * at, { show: this.shown(line) });
@@ -196,21 +229,26 @@ class Chart {
   }
 
   afterDraw() {
-    this.axis = view.axis;
-    this.resetButton.hidden = !view.zoom;
+    [this.axis, this.drawnApart] = [this.across(), this.apart];
+    this.resetButton.hidden = !this.isZoomed();
     const count = (wanted) => this.lines.reduce((sum, { curve }) => sum + curve.values.filter(wanted).length, 0);
     const odd = count((value) => !Number.isFinite(value));
     const low = this.log ? count((value) => value <= 0 && value > -Infinity) : 0;
     const notes = [
-      odd ? `${integer(odd)} NaN or infinite (▾)` : "",
+      this.apart ? "Its steps are its own, beyond those of the run" : "",
+      odd ? `${integer(odd)} NaN or infinite (▾, ▴)` : "",
       low ? `${integer(low)} not above zero, so not on this scale` : "",
     ];
     this.note.textContent = notes.filter(Boolean).join("; ");
   }
 
+  isZoomed() {
+    return Boolean(this.apart ? this.zoom : view.zoom);
+  }
+
   rezoom() {
-    this.resetButton.hidden = !view.zoom;
-    const [min, max] = view.zoom ?? view.full;
+    this.resetButton.hidden = !this.isZoomed();
+    const [min, max] = this.range();
     this.plot?.setScale("x", { min, max });
   }
 
@@ -220,9 +258,11 @@ class Chart {
     const { left } = plot.cursor;
     if (left === null || left === undefined || left < 0) return this.showLast();
     const point = plot.posToVal(left, "x");
-    this.where.textContent = atText(point);
+    this.where.textContent = atText(point, this.across());
+    const edge = cursorPoint(plot);
     this.lines.forEach(({ curve, places, format }, at) => {
-      this.values[at].textContent = format(curve.values[closest(places, point)]);
+      const place = lastUpTo(places, edge);
+      this.values[at].textContent = place < 0 ? "–" : format(curve.values[place]);
     });
   }
 
@@ -231,21 +271,21 @@ class Chart {
     if (width < 5) return;
     const range = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    setZoom(range);
+    this.setZoom(range);
   }
 
   key(event) {
     if (!this.plot || event.ctrlKey || event.metaKey || event.altKey) return;
     const wide = this.plot.over.clientWidth;
     const left = this.plot.cursor.left >= 0 ? this.plot.cursor.left : wide / 2;
-    const [low, high] = view.zoom ?? view.full;
+    const [low, high] = this.range();
     const middle = this.plot.posToVal(left, "x");
     const actions = {
       ArrowLeft: () => this.moveTo(left - wide / 60),
       ArrowRight: () => this.moveTo(left + wide / 60),
-      "+": () => setZoom([middle - (middle - low) / 2, middle + (high - middle) / 2]),
-      "-": () => setZoom(zoomedOut(low, high)),
-      Escape: () => setZoom(null),
+      "+": () => this.setZoom([middle - (middle - low) / 2, middle + (high - middle) / 2]),
+      "-": () => this.setZoom(zoomedOut(low, high, this.full ?? view.full)),
+      Escape: () => this.setZoom(null),
     };
     const action = actions[event.key === "=" ? "+" : event.key];
     if (!action) return;

@@ -17,7 +17,8 @@ function comparePage(data) {
 }
 
 function swatch(at) {
-  return h("i", { class: "key step", style: { "--colour": `var(--${PALETTE[at % PALETTE.length]})` } });
+  const round = Math.floor(at / PALETTE.length) % DASHES.length;
+  return h("i", { class: `key step round-${round}`, style: { "--colour": `var(--${PALETTE[at % PALETTE.length]})` } });
 }
 
 function runsView(runs) {
@@ -38,8 +39,10 @@ function runsView(runs) {
   return card(table(heads, rows, { class: "lines" }));
 }
 
-function differenceView({ rows, same }, runs, what) {
-  const rest = `${integer(same)} ${same === 1 ? `${what} is` : `${what}s are`} the same.`;
+function differenceView({ rows, same, hidden }, runs, what) {
+  const counted = (count) => `${integer(count)} ${count === 1 ? `${what} is` : `${what}s are`}`;
+  const unknown = hidden ? ` ${counted(hidden)} hidden in all runs, and may differ.` : "";
+  const rest = `${counted(same)} the same.${unknown}`;
   if (!rows.length) return card(h("p", { class: "empty" }, `None: ${rest}`));
   const heads = [what, ...runs.map((run, at) => h("span", {}, swatch(at), run.title))];
   const name = (row) =>

@@ -86,11 +86,13 @@ function closest(places, point) {
   return point - places[low] <= places[high] - point ? low : high;
 }
 
-// The place of a line's value that is nearest to a place where only another line has one.
-function nearest(values, at) {
-  for (let away = 0; away < values.length; away += 1) {
-    if (values[at - away] !== null && values[at - away] !== undefined) return at - away;
-    if (values[at + away] !== null && values[at + away] !== undefined) return at + away;
+// The place of the last value at or before a point on the axis; -1 if there is none.
+function lastUpTo(places, point) {
+  let [low, high] = [0, places.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (places[middle] <= point) low = middle + 1;
+    else high = middle;
   }
-  return null;
+  return low - 1;
 }

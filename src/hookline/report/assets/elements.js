@@ -56,6 +56,7 @@ function scroller(content) {
     const right = box.scrollWidth - box.clientWidth - box.scrollLeft;
     box.classList.toggle("more-left", box.scrollLeft > 1);
     box.classList.toggle("more-right", right > 1);
+    box.classList.toggle("more-down", box.scrollHeight - box.clientHeight - box.scrollTop > 1);
   };
   box.addEventListener("scroll", fade, { passive: true });
   const sizes = new ResizeObserver(fade);

@@ -13,7 +13,7 @@ function decode(value) {
 
 // `toLocaleString` would make one of these for each number, of which a page may have ten thousand.
 const INTEGER = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const DIGITS = Array.from({ length: 7 }, (_, digits) =>
+const DIGITS = Array.from({ length: 17 }, (_, digits) =>
   Intl.NumberFormat("en-US", { maximumSignificantDigits: Math.max(1, digits) }),
 );
 
@@ -36,6 +36,15 @@ function number(value, digits = 5) {
   if (Number.isInteger(value)) return integer(value);
   const text = DIGITS[digits].format(value);
   return text === "-0" ? "0" : text;
+}
+
+// How many digits more than three it takes to show how far values are apart: 0.99991 is not 1 beside 0.99996.
+function digitsApart(values) {
+  const finite = values.filter(Number.isFinite);
+  const [low, high] = [Math.min(...finite), Math.max(...finite)];
+  if (!(high > low)) return 0;
+  const needed = Math.floor(Math.log10(Math.max(-low, high) / (high - low))) + 1;
+  return Math.min(9, Math.max(0, needed - 3));
 }
 
 function bytes(value) {

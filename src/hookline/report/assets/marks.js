@@ -4,7 +4,7 @@ function inside({ bbox }, x) {
   return x >= bbox.left && x <= bbox.left + bbox.width;
 }
 
-// Where the run was resumed, rolled back or failed: a thin line behind the curves.
+// Where the run was resumed, rolled back or failed, or got other weights: a thin line behind the curves.
 function drawMarks(plot, clock) {
   const { ctx, bbox } = plot;
   ctx.save();

@@ -55,11 +55,15 @@ function tableView({ columns: names, rows, cut }) {
 
 const LARGEST = 4096;
 const WORDS = 16;
+const HALF = 540;
 
-// Half of the page is too narrow for the numbers of so many columns.
+// Whether half of the page is too narrow for its numbers. A sign is about 7 px wide, a cell has 16 px around them.
 function isBroad({ frames: all }) {
-  const row = all[all.length - 1]?.value[0];
-  return Array.isArray(row) && row.length > 10 && row.length <= WORDS;
+  const rows = all[all.length - 1]?.value;
+  if (!Array.isArray(rows?.[0]) || rows[0].length > WORDS) return false;
+  const longest = (at) => Math.max(3, ...rows.map((row) => compact(decode(row[at])).length));
+  const width = rows[0].reduce((sum, _, at) => sum + 16 + 7.2 * longest(at), 24);
+  return width > HALF;
 }
 
 // Three digits: all of them are in the cell's title.
@@ -113,12 +117,14 @@ function histogramCard(all) {
   });
   const where = h("output", { class: "when" });
   const left = entry.count - entry.frames.length;
+  const odd = entry.frames.reduce((sum, frame) => sum + frame.odd, 0);
   const element = h(
     "article",
     { class: "card" },
     h("div", { class: "bar" }, h("h3", {}, entry.name), where),
     place,
     left > 0 ? h("p", { class: "note" }, `${integer(left)} of ${integer(entry.count)} are not drawn.`) : null,
+    odd > 0 ? h("p", { class: "note" }, `${integer(odd)} values are NaN or infinite, and not drawn.`) : null,
   );
   whenNear(element, () => {
     const plot = heatPlot(entry, place, where);
@@ -154,8 +160,8 @@ function heatPlot(entry, place, where) {
         y: { range: () => [low, high] },
       },
       axes: [
-        { ...axis, size: 26, space: 70, values: (plot, splits) => splits.map((split) => number(split, 4)) },
-        { ...axis, size: 52, values: (plot, splits) => splits.map(short) },
+        { ...axis, size: 26, space: 70, values: (plot, splits) => numberLabels(splits, { compact: false }) },
+        { ...axis, size: labelWidth, values: (plot, splits) => numberLabels(splits) },
       ],
       series: [{}, { stroke: "transparent", points: { show: false } }],
       cursor: { drag: { x: false, y: false }, points: { show: false } },

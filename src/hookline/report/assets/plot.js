@@ -1,10 +1,5 @@
 // How the chart library is told to draw a chart.
 
-const TIMES = [
-  0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800,
-  432000, 864000, 2592000, 8640000,
-];
-
 function plotOptions(chart) {
   const axis = {
     stroke: () => colour("faint"),
@@ -17,7 +12,7 @@ function plotOptions(chart) {
     legend: { show: false },
     padding: [8, 22, 0, 0],
     scales: {
-      x: { time: false, range: () => view.zoom ?? view.full },
+      x: { time: false, range: () => chart.range() },
       y: chart.log
         ? { distr: 3, range: (plot, low, high) => (low > 0 ? [low / 1.1, high * 1.1] : [0.1, 1]) }
         : { range: (plot, low, high) => yRange(low, high) },
@@ -27,35 +22,44 @@ function plotOptions(chart) {
         ...axis,
         size: 26,
         space: 70,
-        incrs: view.axis === "seconds" ? TIMES : undefined,
-        values: (plot, splits) => splits.map((split) => (view.axis === "seconds" ? duration(split) : number(split, 4))),
+        incrs: chart.across() === "seconds" ? TIMES : undefined,
+        values: (plot, splits) =>
+          chart.across() === "seconds" ? timeLabels(splits) : numberLabels(splits, { compact: false }),
       },
       {
         ...axis,
-        size: (plot, texts) => 16 + 6.2 * Math.max(3, ...(texts ?? [""]).map((text) => (text ?? "").length)),
+        size: labelWidth,
         space: 38,
-        values: (plot, splits) => splits.map((split) => tick(chart, plot, split)),
+        ...(chart.unit === "time"
+          ? { incrs: TIMES }
+          : { splits: (plot, at, low, high) => evenSplits(low, high, chart.height) }),
+        values: (plot, splits) =>
+          chart.log
+            ? splits.map((split) => logLabel(chart, plot, split))
+            : (own(LABELS, chart.unit) ?? numberLabels)(splits),
         ...(chart.log ? { splits: (plot, at, low, high) => logSplits(low, high), filter: (plot, all) => all } : {}),
       },
     ],
     cursor: {
       y: false,
       drag: { x: true, y: false, setScale: false },
-      sync: {
-        key: "hookline",
-        setSeries: false,
-        scales: ["x", null],
-        filters: { pub: (kind) => kind === "mousemove" || kind === "mouseleave" },
-      },
-      dataIdx: (plot, series, at) => (series ? nearest(plot.data[series], at) : at),
+      sync: chart.apart
+        ? undefined
+        : {
+            key: "hookline",
+            setSeries: false,
+            scales: ["x", null],
+            filters: { pub: (kind) => kind === "mousemove" || kind === "mouseleave" },
+          },
+      dataIdx: (plot, series, at) => (series ? before(plot, series, at) : at),
       points: { size: 7, width: 2, fill: () => colour("card") },
-      bind: { dblclick: () => () => setZoom(null) },
+      bind: { dblclick: () => () => chart.setZoom(null) },
     },
     series: [{}, ...chart.lines.flatMap((line) => seriesOf(chart, line))],
     hooks: {
       setCursor: [(plot) => chart.cursor(plot)],
       setSelect: [(plot) => chart.select(plot)],
-      drawClear: [(plot) => drawMarks(plot, chart.lines[0].clock)],
+      drawClear: [(plot) => chart.apart || drawMarks(plot, chart.lines[0].clock)],
       draw: [
         (plot) =>
           drawOdd(
@@ -67,10 +71,13 @@ function plotOptions(chart) {
   };
 }
 
-function tick(chart, plot, split) {
-  if (split === null || split === undefined) return "";
-  if (chart.log && !hasRoom(plot.scales.y, split)) return "";
-  return (own(UNITS, chart.spec.section) ?? short)(split);
+function labelWidth(plot, texts) {
+  return 16 + 6.2 * Math.max(3, ...(texts ?? [""]).map((text) => (text ?? "").length));
+}
+
+function logLabel(chart, plot, split) {
+  if (split === null || split === undefined || !hasRoom(plot.scales.y, split)) return "";
+  return (own(UNITS, chart.unit) ?? short)(split);
 }
 
 // The library's own lines of a logarithmic scale need one that begins at a power of ten.
@@ -92,10 +99,26 @@ function hasRoom({ min, max }, split) {
   return digit === 1 || (max / min < 200 && (digit === 2 || digit === 5));
 }
 
+// The place of a line's last value at or before the cursor: what comes later was not known there.
+function before(plot, series, at) {
+  const [places, values] = [plot.data[0], plot.data[series]];
+  let place = places[at] > cursorPoint(plot) ? at - 1 : at;
+  while (place >= 0 && (values[place] === null || values[place] === undefined)) place -= 1;
+  return place >= 0 ? place : null;
+}
+
+// Where the cursor is; a point that it touches is not ahead of it.
+function cursorPoint(plot) {
+  return plot.posToVal(plot.cursor.left + 1, "x");
+}
+
+// More runs than colours: the same colours again, in lines that are not solid.
+const DASHES = [undefined, [2, 3], [9, 3, 2, 3]];
+
 // Two for each line: what was measured, and its smooth form.
 function seriesOf(chart, line) {
   const few = line.curve.count <= 60;
-  const base = { show: chart.shown(line), dash: line.curve.kind === "epoch" ? [5, 4] : undefined };
+  const base = { show: chart.shown(line), dash: DASHES[line.round] ?? (line.curve.kind === "epoch" ? [5, 4] : undefined) };
   const rough = () => view.smoothing > 0 && line.curve.kind === "step";
   return [
     {

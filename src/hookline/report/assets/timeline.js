@@ -15,11 +15,12 @@ const EVENTS = {
   sink: "Sink",
   step_skipped: "Step skipped",
   rollback: "Rolled back",
+  restore: "Weights put back",
   end: "End",
 };
 const BAD = new Set(["checkpoint_failed", "exception", "killed", "callback_disabled", "rollback", "preempt"]);
 const ROUTINE = new Set(["eval", "checkpoint", "sink", "step_skipped"]);
-const MARKED = new Set(["resume", "rollback", "exception"]);
+const MARKED = new Set(["resume", "rollback", "restore", "exception"]);
 
 function timelineView({ rows, counts }, seconds) {
   if (!rows.length) return null;

@@ -28,28 +28,33 @@ function setZoom(range) {
   for (const chart of view.charts) chart.rezoom();
 }
 
-// The axis is the same for all charts, so that one can be compared with the one below it.
+// The axis is the same for all charts, so that one can be compared with the one below it: but for those with steps of
+// their own.
 function extent() {
+  return extentOf(
+    view.charts.filter(({ apart }) => !apart).flatMap(({ lines }) => lines),
+    view.axis,
+  );
+}
+
+function extentOf(lines, axis) {
   let [low, high] = [Infinity, -Infinity];
-  for (const { lines } of view.charts) {
-    for (const { curve, clock } of lines) {
-      const ends = along(clock, view.axis, [curve.steps[0], curve.steps[curve.steps.length - 1]]);
-      [low, high] = [Math.min(low, ends[0]), Math.max(high, ends[1])];
-    }
+  for (const { curve, clock } of lines) {
+    const ends = along(clock, axis, [curve.steps[0], curve.steps[curve.steps.length - 1]]);
+    [low, high] = [Math.min(low, ends[0]), Math.max(high, ends[1])];
   }
   if (!(low < high)) return Number.isFinite(low) ? [low - 1, high + 1] : [0, 1];
   const room = (high - low) * 0.01;
   return [low - room, high + room];
 }
 
-function atText(point) {
-  if (view.axis === "seconds") return duration(point);
-  return view.axis === "epoch" ? `epoch ${number(point, 3)}` : `step ${integer(point)}`;
+function atText(point, axis) {
+  if (axis === "seconds") return duration(point);
+  return axis === "epoch" ? `epoch ${number(point, 3)}` : `step ${integer(point)}`;
 }
 
-function zoomedOut(low, high) {
+function zoomedOut(low, high, [first, last]) {
   const half = (high - low) / 2;
-  const [first, last] = view.full;
   const range = [Math.max(first, low - half), Math.min(last, high + half)];
   return range[0] <= first && range[1] >= last ? null : range;
 }
@@ -66,12 +71,4 @@ function drawableRange(low, high) {
   const [least, most] = [Math.max(low, -8e307), Math.min(high, 8e307)];
   const missing = Math.max(1e-9 * Math.max(Math.abs(least), Math.abs(most)), 1e-200) - (most - least);
   return missing > 0 ? [least - missing / 2, most + missing / 2] : [least, most];
-}
-
-// A number for an axis.
-function short(value) {
-  const size = Math.abs(value);
-  if (size >= 1e4)
-    return Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 4 }).format(value);
-  return number(value, 4);
 }
