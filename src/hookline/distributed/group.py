@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hookline.distributed.connections import (
     cut,
-    keep_from_workers,
+    keep_from_children,
     open_sockets,
     opened_since,
     port_of,
@@ -83,7 +83,7 @@ class Group:
         self.store: Store = dist.PrefixStore(f"hookline/{number}", self._base)  # type: ignore[attr-defined]
         self._links: Links | None = None
         self._links = connect(self.rank, self.size, longer, self.exchange)
-        keep_from_workers(self._sockets | opened_since(before), port_of(self._base))
+        keep_from_children(self._sockets | opened_since(before), port_of(self._base))
 
     def close(self) -> None:
         """The run is over. What this process has joined it leaves at its own end."""
