@@ -18,14 +18,12 @@ from typing import Any, Final
 
 from torch.distributed import DistError, distributed_c10d
 
-LOST: Final = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "Timed out waiting",
-    "gloo/transport",
-)
-"""What gloo says when another process has ended, in an error of no class of its own."""
+from hookline.distributed.stacks import rose_in_collective
+
+LOST: Final = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
+"""What gloo says when another process has ended, in an error of no class of its own; others may say so, too."""
+GLOO: Final = "gloo/transport"
+"""Its mark in such an error, wherever that rises."""
 _OPEN_FILES: Final = "/proc/self/fd"
 _ADDRESS: Final = 128
 """Bytes of the largest address that a socket can have."""
@@ -66,7 +64,9 @@ def cut(sockets: Mapping[int, int], *, spare: int | None) -> None:
 def tells_of_lost_peer(error: BaseException) -> bool:
     """Whether this is what torch raises when another process has gone, or its connection; and nothing else."""
     text = str(error)
-    return isinstance(error, DistError) or any(words in text for words in LOST)
+    if isinstance(error, DistError) or GLOO in text:
+        return True
+    return any(words in text for words in LOST) and rose_in_collective(error)
 
 
 def keep_from_children(sockets: Mapping[int, int], store_port: int | None) -> None:
