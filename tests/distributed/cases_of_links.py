@@ -73,6 +73,21 @@ def with_strangers() -> dict[str, Any]:
     return sums(3)
 
 
+def held_up() -> dict[str, Any]:
+    """So many strangers who say nothing knock before the others that it takes too long to turn them all away."""
+    real, left = links_module._door, []
+    links_module.TO_CONNECT = 1.0  # type: ignore[misc]
+
+    def besieged() -> socket.socket | None:
+        door = real()
+        assert door is not None
+        left.extend(socket.create_connection(door.getsockname()) for _ in range(12))
+        return door
+
+    links_module._door = besieged
+    return sums(3)
+
+
 def one_ends(how: str) -> list[float]:
     """Rank one does not come to the second vote."""
     group = new_group()

@@ -33,7 +33,7 @@ def test_all_ranks_get_the_same_sums_to_the_last_bit(ranks: Any, size: int) -> N
         assert row == pytest.approx(exact, rel=1e-12, abs=1e-15)
 
 
-@pytest.mark.parametrize("case", ["on_two_machines", "without_loopback"])
+@pytest.mark.parametrize("case", ["on_two_machines", "without_loopback", "held_up"])
 def test_ranks_that_cannot_be_connected_vote_over_gloo(ranks: Any, case: str) -> None:
     found = ranks.values(f"{CASES}:{case}", 2)
     assert not any(its["direct"] for its in found)

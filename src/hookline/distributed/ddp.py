@@ -89,8 +89,13 @@ class DDP:
             }
             if found:
                 unused = several or self.find_unused_parameters
+                own = None if self._group is None else self._group.for_gradients
                 self._ties[name] = DistributedDataParallel(
-                    _Parameters(found), init_sync=False, find_unused_parameters=unused, **self._options
+                    _Parameters(found),
+                    process_group=own,
+                    init_sync=False,
+                    find_unused_parameters=unused,
+                    **self._options,
                 )
 
     def before_window(self) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hookline.distributed.connections import (
     cut,
-    keep_from_workers,
+    keep_from_children,
     open_sockets,
     opened_since,
     port_of,
@@ -65,7 +65,8 @@ class Group:
         """Another process has failed, or this one has: nobody waits for an answer any more."""
         self.reason: str | None = None
         """What another process has failed with, once it is known here."""
-        if not dist.is_initialized():
+        theirs = dist.is_initialized()
+        if not theirs:
             join(place, device, timeout)
         self._base = default_store()
         check_whole(self._base, self.rank)
@@ -74,6 +75,13 @@ class Group:
         before, longer = open_sockets(), timeout + AFTER_WATCHDOG
         try:
             self._side: dist.ProcessGroup | None = dist.new_group(backend="gloo", timeout=longer)
+            # Not the one above, whose order is another: a rank may vote before or after it averages gradients.
+            own = dist.new_group(backend="gloo", timeout=longer) if theirs and device.type == "cpu" else None
+            self.for_gradients: dist.ProcessGroup | None = own
+            """Where gradients of a model on the CPU are averaged; nothing stands for the default group.
+
+            Who waits there wakes up when this rank fails, which it would not in a group of the user's.
+            """
         except RuntimeError as error:
             raise SetupError(
                 f"rank {self.rank} found no connection to the other {self.size - 1} processes of this run: "
@@ -83,16 +91,18 @@ class Group:
         self.store: Store = dist.PrefixStore(f"hookline/{number}", self._base)  # type: ignore[attr-defined]
         self._links: Links | None = None
         self._links = connect(self.rank, self.size, longer, self.exchange)
-        keep_from_workers(self._sockets | opened_since(before), port_of(self._base))
+        keep_from_children(self._sockets | opened_since(before), port_of(self._base))
 
     def close(self) -> None:
         """The run is over. What this process has joined it leaves at its own end."""
-        side, self._side = self._side, None
+        opened, self._side, self.for_gradients = (self._side, self.for_gradients), None, None
         if self._links is not None:
             self._links.close()
-        if side is not None:
+        for group in opened:
+            if group is None:
+                continue
             with suppress(RuntimeError, ValueError):  # the others may be gone
-                dist.destroy_process_group(side)
+                dist.destroy_process_group(group)
 
     # -- collectives, for all ranks alike --------------------------------------------------------
 
@@ -225,6 +235,13 @@ class Group:
         self.broken = True
         self._part(lost=lost)
         return self._error(said)
+
+    def check(self) -> None:
+        """By one that waits for others in a way of its own: an error where one of them has failed."""
+        if (said := self.failure()) is not None:
+            self.broken = True
+            self._part()
+            raise self._error(said)
 
     def wake(self) -> None:
         """From another thread: where this rank waits for the others, it waits no more."""

@@ -26,7 +26,9 @@ logger = logging.getLogger("hookline")
 FEW: Final = 8
 """Ranks. Each sends to all others, so of many a ring is better; and they have more than one machine."""
 TO_CONNECT: Final = 3.0
-"""Seconds; the system answers for a process that is busy."""
+"""Seconds for all of them; the system answers for a process that is busy."""
+TO_SPEAK: Final = 0.5
+"""Seconds that who knocks has to say the word, which a rank sends at once."""
 LONGEST: Final = 2_000_000.0
 """Seconds that a socket can be told to wait: one that is told more than 2**32 ms waits hardly at all."""
 _QUIET: Final = getattr(socket, "MSG_NOSIGNAL", 0)
@@ -124,7 +126,7 @@ def _call_others(
             return False
         until = time.monotonic() + TO_CONNECT
         for other, (_, port, its_word) in enumerate(said[:rank]):
-            others[other] = _call(port, bytes.fromhex(its_word), rank)
+            others[other] = _call(port, bytes.fromhex(its_word), rank, until)
         while len(others) < size - 1:
             caller, its = _answer(door, word, until)
             others[caller] = its
@@ -155,8 +157,8 @@ def _door() -> socket.socket | None:
         return None
 
 
-def _call(port: int, word: bytes, rank: int) -> socket.socket:
-    found = socket.create_connection(("127.0.0.1", port), TO_CONNECT)
+def _call(port: int, word: bytes, rank: int, until: float) -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", port), _left(until))
     try:
         found.sendall(_HELLO.pack(word, rank), _QUIET)
     except BaseException:
@@ -166,13 +168,12 @@ def _call(port: int, word: bytes, rank: int) -> socket.socket:
 
 
 def _answer(door: socket.socket, word: bytes, until: float) -> tuple[int, socket.socket]:
-    """The next one who knows the word."""
+    """The next one who knows the word; an error once it is too late, however many others knock."""
     while True:
-        door.settimeout(max(until - time.monotonic(), 0.001))
+        door.settimeout(_left(until))
         found, _ = door.accept()
         try:
-            found.settimeout(0.5)
-            told, caller = _HELLO.unpack(_read(found, _HELLO.size))
+            told, caller = _HELLO.unpack(_read(found, _HELLO.size, until=min(until, time.monotonic() + TO_SPEAK)))
             if secrets.compare_digest(told, word):
                 return caller, found
         except LinkLostError:  # who knocks says nothing, or has gone
@@ -181,6 +182,14 @@ def _answer(door: socket.socket, word: bytes, until: float) -> tuple[int, socket
             found.close()
             raise
         found.close()
+
+
+def _left(until: float) -> float:
+    """Seconds."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(f"not all have come in {TO_CONNECT:g} s")
+    return left
 
 
 def _this_machine() -> list[str]:
@@ -192,10 +201,12 @@ def _this_machine() -> list[str]:
     return found
 
 
-def _read(other: socket.socket, size: int) -> bytes:
+def _read(other: socket.socket, size: int, *, until: float | None = None) -> bytes:
     data = b""
     while len(data) < size:
         try:
+            if until is not None:  # for all of it: who sends a byte now and then may not take as long as it likes
+                other.settimeout(_left(until))
             part = other.recv(size - len(data))
         except OSError as error:
             _raise_lost(error)

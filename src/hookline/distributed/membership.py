@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import signal
 import threading
 import time
@@ -67,7 +68,7 @@ def join(place: Place, device: torch.device, timeout: timedelta) -> None:
     store = default_store()
     # Kept there and not here, for the runs that come after this one in the same process.
     store.set(_sockets_of(place.rank), json.dumps(list(opened_since(before).items())))
-    atexit.register(partial(leave, store, place))
+    atexit.register(partial(leave, store, place, os.getpid()))
 
 
 def own_sockets(store: Store, rank: int) -> dict[int, int]:
@@ -127,13 +128,13 @@ def mark_broken(store: Store, rank: int, *, lost: bool) -> None:
         store.set(_LOST, "1")
 
 
-def leave(store: Store, place: Place) -> None:
+def leave(store: Store, place: Place, process: int) -> None:
     """At the end of the process: wait for the others, for a moment, then leave what was joined.
 
     A process that ends first would take connections that others may still use, and rank zero perhaps the store. And
     torchrun ends all others at once when one ends with an error, also in the middle of what they have to put back.
     """
-    if not dist.is_initialized():
+    if not dist.is_initialized() or os.getpid() != process:  # a child that was forked is no rank
         return
     with suppress(RuntimeError, ValueError):
         store.set(_left_of(place.rank), "1")

@@ -1,10 +1,11 @@
-"""Where a thread is, in words; and the end of a process that cannot end by itself."""
+"""Where a thread is, or an error has risen, in words; and the end of a process that cannot end by itself."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -41,6 +42,11 @@ def is_in_collective(stack: list[FrameType]) -> bool:
     return False
 
 
+def rose_in_collective(error: BaseException) -> bool:
+    """Whether an error comes out of something that all ranks take part in, and not from the user's code."""
+    return is_in_collective([frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1])
+
+
 def place_of(stack: list[FrameType]) -> str:
     """The innermost function of the user's own; where there is none, the innermost one."""
     inside = (_TORCH, _HOOKLINE, _STANDARD)
@@ -49,6 +55,14 @@ def place_of(stack: list[FrameType]) -> str:
         return "an unknown place"
     frame = (own or stack)[0]
     return f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
+
+
+def words_of(error: BaseException, step: int) -> str:
+    """For the other ranks: where it rose, and what."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(("in ", "while "))]
+    where = f"{notes[0]} " if notes else f"at step {step} "
+    text = str(error)
+    return f"failed {where}with {type(error).__name__}: {text[:2000]}"
 
 
 def end_process(words: str, *, code: int) -> None:

@@ -94,7 +94,7 @@ def _loaders(loop: Loop, loaders: dict[str | None, Any], limit: int | None) -> G
 def _share_model(loop: Loop) -> None:
     """All ranks evaluate one model: statistics are rank zero's."""
     if loop.ranks is not None:
-        loop.ranks.strategy.before_evaluation()
+        loop.ranks.before_evaluation()
 
 
 def _note(loop: Loop, stage: str, began: float, left: bool) -> None:

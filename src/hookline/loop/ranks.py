@@ -7,7 +7,6 @@ compute it alike.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,8 @@ from torch import nn
 
 from hookline.distributed import Group
 from hookline.distributed.connections import tells_of_lost_peer
+from hookline.distributed.places import Places
+from hookline.distributed.stacks import words_of
 from hookline.distributed.strategy import Strategy
 from hookline.distributed.votes import Ballot, Votes
 from hookline.distributed.watchdog import Watchdog
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookline")
 
-ALL_LEAVE = 5.0
-"""Seconds."""
 APART_IN_EVALUATION = 1.0
 """Seconds from one vote in an evaluation to the next, so long may a signal wait."""
 
@@ -60,6 +59,7 @@ class Ranks:
         """The body of the own loop was left on this rank, and the others do not know yet."""
         self.can_be_left = False
         """The loop is the user's own, whose body may be left on one rank alone: there is a vote in every step."""
+        self.places: Places | None = None  # only where one that leaves cannot go along
         self.may_be_skipped = False
         """A callback that may ask for a step to be skipped hears its beginning: there is a vote in every step."""
         self.idle = False
@@ -77,6 +77,8 @@ class Ranks:
         self._names = tuple(optimizers)
         self._votes = Votes(self.group)
         self._votes.always = self.can_be_left or self.may_be_skipped
+        if self.can_be_left and len(optimizers) > 1 and self.places is None:
+            self.places = Places(self.group)
         self.strategy.attach(optimizers)
 
     @property
@@ -113,7 +115,7 @@ class Ranks:
             for note in getattr(error, "__notes__", ()):
                 found.add_note(note)
         if not self.broken:
-            self.group.fail(_words(found, self._clock.step))
+            self.group.fail(words_of(found, self._clock.step))
         self._raised = error, found
         return found
 
@@ -141,6 +143,8 @@ class Ranks:
         self._known = 0.0
         self._synced.clear()
         self._requests.skip_phase = "before vote" if self._votes.is_near else "no vote"
+        if self.places is not None:
+            self.places.begins()
         self.strategy.before_window()
 
     def unit(self, known: int | None, *, scaled: bool) -> float:
@@ -175,6 +179,8 @@ class Ranks:
                 raise SetupError("several optimizers of a sharded model cannot share windows: use accumulate=1")
             self.strategy.before_backward(loss, names, last=False)
             return
+        if self.places is not None:
+            self.places.computes()
         self._synced.update(names)
         if self._synced.issuperset(self._names) and not self._votes.under_way and self._due():
             self._begin_vote(weights)
@@ -192,6 +198,8 @@ class Ranks:
         """
         if self.leaving is not None and not self.is_synced:
             return self._go_along(touched)
+        if self.places is not None:
+            self.places.computes()
         if not self._synced and not list(driven):  # it skips its batch, or has none, and the others wait for it
             self.strategy.idle_backward(self.strategy.idle_forward(), self._names, last=True)
             self._synced.update(self._names)
@@ -244,18 +252,13 @@ class Ranks:
         """By all: of an optimizer that the body drives itself, which is stepped before the window ends."""
         import torch
 
+        if self.places is not None:
+            self.places.computes()
         return float(self.group.total(torch.tensor([float(weight)], dtype=torch.float64))) / self.group.size
 
     def have_all_left(self) -> bool:
         """By all who leave the body of their loop where a rank cannot go along alone: whether all do, here."""
-        place = f"left/{self._clock.batch}/{self._clock.step}"
-        self.group.store.add(place, 1)
-        until = time.monotonic() + ALL_LEAVE
-        while time.monotonic() < until:
-            if self.group.store.add(place, 0) >= self.group.size:
-                return True
-            time.sleep(0.02)
-        return False
+        return self.places is not None and self.places.have_all_left(self.strategy.timeout)
 
     def undone(self) -> None:
         """Steps were taken back: as they must be on all ranks, which the next vote shows."""
@@ -267,10 +270,18 @@ class Ranks:
         Whether any rank has ``logged`` something.
         """
         self.watchdog.beat += 1
+        if self.places is not None:
+            self.places.begins()
         self._votes.begin(self._ballot(counts=False, logged=logged), [0.0] * len(self._names))
         found = self._votes.end(self._clock.step)[0]
         self._apply(found)
         return found.logged > 0
+
+    def before_evaluation(self) -> None:
+        """By all, before an evaluation or a prediction."""
+        if self.places is not None:
+            self.places.begins()
+        self.strategy.before_evaluation()
 
     def begin_votes_of_evaluation(self) -> None:
         """By all, before the batches of a loader."""
@@ -356,7 +367,8 @@ class Ranks:
 
     def _learn_whose(self, found: Ballot) -> None:
         """Rare, so it may cost an exchange: who has asked, and why."""
-        requests, stop = self._requests, self._requests.wished_stop or self.leaving
+        requests, asked = self._requests, self._requests.wished_stop
+        stop = asked or self.leaving
         mine = None if stop is None else [stop.reason, stop.by, stop.step, stop.interrupt]
         said = self.group.exchange({"stop": mine, "skip": requests.wished_skip, "signal": requests.wished_preempt})
         for rank, its in enumerate(said):
@@ -368,7 +380,9 @@ class Ranks:
                 requests.skip = f"{its['skip']} on rank {rank}"
             if its["signal"] is not None and requests.preempt is None:
                 requests.preempt, requests.attention = its["signal"], True
-        requests.wished_stop, self.leaving = None, None
+        self.leaving = None
+        if requests.wished_stop is asked:  # else Ctrl-C came while the ranks told one another, and nobody knows of it
+            requests.wished_stop = None
         requests.wished_skip = None if found.skip else requests.wished_skip
 
     @staticmethod
@@ -383,11 +397,3 @@ def _progress(clock: Clock) -> object:
     except NotAvailableError:
         evaluated = -1
     return clock.epoch, clock.step, clock.batch, evaluated
-
-
-def _words(error: BaseException, step: int) -> str:
-    """For the other ranks: where it rose, and what."""
-    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(("in ", "while "))]
-    where = f"{notes[0]} " if notes else f"at step {step} "
-    text = str(error)
-    return f"failed {where}with {type(error).__name__}: {text[:2000]}"

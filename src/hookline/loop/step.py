@@ -84,6 +84,8 @@ class Steps:
         if self._autocast:
             with self._without_autocast():
                 return self.backward(loss, optimizer, weight=weight, outputs=outputs)
+        if self.requests.attention:  # the body may have left an evaluation, whose end is still to come
+            self.handles.settle()
         if not self._batch_open:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         state, line = self.state, self.line
@@ -143,6 +145,8 @@ class Steps:
         if self._autocast:
             with self._without_autocast():
                 return self.step(optimizer, closure=closure)
+        if self.requests.attention:  # as in ``backward``
+            self.handles.settle()
         if not self._batch_open:
             raise ScopeError("loop.step(): call it once on each batch that loop.batches() gave")
         if optimizer is not None or closure is not None:

@@ -15,7 +15,6 @@ from typing import Any
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import signal_handling
 
-from hookline.distributed.connections import let_go_in_worker
 from hookline.loop.feed.fetch import Fetching
 
 IGNORED = (signal.SIGTERM, signal.SIGINT)
@@ -27,8 +26,7 @@ class WorkerStart:
     """The first thing that a worker does, before the user's own ``worker_init_fn``.
 
     A signal to the whole group, as a terminal or a cluster sends it, is for the main process alone. A worker
-    that died of it would make torch raise there, in the middle of a backward. The connections of the main process to
-    other ranks are its own, too: while a worker holds them, nobody can see that it has gone.
+    that died of it would make torch raise there, in the middle of a backward.
     """
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
@@ -38,7 +36,6 @@ class WorkerStart:
         for number in IGNORED:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
-        let_go_in_worker()
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, Fetching):
             # The user's code must see its own data set. The class of ``info`` is frozen.
