@@ -55,6 +55,33 @@ def test_what_was_run_is_written_down(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.platform["device"] == "cpu"
 
 
+def test_loss_and_optimizers_are_settings_as_they_were_made(tmp_path: Path) -> None:
+    """Else two runs that differ in nothing but their learning rate are told to have no setting that differs."""
+    model = TinyModel()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.2)
+    halved = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+    Trainer(max_duration="3st", folder=tmp_path).fit(
+        model, tiny_data(), loss=loss, optimizer=optimizer, scheduler=halved
+    )
+    for _ in range(2):
+        found = RunFile.read(tmp_path).settings
+        assert {"class": "CrossEntropyLoss", "label_smoothing": 0.1}.items() <= found["loss"].items()
+        its = found["optimizers"]["AdamW"]
+        assert (its["class"], its["lr"], its["weight_decay"], its["betas"]) == ("AdamW", 0.01, 0.2, [0.9, 0.999])
+        assert "amsgrad" not in its
+        model = TinyModel()
+        again = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.2)
+        resumed = Trainer(max_duration="3st", folder=tmp_path, resume="auto")
+        resumed.fit(model, tiny_data(), loss=loss, optimizer=again, extend="1ep")
+
+
+def test_a_loss_that_is_a_function_is_told_by_its_name(tmp_path: Path) -> None:
+    loss = nn.functional.cross_entropy
+    Trainer(max_duration="1st", folder=tmp_path).fit(TinyModel(), tiny_data(), loss=loss, optimizer=torch.optim.SGD)
+    assert RunFile.read(tmp_path).settings["loss"] == "cross_entropy"
+
+
 def test_the_callbacks_stand_in_the_order_in_which_they_run(tmp_path: Path) -> None:
     class Reads(hl.Callback):
         reads = ("train/x",)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from hookline.errors import Preempted
+from hookline.loop.run_settings import run_settings
 from hookline.loop.stream import EVENTS, METRICS
 from hookline.records import EventRow, Record, from_json
 from hookline.records.plain import public
@@ -195,7 +196,7 @@ def _facts(loop: Loop) -> RunFile:
         seed=loop.session.seed,
         entry_point=state.entry_point,
         config=public(state.config),
-        settings=public(_settings(loop)),
+        settings=public(run_settings(loop)),
         arguments=tuple(redact_arguments(sys.argv)),
         callbacks=_callbacks(loop),
         model={
@@ -211,16 +212,6 @@ def _facts(loop: Loop) -> RunFile:
 
 def _is_lazy(parameter: Any) -> bool:
     return isinstance(parameter, torch.nn.parameter.UninitializedParameter)
-
-
-def _settings(loop: Loop) -> dict[str, Any]:
-    """The options as they were read; where the run writes is no property of it."""
-    fields = loop.settings.__dataclass_fields__
-    left_out = ("config", "folder", "name", "sinks", "resume")
-    found = {name: getattr(loop.settings, name) for name in fields if name not in left_out}
-    processes = {} if loop.state.world_size == 1 else {"processes": loop.state.world_size}
-    found["strategy"] = found["strategy"] if isinstance(found["strategy"], str) else type(found["strategy"]).__name__
-    return {**found, **processes, "max_duration": loop.state.max_duration, "device": str(loop.state.device)}
 
 
 def _callbacks(loop: Loop) -> tuple[CallbackEntry, ...]:
