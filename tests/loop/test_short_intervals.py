@@ -67,13 +67,21 @@ def test_what_was_not_logged_in_the_interval_before_is_of_the_rest_alone() -> No
 
 def test_intervals_in_another_unit_begin_anew_after_a_resume(tmp_path: Path) -> None:
     """A number of samples was taken for a number of steps, and no row was written until so many steps had come."""
-    data, model = tiny_data(40), TinyModel()
-    trained(40, "100sp", "20st", folder=tmp_path)
-    assert data[0][0].shape[0] > 1  # so the numbers differ
-    options: dict[str, Any] = {"folder": tmp_path, "resume": "auto", "log_every": "5st", "max_duration": "1ep"}
-    trainer = Trainer(callbacks=[Numbered()], **options)
-    result = trainer.fit(model, data, loss=CE, optimizer=still, extend="1ep")
-    assert [step for step in result.history.steps("train/number") if step > 20][:4] == [25, 30, 35, 40]
+
+    def fails(run: hl.Run) -> None:
+        if run.clock.step == 20:
+            raise ZeroDivisionError
+
+    def fit(log_every: str, *callbacks: Any) -> hl.Result:
+        every = [Numbered(), hl.Checkpointer("10st"), *callbacks]
+        options: dict[str, Any] = {"folder": tmp_path, "resume": "auto", "log_every": log_every}
+        trainer = Trainer(max_duration="40st", callbacks=every, **options)
+        return trainer.fit(TinyModel(), tiny_data(80), loss=CE, optimizer=still)
+
+    with pytest.raises(ZeroDivisionError):
+        fit("40sp", hl.LambdaCallback(on_checkpoint_saved=fails))
+    result = fit("5st")
+    assert [step for step in result.history.steps("train/number") if step > 20] == [25, 30, 35, 40]
 
 
 def test_what_is_logged_at_the_end_of_training_is_of_no_epoch() -> None:
