@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import re
@@ -69,6 +70,33 @@ def test_a_leak_of_python_is_found_by_its_line(tmp_path: Path) -> None:
     source, line = inspect.getsourcelines(Leak.__call__)
     leaking = line + next(i for i, text in enumerate(source) if "the line that leaks" in text)
     assert re.fullmatch(rf"\s*\+0\.300 MB\s+\+\d+  {re.escape(__file__)}:{leaking}", first)
+
+
+class Knot:
+    """Holds a tensor, and itself: only the garbage collector frees it."""
+
+    def __init__(self) -> None:
+        self.tensor, self.own = torch.zeros(77, 1000), self
+
+
+@pytest.mark.parametrize("made_at", [1, 3])
+def test_what_waits_for_the_garbage_collector_is_no_leak_and_hides_none(tmp_path: Path, made_at: int) -> None:
+    leak = Leak()
+
+    def tie(run: Any) -> None:
+        leak(run)
+        if run.clock.step == made_at:
+            for _ in range(9):
+                Knot()
+
+    gc.disable()  # else it would be chance when the knots go
+    try:
+        fit(LambdaCallback(on_train_step_end=tie), MemorySnapshot(start=2, steps=3), folder=tmp_path)
+    finally:
+        gc.enable()
+    assert "(77, 1000)" not in report(tmp_path)
+    (first, *_) = section(report(tmp_path), "tensors that there are more or less of:")
+    assert first.split() == ["+1.200", "MB", "+3", "other", "cpu", "float32", "(100,", "1000)"]
 
 
 def test_a_run_without_a_leak_has_no_more_tensors(tmp_path: Path) -> None:
