@@ -949,7 +949,7 @@ def test_ctrl_c_in_a_terminal_ends_a_script_with_a_result() -> None:
     process = start(SCRIPT.format(hook="", wait="time.sleep(300)"))
     wait_for(process, "waiting")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert err == ""
     assert out.splitlines() == [
         "interrupt", "stop", "train_end", "fit_end", "teardown", "keyboard interrupt True 1",
@@ -971,7 +971,7 @@ def test_ctrl_c_twice_in_a_terminal_ends_a_script_that_hangs_in_a_hook() -> None
     process.send_signal(signal.SIGINT)
     wait_for(process, "pressed once")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert [line for line in out.splitlines() if line != "pressed once"] == ["exception", "teardown"]
     assert err.rstrip().endswith("KeyboardInterrupt\nin Watch.on_train_step_end at step 1, epoch 0 (train)")
     assert process.returncode == -signal.SIGINT
