@@ -375,7 +375,7 @@ def slow_end() -> int:
             pass
 
         def close(self) -> None:
-            time.sleep(4)
+            time.sleep(8)
 
-    options: dict[str, Any] = {"log_every": "1st", "sinks": [Slow()], "strategy": hl.DDP(hang_after="1s")}
+    options: dict[str, Any] = {"log_every": "1st", "sinks": [Slow()], "strategy": hl.DDP(hang_after="4s")}
     return Trainer(max_duration="2st", folder=False, **options).fit(Task(), batches(8)).clock.step
