@@ -19,12 +19,14 @@ def check_all_know(told: list[Any], where: str, who: int = 1) -> None:
         if its.rank == who:
             assert its.error == "Planted", its.output
             assert its.text.startswith("no luck")
+            assert f"rank {who} failed" in its.output.partition("Traceback")[0]
         else:
             assert its.error == "RankError", its.output
             assert f"because rank {who} failed" in its.text
             assert where in its.text
             assert " step " in its.text
             assert "Planted: no luck" in its.text
+            assert "gloo/transport" not in its.output  # that the connection is cut is not the cause
 
 
 @pytest.mark.parametrize(

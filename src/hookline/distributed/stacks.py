@@ -13,6 +13,8 @@ from typing import Final
 
 import torch
 
+from hookline.distributed.last_words import leave_last_words
+
 _TORCH: Final = str(Path(torch.__file__).parent) + os.sep
 _HOOKLINE: Final = str(Path(__file__).parents[1]) + os.sep
 _STANDARD: Final = str(Path(os.__file__).parent) + os.sep
@@ -67,6 +69,7 @@ def words_of(error: BaseException, step: int) -> str:
 
 def end_process(words: str, *, code: int) -> None:
     """Say why, with the stacks of all threads, and end at once: nothing more of the program is run."""
+    leave_last_words(words)
     try:
         with suppress(OSError, ValueError, AttributeError):  # what there is instead of the screen may be no file
             screen = sys.__stderr__

@@ -108,10 +108,10 @@ class Ranks:
         found = error
         if isinstance(error, StopTraining):
             found = stop_between(error.reason, self._clock.step)
+            found.__cause__ = error
         elif not self.broken and self._is_of_others(error):
             found = self.group.explain(error)
         if found is not error:
-            found.__cause__ = error
             for note in getattr(error, "__notes__", ()):
                 found.add_note(note)
         if not self.broken:
