@@ -83,6 +83,22 @@ def test_an_error_in_teardown_is_raised_where_it_rose_and_holds_nobody_up(either
     assert zero.value["step"] == 12
 
 
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ("raise without a text", "Unprintable: (its text raises AttributeError)"),
+        ("raise half a letter", "Planted: no luck \udcff"),
+    ],
+)
+def test_an_error_whose_text_cannot_be_had_or_sent_is_known_to_the_others(ranks: Any, action: str, words: str) -> None:
+    zero, one = ranks.run(CASE, 2, place="on_train_step_end", action=action, limit=LIMIT)
+    assert (zero.code, zero.error) == (1, "RankError"), zero.output
+    assert "because rank 1 failed in Culprit.on_train_step_end at step 2" in zero.text
+    assert words in zero.text
+    assert one.code == 1
+    assert one.output.count("teardown") == 1, one.output
+
+
 @pytest.mark.parametrize("place", ["on_train_step_end", "around_step"])
 def test_a_rank_that_exits_in_a_hook_is_named_with_the_hook(ranks: Any, place: str) -> None:
     zero, one = ranks.run(CASE, 2, place=place, action="exit", limit=LIMIT)

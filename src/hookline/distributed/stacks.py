@@ -63,7 +63,10 @@ def words_of(error: BaseException, step: int) -> str:
     """For the other ranks: where it rose, and what."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(("in ", "while "))]
     where = f"{notes[0]} " if notes else f"at step {step} "
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception as raised:  # an error of the user's whose text cannot be had is to be known to the others, too
+        text = f"(its text raises {type(raised).__name__})"
     return f"failed {where}with {type(error).__name__}: {text[:2000]}"
 
 
