@@ -57,6 +57,9 @@ class Ranks:
         self._wishes = Wishes(group, requests, clock)
         self.can_be_left = False
         """The loop is the user's own, whose body may be left on one rank alone: there is a vote in every step."""
+        self.settle: Callable[[], None] = lambda: None
+        """Where the body has left an evaluation or its training: what is still to be done for that, with the others."""
+        self._hooks: list[Any] = []  # of the model
         self.places: Places | None = None  # only where one that leaves cannot go along
         self.may_be_skipped = False
         """A callback that may ask for a step to be skipped hears its beginning: there is a vote in every step."""
@@ -68,7 +71,12 @@ class Ranks:
 
     def spread(self, module: nn.Module, roots: list[nn.Module]) -> Mapping[Tensor, Tensor]:
         """By all: the model over the ranks, in place; the parameters that were replaced, with those in their place."""
-        return self.strategy.wrap(module, roots, self.group)
+        replaced = self.strategy.wrap(module, roots, self.group)
+        if self.can_be_left and self.strategy.is_sharded:
+            # Before the hooks that gather weights: they wait for ranks that may wait for this one, in what it has left.
+            hooks = [root.register_forward_pre_hook(lambda *_: self.settle(), prepend=True) for root in roots]
+            self._hooks.extend(hooks)
+        return replaced
 
     def attach(self, optimizers: Mapping[str, Any]) -> None:
         """By all: the optimizers are there, and the model is loaded."""
@@ -128,6 +136,8 @@ class Ranks:
         self._votes.forget()
         self._votes_in_evaluation.forget()
         self.watchdog.stop()
+        for hook in self._hooks:
+            hook.remove()
         self.strategy.unwrap()
         self._requests.vote_no_more()
         self._raised = None
