@@ -39,6 +39,13 @@ class Planted(Exception):  # noqa: N818 (what a user might raise)
     """The trouble itself."""
 
 
+class Unprintable(Planted):
+    """As one that lost its attributes on the way out of a worker."""
+
+    def __str__(self) -> str:
+        raise AttributeError("detail")
+
+
 class Trouble:
     """On rank ``who``, from step ``at`` on, at ``place``: do ``action``, once."""
 
@@ -58,6 +65,10 @@ class Trouble:
     def act(self) -> None:
         if self.action == "raise":
             raise Planted("no luck")
+        if self.action == "raise without a text":
+            raise Unprintable
+        if self.action == "raise half a letter":  # of a file's name, say
+            raise Planted(b"no luck \xff".decode(errors="surrogateescape"))
         if self.action == "exit":
             sys.exit(3)
         if self.action == "sleep":
