@@ -288,6 +288,20 @@ def test_stop_training_in_the_task_drops_the_window() -> None:
     assert result.clock.step == 1
 
 
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
+def test_stop_training_in_a_plain_model_names_the_users_class(training: bool) -> None:
+    class Choosy(TinyModel):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training is training:
+                raise StopTraining("enough")
+            return super().forward(x)
+
+    trainer = Trainer(folder=False, max_duration="1ep", eval_every="2st")
+    model = Choosy()
+    result = trainer.fit(model, tiny_data(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert (result.stop_reason, result.stopped_by) == ("enough", "Choosy")
+
+
 def test_a_dropped_window_does_not_count_so_that_a_second_fit_trains_on_its_data() -> None:
     armed = True
 
