@@ -94,6 +94,32 @@ def test_a_picture_of_pillow_can_be_logged() -> None:
     assert pixels[2, 3].tolist() == [10, 20, 30]
 
 
+@pytest.mark.parametrize("mode", ["P", "CMYK", "HSV", "YCbCr", "RGBX"])
+def test_a_picture_of_pillow_has_its_colours_whatever_its_mode(mode: str) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    pixels, done = pixels_of("x", pillow.new("RGB", (7, 5), (255, 0, 0)).convert(mode))
+    red, green, blue = pixels.float().mean((0, 1))[:3].tolist()
+    assert red > 250
+    assert max(green, blue) < 5
+    assert done == ""
+
+
+def test_grey_with_transparency_is_a_picture() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    pixels, _ = pixels_of("x", pillow.new("LA", (7, 5), (100, 40)))
+    assert pixels[0, 0].tolist() == [100, 100, 100, 40]
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64])
+def test_pictures_of_16_bits_and_more_are_scaled_and_small_numbers_are_not(kind: Any) -> None:
+    deep = np.array([[0, 30_000], [60_000, 15_000]], kind)
+    pixels, done = pixels_of("x", deep)
+    assert pixels[..., 0].tolist() == [[0, 128], [255, 64]]
+    assert done == "scaled from 0 to 6e+04"
+    assert pixels_of("x", deep // 1000)[0][..., 0].tolist() == [[0, 30], [60, 15]]
+    assert pixels_of("x", torch.from_numpy(np.stack([deep[None]] * 2)))[0].shape == (2, 6, 1)  # a batch
+
+
 def test_numbers_outside_of_0_to_1_are_scaled_and_this_is_said() -> None:
     pixels, done = pixels_of("x", torch.tensor([[-2.0, 0.0], [1.0, 2.0]]))
     assert pixels.flatten().tolist() == [0, 128, 191, 255]
@@ -107,7 +133,18 @@ def test_nan_and_infinity_do_not_spoil_a_picture() -> None:
 
 
 @pytest.mark.parametrize(
-    "image", [torch.rand(5), torch.rand(2, 5, 7), torch.rand(0, 3, 4, 4), "a.png", None, torch.rand(3, 0, 4), [1, 2]]
+    "image",
+    [
+        torch.rand(5),
+        torch.rand(2, 5, 7),
+        torch.rand(0, 3, 4, 4),
+        "a.png",
+        None,
+        torch.rand(3, 0, 4),
+        [1, 2],
+        torch.rand(2, 3, 0, 4),
+        np.ones((4, 4), ">f4"),
+    ],
 )
 def test_what_is_no_picture_is_refused(image: Any) -> None:
     with pytest.raises(MetricError, match="x:"):
@@ -179,6 +216,8 @@ def test_a_frame_of_pandas_is_a_table(tmp_path: Path) -> None:
         ([[1, 2], [3]], ["a", "b"], "a row of 1 cells"),
         ("abc", None, "no table"),
         (3, None, "no table"),
+        ([1, 2], ["a"], "1 is no row"),
+        (["ab", "cd"], ["a", "b"], "'ab' is no row"),
         ([[1]] * 10_001, ["a"], "too many"),
     ],
 )
@@ -224,6 +263,15 @@ def all_kinds(run: hl.Run) -> None:
     run.log_text("text", "x")
     run.log_table("table", [{"a": 1}])
     run.log_histogram("histogram", torch.rand(3))
+
+
+def test_a_step_of_numpy_is_a_step(tmp_path: Path) -> None:
+    def act(run: Any) -> None:
+        run.log_text("notes/one", "hello", step=np.int64(40))
+        run.log({"notes/two": 0.5}, step=np.int32(41))
+
+    rows = fit(tmp_path, act)
+    assert {row.name: row.step for row in rows if row.name.startswith("notes/")} == {"notes/one": 40, "notes/two": 41}
 
 
 def test_a_step_can_be_given(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -47,6 +48,17 @@ def test_a_file_that_was_closed_is_gone_on_with(file: LineFile) -> None:
     file.close()
     file.append("two\n")
     assert file.path.read_text() == "one\ntwo\n"
+
+
+def test_a_file_that_somebody_deletes_begins_anew_and_this_is_said(
+    file: LineFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.append("one\n")
+    shutil.rmtree(file.path.parent)
+    file.append("two\n")
+    file.append("three\n")
+    assert file.path.read_text() == "two\nthree\n"
+    assert [f"{file.path} was deleted" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_a_disk_that_takes_parts_gets_the_whole(file: LineFile) -> None:

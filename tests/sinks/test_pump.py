@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from time import sleep
 
 import pytest
 from hypothesis import given
@@ -293,7 +294,47 @@ def test_the_end_of_a_run_does_not_wait_for_another_try() -> None:
     assert tried.wait(GUARD)
     report = working.close(GUARD)
     assert (report.dropped, report.hung) == (3, False)
-    assert sink.calls.count("write") == 1
+    assert sink.calls.count("write") == 2  # and once more, at once
+
+
+@pytest.mark.parametrize("when", ["before the end", "after the end"])
+def test_a_sink_that_fails_once_as_the_run_ends_loses_nothing(when: str) -> None:
+    tried = threading.Event()
+
+    def fault(name: str, count: int) -> BaseException | None:
+        if name != "write" or count > 1:
+            return None
+        tried.set()
+        return OSError("reset by peer")
+
+    working = Pump("Mine", Notes(fault), pauses=(3600, 3600))
+    working.put(rows(0, 3))
+    if when == "after the end":
+        working.end()
+    working.start(info())
+    assert tried.wait(GUARD)
+    report = working.close(GUARD)
+    assert (report.written, report.dropped, report.failures) == (3, 0, 1)
+
+
+def test_a_sink_that_starts_as_the_run_ends_has_time_for_its_rows() -> None:
+    """A new database takes seconds: a short run is over by then, and all of its rows wait."""
+
+    class Slow(Notes):
+        def start(self, info: RunInfo) -> None:
+            assert started.wait(GUARD)
+            super().start(info)
+
+        def write(self, records: Sequence[Record]) -> None:
+            sleep(1.0)
+            super().write(records)
+
+    started = threading.Event()
+    working = pump(Slow())
+    working.put(rows(0, 3))
+    threading.Timer(1.8, started.set).start()
+    report = working.close(2.0)
+    assert (report.written, report.hung) == (3, False)
 
 
 def test_trouble_is_told_once() -> None:

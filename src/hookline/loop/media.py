@@ -16,6 +16,7 @@ from torch import Tensor
 from hookline.errors import MetricError
 from hookline.loop.pictures import pixels_of
 from hookline.loop.png import encode_png, png_size
+from hookline.loop.series import step_of
 from hookline.records import Cell, FileRow, HistogramRow, ImageRow, Record, TableRow, TextRow
 from hookline.records.redact import redact_text, whole_text
 
@@ -57,12 +58,12 @@ class LoopMedia:
         name = self._claim(name, "a text")
         if not isinstance(text, str):
             raise MetricError(f"{name}: a {type(text).__name__} is no text; give str(…)")
-        self._write(TextRow(name, *self._when(step), text=redact_text(text)))
+        self._write(TextRow(name, *self._when(name, step), text=redact_text(text)))
 
     def table(self, name: str, rows: Any, columns: Sequence[str] | None, step: int | None) -> None:
         name = self._claim(name, "a table")
         names, found = _table(name, rows, columns)
-        self._write(TableRow(name, *self._when(step), columns=names, rows=found))
+        self._write(TableRow(name, *self._when(name, step), columns=names, rows=found))
 
     def histogram(self, name: str, values: Any, bins: int, step: int | None) -> None:
         name = self._claim(name, "a histogram")
@@ -71,7 +72,7 @@ class LoopMedia:
         if self._is_unheard:
             return
         edges, counts, odd = _histogram(name, values, bins)
-        self._write(HistogramRow(name, *self._when(step), edges=edges, counts=counts, odd=odd))
+        self._write(HistogramRow(name, *self._when(name, step), edges=edges, counts=counts, odd=odd))
 
     def file(self, name: str, path: str | Path, step: int | None) -> None:
         name, source = self._claim(name, "a file"), Path(path)
@@ -86,12 +87,12 @@ class LoopMedia:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not (target.exists() and target.samefile(source)):
                 shutil.copyfile(source, target)
-        self._write(FileRow(name, *self._when(step), file=whole_text(kept), size=source.stat().st_size))
+        self._write(FileRow(name, *self._when(name, step), file=whole_text(kept), size=source.stat().st_size))
 
     # ------------------------------------------------------------------------------------------
 
     def _picture(self, name: str, png: bytes, caption: str, step: int | None) -> None:
-        when, (width, height), file = self._when(step), png_size(png), ""
+        when, (width, height), file = self._when(name, step), png_size(png), ""
         if self._folder is not None:
             file = f"{_place(name)}/step-{when[0]:08d}.png"
             target = self._folder / file
@@ -105,11 +106,9 @@ class LoopMedia:
         book.claim(full, kind)
         return full
 
-    def _when(self, step: int | None) -> tuple[int, int, float]:
+    def _when(self, name: str, step: int | None) -> tuple[int, int, float]:
         clock = self._session.state.clock
-        if step is not None and (not isinstance(step, int) or isinstance(step, bool) or step < 0):
-            raise MetricError(f"step={step!r}: give a whole number, 0 or more")
-        return clock.step if step is None else step, clock.epoch, clock.seconds
+        return clock.step if step is None else step_of(name, step), clock.epoch, clock.seconds
 
     @property
     def _is_unheard(self) -> bool:
@@ -162,10 +161,13 @@ def _table(name: str, rows: Any, columns: Sequence[str] | None) -> tuple[tuple[s
         raise MetricError(
             f"{name}: {len(found)} rows are too many for a table, {MOST_ROWS} at most; use run.log_file()"
         )
+    if odd := [row for row in found if isinstance(row, str | bytes) or not isinstance(row, Iterable)]:
+        raise MetricError(f"{name}: {odd[0]!r:.80} is no row of a table; give a list or a dict for each row")
     names = tuple(whole_text(str(column)) for column in columns)
     cells = [_cells(row, columns) for row in found]
-    if odd := next((row for row in cells if len(row) != len(names)), None):
-        raise MetricError(f"{name}: a row of {len(odd)} cells in a table of {len(names)} columns ({', '.join(names)})")
+    if uneven := next((row for row in cells if len(row) != len(names)), None):
+        columns_are = f"{len(names)} columns ({', '.join(names)})"
+        raise MetricError(f"{name}: a row of {len(uneven)} cells in a table of {columns_are}")
     return names, tuple(cells)
 
 

@@ -20,7 +20,7 @@ from hookline.loop.metric_object_ranks import end_epoch
 from hookline.loop.metric_objects import MetricObjects, Tolerates, Values, is_metric_object
 from hookline.loop.metric_ranks import Reduction
 from hookline.loop.metric_rows import MetricRows
-from hookline.loop.series import FOLD, Group, Series, number_or_tensor, of_samples, to_python, weight_of
+from hookline.loop.series import FOLD, Group, Series, number_or_tensor, of_samples, step_of, to_python, weight_of
 from hookline.records import MetricRow, Value
 from hookline.records.redact import whole_text
 from hookline.run.history import unknown_metric
@@ -162,8 +162,7 @@ class MetricBook:
         return opened(self._layers[-1].series, name, name, reduce)
 
     def _dated(self, name: str, reduce: str, step: Any) -> Series:
-        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-            raise MetricError(f"{name}: step={step!r}; give a whole number, 0 or more")
+        step = step_of(name, step)
         last = self._rows.measured.get(self._names.shown(name)[0])
         if last is not None and step <= last:
             raise MetricError(

@@ -11,6 +11,12 @@ from torch import Tensor
 from hookline.errors import MetricError
 
 CHANNELS = (1, 3, 4)
+MODES = {
+    **dict.fromkeys(("CMYK", "HSV", "RGBX", "YCbCr"), "RGB"),
+    **dict.fromkeys(("LA", "P", "PA", "RGBa"), "RGBA"),
+}
+"""Of Pillow, whose numbers are not red, green and blue: what they become."""
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 LARGEST = 4096 * 4096
 GAP = 2
 """Pixels between the pictures of a grid."""
@@ -43,13 +49,19 @@ def _tensor(name: str, image: Any) -> Tensor:
                 raise TypeError(f"a {type(image).__name__}")
             import numpy as np  # whoever has an array or a picture of Pillow has it
 
-            image = torch.from_numpy(np.array(image))
-        except (TypeError, ImportError) as error:
+            image = torch.from_numpy(np.array(_in_colours(image)))
+        except (TypeError, ValueError, ImportError) as error:
             raise MetricError(f"{name}: this is no picture: {error}; give a tensor, an array or a PIL image") from error
     if image.is_complex():
         raise MetricError(f"{name}: complex numbers are no picture")
     found: Tensor = image.detach().cpu()  # the sync point
-    return found
+    return found.to(torch.int64) if found.dtype in UNSIGNED else found  # torch compares none of them
+
+
+def _in_colours(image: Any) -> Any:
+    """A picture of Pillow with a palette, with inks, … as red, green and blue; everything else as it is."""
+    mode = MODES.get(str(getattr(image, "mode", "")))
+    return image if mode is None or not hasattr(image, "convert") else image.convert(mode)
 
 
 def _is_channels_first(found: Tensor) -> bool:
@@ -78,8 +90,8 @@ def _bytes(found: Tensor) -> tuple[Tensor, str]:
 def _grid(pictures: Tensor, name: str) -> Tensor:
     """A batch side by side, nearly square."""
     count, channels, height, width = pictures.shape
-    if not count:
-        raise MetricError(f"{name}: a batch of no pictures")
+    if not pictures.numel():
+        raise MetricError(f"{name}: a batch of no pictures, {tuple(pictures.shape)}")
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
     fill = pictures.new_ones(()) if pictures.dtype == torch.bool else pictures.amin()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from operator import mul
 from typing import Any
 
@@ -302,6 +302,13 @@ def number_or_tensor(name: str, value: Any) -> float | Tensor:
     return number_or_copy(value)
 
 
+def step_of(name: str, step: Any) -> int:
+    """The step that a user gave, as a whole number of Python's own: JSON has no other."""
+    if isinstance(step, numbers.Integral) and not isinstance(step, bool) and (found := int(step)) >= 0:
+        return found
+    raise MetricError(f"{name}: step={step!r:.80}; give a whole number, 0 or more")
+
+
 def weight_of(name: str, weight: Any) -> Any:
     """How much a value counts: a number that is not negative, or a copy of a tensor."""
     if isinstance(weight, Tensor):
@@ -310,6 +317,8 @@ def weight_of(name: str, weight: Any) -> Any:
             return weight
     if weight is None or (isinstance(weight, numbers.Real) and float(weight) >= 0):
         return weight
+    if isinstance(weight, Sized) and hasattr(weight, "__array__"):  # a vector of numpy
+        return weight_of(name, torch.as_tensor(weight))
     raise MetricError(f"{name}: weight={weight!r:.80}; give how much the value counts, 0 or more, such as len(batch)")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -9,6 +10,8 @@ from io import FileIO
 from pathlib import Path
 
 from hookline.errors import SetupError
+
+logger = logging.getLogger("hookline")
 
 
 class LineFile:
@@ -23,6 +26,11 @@ class LineFile:
 
     def append(self, lines: str) -> None:
         """Add lines; each ends with a line break."""
+        if (
+            self._file is not None and not os.fstat(self._file.fileno()).st_nlink
+        ):  # what is written to it nobody can read
+            logger.warning("%s was deleted while a run writes it: its rows are lost, and it begins anew", self.path)
+            self.close()
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab", buffering=0)

@@ -23,7 +23,9 @@ PAUSES = (0.5, 2.0, 8.0)
 WAIT = 5.0
 """Seconds that the end of a run waits for a sink."""
 START_WAITS = 3
-"""So many times longer for one that has not started yet."""
+"""So many times longer for one that has not started yet; once it has, it gets ``WAIT`` within that."""
+LOOK = 0.05
+"""Seconds between two looks whether it has started meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Pump:
         self._written = self._dropped = self._failures = 0
         self._error = ""
         self._told = 0
-        self._started = False
+        self._started, self._began = False, 0.0  # and when it had
         self._thread: threading.Thread | None = None
 
     def start(self, info: RunInfo) -> None:
@@ -122,11 +124,14 @@ class Pump:
     def close(self, wait: float = WAIT) -> SinkReport:
         """Let the sink come to its end, or leave it ``wait`` seconds after it was told to; how it fared."""
         self.end()
-        if self._thread is not None:
-            self._thread.join(max(0.0, self._ended + wait - monotonic()))
-            if not self._started:  # the import of a tracker alone may take longer than a short run
-                self._thread.join(max(0.0, self._ended + wait * (1 + START_WAITS) - monotonic()))
+        while self._thread is not None and self.is_busy and (left := self._leave_at(wait) - monotonic()) > 0:
+            self._thread.join(min(left, LOOK))
         return self.report()
+
+    def _leave_at(self, wait: float) -> float:
+        """The import of a tracker alone may take longer than a short run: what it has to write comes after that."""
+        latest = self._ended + wait * (1 + START_WAITS)
+        return min(latest, max(self._ended, self._began) + wait) if self._started else latest
 
     @property
     def is_busy(self) -> bool:
@@ -144,17 +149,15 @@ class Pump:
     # -- in the thread -------------------------------------------------------------------------
 
     def _work(self, info: RunInfo) -> None:
-        start = partial(self._sink.start, info)
-        self._started = self._try(start)
+        self._start(info)
         while batch := self._next():
             if isinstance(batch, Restart):
                 if self._started:
                     self._once(self._sink.close)
-                start = partial(self._sink.start, batch.info)
-                self._started = self._try(start)
+                info = batch.info
+                self._start(info)
                 continue
-            self._started = self._started or self._try(start)
-            done = self._started and self._try(partial(self._sink.write, batch))
+            done = (self._started or self._start(info)) and self._try(partial(self._sink.write, batch))
             with self._changed:  # put() counts too, in another thread
                 self._in_hand = 0
                 if done:
@@ -165,6 +168,10 @@ class Pump:
                 self._once(self._sink.flush)
         if self._started:
             self._once(self._sink.close)
+
+    def _start(self, info: RunInfo) -> bool:
+        self._started, self._began = self._try(partial(self._sink.start, info)), monotonic()
+        return self._started
 
     def _next(self) -> list[Record] | Restart:
         """What has come together up to a restart, or that; nothing at the end."""
@@ -185,13 +192,13 @@ class Pump:
             return batch
 
     def _try(self, act: Callable[[], None]) -> bool:
-        """Do it, again after a pause if it raises; whether it was done."""
-        for pause in (*self._pauses, None):
+        """Do it, again after a pause if it raises, at the end of the run at once; whether it was done."""
+        for pause in self._pauses:
             if self._once(act):
                 return True
-            if pause is None or self._is_over(pause):
-                return False
-        return False
+            if self._is_over(pause):
+                break
+        return self._once(act)
 
     def _once(self, act: Callable[[], None]) -> bool:
         try:
@@ -203,7 +210,7 @@ class Pump:
         return True
 
     def _is_over(self, pause: float) -> bool:
-        """Wait; whether the run came to its end meanwhile, so that there is no time for another try."""
+        """Wait; whether the run came to its end meanwhile, so that there is time for one more try only."""
         end = monotonic() + pause
         with self._changed:
             while not self._closing and (left := end - monotonic()) > 0:

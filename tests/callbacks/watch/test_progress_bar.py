@@ -1032,6 +1032,18 @@ def test_no_terminal_is_too_narrow(monkeypatch: pytest.MonkeyPatch, width: int, 
         terminal.close()
 
 
+@pytest.mark.parametrize("width", [16, 20, 30, 40])
+def test_a_narrow_terminal_cuts_names_and_never_a_count(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    terminal = Terminal(monkeypatch, width, 20)
+    terminal.attach()
+    try:
+        fit(ProgressBar(every="1st"), train=tiny_data(115), val={"challenging": tiny_data(1)}, max_duration="1ep")
+        screen = terminal.screen
+        assert any("115/115" in line for line in screen), screen  # and not 115/1, which would be another number
+    finally:
+        terminal.close()
+
+
 def test_a_window_that_becomes_narrower_is_erased_as_a_whole(terminal: Terminal) -> None:
     terminal.attach()
     from hookline.callbacks.watch.region import Region

@@ -140,6 +140,9 @@ class Terminal:
             stream.feed(part)
             yield text_of(screen)
 
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
     def make_narrower(self, columns: int) -> None:
         """As a window does: the lines that no longer fit are broken."""
         self._process.send_signal(signal.SIGSTOP)
@@ -203,10 +206,32 @@ def test_a_terminal_shows_the_evaluation_below_the_training(watched: Terminal) -
 
 def test_a_terminal_never_shows_a_line_twice_or_in_parts(watched: Terminal) -> None:
     for seen in watched.seen:
-        printed = [line for line in seen if "line" in line or "of step" in line]
+        printed = [line for line in seen if ("line" in line and line != "half a line,") or "of step" in line]
         assert printed == PRINTED[: len(printed)]
         assert len({bar.split()[0] for bar in bars_of(seen)}) == len(bars_of(seen))
     assert b"\x1b[?25l" not in watched.raw  # the cursor is never hidden, so it cannot be lost
+
+
+def test_a_line_that_is_flushed_before_its_end_is_seen_above_the_bars(watched: Terminal) -> None:
+    half = [seen for seen in watched.seen if "half a line," in seen]
+    assert half
+    assert all(re.match("epoch", seen[seen.index("half a line,") + 1]) for seen in half)
+
+
+def test_a_question_is_seen_and_its_answer_tears_no_bar(tmp_path: Path) -> None:
+    path = script(tmp_path, **SHOW_ALL)
+    path.write_text(path.read_text().replace('print("and its end")', 'print("is " + input("go on? "))'))
+    terminal = Terminal(path)
+    for _ in range(2):
+        terminal.watch(until=lambda screen: screen[-1] == "half a line, go on?")
+        terminal.type("yes\n")
+        terminal.watch(until=lambda screen: screen[-1] != "half a line, go on?")
+    terminal.watch()
+    assert terminal.code == 0, terminal.screen
+    asked = ["half a line, go on? yes", "is yes"]
+    assert terminal.screen[:8] == [PRINTED[0], *asked, PRINTED[2], PRINTED[3], *asked, PRINTED[5]]
+    assert len(bars_of(terminal.screen)) == 2
+    assert terminal.screen[-1] == "after the fit"
 
 
 def test_after_a_failure_the_terminal_is_clean_and_the_traceback_is_below_the_bars(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import itertools
 import logging
@@ -27,6 +28,18 @@ class Screen(io.StringIO):
 
     def fileno(self) -> int:
         return 42
+
+
+class Shown(list[str]):
+    """The bars of a terminal, as far as what the program writes is concerned."""
+
+    print_above = list.append
+
+    def hold(self, text: str) -> None:
+        self.append(f"{text}…")
+
+    def lift(self) -> None:
+        self.append("(lifted)")
 
 
 @pytest.fixture
@@ -93,9 +106,9 @@ def test_a_process_that_was_forked_does_not_go_on_with_a_line_of_its_parent(monk
 
 
 def test_bars_see_whole_lines_and_the_log_sees_them_too(screen: Screen) -> None:
-    shown: list[str] = []
+    shown = Shown()
     log: list[str] = []
-    with both_on(screen), kept(log.append), above(shown.append):
+    with both_on(screen), kept(log.append), above(shown):
         print("one", "two")
         print("three", end="")
     assert shown == ["one two"]
@@ -103,22 +116,46 @@ def test_bars_see_whole_lines_and_the_log_sees_them_too(screen: Screen) -> None:
     assert screen.getvalue() == "three"  # what has no end is not lost with the bars
 
 
+def test_a_line_without_an_end_is_shown_when_it_is_flushed_and_not_again_at_the_end(screen: Screen) -> None:
+    shown = Shown()
+    with both_on(screen), above(shown):
+        print("loading ", end="")
+        assert shown == []
+        print("the data ", end="", flush=True)
+        print("done")
+        print("saving ", end="", flush=True)
+    assert shown == ["loading the data …", "loading the data done", "saving …"]
+    assert screen.getvalue() == ""
+
+
+def test_the_bars_go_away_for_a_question_and_input_is_the_old_one_afterwards(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, before = Shown(), builtins.input
+    monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
+    with both_on(screen), above(shown):
+        assert input("go on? ") == "yes"
+    assert shown == ["(lifted)", "go on? …"]
+    assert builtins.input is before
+
+
 def test_what_bars_draw_is_not_in_the_log(screen: Screen) -> None:
     log: list[str] = []
     with both_on(screen), kept(log.append):
-        terminal = beneath_tees(sys.stdout)
-        with above(terminal.write):
+        terminal, shown = beneath_tees(sys.stdout), Shown()
+        with above(shown):
             terminal.write("a bar")
             print("a print")
     assert terminal is screen
-    assert screen.getvalue() == "a bara print"
+    assert screen.getvalue() == "a bar"
+    assert shown == ["a print"]
     assert log == ["a print"]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_they_can_end_in_any_order(screen: Screen, order: tuple[int, ...]) -> None:
     logs: list[list[str]] = [[], []]
-    kinds: list[Any] = [kept(logs[0].append), above(lambda text: None), kept(logs[1].append), above(lambda text: None)]
+    kinds: list[Any] = [kept(logs[0].append), above(Shown()), kept(logs[1].append), above(Shown())]
     with both_on(screen):
         stacks = [ExitStack() for _ in kinds]
         for stack, kind in zip(stacks, kinds, strict=True):
@@ -145,7 +182,7 @@ def test_a_stream_of_the_users_own_is_not_taken_away(screen: Screen) -> None:
 
 def test_whoever_keeps_the_stand_in_longer_writes_to_the_stream(screen: Screen) -> None:
     log: list[str] = []
-    with both_on(screen), kept(log.append), above(lambda text: None):
+    with both_on(screen), kept(log.append), above(Shown()):
         mine = sys.stdout
     mine.write("late\n")
     mine.flush()
@@ -155,8 +192,8 @@ def test_whoever_keeps_the_stand_in_longer_writes_to_the_stream(screen: Screen) 
 
 
 def test_the_stand_in_is_the_stream_in_all_else(screen: Screen) -> None:
-    shown: list[str] = []
-    with both_on(screen), kept(lambda text: None), above(shown.append):
+    shown = Shown()
+    with both_on(screen), kept(lambda text: None), above(shown):
         out: Any = sys.stdout
         assert (out.isatty(), out.fileno(), out.encoding) == (True, 42, "utf-8")
         assert not hasattr(out, "no_such_thing")
@@ -173,7 +210,7 @@ def test_handlers_follow_and_come_back(screen: Screen) -> None:
         try:
             with kept(log.append):
                 logger.warning("one")
-                with above(lambda text: None):
+                with above(Shown()):
                     late = logging.StreamHandler()  # made meanwhile: it must not keep a stand-in
                     logger.addHandler(late)
                     logger.warning("two")
@@ -194,5 +231,5 @@ def test_a_print_that_fails_without_a_log_fails_with_one(screen: Screen) -> None
 
 
 def test_a_program_without_standard_output_is_left_alone() -> None:
-    with both_on(None), kept(lambda text: None), above(lambda text: None):
+    with both_on(None), kept(lambda text: None), above(Shown()):
         assert sys.stdout is None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 STREAMS: Final = ("stdout", "stderr")
+Kind = TypeVar("Kind", bound="StandIn")
 LONGEST: Final = 10_000
 """A line that has more characters, and still no end, is taken for one."""
 
@@ -28,10 +30,11 @@ class Lines:
 
     def __init__(self) -> None:
         self._rests: dict[tuple[int, int], str] = {}
+        self._shown: dict[tuple[int, int], str] = {}
 
     def add(self, text: str) -> str:
         """The lines that are complete now, each with its end. Of what is written over, only the last is left."""
-        key = os.getpid(), threading.get_ident()  # a worker must not go on with a line of its parent
+        key = _here()
         whole, end, rest = (self._rests.pop(key, "") + text).rpartition("\n")
         lines = [_seen(line) + "\n" for line in whole.split("\n")] if end else []
         if len(rest) > LONGEST:
@@ -40,11 +43,23 @@ class Lines:
             self._rests[key] = _seen(rest) + ("\r" if rest.endswith("\r") else "")
         return "".join(lines)
 
-    def rest(self) -> str:
-        """What has no end yet; it is forgotten."""
-        mine = [rest for (process, _), rest in list(self._rests.items()) if process == os.getpid()]
+    def show(self) -> str:
+        """The line of this thread that has no end yet: somebody wants to see it now."""
+        rest = self._shown[_here()] = self._rests.get(_here(), "")
+        return rest
+
+    def rest(self, *, but_shown: bool = False) -> str:
+        """What has no end yet, or only what of it was not shown; all is forgotten."""
+        shown = self._shown if but_shown else {}
+        rests = [rest for key, rest in list(self._rests.items()) if key[0] == os.getpid() and shown.get(key) != rest]
         self._rests.clear()
-        return "".join(mine)
+        self._shown.clear()
+        return "".join(rests)
+
+
+def _here() -> tuple[int, int]:
+    """Process and thread: a worker must not go on with a line of its parent."""
+    return os.getpid(), threading.get_ident()
 
 
 def _seen(line: str) -> str:
@@ -73,31 +88,53 @@ class StandIn:
         return getattr(self.below, name)
 
 
-class Above(StandIn):
-    """Whole lines are handed to ``show``, the rest waits for its end: bars must not tear it."""
+class Bars(Protocol):
+    """What is at the end of a terminal, and makes room for what the program writes."""
 
-    def __init__(self, below: Any, show: Callable[[str], None]) -> None:
+    def print_above(self, text: str) -> None:
+        """Show whole lines."""
+
+    def hold(self, text: str) -> None:
+        """Show a line that will go on."""
+
+    def lift(self) -> None:
+        """Go away, until the next time they are drawn."""
+
+
+class Above(StandIn):
+    """Whole lines go above the bars. The rest waits for its end, or for a flush: bars must not tear it."""
+
+    def __init__(self, below: Any, bars: Bars) -> None:
         super().__init__(below)
-        self._show: Callable[[str], None] | None = show
+        self._bars: Bars | None = bars
         self._lines = Lines()
 
     @property
     def has_bars(self) -> bool:
-        return self._show is not None
+        return self._bars is not None
 
     def write(self, text: str) -> int:
-        if self._show is None:
+        if self._bars is None:
             return super().write(text)
         if lines := self._lines.add(text):
-            self._show(lines.removesuffix("\n"))
+            self._bars.print_above(lines.removesuffix("\n"))
         return len(text)
 
     def flush(self) -> None:
-        if self._show is None:
+        if self._bars is None:
             self.below.flush()
+        elif rest := self._lines.show():
+            self._bars.hold(rest)
+
+    def let_go(self) -> None:
+        """The bars are away: what has no end goes to the stream as it is."""
+        self._write_below(self._lines.rest())
 
     def end(self) -> None:
-        self._show, rest = None, self._lines.rest()
+        self._bars = None
+        self._write_below(self._lines.rest(but_shown=True))
+
+    def _write_below(self, rest: str) -> None:
         if rest:
             with suppress(OSError, ValueError):
                 self.below.write(rest)
@@ -124,16 +161,32 @@ class Tee(StandIn):
 
 
 @contextmanager
-def above(show: Callable[[str], None]) -> Iterator[None]:
-    """Standard output, standard error and the log handlers that write to them go through ``show``.
+def above(bars: Bars) -> Iterator[None]:
+    """Standard output, standard error and the log handlers that write to them go above the bars.
 
-    Only where they are a terminal: what the user sends to a file stays in the file.
+    Only where they are a terminal: what the user sends to a file stays in the file. ``input()`` writes to the terminal
+    itself, past all streams, and so do debuggers, which use it: the bars go away for it.
     """
     with ExitStack() as stack:
-        for name in STREAMS:
-            if is_terminal(getattr(sys, name)):
-                stack.enter_context(_replaced(name, lambda below: Above(below, show), beneath=Tee))
-        yield
+        streams = [
+            stack.enter_context(_replaced(name, lambda below: Above(below, bars), beneath=Tee))
+            for name in STREAMS
+            if is_terminal(getattr(sys, name))
+        ]
+        ask = builtins.input
+
+        def ask_below(prompt: object = "", /) -> str:
+            bars.lift()
+            for stream in streams:
+                stream.let_go()
+            return ask(prompt)
+
+        builtins.input = ask_below
+        try:
+            yield
+        finally:
+            if builtins.input is ask_below:
+                builtins.input = ask
 
 
 @contextmanager
@@ -147,7 +200,7 @@ def kept(keep: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(name: str, make: Callable[[Any], StandIn], beneath: type[StandIn] | None = None) -> Iterator[None]:
+def _replaced(name: str, make: Callable[[Any], Kind], beneath: type[StandIn] | None = None) -> Iterator[Kind]:
     """A stand-in for ``sys.<name>``. Bars stand ``beneath`` a tee: what they write is no print of the program."""
     holder, attribute = _places(name, beneath)[-1]
     below = getattr(holder, attribute)
@@ -155,7 +208,7 @@ def _replaced(name: str, make: Callable[[Any], StandIn], beneath: type[StandIn] 
     setattr(holder, attribute, stand_in)
     _hand_over(below, stand_in)
     try:
-        yield
+        yield stand_in
     finally:
         for holder, attribute in _places(name, StandIn):
             if getattr(holder, attribute) is stand_in:

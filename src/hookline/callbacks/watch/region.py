@@ -12,6 +12,8 @@ from typing import IO, Final
 from rich.cells import cell_len
 
 CODES: Final = re.compile(r"\x1b\[[0-9;]*m")
+STEERING: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x1f\x7f]")
+"""What may move the cursor, and colours."""
 ERASE_LINE, UP, PLAIN = "\x1b[2K", "\x1b[1A", "\x1b[0m"
 NOBODY_THERE: Final = (OSError, ValueError, AttributeError)
 """What writing to a terminal that is gone raises, to a stream that is closed, to one that is ``None``."""
@@ -46,30 +48,47 @@ class Region:
         self._stream = stream
         self._size = size
         self._text = SharedText()
+        self._held = SharedText()  # a line of the program above it, which has no end yet
 
     def draw(self, text: str) -> None:
         """Take the place of the last text. What does not fit on the screen is cut off: it could not be erased."""
-        erase, (_, height) = self._erase(self._text.get()), self._size()
-        text = "\n".join(text.split("\n")[: max(1, height - 1)])
+        erase, held, (_, height) = self._erase(), self._held.get(), self._size()
+        text = "\n".join(text.split("\n")[: max(1, height - 1 - bool(held))])
         self._text.set(text)
         with suppress(*NOBODY_THERE):
-            self._write(erase + text)
+            self._write(erase + held + text)
 
     def print_above(self, text: str) -> None:
         """Also from a worker: it sees what is on the screen now, and whether anything is."""
-        here = self._text.get()
-        reset = PLAIN if "\x1b" in text else ""
-        self._write(f"{self._erase(here)}{text}{reset}\n{here}")
+        erase, reset = self._erase(), PLAIN if "\x1b" in text else ""
+        self._held.set("")  # most likely this is its end
+        self._write(f"{erase}{text}{reset}\n{self._text.get()}")
+
+    def hold(self, text: str) -> None:
+        """Show a line that may go on, or be written over."""
+        erase = self._erase()
+        self._held.set(STEERING.sub("", text) + "\n")
+        self._write(erase + self._held.get() + self._text.get())
+
+    def lift(self) -> None:
+        """Show nothing, until it is drawn again: somebody else writes to the terminal."""
+        with suppress(*NOBODY_THERE):
+            self._write(self._erase())
+        self._text.set("")
+        self._held.set("")
 
     def end(self) -> None:
         """Leave the last text where it is, and the cursor below it."""
-        if self._text.get():
-            self._text.set("")
+        text = self._text.get()
+        self._text.set("")
+        self._held.set("")
+        if text:
             with suppress(*NOBODY_THERE):
                 self._write("\n")
 
-    def _erase(self, text: str) -> str:
-        """Go back to where a text begins. In a window that became narrower its lines have been broken."""
+    def _erase(self) -> str:
+        """Go back to where it begins. In a window that became narrower its lines have been broken."""
+        text = self._held.get() + self._text.get()
         if not text:
             return ""
         width = max(1, self._size()[0])

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 WIDEST, SHORTEST = 40, 8
 WORDS = 45
 """The width that the words beside a bar need."""
+GAP = 2
+"""Between two columns."""
 
 
 class RichDisplay:
@@ -50,11 +52,12 @@ def columns(progress: Progress, console: Console, before: tuple[int, int] = (0, 
 
 def draw(progress: Progress, console: Console, widths: tuple[int, int]) -> Group:
     """The bars as a table, the metrics below it. Where it is narrow the words go first, then the bars."""
-    name_width, count_width = widths
-    room = console.width - 4 - name_width - count_width
-    width = max(0, min(WIDEST, room, max(SHORTEST, room - WORDS)))
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, overflow="crop", min_width=min(name_width, console.width))
+    count_width = widths[1]
+    name_width = max(1, min(widths[0], console.width - count_width - 3 * GAP))  # half a count would be a wrong one
+    room = console.width - name_width - count_width - 2 * GAP
+    width = max(0, min(WIDEST, room - GAP, max(SHORTEST, room - WORDS)))
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_column(no_wrap=True, overflow="crop", min_width=name_width, max_width=name_width)
     for _ in range(3):
         table.add_column(no_wrap=True, overflow="crop")
     for index, bar in enumerate(progress.bars):
@@ -65,7 +68,7 @@ def draw(progress: Progress, console: Console, widths: tuple[int, int]) -> Group
             safe(bar.name, console),
             safe(bar.count, console).rjust(count_width),
             line,
-            Text(fitting(words, room - width - 2), style="dim"),
+            Text(fitting(words, room - width - GAP), style="dim"),
         )
     return Group(table, *_lines(_parts(progress, console), console.width))
 

@@ -28,7 +28,7 @@ class Screen:
 
     def open(self) -> None:
         if self._moves:
-            self._redirected.enter_context(above(self._region.print_above))
+            self._redirected.enter_context(above(self._region))
 
     def show(self, frame: RenderableType) -> None:
         self._last = frame
