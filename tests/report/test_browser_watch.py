@@ -131,7 +131,7 @@ def test_chosen_runs_are_compared(visit: Any) -> None:
         row(page, name).get_by_role("checkbox").check()
     compare.click()
     page.locator(".chart canvas").first.wait_for()
-    assert page.locator(".chart").first.locator(".legend .label").all_inner_texts() == ["digits/first", "digits/second"]
+    assert page.locator(".chart").first.locator(".legend .label").all_inner_texts() == ["first", "second"]
     page.get_by_role("link", name="All runs").click()
     row(page, "first").wait_for()
 
