@@ -109,7 +109,7 @@ def test_long_names_are_broken_behind_slashes_and_underscores(
     title = page.locator(".tile h3").filter(has_text="perplexity")
     lines = title.evaluate(
         """heading => {
-            const parts = [...heading.querySelector("span").childNodes].filter((node) => node.nodeType === 3);
+            const parts = [...heading.querySelector("bdi").childNodes].filter((node) => node.nodeType === 3);
             return parts.map((part) => {
                 const range = document.createRange();
                 range.selectNode(part);
