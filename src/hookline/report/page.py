@@ -200,11 +200,15 @@ def render(data: Page, live: Live | None = None) -> str:
 
 
 def write(text: str, path: Path) -> Path:
-    """In one piece: whoever opens it meanwhile sees the old page or the new one."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    """In one piece: whoever opens it meanwhile sees the old page or the new one. A link or a pipe stays one."""
+    target = path.resolve()
+    if target.exists() and not target.is_file():  # /dev/stdout, /dev/null
+        target.write_text(text, encoding="utf-8")
+        return path
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
     return path
