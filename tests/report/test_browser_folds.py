@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hookline.records import HistogramRow, to_json
+from hookline.records import EventRow, HistogramRow, to_json
+from hookline.records.event import put_back
 from hookline.report import read_run, render_compare, write_report
 
 Browse = Callable[..., Any]
@@ -96,6 +97,17 @@ def test_a_comparison_folds_what_the_machine_did(browse: Browse, samples: Module
     assert "speed/samples_per_second" in page.locator("#metrics tbody tr:visible td:first-child").all_inner_texts()
     page.locator("#curves .fold > summary").click()
     assert "speed/samples_per_second" in headings(page)
+
+
+def test_a_comparison_says_whose_last_values_are_not_those_of_its_weights(
+    browse: Browse, samples: ModuleType, tmp_path: Path
+) -> None:
+    back = EventRow("restore", 330, 10, 1e6, put_back(230))
+    kept = samples.make_run(tmp_path / "kept", 200, seed=1, status="stopped", media=False, events=(back,))
+    runs = [read_run(samples.make_run(tmp_path / "plain", 200, media=False)), read_run(kept)]
+    (tmp_path / "page.html").write_text(render_compare(runs), encoding="utf-8")
+    notes = browse((tmp_path / "page.html").as_uri()).page.locator("#metrics .note").all_inner_texts()
+    assert notes[1:] == ["kept: the weights of step 230 are put back. Here are its last values."]
 
 
 def test_long_names_are_broken_behind_slashes_and_underscores(

@@ -131,12 +131,22 @@ def compare_data(runs: Sequence[RunData]) -> Page:
         "title": f"{len(runs)} runs",
         "project": common_project(runs),
         "notes": [*(f"{title}: {note}" for title, run in named for note in _trouble(run)), *_thinned(runs, limit)],
-        "runs": [{"title": title, "status": status_of(run), "facts": facts_of(run)} for title, run in named],
+        "runs": [_compared(title, run) for title, run in named],
         "charts": [_chart(chart, having[chart.title]) for chart in by_name(names)],
         "clocks": [clock_of(of_the_loop(run.series)) for run in runs],
         "curves": [_curves(run, limit) for run in runs],
         "settings": _differences(differing_settings(runs), lambda _: None),
         "metrics": _differences(differing_metrics(runs), known_direction),
+    }
+
+
+def _compared(title: str, run: RunData) -> dict[str, Any]:
+    back = put_back_of(run)
+    return {
+        "title": title,
+        "status": status_of(run),
+        "facts": facts_of(run),
+        "put_back": back.text if back else "",
     }
 
 

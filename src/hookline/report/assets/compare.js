@@ -67,7 +67,13 @@ function differenceView({ rows, same, hidden, more }, runs, what) {
     learnt.length ? differences(learnt) : null,
     machine.length ? folded("machine", `${what}s of the machine`, machine, differences, 0) : null,
     h("p", { class: "note" }, rest),
+    what === "metric" ? runs.filter((run) => run.put_back).map(lastValues) : null,
   );
+}
+
+// The weights of such a run are not those of its last values.
+function lastValues({ title, put_back: back }) {
+  return h("p", { class: "note" }, h("bdi", {}, title), `: ${back}. Here are its last values.`);
 }
 
 // The best one of a metric is marked, if its name tells which is better.
