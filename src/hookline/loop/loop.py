@@ -108,9 +108,9 @@ class Loop(Training):
             self.ranks, self.precision.common_unit = self.session.ranks, None
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
-                warn_of_unheld(self.state.optimizers, self.session.module, self.line.order.callbacks)
                 self.scopes.enter(self.line.hooks.around_fit)
                 self.line.emit(self.line.hooks.fit_start)
+                warn_of_unheld(self.state.optimizers, self.session.module, self.line.order.callbacks)
         except BaseException as error:
             raise self._close(error) or error from None
         return self
