@@ -518,6 +518,13 @@ def test_workers_that_persist() -> None:
     assert fit(TinyModel(), loader, duration="1ep").clock.step == 4
 
 
+def test_one_loader_with_workers_that_persist_for_training_and_evaluation() -> None:
+    """The workers of the sanity check are ended, and no later evaluation may ask them."""
+    loader = DataLoader(Samples(), batch_size=4, num_workers=1, persistent_workers=True)
+    result = fit(TinyModel(), loader, loader)
+    assert result.history.steps("val/loss") == [4, 8]
+
+
 class Growing(Dataset[Any]):
     """Becomes larger or smaller when somebody says so."""
 

@@ -234,6 +234,18 @@ def test_an_optimizer_without_some_of_the_parameters() -> None:
         fit(model, optimizer=sgd(model.out.parameters()))
 
 
+def test_a_part_that_a_hook_put_into_the_model_and_no_optimizer_holds() -> None:
+    """A new head in ``on_fit_start`` would stay as it was drawn, and the loss goes down all the same."""
+
+    @hl.on("fit_start")
+    def new_head(run: hl.Run) -> None:
+        head: Any = run.model.out
+        run.model.out = nn.Linear(head.in_features, head.out_features)
+
+    with pytest.warns(hl.HooklineWarning, match=r"2 of 4 trainable parameters.*no optimizer.*out\.weight"):
+        fit(TinyModel(), callbacks=[new_head])
+
+
 def test_a_callback_that_gives_parameters_to_the_optimizer_later_is_no_mistake() -> None:
     class Later(hl.Callback):
         structural = True

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.optim.lr_scheduler import ExponentialLR
 
 import hookline as hl
-from hookline.errors import SetupError
+from hookline.errors import LossError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 
@@ -525,6 +525,34 @@ def test_lbfgs_is_bitwise_the_hand_written_loop(way: str) -> None:
     hand_written_lbfgs(theirs, batches, 2)
     assert same(ours, theirs)
     assert (clock.step, clock.updates) == (6, {"LBFGS": 6})
+
+
+class GivesDict(hl.SupervisedTask):
+    """Returns all that a batch may, or what it is told."""
+
+    given: Any = None
+
+    def train_batch(self, run: hl.Run, batch: Any) -> Any:
+        outputs = self.model(batch[0])
+        return self.given or {"loss": cross_entropy(outputs, batch[1]), "weight": 1, "outputs": outputs}
+
+
+def test_outputs_and_weight_of_a_batch_count_with_a_closure_too() -> None:
+    shapes: list[Any] = []
+    note = hl.on("train_step_end")(lambda run: shapes.append(run.outputs.shape))
+    make = lambda p: torch.optim.LBFGS(p, lr=0.0, max_iter=1)  # noqa: E731
+    task, data = GivesDict(TinyModel(), None, make), tiny_data(2, last=2)
+    result = Trainer(max_duration="1ep", callbacks=[note], folder=False).fit(task, data)
+    assert shapes == [(8, 3), (2, 3)]
+    losses = [cross_entropy(task.model(x), y).item() for x, y in data]
+    assert result.history["train/loss"] == pytest.approx([sum(losses) / 2])  # not by samples: 8 and 2
+
+
+def test_a_dict_without_a_loss_is_explained_with_a_closure_too() -> None:
+    task = GivesDict(TinyModel(), None, lbfgs)
+    task.given = {"los": 1.0}
+    with pytest.raises(LossError, match="train_batch returned a dict with los: it must have 'loss'"):
+        Trainer(max_duration="1ep", folder=False).fit(task, tiny_data())
 
 
 def test_the_events_of_forward_and_backward_repeat_inside_the_update() -> None:

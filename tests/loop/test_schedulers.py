@@ -282,6 +282,12 @@ def test_plateau_on_another_metric() -> None:
     assert rates.used == pytest.approx([0.4] * 6 + [0.04] * 2)
 
 
+@pytest.mark.parametrize("monitor", [None, "train/loss"])
+def test_plateau_without_any_evaluation_is_an_error_and_not_a_rate_that_stays(monitor: str | None) -> None:
+    with pytest.raises(MetricError, match=r"moves after each evaluation, and no validation loader was passed"):
+        fit(plateau(monitor))
+
+
 def test_plateau_by_eval_every_steps() -> None:
     rates = Rates()
     task = Says([1.0, 2.0, 3.0, 3.0], scheduler=plateau())

@@ -9,7 +9,9 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ import torch
 from torch import nn
 
 import hookline as hl
+from hookline.checkpoint import FolderLock
 from hookline.errors import DataError, RegistrationError, StopTraining
 from hookline.loop import Task, Trainer
 from hookline.testing import TinyModel, tiny_data
@@ -518,7 +521,22 @@ def test_a_stop_after_training_leaves_the_test_and_does_not_rewrite_why_training
     assert recorder.seen[-3:] == ["batch_fetch_start" if where == "data" else "eval_batch_end", "fit_end", "teardown"]
     assert "stop" not in recorder.seen
     assert "test/loss" not in result.metrics
-    assert "asked to stop (no more data) when training was over; the evaluation that it left has no" in caplog.text
+    assert "asked to stop (no more data) when training was over" in caplog.text
+    assert "left has no metrics" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["run.stop", "StopTraining"])
+@pytest.mark.parametrize("event", ["train_end", "eval_end", "fit_end", "teardown"])
+def test_a_vote_after_training_is_said_and_does_not_rewrite_why_training_ended(
+    event: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback that stops at a good value hears the final test, too: the run would seem to be cut short."""
+    vote = stop if how == "run.stop" else fail(StopTraining("enough"))
+    recorder = Recorder(**{event: lambda run: None if event == "eval_end" and run.stage != "test" else vote(run)})
+    result = run_fit(recorder, test=tiny_data(2))
+    assert (result.stop_reason, result.stopped_by) == ("max_duration (2ep) reached", None)
+    assert "stop" not in recorder.seen
+    assert "Recorder asked to stop (enough) when training was over" in caplog.text
 
 
 def test_stop_training_in_an_own_loop_after_its_batches_is_the_users_own_error() -> None:
@@ -900,6 +918,31 @@ def test_ctrl_c_outside_of_fit_raises_because_a_part_of_an_answer_looks_like_the
     with pytest.raises(KeyboardInterrupt):
         getattr(Trainer(callbacks=[recorder], folder=False), entry)(TinyTask(), tiny_data(3))
     assert recorder.seen[-2:] == ["exception", "teardown"]
+
+
+def close_in_a_thread(folder: Path) -> None:
+    """As a generator that holds an open loop does, when another thread collects it."""
+    loop = hl.Loop(model := TinyModel(), torch.optim.SGD(model.parameters()), max_duration="1ep", folder=folder)
+    loop.__enter__()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(loop.__exit__, None, None, None).result()
+
+
+@pytest.mark.usefixtures("fresh_handler")
+def test_a_run_that_is_closed_in_another_thread_gives_all_back(tmp_path: Path) -> None:
+    """Only the main thread can put handlers back. The folder would stay locked, and Ctrl-C would go to a dead run."""
+    terminate = signal.getsignal(signal.SIGTERM)
+    close_in_a_thread(tmp_path)
+    FolderLock(tmp_path).acquire().close()
+    with pytest.raises(KeyboardInterrupt):
+        press()
+    assert signal.getsignal(signal.SIGTERM) is terminate
+
+
+@pytest.mark.usefixtures("fresh_handler")
+def test_the_run_after_one_that_was_closed_in_another_thread_hears_ctrl_c(tmp_path: Path) -> None:
+    close_in_a_thread(tmp_path)
+    assert run_fit(Recorder(train_step_end=at_step(1, ctrl_c()))).interrupted
 
 
 @pytest.mark.usefixtures("fresh_handler")

@@ -78,6 +78,7 @@ class Course:
         self.evaluate_if_due()  # a stop that came after the edge of an epoch
         self._drop_moment()
         self._line.hooks = self._line.fast
+        self._requests.is_trained = True
         self._line.emit(self._line.hooks.train_end)
         self._book.end_interval(of_epoch=False)  # the next fit may go on inside this epoch
         self._scopes.leave(mark)

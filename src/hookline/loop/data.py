@@ -164,12 +164,14 @@ def _parts(loader: Any) -> list[Any]:
 
 @contextmanager
 def second_iterator(loader: Any) -> Iterator[None]:
-    """Iterate over a loader that is in use: one with persistent workers would reset its only iterator."""
-    held = getattr(loader, "_iterator", None)
-    if held is None:
+    """Iterate over a loader that is in use: one with persistent workers would reset its only iterator.
+
+    Nor does it keep the second one, whose workers are ended.
+    """
+    if not hasattr(loader, "_iterator"):
         yield
         return
-    loader._iterator = None
+    held, loader._iterator = loader._iterator, None
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.errors import ScopeError, SetupError
+from hookline.loop.answers import check_returned
 from hookline.loop.gradients import clear_gradients
 from hookline.loop.optimizers import name_of
 
@@ -49,6 +50,10 @@ def _compute_again(steps: Steps, name: str, compute: Callable[[], Any]) -> Any:
     torch.clear_autocast_cache()
     with steps.precision.autocast(enabled=steps.precision.dtype is not None):
         found = compute()
-    steps.backward(found["loss"] if isinstance(found, dict) else found)
+    if isinstance(found, dict):
+        check_returned("train_batch", found)
+        steps.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
+    else:
+        steps.backward(found)
     steps.line.emit(steps.line.hooks.gradients_ready)
     return steps.state.loss

@@ -46,7 +46,6 @@ def leave_with_others(loop: Loop, look_due: bool, stepped: bool) -> None:
         loop.saving.settle()
     loop._leave_if_preempted()
     course.end_training(len(loop.scopes))
-    loop.session.is_trained = True
 
 
 def _step_along(loop: Loop, ranks: Ranks) -> bool:
@@ -97,7 +96,7 @@ def stops_here(loop: Loop) -> bool:
     for it.
     """
     ranks = loop.session.ranks
-    trains = loop.entry_point in ("fit", "train") and not loop.session.is_trained
+    trains = loop.entry_point in ("fit", "train") and not loop.requests.is_trained
     return trains and (ranks is None or (loop.is_own and not ranks.broken))
 
 

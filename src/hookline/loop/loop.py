@@ -110,9 +110,9 @@ class Loop(Training):
                 self.ranks.settle = self.handles.settle
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
-                warn_of_unheld(self.state.optimizers, self.session.module, self.line.order.callbacks)
                 self.scopes.enter(self.line.hooks.around_fit)
                 self.line.emit(self.line.hooks.fit_start)
+                warn_of_unheld(self.state.optimizers, self.session.module, self.line.order.callbacks)
         except BaseException as error:
             raise self._close(error) or error from None
         return self

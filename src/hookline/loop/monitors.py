@@ -29,11 +29,17 @@ def check_monitors(
     Callbacks and tasks that declare no ``writes`` but have evaluation hooks may log it there; then the
     reader itself says so at the first evaluation.
     """
+    on_plateau = [scheduler for scheduler in schedulers if scheduler.unit == "eval"]
+    if on_plateau and not all_loaders:
+        raise MetricError(
+            f"ReduceLROnPlateau (on {on_plateau[0].monitor!r}) moves after each evaluation, and no validation loader "
+            f"was passed, so that it would never move: write fit(model, train, val, …)"
+        )
     if all_loaders and (seen < all_loaders or _somebody_may_log(line)):
         return
     known = logged | _written(line)
     readers = [(repr(callback), name) for callback in line.order.callbacks for name in callback.reads]
-    readers += [("ReduceLROnPlateau", scheduler.monitor) for scheduler in schedulers if scheduler.unit == "eval"]
+    readers += [("ReduceLROnPlateau", scheduler.monitor) for scheduler in on_plateau]
     for reader, name in readers:
         evaluation_metric = name.startswith("val/") or "/" not in name
         if is_resource(name) or name == EVERYTHING or not evaluation_metric:

@@ -50,8 +50,6 @@ class Session:
 
     failed_fetch: BaseException | None = None
     """The error of the training loader: it rose between two steps."""
-    is_trained = False
-    """Training has come to its end in this run: there is nothing left to stop."""
 
     def __init__(
         self,
@@ -127,12 +125,11 @@ class Session:
         return f"step {clock.step}, epoch {clock.epoch} ({self.state.stage})"
 
     def stop(self, reason: str, by: str, *, interrupt: bool = False) -> None:
-        """Note a vote to stop. After training only Ctrl-C is one: the reason for which training ended stays."""
-        if self.is_trained and not interrupt:
-            what = "; the evaluation that it left has no metrics" if self.state.stage in ("val", "test") else ""
-            logger.warning("%s asked to stop (%s) when training was over%s", by, reason, what)
-            return
-        self.state.requests.ask_stop(StopRequest(reason, by, self.state.clock.step, interrupt))
+        """A vote to stop that is no callback's ``run.stop``; by ``StopTraining`` an evaluation is left as well."""
+        requests = self.state.requests
+        requests.ask_stop(StopRequest(reason, by, self.state.clock.step, interrupt))
+        if requests.is_trained and not interrupt and self.state.stage in ("val", "test"):
+            logger.warning("the evaluation that %s left has no metrics", by)
 
     def _stop_training(self, reason: str, by: str) -> None:
         """``StopTraining`` from a hook: the same vote; an evaluation under way ends at its next batch."""
@@ -259,7 +256,7 @@ class Session:
             self.seed = torch.initial_seed() if self.settings.seed is None else self.settings.seed
             self.seed = self.seed if self.ranks is None else self.ranks.group.from_zero(self.seed)
             state.config.setdefault("seed", self.seed)
-        self.failed_fetch, self.is_trained = None, False
+        self.failed_fetch = None
         if entry_point in ("fit", "train"):
             if not self._ready:
                 self._make_folder()

@@ -37,7 +37,7 @@ class Signals:
         self._earlier: dict[int, Any] = {}
         self._seen: dict[int, int] = {}
         self._first: dict[int, float] = {}
-        self._said = False
+        self._said = self._closed = False
         self.in_fit = False
         """Whether Ctrl-C is a vote to stop; elsewhere it raises at once."""
 
@@ -51,6 +51,11 @@ class Signals:
                 self._said = True
                 logger.info("not in the main thread: signals are not listened to, so Ctrl-C and SIGTERM do not save")
             return
+        for number in (signal.SIGINT, *PREEMPTING):
+            earlier = getattr(signal.getsignal(number), "__self__", None)
+            if isinstance(earlier, Signals) and earlier._closed:
+                earlier.restore()
+        self._closed = False
         # A program that handles Ctrl-C itself, or ignores it, is left alone.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._install(signal.SIGINT, self._on_interrupt)
@@ -64,12 +69,23 @@ class Signals:
                     self._install(number, self._on_preempt)
 
     def restore(self) -> None:
+        """Only the main thread can; a run that was closed in another one leaves it to the next run or signal."""
+        self._closed = True
+        if threading.current_thread() is not threading.main_thread():
+            return
         for number, handler in self._earlier.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
         self._earlier.clear()
 
     def _install(self, number: int, handler: Any) -> None:
         self._earlier[number] = signal.signal(number, handler)
+
+    def _is_over(self, number: int) -> bool:
+        """Whether the run was closed in another thread: the handlers are put back now, and get this signal."""
+        if self._closed:
+            self.restore()
+            signal.raise_signal(number)
+        return self._closed
 
     def _count(self, number: int) -> int:
         """How often a signal has come; in several processes, what has come twice at once has come once."""
@@ -80,6 +96,8 @@ class Signals:
         return 0 if again else count + 1
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._is_over(number):
+            return
         count = self._count(number)
         if not count:
             return
@@ -91,6 +109,8 @@ class Signals:
             raise KeyboardInterrupt
 
     def _on_preempt(self, number: int, frame: FrameType | None) -> None:
+        if self._is_over(number):
+            return
         count = self._count(number)
         if not count:
             return

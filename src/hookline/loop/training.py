@@ -69,7 +69,6 @@ class Training(Steps):
                 yield from self._epoch(feed)
             self._leave_if_preempted()
             self.course.end_training(mark)
-            self.session.is_trained = True
         except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
             stepped = not self._window and not self._batch_open
             end = self._end_broken if self.ranks is None else partial(leave_with_others, self.state.loop)
@@ -199,7 +198,6 @@ class Training(Steps):
         if look_due or self.requests.rollback is not None:
             self.look()
         self.course.end_broken_training()
-        self.session.is_trained = True
 
     def edge(self, look_due: bool) -> bool:
         """After a step: what is due, then whether the epoch is over."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hookline.errors import ScopeError, SetupError
+
+logger = logging.getLogger("hookline")
 
 BREAK = "break"
 """The reason of a run whose own loop was left by ``break`` or ``return``."""
@@ -35,6 +38,7 @@ class Requests:
         "can_save",
         "can_skip",
         "evaluate",
+        "is_trained",
         "leave_evaluation",
         "may_save",
         "plan",
@@ -68,6 +72,7 @@ class Requests:
         """Nothing is asked for: a run begins."""
         self.attention = self.evaluate = self.save = self.can_skip = False
         self.leave_evaluation = False
+        self.is_trained = False  # training has come to its end: there is nothing left to stop
         self.may_save = True  # not after a second signal: what it interrupted may be half done
         self.waiting = False  # for data: the only moment that a signal leaves at once
         self.whole = False  # what is waited for belongs to an evaluation that only Ctrl-C may cut short
@@ -95,7 +100,10 @@ class Requests:
         self.preempt, self.wished_preempt = self.preempt or self.wished_preempt, None
 
     def ask_stop(self, request: StopRequest, *, agreed: bool = False) -> None:
-        """The first request wins; its reason is the run's stop reason."""
+        """The first request wins; its reason is the run's stop reason. After training only Ctrl-C is one."""
+        if self.is_trained and not request.interrupt:
+            logger.warning("%s asked to stop (%s) when training was over", request.by, request.reason)
+            return
         if self.voted and not agreed:
             self.wished_stop = self.wished_stop or request
             return
@@ -143,7 +151,8 @@ class Requests:
         """``agreed``: all ranks have found together that they skip this step."""
         if not self.can_skip:
             raise ScopeError(
-                "run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready"
+                "run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready, "
+                "or to on_train_batch_start where an optimizer with a closure (LBFGS) computes the batch itself"
             )
         if self.skip_phase == "before vote":
             self.wished_skip = self.wished_skip or by
