@@ -36,7 +36,7 @@ def test_an_example(name: str, tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,  # a hang guard: each takes a few seconds
+        timeout=300,  # a hang guard: each takes a few seconds
     )
     assert done.returncode == 0, done.stderr
     pattern, least, most = LAST_LINES[name]

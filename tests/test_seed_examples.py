@@ -32,7 +32,7 @@ def run(name: str, folder: Path, *args: object) -> str:
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"},
         capture_output=True,
         text=True,
-        timeout=100,  # a hang guard: each takes a few seconds
+        timeout=300,  # a hang guard: each takes a few seconds
     )
     assert done.returncode == 0, done.stderr
     assert list(folder.iterdir()) == []

@@ -22,7 +22,7 @@ def test_the_generated_files_are_up_to_date() -> None:
         [sys.executable, "-m", "hookline.cli.docs", "--check"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         cwd=ROOT,
         check=False,
     )

@@ -78,7 +78,6 @@ def wait_for_a_save(child: Any, folder: Path, stale: set[str], number: int) -> N
         seen.update(under_way(folder))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(
     group: int, lab: Any, tmp_path: Path

@@ -39,8 +39,6 @@ HOOKS = [
     if event.hook not in (*EARLY, *LATE) and not any(word in event.name for word in (*NEVER, "failed", "rejected"))
 ]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def signalled(lab: Any, folder: Path, code: int, **plan: Any) -> Any:
     """A run that a signal ends, with this exit code; hooks were sent to the very last, and nothing is left of it."""

@@ -30,7 +30,7 @@ from hookline.checkpoint.snapshot import About, Snapshot
 from hookline.errors import HooklineWarning, StateError
 from hookline.testing import run_script, start_script
 
-LIMIT = 60
+LIMIT = 200
 """Seconds after which a wait is taken for a hang."""
 
 

@@ -102,7 +102,7 @@ print(json.dumps(found))
 def test_the_old_or_the_new_checkpoint_is_there_whatever_operation_was_the_last(
     layout: str, when: str, tmp_path: Path
 ) -> None:
-    done = run_script(SCRIPT, args=[tmp_path, layout, when], timeout=110)
+    done = run_script(SCRIPT, args=[tmp_path, layout, when], timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert len(found) > (30 if layout == "full" else 20)

@@ -145,11 +145,10 @@ def test_an_error_of_the_script_is_shown_with_its_last_lines(verify: Verify, scr
     assert "ValueError: planted" in done.stderr
 
 
-def test_a_script_that_trains_fewer_steps_is_told_so(verify: Verify, script: Path) -> None:
+def test_a_script_that_saves_nothing_is_told_so(verify: Verify, script: Path) -> None:
     done = verify("--steps", 10, script, "short")
-    assert done.returncode == 2
-    assert "saved no checkpoint at step 5, only at none" in done.stderr
-    assert "Give --steps" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the script saved nothing: does it train with Hookline" in done.stderr
 
 
 def test_bad_arguments_are_one_line(verify: Verify, script: Path, tmp_path: Path) -> None:
@@ -163,7 +162,7 @@ def test_an_interrupt_leaves_no_process_behind(script: Path) -> None:
     source = "import sys; from hookline.cli.main import main; main(sys.argv[1:])"
     with start_script(source, args=["verify-resume", "--steps", 10, script, "hangs"]) as command:
         children: list[int] = []
-        end = time.monotonic() + 60
+        end = time.monotonic() + 200
         while not (children and "hanging" in log_of(children[0])):
             assert time.monotonic() < end, command.stderr
             children = children_of(command.process.pid)

@@ -66,6 +66,17 @@ class Warmup(hl.Callback):
         for parameter in run.model.parameters():
             parameter.grad.mul_(min(1.0, self.steps / 15))
 
+class Seen(hl.Callback):
+    # Forgets what it has counted, on which nothing depends.
+    def __init__(self):
+        self.steps, self.losses, self.began, self.kept = 0, [], time.time(), 5
+
+    def on_train_step_end(self, run):
+        self.steps += 1
+        self.losses.append(run.loss.item())
+        if fault == "stops" and run.clock.step == 9:
+            run.stop("seen enough")
+
 class Twice(hl.Callback):
     # Steps the scheduler by itself, too, whenever it is made to begin.
     def on_train_start(self, run):
@@ -77,7 +88,8 @@ dropout = OwnDropout() if fault == "dropout" else nn.Dropout(0.3)
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), dropout, nn.Linear(8, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 loader = Reshuffling() if fault == "loader" else DataLoader(Data(), 8, shuffle=True)
-Trainer(max_duration="4ep", folder=False, seed=1, device="cpu", callbacks=[Warmup(), Twice()]).fit(
+callbacks = [Warmup(), Twice(), Seen()] + ([hl.Checkpointer("5st")] if fault == "scheduler" else [])
+Trainer(max_duration="3st" if fault == "short" else "4ep", folder=False, seed=1, callbacks=callbacks).fit(
     model, loader, DataLoader(Data(), 20), loss=nn.CrossEntropyLoss(), optimizer=optimizer,
     scheduler=torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95),
 )
@@ -106,8 +118,31 @@ def verify(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 def test_a_script_without_a_fault_is_equal(verify: Verify, tmp_path: Path) -> None:
     done = verify("none")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "equal: at step 14 the resumed run is the uninterrupted one, in every bit" in done.stdout
+    assert done.stdout.splitlines() == [
+        "uninterrupted: 14 steps",
+        "not by the script: it has no hl.Checkpointer, so this check saves for it; a kill would lose all",
+        "killed: after the checkpoint of step 7",
+        "resumed: from step 7 to 14",
+        "equal: at step 14 the resumed run is the uninterrupted one, in every bit",
+        "not saved, and different at step 14 (a list by its length):",
+        "  Seen.steps: 14 and 7",  # not when it began, which differs in any two runs
+        "  Seen.losses: 14 and 7",
+        "if it is to go on: name it in the callback's `state`, or make it a buffer of the module",
+    ]
     assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("stops", "ended at step 9 of 14 (seen enough): give --steps 9, or fewer"),
+        ("short", "ended at step 3 of 14 (max_duration (3st) reached): there must be 4 steps or more"),
+    ],
+)
+def test_a_script_that_ends_before_the_last_step_is_told_where_and_why(verify: Verify, fault: str, said: str) -> None:
+    done = verify(fault)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"hookline verify-resume: the first fit of the script {said}\n"
 
 
 in_chaos = pytest.mark.skipif(not os.environ.get("HOOKLINE_CHAOS"), reason="three processes each; in make chaos")
@@ -131,3 +166,4 @@ def test_each_fault_is_found_and_the_state_that_shows_it_is_named(
     lines = done.stdout.splitlines()
     assert any(line.startswith(head) for line in lines), lines
     assert any(line.startswith(f"  first: {first}") for line in lines), lines
+    assert any("no hl.Checkpointer" in line for line in lines) == (fault != "scheduler")

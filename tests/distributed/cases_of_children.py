@@ -24,7 +24,7 @@ from hookline.loop import Trainer
 from hookline.testing import TinyModel
 
 RANK = int(os.environ.get("RANK", "0"))
-BUSY = 50.0
+BUSY = 400.0
 """Seconds that a child is busy, unless the test is over before."""
 
 

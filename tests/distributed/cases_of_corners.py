@@ -268,3 +268,17 @@ def tried(precision: str) -> list[float]:
     trainer = Trainer(max_duration="1st", folder=False, precision=precision, callbacks=[tries])  # type: ignore[arg-type]
     trainer.fit(model(), data(480, batch_size=8), loss=nn.MSELoss(), optimizer=sgd)
     return tries.moved
+
+
+def averaged_statistics(strategy: str) -> dict[str, Any]:
+    """``SWA`` of a model with batch norm, over data that gives one rank a batch more than another."""
+    swa = hl.SWA(start="1st", every="1st")
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.eye(4))
+        net[0].bias.zero_()
+    trainer = Trainer(max_duration="1ep", folder=False, strategy=strategy, callbacks=[swa], device="cpu")
+    trainer.fit(net, data(20), data(20), loss=nn.MSELoss(), optimizer=still)
+    return {name.split(".")[1]: its.tolist() for name, its in swa.weights.items() if name.startswith("1.running")} | {
+        "batches": int(swa.weights["1.num_batches_tracked"])
+    }

@@ -39,6 +39,13 @@ class Planted(Exception):  # noqa: N818 (what a user might raise)
     """The trouble itself."""
 
 
+class Unprintable(Planted):
+    """As one that lost its attributes on the way out of a worker."""
+
+    def __str__(self) -> str:
+        raise AttributeError("detail")
+
+
 class Trouble:
     """On rank ``who``, from step ``at`` on, at ``place``: do ``action``, once."""
 
@@ -58,6 +65,10 @@ class Trouble:
     def act(self) -> None:
         if self.action == "raise":
             raise Planted("no luck")
+        if self.action == "raise without a text":
+            raise Unprintable
+        if self.action == "raise half a letter":  # of a file's name, say
+            raise Planted(b"no luck \xff".decode(errors="surrogateescape"))
         if self.action == "exit":
             sys.exit(3)
         if self.action == "sleep":
@@ -71,6 +82,10 @@ class Trouble:
         if self.action == "wait":  # for a signal from outside
             self.note("here")
             self.wait_for("sent")
+        if self.action == "wait for SIGTERM":  # that comes through another process, some time after it was sent
+            self.note("here")
+            while self.run.loop.requests.wished_preempt is None:
+                time.sleep(0.01)
 
     def note(self, name: str) -> None:
         assert self.folder is not None
@@ -451,7 +466,7 @@ def uneven_evaluation() -> dict[str, Any]:
     class Slow(hl.Callback):
         def on_eval_batch_end(self, run: Any) -> None:
             if run.rank == 1 and run.clock.step:
-                time.sleep(1.2)
+                time.sleep(2.0)
 
     generator = torch.Generator().manual_seed(0)
     loader = [(torch.randn(4, 4, generator=generator), torch.randint(3, (4,), generator=generator)) for _ in range(8)]
@@ -460,7 +475,7 @@ def uneven_evaluation() -> dict[str, Any]:
         max_duration="2st",
         eval_every="2st",
         folder=False,
-        strategy=strategy_of("ddp", hang_after="2s"),
+        strategy=strategy_of("ddp", hang_after="6s"),
     ).fit(TinyModel(), loader, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     return told(result)
 
@@ -481,7 +496,7 @@ def deadlock() -> None:
         callbacks=[hl.LambdaCallback(on_fit_start=prepare, on_train_step_end=wait)],
         max_duration="1ep",
         folder=False,
-        strategy=strategy_of("ddp", hang_after="2s"),
+        strategy=strategy_of("ddp", hang_after="4s"),
     ).fit(TinyModel(), loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 
 

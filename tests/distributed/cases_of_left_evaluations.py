@@ -140,6 +140,33 @@ def own_loop(strategy: str, where: str, streams: bool, everybody: bool = False) 
     return {"rows": rows, "step": loop.clock.step, "ended": counter.ended, "history": history, "sum": numbers(net)}
 
 
+def called_after_break(what: str) -> dict[str, Any]:
+    """Rank one breaks out of an evaluation, a prediction or the training, and calls its sharded model at once."""
+    net, counter, sums = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), Batches(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with hl.Loop(
+        net, optimizer, max_duration="6st", folder=False, callbacks=[counter], strategy=strategy_of("fsdp")
+    ) as loop:
+        for x, y in loop.batches(batches(12)):
+            loop.backward(nn.functional.mse_loss(net(x), y))
+            loop.step()
+            if RANK == 1 and loop.clock.step == 3 and what == "training":
+                break
+            if loop.clock.step == 2 and what != "training":
+                given = batches(12)
+                for number, (x_val, _) in enumerate(
+                    loop.eval_batches(given) if what == "evaluation" else loop.predict_batches(given)
+                ):
+                    if RANK == 1 and number == 2:
+                        break
+                    net(x_val)
+                with torch.no_grad():
+                    sums.append(float(net(batches(1)[0][0]).sum()))
+        with torch.no_grad():
+            sums.append(float(net(batches(1)[0][0]).sum()))
+    return {"sums": sums, "step": loop.clock.step, "ended": counter.ended, "reason": loop.stop_reason()}
+
+
 class Stream:
     """Batches whose number nobody knows before the end."""
 
@@ -375,7 +402,7 @@ def slow_end() -> int:
             pass
 
         def close(self) -> None:
-            time.sleep(4)
+            time.sleep(8)
 
-    options: dict[str, Any] = {"log_every": "1st", "sinks": [Slow()], "strategy": hl.DDP(hang_after="1s")}
+    options: dict[str, Any] = {"log_every": "1st", "sinks": [Slow()], "strategy": hl.DDP(hang_after="4s")}
     return Trainer(max_duration="2st", folder=False, **options).fit(Task(), batches(8)).clock.step

@@ -21,7 +21,7 @@ from hookline.distributed.group import Group
 from hookline.loop import Trainer
 from hookline.testing import TinyModel
 
-BUSY = 50.0
+BUSY = 400.0
 """Seconds that a worker is busy with one sample, unless the test is over before."""
 
 
@@ -141,15 +141,20 @@ def refused_by_torch() -> dict[str, Any]:
     return {"error": error.splitlines()[0], "sum": found}
 
 
-def evaluated_by(who: int, timeout: str, stays: float = 0.0) -> None:
-    """After a fit of all ranks one evaluates alone; the others end, or stay for some seconds."""
+def evaluated_by(who: int, timeout: str, over: str | None = None) -> None:
+    """After a fit of all ranks one evaluates alone; the others end, or stay until it has ended."""
     data = [(torch.randn(4, 4), torch.randint(3, (4,))) for _ in range(4)]
     trainer = Trainer(max_duration="1ep", eval_every=None, folder=False, strategy=hl.DDP(timeout=timeout))
     model, loss = TinyModel(), nn.CrossEntropyLoss()
     trainer.fit(model, data, loss=loss, optimizer=torch.optim.SGD)
     if int(os.environ["RANK"]) == who:
-        trainer.evaluate(model, data, loss=loss)
-    time.sleep(stays)
+        try:
+            trainer.evaluate(model, data, loss=loss)
+        finally:
+            if over is not None:
+                Path(over).touch()
+    while over is not None and not Path(over).exists():
+        time.sleep(0.05)
 
 
 def hangs_in(entry: str) -> None:
@@ -161,7 +166,7 @@ def hangs_in(entry: str) -> None:
 
     data = [(torch.randn(4, 4), torch.randint(3, (4,))) for _ in range(8)]
     hooks: dict[str, Any] = {f"on_{'eval' if entry == 'evaluate' else entry}_batch_start": sleep}
-    strategy = hl.DDP(hang_after="2s", timeout="5m")
+    strategy = hl.DDP(hang_after="4s", timeout="5m")
     trainer = Trainer(folder=False, callbacks=[hl.LambdaCallback(**hooks)], strategy=strategy)
     if entry == "predict":
         trainer.predict(TinyModel(), [x for x, _ in data])
@@ -173,14 +178,14 @@ def hangs_while_watchdog_is_late() -> None:
     """Rank one sleeps before the first step, for longer than ``timeout``, and its watchdog looks only later."""
     from hookline.distributed import watchdog
 
-    watchdog.LOOKS_EVERY = 4.0  # type: ignore[misc]
+    watchdog.LOOKS_EVERY = 6.0  # type: ignore[misc]
 
     def sleep(run: Any) -> None:
         if run.rank == 1:
             time.sleep(600)
 
     data = [(torch.randn(4, 4), torch.randint(3, (4,))) for _ in range(8)]
-    fit(data, hl.LambdaCallback(on_fit_start=sleep), strategy=hl.DDP(hang_after="5m", timeout="2s"))
+    fit(data, hl.LambdaCallback(on_fit_start=sleep), strategy=hl.DDP(hang_after="5m", timeout="4s"))
 
 
 class Unused(TinyModel):

@@ -12,8 +12,8 @@ import hookline as hl
 from hookline.loop import SupervisedTask, Trainer
 from hookline.testing import TinyModel, tiny_data
 
-NAP = 0.1
-"""Seconds: many times what a step of this model takes."""
+NAP = 0.4
+"""Seconds: many times what a step of this model takes, also on a busy machine."""
 
 
 class SlowData(torch.utils.data.Dataset[Any]):

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-LIMIT = 60.0
-"""Seconds that nothing here takes."""
+LIMIT = 200.0
+"""Seconds that nothing here takes, however busy the machine is; less than the time-outs of the runs."""
 
 
 @dataclass(frozen=True)

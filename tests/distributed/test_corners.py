@@ -96,3 +96,12 @@ def test_a_resume_is_exact_whatever_weights_are_counted_in(ranks: Any, tmp_path:
 def test_steps_of_a_trial_in_fp16_are_as_large_as_in_fp32(ranks: Any) -> None:
     exact, half = (ranks.values(f"{CASES}:tried", 2, precision=its)[0] for its in ("fp32", "fp16"))
     assert sum(half) == pytest.approx(sum(exact), rel=0.3)  # some steps overflow
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_statistics_of_averaged_weights_are_those_of_the_data_of_all_ranks(ranks: Any, strategy: str) -> None:
+    alone = ranks.values(f"{CASES}:averaged_statistics", 1, strategy="auto")[0]
+    for found in ranks.values(f"{CASES}:averaged_statistics", 2, strategy=strategy):
+        assert found["batches"] == alone["batches"] == 5
+        assert found["running_mean"] == pytest.approx(alone["running_mean"], abs=1e-6)
+        assert found["running_var"] == pytest.approx(alone["running_var"], abs=1e-6)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 FILE = "cases_of_endings.py"
-LIMIT = 40.0
+LIMIT = 200.0
 
 
 @pytest.mark.parametrize("where", ["task", "data", "worker"])

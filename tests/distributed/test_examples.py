@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 TWO = [*TORCHRUN, "--standalone", "--nproc-per-node", "2"]
 LIMIT = 250
 """Seconds: a hang guard. On two quiet cores each takes some ten."""
-pytestmark = pytest.mark.timeout(300)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -60,13 +59,10 @@ def test_an_own_loop_that_was_written_for_one_process_trains_with_two(tmp_path: 
     assert 0.2 <= float(found[0]) <= 0.75
 
 
-def test_two_machines_meet_and_train_together(tmp_path: Path) -> None:
+def test_two_machines_meet_and_train_together(tmp_path: Path, hold_port: Callable[[], int]) -> None:
     """Both of them are this one: two launchers with one process each, which find one another at a port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = ["bash", str(EXAMPLES / "two_nodes.sh"), "127.0.0.1", str(tmp_path / "run")]
-    given = environment(PORT=str(port), PROCESSES="1", GLOO_SOCKET_IFNAME="lo")
+    given = environment(PORT=str(hold_port()), PROCESSES="1", GLOO_SOCKET_IFNAME="lo")
     nodes = [
         subprocess.Popen(command, cwd=tmp_path, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 CASE = "cases_of_failures.py:train"
-LIMIT = 40.0
+LIMIT = 200.0
 """Seconds; the time-out of the group is five minutes, and is never waited for."""
 
 
@@ -19,12 +19,14 @@ def check_all_know(told: list[Any], where: str, who: int = 1) -> None:
         if its.rank == who:
             assert its.error == "Planted", its.output
             assert its.text.startswith("no luck")
+            assert f"rank {who} failed" in its.output.partition("Traceback")[0]
         else:
             assert its.error == "RankError", its.output
             assert f"because rank {who} failed" in its.text
             assert where in its.text
             assert " step " in its.text
             assert "Planted: no luck" in its.text
+            assert "gloo/transport" not in its.output  # that the connection is cut is not the cause
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,22 @@ def test_an_error_in_teardown_is_raised_where_it_rose_and_holds_nobody_up(either
     assert (one.code, one.error) == (1, "Planted"), one.output
     assert zero.code == 0, zero.output
     assert zero.value["step"] == 12
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ("raise without a text", "Unprintable: (its text raises AttributeError)"),
+        ("raise half a letter", "Planted: no luck \udcff"),
+    ],
+)
+def test_an_error_whose_text_cannot_be_had_or_sent_is_known_to_the_others(ranks: Any, action: str, words: str) -> None:
+    zero, one = ranks.run(CASE, 2, place="on_train_step_end", action=action, limit=LIMIT)
+    assert (zero.code, zero.error) == (1, "RankError"), zero.output
+    assert "because rank 1 failed in Culprit.on_train_step_end at step 2" in zero.text
+    assert words in zero.text
+    assert one.code == 1
+    assert one.output.count("teardown") == 1, one.output
 
 
 @pytest.mark.parametrize("place", ["on_train_step_end", "around_step"])

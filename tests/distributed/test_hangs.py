@@ -8,8 +8,9 @@ import pytest
 
 CASE = "cases_of_failures.py:train"
 HUNG = 75
-LIMIT = 40.0
-SHORT = {"hang_after": "2s", "timeout": "5m"}
+LIMIT = 200.0
+SHORT = {"hang_after": "4s", "timeout": "5m"}
+"""Longer than a rank at work is silent for on a busy machine."""
 
 
 def check_culprit_is_named(told: list[Any], where: str, who: int = 1) -> None:
@@ -17,13 +18,13 @@ def check_culprit_is_named(told: list[Any], where: str, who: int = 1) -> None:
     for its in told:
         if its.rank == who:
             assert its.code == HUNG, its.output
-            assert f"rank {who} has made no progress for 2 s" in its.output
+            assert f"rank {who} has made no progress for 4 s" in its.output
             assert where in its.output
             assert "most recent call first" in its.output
             assert "in act" in its.output
         else:
             assert (its.code, its.error) == (1, "RankError"), its.output
-            assert f"because rank {who} has made no progress for 2 s" in its.text
+            assert f"because rank {who} has made no progress for 4 s" in its.text
             assert where in its.text
             assert "teardown" in its.output
 
@@ -48,7 +49,7 @@ def test_rank_zero_which_keeps_the_store_is_found_too(ranks: Any) -> None:
 
 
 def test_before_the_first_step_the_longer_limit_holds(ranks: Any) -> None:
-    limits = {"hang_after": "5m", "timeout": "2s"}
+    limits = {"hang_after": "5m", "timeout": "4s"}
     told = ranks.run(CASE, 2, place="on_fit_start", action="sleep", at=0, limits=limits, limit=LIMIT)
     check_culprit_is_named(told, "Trouble.act (cases_of_failures.py:")
 
@@ -61,11 +62,11 @@ def test_a_worker_of_the_data_that_hangs_is_found(ranks: Any) -> None:
         action="sleep",
         at=0,
         workers=1,
-        limits={"hang_after": "2s", "timeout": "4s"},
+        limits={"hang_after": "2s", "timeout": "5s"},
         limit=LIMIT,
     )
     assert told[1].code == HUNG, told[1].output
-    assert "rank 1 has made no progress for 4 s" in told[1].output
+    assert "rank 1 has made no progress for 5 s" in told[1].output
     assert (told[0].code, told[0].error) == (1, "RankError"), told[0].output
 
 
@@ -91,7 +92,7 @@ def test_a_rank_that_sleeps_in_an_evaluation_without_a_fit_is_found_after_its_fi
     zero, one = ranks.run("cases_of_lost_ranks.py:hangs_in", 2, entry=entry, limit=LIMIT)
     assert one.code == HUNG, one.output
     assert (zero.code, zero.error) == (1, "RankError"), zero.output
-    assert "because rank 1 has made no progress for 2 s" in zero.text
+    assert "because rank 1 has made no progress for 4 s" in zero.text
     assert "sleep (cases_of_lost_ranks.py:" in zero.text
 
 
@@ -99,4 +100,4 @@ def test_the_watchdog_which_names_the_culprit_speaks_before_the_time_out_of_a_co
     zero, one = ranks.run("cases_of_lost_ranks.py:hangs_while_watchdog_is_late", 2, limit=LIMIT)
     assert one.code == HUNG, one.output
     assert (zero.code, zero.error) == (1, "RankError"), zero.output
-    assert "because rank 1 has made no progress for 2 s" in zero.text
+    assert "because rank 1 has made no progress for 4 s" in zero.text

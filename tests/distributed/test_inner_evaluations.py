@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 CASE = "cases_of_inner_evaluations.py:left"
-LIMIT = 40.0
+LIMIT = 200.0
 
 
 @pytest.mark.parametrize("stage", ["val", "predict"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 FILE = "cases_of_left_evaluations.py"
-LIMIT = 40.0
+LIMIT = 200.0
 STRATEGIES = ["ddp", "fsdp"]
 
 
@@ -82,6 +82,15 @@ def test_break_on_one_rank_ends_the_evaluation_of_all_and_what_was_measured_coun
     assert zero["ended"] == 3
     assert zero["step"] == 3
     assert zero["history"] == {"val/a/count": [4.0 if everybody else 5.0] * 3}
+
+
+@pytest.mark.parametrize("what", ["evaluation", "prediction", "training"])
+def test_a_sharded_model_may_be_called_right_after_a_break_on_one_rank(ranks: Any, what: str) -> None:
+    found = both(ranks, "called_after_break", what=what)
+    stopped = what == "training"
+    assert len(found["sums"]) == (1 if stopped else 2)
+    assert found["step"] == (4 if stopped else 6)
+    assert found["ended"] == (what == "evaluation")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

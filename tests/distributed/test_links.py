@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 CASES = "cases_of_links.py"
-LIMIT = 40.0
+LIMIT = 200.0
 
 
 def expected(ranks: int, rounds: int) -> list[list[float]]:

@@ -18,11 +18,10 @@ def test_one_process_under_torchrun_is_a_plain_run(ranks: Any, tmp_path: Path) -
 def test_sigterm_to_torchrun_gives_one_checkpoint_and_each_worker_leaves_with_143(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    args = {"place": "on_train_step_end", "action": "wait", "folder": str(folder)}
+    args = {"place": "on_train_step_end", "action": "wait for SIGTERM", "folder": str(folder)}
     launched = Launched("train", args, tmp_path / "out.txt", "--standalone")
     launched.wait_for(folder / "here")
     launched.process.send_signal(signal.SIGTERM)
-    (folder / "sent").touch()
     assert launched.finish() == 1
     assert len(list((folder / "checkpoints").glob("step-*"))) == 1, launched.text
     assert launched.text.count("teardown") == 2
@@ -36,6 +35,17 @@ def test_sigterm_to_the_workers_is_code_143_for_torchrun(tmp_path: Path) -> None
     assert launched.finish() == 1
     assert launched.exit_codes() == [143, 143], launched.text
     assert len(list((folder / "checkpoints").glob("step-*"))) == 1, launched.text
+
+
+def test_the_first_and_the_last_that_a_user_sees_of_a_failure_is_what_has_failed(tmp_path: Path) -> None:
+    launched = Launched("train", {"place": "on_train_step_end"}, tmp_path / "out.txt", "--standalone")
+    assert launched.finish() == 1
+    words = "rank 1 failed in Culprit.on_train_step_end at step 2, epoch 0 (train) with Planted: no luck"
+    assert words in launched.text.partition("Traceback")[0], launched.text
+    cause = launched.text.partition("Root Cause")[2]
+    assert f"traceback : {words}" in cause, launched.text
+    assert f"rank 0 ends, because {words}" in launched.text.partition("Failures:")[2]
+    assert "gloo" not in launched.text
 
 
 def test_a_worker_that_is_killed_is_started_again_and_the_weights_are_the_same(ranks: Any, tmp_path: Path) -> None:

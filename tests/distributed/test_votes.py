@@ -88,7 +88,7 @@ def test_stop_training_in_the_data_of_one_rank_is_an_error_on_all(either_ranks: 
 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_stop_training_in_the_iter_of_an_evaluation_loader_is_an_error_on_all(ranks: Any, everywhere: bool) -> None:
-    first, second = ranks.run(f"{CASES}:stop_in_iter", 2, everywhere=everywhere, limit=40.0)
+    first, second = ranks.run(f"{CASES}:stop_in_iter", 2, everywhere=everywhere, limit=200.0)
     words = "the val loader raised StopTraining('no more data') instead of its next batch, at step 2"
     assert second.error == first.error == "RankError", second.output
     assert words in second.text
@@ -101,7 +101,7 @@ def test_stop_training_in_the_iter_of_an_evaluation_loader_is_an_error_on_all(ra
 def test_stop_training_between_hooks_and_batches_of_one_rank_is_an_error_on_all(
     ranks: Any, where: str, scope: bool
 ) -> None:
-    first, second = ranks.run(f"{CASES}:stop_between", 2, where=where, scope=scope, limit=40.0)
+    first, second = ranks.run(f"{CASES}:stop_between", 2, where=where, scope=scope, limit=200.0)
     words = "StopTraining('enough') was raised at step 2, and not in a hook"
     assert second.error == first.error == "RankError", second.output
     assert words in second.text
@@ -109,7 +109,7 @@ def test_stop_training_between_hooks_and_batches_of_one_rank_is_an_error_on_all(
 
 
 def test_an_own_loop_that_is_left_inside_an_update_is_an_error_on_all(ranks: Any) -> None:
-    first, second = ranks.run(f"{CASES}:stop_in_the_update_of_an_own_loop", 2, limit=40.0)
+    first, second = ranks.run(f"{CASES}:stop_in_the_update_of_an_own_loop", 2, limit=200.0)
     assert second.error == first.error == "RankError", second.output
     assert "rank 1 has left the body of its loop inside the update of step 3" in second.text
     assert "rank 1 has left the body of its loop inside the update of step 3" in first.text

@@ -43,7 +43,7 @@ class Launched:
     def text(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def wait_for(self, path: Path, limit: float = 90.0) -> None:
+    def wait_for(self, path: Path, limit: float = 200.0) -> None:
         end = time.monotonic() + limit
         while not path.exists():
             if time.monotonic() > end or self.process.poll() is not None:
@@ -51,7 +51,7 @@ class Launched:
                 raise AssertionError(f"{path} did not come\n{self.text}")
             time.sleep(0.01)
 
-    def finish(self, limit: float = 120.0) -> int:
+    def finish(self, limit: float = 300.0) -> int:
         try:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:

@@ -7,14 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from hookline.events import Callback, Line, Member, Scopes
 from hookline.progress import Clock, Duration
-
-# A busy machine is no reason to fail.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 
 class View:

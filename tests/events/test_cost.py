@@ -134,13 +134,16 @@ def test_sampled_steps_stand_for_all_steps_and_other_events_for_themselves(world
             sampler.sampled += 1
             pick = sampler.next_after(step)
     sampler.seen = 640
+    began = time.perf_counter()
     made.emit("epoch_end")
+    took = time.perf_counter() - began
     found = {row.hook: row for row in made.line.costs()}
     assert found["on_train_step_end"].calls == 640
     assert found["on_train_step_end"].seconds >= 0.64
     assert found["on_epoch_end"].calls == 1
-    assert 0.001 <= found["on_epoch_end"].seconds < found["on_train_step_end"].seconds
-    assert [row.hook for row in made.line.costs()] == ["on_train_step_end", "on_epoch_end"]  # the dearest first
+    assert 0.001 <= found["on_epoch_end"].seconds <= took
+    seconds = [row.seconds for row in made.line.costs()]
+    assert seconds == sorted(seconds, reverse=True)  # the dearest first
 
 
 def test_a_callback_with_every_64st_is_caught_in_the_act_as_often_as_it_should_be(world: World) -> None:

@@ -151,7 +151,6 @@ def test_with_bf16_and_accumulation() -> None:
 
 
 @pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc") or shutil.which("c++")), reason="no C compiler")
-@pytest.mark.timeout(600)
 def test_the_real_backend() -> None:
     model, other = TinyModel(), TinyModel()
     options: Any = {"max_duration": "2ep", "folder": False}

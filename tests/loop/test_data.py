@@ -518,6 +518,69 @@ def test_workers_that_persist() -> None:
     assert fit(TinyModel(), loader, duration="1ep").clock.step == 4
 
 
+class Growing(Dataset[Any]):
+    """Becomes larger or smaller when somebody says so."""
+
+    samples = tiny_data(1, batch_size=64)[0]
+    size = 24
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[0][index], self.samples[1][index]
+
+
+class GrowingByEpoch(Growing):
+    def set_epoch(self, epoch: int) -> None:
+        self.size = SIZES[epoch]
+
+
+class SubClass(DataLoader[Any]):
+    """Not rebuilt, but iterated over as it is."""
+
+
+SIZES = [24, 40, 8]  # samples in each epoch
+
+
+@pytest.mark.parametrize(
+    ("kind", "when"),
+    [
+        *(("map", when) for when in ("epoch_end", "train_epoch_start", "set_epoch")),
+        *((kind, "train_epoch_start") for kind in ("shuffled", "sub-class", "list")),
+        ("workers", "set_epoch"),
+    ],
+)
+def test_the_data_may_have_another_size_in_each_epoch(kind: str, when: str) -> None:
+    """A replay buffer, a curriculum: what is new must be trained on, and what has gone must not be missed."""
+    data, batches, seen = GrowingByEpoch() if when == "set_epoch" else Growing(), tiny_data(3), list[tuple[int, int]]()
+    loaders: dict[str, Any] = {
+        "map": lambda: DataLoader(data, 8),
+        "shuffled": lambda: DataLoader(data, 8, shuffle=True),
+        "workers": lambda: DataLoader(data, 8, num_workers=1),
+        "sub-class": lambda: SubClass(data, 8),
+        "list": lambda: batches,
+    }
+
+    class Grow(hl.Callback):
+        def _grow(self, epoch: int) -> None:
+            if when != "set_epoch" and epoch < len(SIZES):
+                data.size = SIZES[epoch]
+                batches[:] = tiny_data(SIZES[epoch] // 8)
+
+        def on_train_epoch_start(self, run: hl.Run) -> None:
+            if when == "train_epoch_start":
+                self._grow(run.clock.epoch)
+
+        def on_epoch_end(self, run: hl.Run) -> None:
+            seen.append((run.clock.sample, run.clock.step))
+            if when == "epoch_end":
+                self._grow(run.clock.epoch)
+
+    fit(TinyModel(), loaders[kind](), duration="3ep", accumulate=2, callbacks=[Grow()])
+    assert seen == [(24, 2), (64, 5), (72, 6)]
+
+
 def test_loaders_without_a_length_count_epochs() -> None:
     result = fit(TinyModel(), NoLength(tiny_data(3)), NoLength(tiny_data(2)), duration="3ep")
     assert (result.clock.epoch, result.clock.step) == (3, 9)

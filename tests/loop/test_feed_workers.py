@@ -365,6 +365,6 @@ def test_a_program_that_forgets_to_close_its_feed_ends_all_the_same(hang: bool, 
         next(iterator)
         {end}
     """
-    done = run_script(source, timeout=60)
+    done = run_script(source)
     assert done.returncode == (1 if "raise" in end else 0), done.stderr
     assert not any(is_alive(int(pid)) for pid in done.stdout.split())

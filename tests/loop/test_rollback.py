@@ -358,11 +358,11 @@ class Hangs:
 
 
 def test_no_sink_is_waited_for_and_each_is_in_the_summary(tmp_path: Path) -> None:
-    sink, seen = Hangs(), []
+    sink, seen, earlier = Hangs(), [], set(threading.enumerate())  # another test's may not have ended
 
     class Look(Callback):
         def on_rollback(self, run: Any) -> None:
-            seen.append([thread.name for thread in threading.enumerate() if "sink" in thread.name])
+            seen.append([thread.name for thread in {*threading.enumerate()} - earlier if "sink" in thread.name])
             sink.release.set()  # so that the end of the run need not wait either
 
     fit(tiny_data(batches=20), [GoBack(5, 9), Look()], tmp_path / "run", sinks=[sink, CSV()])

@@ -234,7 +234,9 @@ class SlowlySaved(hl.Callback):
 def test_the_time_of_saving_stands_beside_what_callbacks_cost_and_without_their_hooks(
     tmp_path: Path, background: bool
 ) -> None:
+    began = time.perf_counter()
     result = fit(tmp_path, SlowlySaved(), hl.Checkpointer(every="3st", keep_last=None, background=background))
+    took = time.perf_counter() - began
     saves = len(list((tmp_path / "checkpoints").iterdir()))
     assert saves > 1
     (saving,) = [row for row in result.costs if row.callback == "(checkpoints)"]
@@ -242,7 +244,7 @@ def test_the_time_of_saving_stands_beside_what_callbacks_cost_and_without_their_
     assert saving.seconds >= 0.02 * saves
     (hook,) = [row for row in result.costs if row.hook == "on_checkpoint_saved"]
     if not background:  # else one that is waited for is told of in the wait
-        assert saving.seconds < hook.seconds
+        assert saving.seconds + hook.seconds < took
     assert f"cost: (checkpoints).saving: {saving.seconds * 1e3:.1f} ms in {saves} calls" in result.summary()
     assert any(cost.callback == "(checkpoints)" for cost in RunFile.read(tmp_path).sessions[-1].costs)
 

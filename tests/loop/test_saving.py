@@ -268,7 +268,7 @@ def test_a_background_save_holds_the_state_of_its_step_whatever_training_does_ne
     at_two: dict[str, Tensor] = {}
 
     def save(self: Store, *args: Any) -> Any:
-        waited.append(go.wait(60))
+        waited.append(go.wait(300))
         return real(self, *args)
 
     monkeypatch.setattr(Store, "save", save)  # a disk that is slow until it is told not to be

@@ -288,6 +288,20 @@ def test_stop_training_in_the_task_drops_the_window() -> None:
     assert result.clock.step == 1
 
 
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
+def test_stop_training_in_a_plain_model_names_the_users_class(training: bool) -> None:
+    class Choosy(TinyModel):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training is training:
+                raise StopTraining("enough")
+            return super().forward(x)
+
+    trainer = Trainer(folder=False, max_duration="1ep", eval_every="2st")
+    model = Choosy()
+    result = trainer.fit(model, tiny_data(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert (result.stop_reason, result.stopped_by) == ("enough", "Choosy")
+
+
 def test_a_dropped_window_does_not_count_so_that_a_second_fit_trains_on_its_data() -> None:
     armed = True
 
@@ -949,7 +963,7 @@ def test_ctrl_c_in_a_terminal_ends_a_script_with_a_result() -> None:
     process = start(SCRIPT.format(hook="", wait="time.sleep(300)"))
     wait_for(process, "waiting")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert err == ""
     assert out.splitlines() == [
         "interrupt", "stop", "train_end", "fit_end", "teardown", "keyboard interrupt True 1",
@@ -971,7 +985,7 @@ def test_ctrl_c_twice_in_a_terminal_ends_a_script_that_hangs_in_a_hook() -> None
     process.send_signal(signal.SIGINT)
     wait_for(process, "pressed once")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert [line for line in out.splitlines() if line != "pressed once"] == ["exception", "teardown"]
     assert err.rstrip().endswith("KeyboardInterrupt\nin Watch.on_train_step_end at step 1, epoch 0 (train)")
     assert process.returncode == -signal.SIGINT

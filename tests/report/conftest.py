@@ -90,7 +90,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip("no Chromium here: apt-get install chromium, or name one in HOOKLINE_CHROMIUM")
     sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install 'hookline[test]'")
     with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS))
+        found = playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS), timeout=200_000)
         yield found
         found.close()
 
@@ -112,7 +112,7 @@ def browse(browser: Browser) -> Iterator[Browse]:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, java_script_enabled=scripts
         )
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(200_000)
         visit = Visit(context.new_page(), server)
         visits.append(visit)
         visit.listen()
@@ -166,7 +166,7 @@ class Watching:
     def ask(self, path: str, *, method: str = "GET", **headers: str | None) -> Reply:
         """With the right ``Host`` and ``Cookie``, unless others are given; ``None`` leaves one out."""
         sent = {"Host": self.address, "Cookie": self.cookie, **headers}
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=200)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in sent.items():
@@ -180,7 +180,7 @@ class Watching:
 
     def raw(self, request: bytes) -> bytes:
         """Exactly these bytes over a socket, and all that comes back."""
-        with socket.create_connection(("127.0.0.1", self.server.server_port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", self.server.server_port), timeout=200) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: connection.recv(65536), b""))

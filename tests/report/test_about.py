@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 
 from hookline.records import EventRow, MetricRow, to_json
+from hookline.records.event import put_back
 from hookline.records.run_file import CallbackEntry, RunFile
 from hookline.report import render_compare, render_report
 from hookline.report.about import (
+    PutBack,
     call,
     costs_of,
     events_of,
     facts_of,
     flat,
+    put_back_of,
     sessions_of,
     settings_of,
     status_of,
@@ -188,3 +191,21 @@ def test_the_seed_is_listed_once(samples: ModuleType, tmp_path: Path) -> None:
     assert [name for name, _ in found["config"] + found["trainer"]].count("seed") == 1
     other = settings_of(read_run(samples.make_run(tmp_path / "other", rows=60, seed=3, config={"seed": 4})))
     assert ("seed", 4) in other["config"]
+
+
+# -- weights that were put back ----------------------------------------------------------------------
+
+
+def put_back_run(samples: ModuleType, folder: Path, *events: EventRow) -> RunData:
+    return read_run(samples.make_run(folder, rows=60, status="stopped", media=False, events=events))
+
+
+def test_weights_count_as_put_back_only_if_nothing_was_trained_after_it(samples: ModuleType, tmp_path: Path) -> None:
+    last = EventRow("restore", 100, 10, 30.0, put_back(50, "val/loss 0.1 was the best"))
+    found = put_back_of(put_back_run(samples, tmp_path / "a", last))
+    assert found == PutBack(50, 30.0, "the weights of step 50 are put back: val/loss 0.1 was the best")
+    assert put_back_of(put_back_run(samples, tmp_path / "b", replace(last, step=90))) is None
+    went_on = put_back_run(samples, tmp_path / "c", last, EventRow("resume", 100, 10, 30.0))
+    assert put_back_of(went_on) is None
+    assert put_back_of(put_back_run(samples, tmp_path / "d", replace(last, text="somebody else's words"))) is None
+    assert put_back_of(put_back_run(samples, tmp_path / "e")) is None

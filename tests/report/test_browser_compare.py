@@ -58,13 +58,13 @@ def chart(page: Any, title: str) -> Any:
 
 def test_all_runs_are_listed_with_how_they_ended(page: Any) -> None:
     rows = cells(page, "runs")[1:]
-    assert [row[0] for row in rows] == ["cifar/baseline", "cifar/fast", "cifar/plain"]
+    assert [row[0] for row in rows] == ["baseline", "fast", "plain"]
     assert [row[1].split()[-1] for row in rows] == ["finished", "finished", "failed"]
 
 
 def test_the_settings_that_differ_are_listed_and_no_others(page: Any) -> None:
     head, *rows = cells(page, "settings")
-    assert head[1:] == ["cifar/baseline", "cifar/fast", "cifar/plain"]
+    assert head[1:] == ["baseline", "fast", "plain"]
     assert {row[0]: row[1:] for row in rows} == {
         "config lr": ["0.0003", "0.001", "0.0003"],
         "config model.name": ["resnet18", "resnet34", "resnet18"],
@@ -83,7 +83,7 @@ def test_the_settings_that_differ_are_listed_and_no_others(page: Any) -> None:
 
 def test_the_final_metrics_that_differ_are_listed_and_the_best_is_marked(page: Any, compared: Path) -> None:
     head, *rows = cells(page, "metrics")
-    assert head[1:] == ["cifar/baseline", "cifar/fast", "cifar/plain"]
+    assert head[1:] == ["baseline", "fast", "plain"]
     finals = [read_run(compared.parent / name).series["val/loss"].values[-1] for name in ("baseline", "fast", "plain")]
     shown = {row[0]: row[1:] for row in rows}
     assert [float(text) for text in shown["val/loss"]] == pytest.approx(finals, rel=1e-5)
@@ -95,7 +95,7 @@ def test_the_final_metrics_that_differ_are_listed_and_the_best_is_marked(page: A
 
 def test_each_run_has_a_line_of_its_own_colour_in_one_chart(page: Any) -> None:
     its = chart(page, "train/loss")
-    assert its.locator(".legend .label").all_inner_texts() == ["cifar/baseline", "cifar/fast", "cifar/plain"]
+    assert its.locator(".legend .label").all_inner_texts() == ["baseline", "fast", "plain"]
     assert its.locator("canvas").evaluate(COLOURS) == 3
 
 
@@ -113,7 +113,7 @@ def test_the_cursor_shows_the_value_of_each_run(page: Any, compared: Path) -> No
 
 
 def test_a_run_can_be_hidden_in_all_charts(page: Any) -> None:
-    page.locator("#runs").get_by_role("button", name="cifar/fast").click()
+    page.locator("#runs").get_by_role("button", name="fast").click()
     assert chart(page, "train/loss").locator("canvas").evaluate(COLOURS) == 2
     assert chart(page, "train/grad_norm").locator("canvas").evaluate(COLOURS) == 2
 

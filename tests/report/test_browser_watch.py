@@ -131,7 +131,7 @@ def test_chosen_runs_are_compared(visit: Any) -> None:
         row(page, name).get_by_role("checkbox").check()
     compare.click()
     page.locator(".chart canvas").first.wait_for()
-    assert page.locator(".chart").first.locator(".legend .label").all_inner_texts() == ["digits/first", "digits/second"]
+    assert page.locator(".chart").first.locator(".legend .label").all_inner_texts() == ["first", "second"]
     page.get_by_role("link", name="All runs").click()
     row(page, "first").wait_for()
 
@@ -225,6 +225,7 @@ def test_a_run_that_is_gone_leaves_the_page_and_says_so(visit: Any, runs: Path) 
     shutil.rmtree(runs / "digits" / "first")
     visit.page.locator("html[data-lost]").wait_for()
     assert its.locator("canvas").is_visible()
+    visit.page.close()  # it asks again and again
     assert {what.partition(":")[0] for what in visit.wrong} == {"console"}  # the browser's own word on a 404
     visit.wrong.clear()
 

@@ -109,11 +109,11 @@ def test_any_metric_over_epochs_is_drawn_with_the_one_over_intervals() -> None:
     names = ["h/x", "h/x_epoch", "h/y", "h/z", "own", "own_epoch", "few/a", "few/a_epoch", "val/per_epoch"]
     found = [(chart.section, chart.title, [line.label for line in chart.lines]) for chart in plan(names)]
     assert sorted(found) == [
-        ("h", "x", ["x", "x, by epoch"]),
+        ("h", "x", ["x", "by epoch"]),
         ("h", "y", ["y"]),
         ("h", "z", ["z"]),
-        ("metrics", "few/a", ["a", "a, by epoch"]),
-        ("metrics", "own", ["own", "own, by epoch"]),
+        ("metrics", "few/a", ["a", "by epoch"]),
+        ("metrics", "own", ["own", "by epoch"]),
         ("metrics", "per_epoch", ["val"]),
     ]
 

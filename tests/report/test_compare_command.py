@@ -29,7 +29,7 @@ def test_the_terminal_lists_what_differs_and_the_page_is_written(
     assert main(["compare", *runs]) == 0
     text = capsys.readouterr().out
     table = lines(text)
-    assert table["setting"] == ["cifar/one", "cifar/two"]
+    assert table["setting"] == ["one", "two"]
     assert table["config: lr"] == ["0.0003", "0.01"]
     assert table["config: scheduler"] == ["—", "[red]cosine[/red]"]
     assert table["trainer: seed"] == ["0", "1"]
@@ -58,8 +58,10 @@ def test_an_earlier_comparison_is_written_over_and_another_file_is_not(
     page = tmp_path / "compare.html"
     assert main(["compare", *runs]) == 0
     first = page.stat().st_ino
+    assert "written over" not in capsys.readouterr().out
     assert main(["compare", *runs]) == 0
     assert page.stat().st_ino != first
+    assert capsys.readouterr().out.splitlines()[-2:] == ["the file that was there is written over:", str(page)]
     page.write_text("<!doctype html><title>my notes</title>")
     capsys.readouterr()
     assert main(["compare", *runs]) == 2
@@ -80,6 +82,33 @@ def test_help_says_where_the_page_goes(capsys: pytest.CaptureFixture[str]) -> No
         main(["compare", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "The page is compare.html in the current folder, unless --output says otherwise" in text
+
+
+def test_what_the_machine_did_is_printed_if_it_is_asked_for(
+    samples: ModuleType, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *runs, "--table"]) == 0
+    text = capsys.readouterr().out
+    assert "speed/samples_per_second" not in lines(text)
+    assert "1 final metric of the machine differs: --all prints them" in text
+    assert main(["compare", *runs, "--table", "--all"]) == 0
+    assert "speed/samples_per_second" in lines(capsys.readouterr().out)
+    rows = (samples.make_run(tmp_path / "again", rows=60) / "metrics.jsonl").read_text()
+    (tmp_path / "again" / "metrics.jsonl").write_text(rows.replace("speed/samples", "speed/tokens"))
+    assert main(["compare", "one", "again", "--table"]) == 0
+    text = capsys.readouterr().out
+    assert "No final metric differs" not in text
+    assert "2 final metrics of the machine differ: --all prints them" in text
+
+
+def test_a_project_that_is_that_of_all_runs_is_not_repeated(
+    samples: ModuleType, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples.make_run(tmp_path / "other", rows=60, project="mnist", config={"lr": 0.1})
+    assert main(["compare", "one", "other", "--table"]) == 0
+    assert lines(capsys.readouterr().out)["setting"] == ["cifar/one", "mnist/other"]
+    assert main(["compare", *runs, "--table"]) == 0
+    assert lines(capsys.readouterr().out)["setting"] == ["one", "two"]
 
 
 def test_runs_that_are_the_same_say_so(

@@ -112,12 +112,12 @@ def test_the_comparison_lists_exactly_what_differs(samples: ModuleType, tmp_path
         ("command", "arguments", ["train.py --lr 0.0003 --width 64", "train.py --lr 0.1 --width 64"]),
     ]
     assert data["metrics"]["rows"] == []  # the same seed: the very same numbers
-    assert [run["title"] for run in data["runs"]] == ["cifar/one", "cifar/two"]
+    assert [run["title"] for run in data["runs"]] == ["one", "two"]
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(samples: ModuleType, tmp_path: Path) -> None:
     runs = [read_run(samples.make_run(tmp_path / part / "run", rows=60, name="same")) for part in ("a", "b")]
-    assert [run["title"] for run in compare_data(runs)["runs"]] == ["cifar/same (a/run)", "cifar/same (b/run)"]
+    assert [run["title"] for run in compare_data(runs)["runs"]] == ["same (a/run)", "same (b/run)"]
 
 
 # -- without scripts ---------------------------------------------------------------------------------

@@ -192,6 +192,20 @@ def test_two_hundred_runs_are_listed_and_any_of_them_opens(tmp_path: Path, watch
     assert all(served.ask(f"/data?run={run['id']}").json()["page"] == "report" for run in found[::20])
 
 
+def test_a_line_of_the_list_says_how_far_a_run_is_and_evaluations_come_first(
+    samples: ModuleType, tmp_path: Path
+) -> None:
+    folder = samples.make_run(tmp_path / "run", 60, status="running", media=False)
+    gap = MetricRow("gap/loss", 100, 10, 0.1, "eval", 1.0)
+    write(folder, gap, MetricRow("test/loss", 100, 10, 0.5, "eval", 1.0))
+    summary = Glance(folder, "x").look()
+    assert (summary.epoch, summary.goal) == (10, {"unit": "epochs", "value": 10})
+    assert list(summary.metrics) == ["val/loss", "val/acc", "test/loss", "gap/loss"]
+    (folder / "metrics.jsonl").write_text("")
+    write(folder, *rows(10), MetricRow("train/loss_epoch", 10, 1, 0.5, "epoch", 1.0))
+    assert list(Glance(folder, "x").look().metrics) == ["train/loss"]  # and not the same twice
+
+
 def test_a_long_file_is_not_read_whole_for_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_runs, "TAIL", 1_000)
     first = MetricRow("only/at_the_start", 1, 0, 1.0, "step", 0.1)

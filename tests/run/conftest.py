@@ -7,15 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
 from torch import nn
 
 from hookline.loop import Result, Trainer
 from hookline.testing import TinyModel, tiny_data
-
-# A busy machine is no reason to fail.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from hookline.records import Record
 from hookline.sinks import RunInfo
-
-# A busy machine is no reason to fail.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 
 @pytest.fixture

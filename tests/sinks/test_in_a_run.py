@@ -150,7 +150,7 @@ class Fails:
         if self._how == "exit":
             raise SystemExit(3)
         if self._how == "hang":
-            self.let_go.wait(100)
+            self.let_go.wait(300)
         raise ConnectionError("the network is down")
 
 

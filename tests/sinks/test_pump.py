@@ -18,7 +18,7 @@ from hookline.sinks import RunInfo, Sink, SinkReport
 from hookline.sinks.pump import BATCH, Pump
 from hookline.testing import run_script
 
-GUARD = 60
+GUARD = 200
 """Seconds after which a test gives up waiting; nothing is expected to take them."""
 
 

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from hookline.errors import NotAvailableError
+from hookline.records.event import put_back
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -32,7 +33,6 @@ def is_complete(run: Run) -> bool:
 def say_put_back(run: Run, step: int, monitor: str, value: float | None) -> None:
     """The model has the weights of an earlier step: on the console, in ``log.txt`` and in the timeline."""
     if run.rank == 0 and step != run.clock.step:
-        best = "" if value is None else f": {monitor} {value:.6g} was the best"
-        text = f"the weights of step {step} are put back{best}"
+        text = put_back(step, "" if value is None else f"{monitor} {value:.6g} was the best")
         logger.warning("%s", text)  # Python shows warnings also where nobody has set up logging
         run.loop.session.note("restore", text)

@@ -18,7 +18,7 @@ from hookline.errors import HooklineError, SetupError
 
 if TYPE_CHECKING:
     from hookline.report import RunData
-    from hookline.report.compare import Differences
+    from hookline.report.compare import Difference
 
 PAGE = "compare.html"
 
@@ -34,6 +34,7 @@ def register(commands: Any) -> None:
     parser.add_argument("folders", metavar="RUN", type=Path, nargs="+", help="folders of two or more runs")
     parser.add_argument("--output", metavar="FILE", type=Path, help=f"where to write the page (default: {PAGE})")
     parser.add_argument("--table", action="store_true", help="only print, write no page")
+    parser.add_argument("--all", action="store_true", help="print also what the machine did: speed, time, memory")
     parser.set_defaults(run=run)
 
 
@@ -42,13 +43,15 @@ def run(arguments: argparse.Namespace) -> int:
         runs = _read(arguments.folders)
         if arguments.table and arguments.output is not None:
             raise SetupError("--table writes no page: leave it or --output out")
+        page = arguments.output or Path(PAGE)
         if not arguments.table and arguments.output is None:
-            _refuse_another_file(Path(PAGE))
-        _print(runs)
+            _refuse_another_file(page)
+        _print(runs, machine=arguments.all)
         if not arguments.table:
             from hookline.report import render_compare
 
-            print(save(render_compare(runs), arguments.output or Path(PAGE)).absolute())
+            before = "the file that was there is written over:\n" if page.exists() else ""
+            print(f"{before}{save(render_compare(runs), page).absolute()}")
     except HooklineError as error:
         print(f"hookline compare: {error}", file=sys.stderr)
         return 2
@@ -82,13 +85,19 @@ def _read(folders: Sequence[Path]) -> list[RunData]:
     return runs
 
 
-def _print(runs: Sequence[RunData]) -> None:
+def _print(runs: Sequence[RunData], *, machine: bool) -> None:
     from hookline.report import differing_metrics, differing_settings
+    from hookline.report.charts import MACHINE
     from hookline.report.page import titles
 
     console = wide_console()
     for what, found in (("setting", differing_settings(runs)), ("final metric", differing_metrics(runs))):
-        console.print(_table(what, found, titles(runs)))
+        rows = [row for row in found.rows if machine or row.group not in MACHINE]
+        if rows or not found.rows:
+            console.print(_table(what, rows, titles(runs)))
+        if left := len(found.rows) - len(rows):
+            these = f"{what} of the machine differs" if left == 1 else f"{what}s of the machine differ"
+            console.print(Text(f"{left:,} {these}: --all prints them", style="dim"))
         console.print(Text(_counted(what, found.same, "the same"), style="dim"))
         if found.hidden:
             console.print(Text(_counted(what, found.hidden, "hidden in all runs, and may differ"), style="dim"))
@@ -99,9 +108,9 @@ def _counted(what: str, count: int, how: str) -> str:
     return f"{count:,} {what} is {how}" if count == 1 else f"{count:,} {what}s are {how}"
 
 
-def _table(what: str, found: Differences, titles: Sequence[str]) -> Table | Text:
+def _table(what: str, rows: Sequence[Difference], titles: Sequence[str]) -> Table | Text:
     """Names and values are anybody's: they are printed as they are, never as markup or control codes."""
-    if not found.rows:
+    if not rows:
         return Text(f"No {what} differs.", style="bold")
     table = Table(
         box=box.SIMPLE_HEAD, title=f"{what.capitalize()}s that differ", title_justify="left", title_style="bold"
@@ -109,7 +118,7 @@ def _table(what: str, found: Differences, titles: Sequence[str]) -> Table | Text
     table.add_column(what, overflow="fold")
     for title in titles:
         table.add_column(Text(_plain(title)), overflow="fold", justify="right" if what == "final metric" else "left")
-    for row in found.rows:
+    for row in rows:
         name = row.name if what == "final metric" else f"{row.group}: {row.name}"
         table.add_row(Text(_plain(name)), *(Text(_plain(text)) for text in row.texts))
     return table

@@ -23,6 +23,8 @@ from hookline.checkpoint.compare import Difference, compare
 from hookline.errors import CheckpointNotFoundError, HooklineError
 
 VARIABLE: Final = "HOOKLINE_VERIFY_RESUME"
+LEAST: Final = 4
+"""Fewer steps leave nothing before or after the kill."""
 POLL: Final = 0.02
 """Seconds between two looks at the folder of a run that is to be killed."""
 NOT_COMPARED: Final = (
@@ -42,6 +44,8 @@ NOT_COMPARED: Final = (
 any two runs. The metrics are compared in the state, after what they are computed from."""
 
 
+BESIDE: Final = "state/verification/beside/"
+"""Attributes of callbacks and modules that no checkpoint holds. That they differ is told, and is no fault by itself."""
 UNSEEDED: Final = ("state/random/python/", "state/random/numpy/")
 """States of a process that differ in two runs of a script that seeds only torch. If nothing else differs, nothing has
 drawn from them."""
@@ -56,6 +60,8 @@ class Finding:
     differences: tuple[Difference, ...] = ()
     before_the_kill: bool = False
     """Two runs from the start differ: the script does not repeat itself, resumed or not."""
+    begun_anew: tuple[str, ...] = ()
+    """Attributes that are not saved and differ, such as ``Counter.seen: 14 and 7``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +80,13 @@ class ResumeCheck:
         save_at = sorted({kill_at, kill_at + 1, self.steps})
         whole, broken = self.folder / "uninterrupted", self.folder / "resumed"
         self._train(whole, save_at, resume=False)
+        saves = self._check_length(whole)
         self.say(f"uninterrupted: {self.steps} steps")
+        if not saves:
+            self.say("not by the script: it has no hl.Checkpointer, so this check saves for it; a kill would lose all")
         self._train_and_kill(broken, save_at, kill_at)
         self.say(f"killed: after the checkpoint of step {kill_at}")
-        found = self._differ(whole, broken, kill_at)
+        found, unsteady = self._differ(whole, broken, kill_at)
         unseeded = tuple(path for path in UNSEEDED if found and all(f"{d.path}/".startswith(UNSEEDED) for d in found))
         if found and not unseeded:
             return Finding(kill_at, found, before_the_kill=True)
@@ -85,11 +94,26 @@ class ResumeCheck:
             self.say("not seeded, and not compared: Python's and NumPy's random states; Trainer(seed=0) seeds them")
         self._train(broken, save_at, resume=True)
         self.say(f"resumed: from step {kill_at} to {self.steps}")
+        paths = {difference.path for difference in unsteady}  # of times, or of the run's folder
         for step in save_at[1:]:
-            found = self._differ(whole, broken, step, ignored=tuple(f"{path}*" for path in unseeded))
+            found, beside = self._differ(whole, broken, step, ignored=tuple(f"{path}*" for path in unseeded))
             if found:
-                return Finding(step, found)
-        return Finding(self.steps)
+                break
+        return Finding(step, found, begun_anew=tuple(_attribute(d) for d in beside if d.path not in paths))
+
+    def _check_length(self, whole: Path) -> bool:
+        """It has trained for so many steps; if not, the engine has saved where it ended. Whether a callback saves."""
+        found = _store(whole).checkpoints()
+        if not found:
+            raise HooklineError("the script saved nothing: does it train with Hookline, and in its own process?")
+        last = max(found, key=lambda checkpoint: checkpoint.about.step)
+        step, state = last.about.step, _store(whole).load(last).state or {}
+        if step < self.steps:
+            advice = f"give --steps {step}, or fewer" if step >= LEAST else f"there must be {LEAST} steps or more"
+            raise HooklineError(
+                f"the first fit of the script ended at step {step} of {self.steps} ({state.get('ended')}): {advice}"
+            )
+        return bool(state.get("verification", {}).get("saves", True))
 
     def _train(self, folder: Path, save_at: list[int], *, resume: bool) -> None:
         log = self.folder / f"{folder.name}.log"
@@ -129,9 +153,15 @@ class ResumeCheck:
                 start_new_session=True,  # its worker processes are killed with it
             )
 
-    def _differ(self, whole: Path, other: Path, step: int, ignored: tuple[str, ...] = ()) -> tuple[Difference, ...]:
+    def _differ(
+        self, whole: Path, other: Path, step: int, ignored: tuple[str, ...] = ()
+    ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
+        """What is saved and differs; and what is not saved and differs."""
         first, second = (_store(folder).load(_at(folder, step)) for folder in (whole, other))
-        return tuple(compare(first, second, NOT_COMPARED + ignored))
+        found = compare(first, second, NOT_COMPARED + ignored)
+        beside = [difference for difference in found if difference.path.startswith(BESIDE)]
+        in_both = [difference for difference in beside if "nothing" not in (difference.first, difference.second)]
+        return tuple(difference for difference in found if difference not in beside), tuple(in_both)
 
 
 def _store(folder: Path) -> Store:
@@ -145,10 +175,15 @@ def _at(folder: Path, step: int) -> Checkpoint:
     if not of_step:
         have = ", ".join(str(checkpoint.about.step) for checkpoint in found) or "none"
         raise CheckpointNotFoundError(
-            f"the {folder.name} run saved no checkpoint at step {step}, only at {have}; does the script train with "
-            f"Hookline, and for so many steps? Give --steps"
+            f"the {folder.name} run saved no checkpoint at step {step}, only at {have}: it ended before the "
+            f"uninterrupted one"
         )
     return of_step[-1]
+
+
+def _attribute(difference: Difference) -> str:
+    owner, _, name = difference.path.removeprefix(BESIDE).rpartition("/")
+    return f"{owner.removesuffix('()')}.{name}: {difference.first} and {difference.second}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

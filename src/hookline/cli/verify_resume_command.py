@@ -32,12 +32,12 @@ def register(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from hookline.cli.resume_check import ResumeCheck
+    from hookline.cli.resume_check import LEAST, ResumeCheck
 
     if not arguments.script.is_file():
         return _refuse(f"{arguments.script} is not a file; give the script that trains")
-    if arguments.steps < 4:
-        return _refuse(f"--steps {arguments.steps}: give 4 or more, so that there is something before and after")
+    if arguments.steps < LEAST:
+        return _refuse(f"--steps {arguments.steps}: give {LEAST} or more, so that there is something before and after")
     with tempfile.TemporaryDirectory(prefix="hookline-verify-resume-") as folder:
         command = [str(arguments.script), *arguments.arguments]
         check = ResumeCheck(command, arguments.steps, Path(folder), say=lambda text: print(text, flush=True))
@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         except HooklineError as error:
             return _refuse(str(error))
     print(_verdict(found))
+    if found.begun_anew:
+        print(_begun_anew(found))
     return 1 if found.differences else 0
 
 
@@ -64,6 +66,19 @@ def _verdict(found: Finding) -> str:
         head = f"different at step {found.step}"
         hint = "the first value is of the uninterrupted run, the second of the resumed one"
     return "\n".join([head, f"  first: {found.differences[0]}", *_others(found.differences), hint])
+
+
+def _begun_anew(found: Finding) -> str:
+    """What a resumed run has forgotten, whether or not anything that is saved depends on it."""
+    lines, more = [f"  {text}" for text in found.begun_anew[:GROUPS]], len(found.begun_anew) - GROUPS
+    return "\n".join(
+        [
+            f"not saved, and different at step {found.step} (a list by its length):",
+            *lines,
+            *([f"  and {more:,} others"] if more > 0 else []),
+            "if it is to go on: name it in the callback's `state`, or make it a buffer of the module",
+        ]
+    )
 
 
 def _others(differences: tuple[Difference, ...]) -> list[str]:

@@ -7,6 +7,7 @@ CPU, so that it neither waits for a device nor mixes with what the model sends.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from hookline.distributed.connections import (
 )
 from hookline.distributed.env import Place
 from hookline.distributed.guard import refuse_if_guarded
+from hookline.distributed.last_words import leave_last_words
 from hookline.distributed.links import LinkLostError, Links, connect
 from hookline.distributed.membership import (
     AFTER_WATCHDOG,
@@ -41,6 +43,8 @@ from hookline.errors import RankError, SetupError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, Work
+
+logger = logging.getLogger("hookline")
 
 T = TypeVar("T")
 SHORT = 1024
@@ -188,14 +192,21 @@ class Group:
     def fail(self, words: str) -> None:
         """By one: this rank ends with an error. The others learn of it from the store, and wake up if they wait."""
         if not self.broken:
-            self.broken = True
-            self.accuse(self.rank, words, self.store)
-            self._part()
+            is_first = self.accuse(self.rank, words, self.store)
+            self._part(said := f"rank {self.rank} {words}", is_cause=True)
+            if is_first:  # before the tracebacks of all ranks, in which it is hard to find
+                logger.error("%s", said)
 
-    def accuse(self, rank: int, words: str, store: Store) -> None:
-        """Say what a rank has failed with. The first one is the cause; what comes later it has brought about."""
-        with suppress(RuntimeError):  # whoever keeps the store is gone already
-            store.compare_set("failed", "", json.dumps({"rank": rank, "words": words}))
+    def accuse(self, rank: int, words: str, store: Store) -> bool:
+        """Say what a rank has failed with. The first one is the cause; what comes later it has brought about.
+
+        Whether this is the first.
+        """
+        told = json.dumps({"rank": rank, "words": words})
+        try:
+            return store.compare_set("failed", "", told).decode() == told
+        except RuntimeError:  # whoever keeps the store is gone already
+            return False
 
     def will_not_come(self, store: Store) -> None:
         """This rank ends without any more ado: nobody is to wait for it."""
@@ -232,16 +243,17 @@ class Group:
             text = str(error).splitlines()[0].partition(". This is typically")[0]  # gloo says more than it knows
             said = f"another rank has ended without a word, or cannot be reached ({text})"
             self.accuse(self.rank, f"has lost touch: {said}", self.store)
-        self.broken = True
-        self._part(lost=lost)
-        return self._error(said)
+        found = self._error(said)
+        found.__cause__ = error if lost else None  # the other's error is the cause, and not that this rank was woken
+        self._part(str(found), lost=lost)
+        return found
 
     def check(self) -> None:
         """By one that waits for others in a way of its own: an error where one of them has failed."""
         if (said := self.failure()) is not None:
-            self.broken = True
-            self._part()
-            raise self._error(said)
+            error = self._error(said)
+            self._part(str(error))
+            raise error
 
     def wake(self) -> None:
         """From another thread: where this rank waits for the others, it waits no more."""
@@ -249,11 +261,13 @@ class Group:
         if self._links is not None:
             self._links.cut()
 
-    def _part(self, *, lost: bool = False) -> None:
-        """Cut the connections: the others must not wait for this rank, which will not answer."""
+    def _part(self, words: str, *, lost: bool = False, is_cause: bool = False) -> None:
+        """Cut the connections: the others must not wait for this rank, which will not answer. ``words``: why."""
+        self.broken = True
         with suppress(RuntimeError):
             mark_broken(self._base, self.rank, lost=lost)
         self.wake()
+        leave_last_words(words, is_cause=is_cause)
 
     def _error(self, said: str) -> RankError:
         return RankError(f"rank {self.rank} ends, because {said}")
@@ -267,7 +281,7 @@ class Group:
         except RankError:  # from the guard of a hook that runs on some ranks only
             raise
         except lost as error:
-            raise self.explain(error) from error
+            raise self.explain(error)  # noqa: B904 (it has its cause)
 
 
 def _bunches(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

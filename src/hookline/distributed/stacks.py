@@ -13,6 +13,8 @@ from typing import Final
 
 import torch
 
+from hookline.distributed.last_words import leave_last_words
+
 _TORCH: Final = str(Path(torch.__file__).parent) + os.sep
 _HOOKLINE: Final = str(Path(__file__).parents[1]) + os.sep
 _STANDARD: Final = str(Path(os.__file__).parent) + os.sep
@@ -61,12 +63,16 @@ def words_of(error: BaseException, step: int) -> str:
     """For the other ranks: where it rose, and what."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(("in ", "while "))]
     where = f"{notes[0]} " if notes else f"at step {step} "
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception as raised:  # an error of the user's whose text cannot be had is to be known to the others, too
+        text = f"(its text raises {type(raised).__name__})"
     return f"failed {where}with {type(error).__name__}: {text[:2000]}"
 
 
 def end_process(words: str, *, code: int) -> None:
     """Say why, with the stacks of all threads, and end at once: nothing more of the program is run."""
+    leave_last_words(words)
     try:
         with suppress(OSError, ValueError, AttributeError):  # what there is instead of the screen may be no file
             screen = sys.__stderr__

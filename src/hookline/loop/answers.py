@@ -15,6 +15,7 @@ from hookline.loop.evaluation_parts import all_predictions
 from hookline.loop.leaving import stop_in_batch
 from hookline.loop.loaders import named_loaders
 from hookline.loop.moment import take_moment
+from hookline.loop.supervised import title_of
 
 if TYPE_CHECKING:
     from hookline.events import Member
@@ -56,7 +57,7 @@ def _evaluate_batch(loop: Loop, task: Any, run: Run, state: RunState, batch: Any
     try:
         found = task.eval_batch(run, batch)
     except StopTraining as stop:
-        loop.session.stop(stop.reason, type(task).__name__)
+        loop.session.stop(stop.reason, title_of(task))
         loop.requests.leave_evaluation = True
         return
     weight = None
@@ -79,7 +80,7 @@ def predict_task(loop: Loop, batches: Batches) -> Any:
                 loop.state.outputs = task.predict_batch(run, batch)
             except StopTraining as stop:
                 if loop.ranks is not None:
-                    raise stop_in_batch(type(task).__name__, stop.reason, loop.clock.step, "predict_batch") from stop
+                    raise stop_in_batch(title_of(task), stop.reason, loop.clock.step, "predict_batch") from stop
                 raise
             if not book.muted:
                 found.append(_detached(loop.state.outputs))

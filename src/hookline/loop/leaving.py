@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from hookline.errors import RankError, StopTraining
 from hookline.loop.data import END, LEFT
-from hookline.run import BREAK, StopRequest
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -22,7 +21,7 @@ def leave_with_others(loop: Loop, look_due: bool, stepped: bool) -> None:
     ranks, course, clock = loop.ranks, loop.course, loop.clock
     if ranks is None or ranks.broken:
         return
-    ranks.leaving = StopRequest(BREAK, "the body of the loop", clock.step)
+    ranks.leaves()
     if len(loop._names) > 1 and not ranks.have_all_left():
         raise RankError(
             f"rank {loop.state.rank} has left the body of its loop at step {clock.step}, and the others have not: with "

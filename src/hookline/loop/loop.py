@@ -106,6 +106,8 @@ class Loop(Training):
         try:
             self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
             self.ranks, self.precision.common_unit = self.session.ranks, None
+            if self.ranks is not None:
+                self.ranks.settle = self.handles.settle
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
                 warn_of_unheld(self.state.optimizers, self.session.module, self.line.order.callbacks)

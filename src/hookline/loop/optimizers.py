@@ -12,12 +12,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hookline.errors import HooklineWarning, SetupError
+from hookline.loop.supervised import title_of
 
 
 def make_optimizers(given: Any, module: nn.Module) -> dict[str, Optimizer]:
     """By name: an instance, several, a dict of named ones, or a class or function given the parameters."""
     if not any(True for _ in module.parameters()):
-        raise SetupError(f"{type(module).__name__} has no parameters, so there is nothing to train")
+        raise SetupError(f"{title_of(module)} has no parameters, so there is nothing to train")
     if given is None:
         raise SetupError("no optimizer; pass optimizer=torch.optim.AdamW, or give the task configure_optimizers(run)")
     if not isinstance(given, Optimizer | Mapping | Sequence) and callable(given):
@@ -61,7 +62,7 @@ def warn_of_unheld(optimizers: Mapping[str, Optimizer], module: nn.Module, callb
     if left:
         shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
         warnings.warn(
-            f"{len(left)} of {len(trainable)} trainable parameters of {type(module).__name__} are in no optimizer and "
+            f"{len(left)} of {len(trainable)} trainable parameters of {title_of(module)} are in no optimizer and "
             f"stay as they are: {shown}; if this is meant, freeze them with requires_grad_(False)",
             HooklineWarning,
             stacklevel=2,
@@ -84,12 +85,12 @@ def _check_parameters(name: str, optimizer: Optimizer, module: nn.Module) -> Non
     foreign = sum(1 for parameter in held if id(parameter) not in own)
     if foreign == len(held):
         raise SetupError(
-            f"none of the {len(held)} parameters of optimizer {name} is a parameter of {type(module).__name__}: "
+            f"none of the {len(held)} parameters of optimizer {name} is a parameter of {title_of(module)}: "
             f"it would train something else; make it from this model's parameters(), after any copy or .to()"
         )
     if foreign:
         warnings.warn(
-            f"{foreign} of {len(held)} parameters of optimizer {name} are not {type(module).__name__}'s: "
+            f"{foreign} of {len(held)} parameters of optimizer {name} are not {title_of(module)}'s: "
             f"they are trained, but not saved with it",
             HooklineWarning,
             stacklevel=2,

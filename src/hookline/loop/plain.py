@@ -17,7 +17,7 @@ from hookline.loop.answers import check_returned
 from hookline.loop.data import END, LEFT
 from hookline.loop.data import count as count_rows
 from hookline.loop.gradients import clear_gradients, raise_explained
-from hookline.loop.supervised import PARTS, own_loss_of
+from hookline.loop.supervised import PARTS, own_loss_of, title_of
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
         try:
             loss = train_batch(session.run, batch)
         except StopTraining as stop:
-            loop.drop_batch(stop.reason, type(session.task).__name__)
+            loop.drop_batch(stop.reason, title_of(session.task))
             break
         odd = loss.__class__ is not Tensor or loss.ndim or loop._touched or loop._driven or swapped
         if odd or requests.skip or not hooks.plain or not loop.steps_are_plain:
@@ -237,7 +237,7 @@ def _end_inside(loop: Loop, stage: int, error: BaseException) -> None:
     _open(loop)
     loop._batch_open, loop._moved = stage == COMPUTING, stage == MOVED
     if isinstance(error, StopTraining) and loss is MISSING:
-        loop.drop_batch(error.reason, type(loop.session.task).__name__)
+        loop.drop_batch(error.reason, title_of(loop.session.task))
     elif isinstance(error, Exception) and loss is not MISSING:
         raise_explained(loss, loop.session.where(), error)
     else:
@@ -253,7 +253,7 @@ def _finish(loop: Loop, train_batch: TrainBatch) -> None:
     try:
         found = train_batch(loop.session.run, loop.state.batch)
     except StopTraining as stop:
-        loop.drop_batch(stop.reason, type(loop.session.task).__name__)
+        loop.drop_batch(stop.reason, title_of(loop.session.task))
     else:
         _general(loop, found)
 

@@ -20,7 +20,7 @@ class _OfRank(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = f"{record.levelname} {record.getMessage()}"
-        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=8).hexdigest()
         self._said[digest] += 1  # what is said again and again is counted on each rank
         first = self._is_first(f"said/{digest}/{self._said[digest]}")
         if self._group.rank:

@@ -1,7 +1,6 @@
 """The other processes of a run, as the loop meets them: in each step, at the edges, and when something fails.
 
-Requests wait here for the vote that makes them everybody's. What follows from counts alone is not voted on: all ranks
-compute it alike.
+What follows from counts alone is not voted on: all ranks compute it alike.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from hookline.distributed.stacks import words_of
 from hookline.distributed.strategy import Strategy
 from hookline.distributed.votes import Ballot, Votes
 from hookline.distributed.watchdog import Watchdog
-from hookline.errors import HooklineError, LossError, NotAvailableError, Preempted, RankError, SetupError, StopTraining
+from hookline.errors import HooklineError, LossError, NotAvailableError, Preempted, SetupError, StopTraining
 from hookline.loop.leaving import stop_between
+from hookline.loop.wishes import Wishes
 from hookline.progress import Clock
-from hookline.run import Requests, StopRequest
+from hookline.run import BREAK, Requests, StopRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,11 +54,12 @@ class Ranks:
         self.usual_weight: float | None = None
         """What the weight of a rank was in the last window, where there is a vote in every step."""
         self._synced: set[str] = set()  # optimizers whose gradients are averaged in this window
-        self._undone = 0
-        self.leaving: StopRequest | None = None
-        """The body of the own loop was left on this rank, and the others do not know yet."""
+        self._wishes = Wishes(group, requests, clock)
         self.can_be_left = False
         """The loop is the user's own, whose body may be left on one rank alone: there is a vote in every step."""
+        self.settle: Callable[[], None] = lambda: None
+        """Where the body has left an evaluation or its training: what is still to be done for that, with the others."""
+        self._hooks: list[Any] = []  # of the model
         self.places: Places | None = None  # only where one that leaves cannot go along
         self.may_be_skipped = False
         """A callback that may ask for a step to be skipped hears its beginning: there is a vote in every step."""
@@ -70,7 +71,12 @@ class Ranks:
 
     def spread(self, module: nn.Module, roots: list[nn.Module]) -> Mapping[Tensor, Tensor]:
         """By all: the model over the ranks, in place; the parameters that were replaced, with those in their place."""
-        return self.strategy.wrap(module, roots, self.group)
+        replaced = self.strategy.wrap(module, roots, self.group)
+        if self.can_be_left and self.strategy.is_sharded:
+            # Before the hooks that gather weights: they wait for ranks that may wait for this one, in what it has left.
+            hooks = [root.register_forward_pre_hook(lambda *_: self.settle(), prepend=True) for root in roots]
+            self._hooks.extend(hooks)
+        return replaced
 
     def attach(self, optimizers: Mapping[str, Any]) -> None:
         """By all: the optimizers are there, and the model is loaded."""
@@ -108,10 +114,10 @@ class Ranks:
         found = error
         if isinstance(error, StopTraining):
             found = stop_between(error.reason, self._clock.step)
+            found.__cause__ = error
         elif not self.broken and self._is_of_others(error):
             found = self.group.explain(error)
         if found is not error:
-            found.__cause__ = error
             for note in getattr(error, "__notes__", ()):
                 found.add_note(note)
         if not self.broken:
@@ -130,6 +136,8 @@ class Ranks:
         self._votes.forget()
         self._votes_in_evaluation.forget()
         self.watchdog.stop()
+        for hook in self._hooks:
+            hook.remove()
         self.strategy.unwrap()
         self._requests.vote_no_more()
         self._raised = None
@@ -196,7 +204,7 @@ class Ranks:
 
         Whether there is a step: not where the body of the loop was left on all ranks.
         """
-        if self.leaving is not None and not self.is_synced:
+        if self._wishes.leaving is not None and not self.is_synced:
             return self._go_along(touched)
         if self.places is not None:
             self.places.computes()
@@ -262,7 +270,11 @@ class Ranks:
 
     def undone(self) -> None:
         """Steps were taken back: as they must be on all ranks, which the next vote shows."""
-        self._undone += 1
+        self._wishes.undone += 1
+
+    def leaves(self) -> None:
+        """The body of the own loop was left on this rank: the next vote tells the others."""
+        self._wishes.leaving = StopRequest(BREAK, "the body of the loop", self._clock.step)
 
     def vote(self, *, logged: bool = False) -> bool:
         """By all, at an edge: an interval, an evaluation, an epoch or a save has ended. What was asked for counts.
@@ -324,70 +336,13 @@ class Ranks:
         self._clock.sample += int(known)
 
     def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
-        requests = self._requests
-        return Ballot(
-            samples=self._samples if counts else 0,
-            tokens=self._tokens if counts else 0,
-            stop=requests.wished_stop is not None,
-            save=requests.wished_save,
-            plan=requests.wished_plan,
-            evaluate=requests.wished_eval,
-            skip=counts and requests.wished_skip is not None,
-            signal=requests.wished_preempt is not None,
-            leaving=self.leaving is not None,
-            logged=logged,
-            weighted=self._votes.always,
-            undone=self._undone,
-            undone_squared=self._undone**2,
-            seconds=self._clock.seconds if self.group.rank == 0 else 0.0,
-        )
+        samples, tokens = (self._samples, self._tokens) if counts else (0, 0)
+        weighted = self._votes.always
+        return self._wishes.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
 
     def _apply(self, found: Ballot) -> None:
-        """What one rank has asked for becomes everybody's."""
-        requests, size = self._requests, self.group.size
-        self._clock.agree_seconds(found.seconds)
         self._votes.always |= found.weighted > 0
-        if found.undone_squared * size != found.undone**2:
-            raise RankError(
-                f"before step {self._clock.step} some ranks have taken steps back and others have not: run.roll_back() "
-                f"must be called on all ranks alike"
-            )
-        self._undone = 0
-        if found.save:
-            requests.save = requests.attention = True
-            requests.wished_save = False
-        if found.plan:
-            requests.plan = requests.attention = True
-            requests.wished_plan = False
-        if found.evaluate:
-            requests.evaluate = requests.attention = True
-            requests.wished_eval = False
-        if found.stop or found.skip or found.signal or found.leaving:
-            self._learn_whose(found)
-
-    def _learn_whose(self, found: Ballot) -> None:
-        """Rare, so it may cost an exchange: who has asked, and why."""
-        requests, asked = self._requests, self._requests.wished_stop
-        stop = asked or self.leaving
-        mine = None if stop is None else [stop.reason, stop.by, stop.step, stop.interrupt]
-        said = self.group.exchange({"stop": mine, "skip": requests.wished_skip, "signal": requests.wished_preempt})
-        for rank, its in enumerate(said):
-            if its["stop"] is not None and requests.stop is None:
-                reason, by, step, interrupt = its["stop"]
-                by = by if rank == self.group.rank or self._all_say(said, "stop") else f"{by} on rank {rank}"
-                requests.ask_stop(StopRequest(reason, by, step, interrupt), agreed=True)
-            if its["skip"] is not None and requests.skip is None and found.skip:
-                requests.skip = f"{its['skip']} on rank {rank}"
-            if its["signal"] is not None and requests.preempt is None:
-                requests.preempt, requests.attention = its["signal"], True
-        self.leaving = None
-        if requests.wished_stop is asked:  # else Ctrl-C came while the ranks told one another, and nobody knows of it
-            requests.wished_stop = None
-        requests.wished_skip = None if found.skip else requests.wished_skip
-
-    @staticmethod
-    def _all_say(said: list[dict[str, Any]], what: str) -> bool:
-        return all(its[what] == said[0][what] for its in said)
+        self._wishes.grant(found)
 
 
 def _progress(clock: Clock) -> object:

@@ -44,7 +44,9 @@ class Saving:
         self._lock: FolderLock | None = None
         self._own: Target | None = None
         self._uncopyable = False
-        self._verification: Verification | None = None
+        self.verification: Verification | None = None
+        self.is_asked_to_save = False
+        """A callback of the script saves all of the state; ``verify-resume`` says where none does."""
         self.run_id = uuid.uuid4().hex
         self.generation = 0
         self.began_at = 0
@@ -83,7 +85,7 @@ class Saving:
         """Save what ``hookline verify-resume`` compares, and nothing else."""
         folder, schedule = self._loop.state.folder, AtSteps(verification.save_at)
         if folder is not None:
-            self._verification = verification
+            self.verification = verification
             self._loop.course.agenda.saves.append(schedule)
             self._targets.append(self._target(SavePlan(at_end=False), folder, schedule))
 
@@ -103,7 +105,8 @@ class Saving:
         folder = self._loop.state.folder
         if folder is None:
             raise SetupError("this run writes nothing (folder=False), so it cannot save; give it a folder")
-        if self._verification is not None:
+        self.is_asked_to_save |= not plan.weights_only
+        if self.verification is not None:
             return self._target(plan, folder, None)  # one that is never asked
         if any(target.plan.folder == plan.folder for target in self._targets):
             raise SetupError(
@@ -200,7 +203,7 @@ class Saving:
                 self._save(target)
         if ranks is not None and due:
             ranks.vote()  # what was asked for in the hooks of a save
-        if self._verification is not None and clock.step >= self._verification.stop_at:
+        if self.verification is not None and clock.step >= self.verification.stop_at:
             leave = Preempted(0)
             leave.code = 0
             raise leave
@@ -249,7 +252,8 @@ class Saving:
             return
         finished = loop.course.over and not (loop.requests.stop is not None and loop.requests.stop.goes_on)
         # In one of the last hooks; or a signal came there: what is done is saved, Checkpointer or not.
-        asked, loop.requests.save = loop.requests.save or loop.requests.preempt is not None, False
+        asked = loop.requests.save or loop.requests.preempt is not None or self.verification is not None
+        loop.requests.save = False
         for target in self._targets or ([self._own_target()] if asked else []):
             if target.plan.at_end or target.asked or asked:
                 target.asked = target.deferred = False

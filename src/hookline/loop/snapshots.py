@@ -8,6 +8,7 @@ from hookline.checkpoint import About, Snapshot
 from hookline.loop.capture import capture_state, capture_weights
 from hookline.loop.environment import environment
 from hookline.loop.rank_states import gathered
+from hookline.loop.verification import told_to_command
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -31,4 +32,6 @@ def take_snapshot(loop: Loop, *, weights_only: bool, **about: Any) -> Snapshot:
     if ranks is not None:
         ranks.strategy.before_evaluation()  # statistics of a batch norm are rank zero's, as in an evaluation
     state = None if weights_only else capture_state(loop) if ranks is None else gathered(loop, ranks, capture_state)
+    if state is not None and loop.saving.verification is not None:
+        state["verification"] = told_to_command(loop)
     return Snapshot(facts, capture_weights(loop), state)

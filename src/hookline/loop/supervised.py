@@ -87,6 +87,15 @@ class SupervisedTask(Task[Any]):
         return loss
 
 
+def title_of(module: nn.Module) -> str:
+    """The class that the user wrote, for messages: of a plain model its own, not that of the task around it.
+
+    >>> title_of(SupervisedTask(nn.Linear(2, 2)))
+    'Linear'
+    """
+    return type(module.model if type(module) is SupervisedTask else module).__name__
+
+
 def own_loss_of(task: Any) -> Any:
     """The loss of a task, where a plain step may call model and loss itself: one of torch's, which nobody looks into.
 

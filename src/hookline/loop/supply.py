@@ -72,13 +72,18 @@ def check_goes_on(loop: Training, feed: Feed) -> None:
         )
 
 
-def begin_epoch(loop: Training, feed: Feed) -> float:
-    """Before the data of an epoch is asked for: how many batches this rank has in it, where that is known."""
+def begin_epoch(loop: Training, feed: Feed) -> None:
+    """Before the data of an epoch is asked for: where in it the run is, and how much of it is taken."""
     loop.place = loop.place.in_epoch(loop.clock.epoch)
-    limit = loop.limit("train")
     if isinstance(feed, SharedFeed):
-        feed.limit = limit
-        limit = limit if math.isinf(limit) else -(-limit // feed.own)
+        feed.limit = loop.limit("train")
+
+
+def length_of_epoch(loop: Training, feed: Feed) -> float:
+    """When the data of an epoch is open: how many batches this rank has in it, where that is known."""
+    limit = loop.limit("train")
+    if isinstance(feed, SharedFeed) and not math.isinf(limit):
+        limit = -(-limit // feed.own)
     return loop.place.length(min(feed.length or math.inf, limit), _stride(feed))
 
 

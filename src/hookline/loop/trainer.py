@@ -21,7 +21,7 @@ from hookline.loop.plain import plain_steps
 from hookline.loop.result import Result
 from hookline.loop.sanity import sanity_check
 from hookline.loop.settings import Options, Settings, as_list
-from hookline.loop.supervised import SupervisedTask
+from hookline.loop.supervised import SupervisedTask, title_of
 from hookline.loop.task import Task
 from hookline.loop.task_methods import check_task, missing_method
 from hookline.progress import Duration
@@ -180,7 +180,7 @@ class Trainer:
                     try:
                         found = train_batch(run, batch)
                     except StopTraining as stop:
-                        loop.drop_batch(stop.reason, type(task).__name__)
+                        loop.drop_batch(stop.reason, title_of(task))
                         continue
                     if isinstance(found, dict):
                         check_returned("train_batch", found)
@@ -202,7 +202,7 @@ class Trainer:
             try:
                 loop.step(closure=partial(task.train_batch, loop.run, batch))
             except StopTraining as stop:
-                loop.drop_batch(stop.reason, type(task).__name__)
+                loop.drop_batch(stop.reason, title_of(task))
                 continue
             loop.step()
 

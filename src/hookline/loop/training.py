@@ -25,7 +25,7 @@ from hookline.loop.ranks import Ranks
 from hookline.loop.saving import Saving
 from hookline.loop.session import Session
 from hookline.loop.step import Steps
-from hookline.loop.supply import begin_epoch, first_feed, share_of, taken
+from hookline.loop.supply import begin_epoch, first_feed, length_of_epoch, share_of, taken
 from hookline.loop.task import counter
 from hookline.run import MISSING, Run
 
@@ -170,8 +170,9 @@ class Training(Steps):
             raise self.saving.preempted(pending_eval=self.course.step_pending)
         ended = self.course.cut_pending and self.course.over  # in the process before; a stop now is for a step's end
         self.count = self.course.counting(self.counter)
-        self.length = begin_epoch(self, feed)
+        begin_epoch(self, feed)
         self.iterator = self.course.start_epoch(feed, self.taken, repeat=self.repeat_epoch)
+        self.length = length_of_epoch(self, feed)  # not before: a hook or `set_epoch` may have changed the data
         self._restore_random()
         self.saved_random, self.in_hand = None, MISSING
         self.position = self.clock.batch_in_epoch

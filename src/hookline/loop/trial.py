@@ -21,6 +21,7 @@ from hookline.loop.loaders import check_loader
 from hookline.loop.moment import put_back, take_moment
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.quiet import same_gradients, same_modes
+from hookline.loop.supervised import title_of
 from hookline.loop.supply import make_feed
 from hookline.run import MISSING
 
@@ -88,7 +89,7 @@ class Trial:
                 loop.backward(found)
             loop.step()
         if state.loss is MISSING:
-            raise SetupError(f"{type(task).__name__}.train_batch gave no loss, so a trial cannot judge its steps")
+            raise SetupError(f"{title_of(task)}.train_batch gave no loss, so a trial cannot judge its steps")
         return state.loss.detach().clone()  # type: ignore[no-any-return]
 
     def _meet(self, ranks: Ranks, batch: Any) -> None:

@@ -8,9 +8,14 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import nn
 
 from hookline.progress import Clock
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
 
 VARIABLE = "HOOKLINE_VERIFY_RESUME"
 
@@ -32,6 +37,27 @@ class Verification:
             return None
         wanted = json.loads(given)
         return cls(Path(wanted["folder"]), tuple(wanted["save_at"]), int(wanted["stop_at"]), bool(wanted["resume"]))
+
+
+def told_to_command(loop: Loop) -> dict[str, Any]:
+    """What the command tells, besides what it compares: does the script save by itself, and what does nobody save."""
+    owners = {member.key: member.callback for member in loop.line.members if not member.is_task}
+    title = type(loop.state.model).__name__
+    owners |= {f"{title}.{name}".rstrip("."): part for name, part in loop.state.model.named_modules()}
+    found = {name: _countable(owner) for name, owner in owners.items() if _is_users(owner)}
+    return {"saves": loop.saving.is_asked_to_save, "beside": {name: plain for name, plain in found.items() if plain}}
+
+
+def _is_users(owner: object) -> bool:
+    return type(owner).__module__.partition(".")[0] not in ("hookline", "torch")
+
+
+def _countable(owner: object) -> dict[str, int | float | str]:
+    """Its plain attributes that no checkpoint holds; of a collection its size."""
+    skipped = {*vars(nn.Module()), *getattr(owner, "state", ())}
+    values = {name: value for name, value in vars(owner).items() if name not in skipped}
+    sized = {name: len(value) if isinstance(value, list | dict | set) else value for name, value in values.items()}
+    return {name: value for name, value in sized.items() if type(value) in (int, float, bool, str)}
 
 
 class AtSteps:

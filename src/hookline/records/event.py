@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -24,3 +25,22 @@ class EventRow:
     """The reason, the path, the message."""
     took: float = 0.0
     """How many seconds it lasted; 0 for a moment."""
+
+
+def put_back(step: int, why: str = "") -> str:
+    """The text of a ``restore``: the model has the weights of an earlier step again.
+
+    >>> put_back(320, "val/loss 0.05 was the best")
+    'the weights of step 320 are put back: val/loss 0.05 was the best'
+    """
+    return f"the weights of step {step} are put back{f': {why}' if why else ''}"
+
+
+def step_put_back(text: str) -> int | None:
+    """Which step it names.
+
+    >>> step_put_back(put_back(320)), step_put_back("something else")
+    (320, None)
+    """
+    found = re.match(r"the weights of step (\d{1,18}) are put back", text)
+    return int(found[1]) if found else None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from hookline.errors import DurationError
+from hookline.progress.duration import UNITS, Duration
+from hookline.records.event import step_put_back
 from hookline.records.run_file import CallbackEntry, RunFile, SessionEntry
 from hookline.report.clock import of_the_loop
+from hookline.report.numbers import whole
 from hookline.report.read import RunData
 
 LABELS = {
@@ -53,18 +57,55 @@ def status_of(run: RunData) -> dict[str, Any]:
 def facts_of(run: RunData) -> dict[str, Any]:
     """The numbers under the title. Of a running run, as far as its rows tell."""
     file, session = run.file, _newest(run.file)
+    reached = _reached(run, session)
     return {
-        **_reached(run, session),
+        **reached,
+        "goal": goal_of(file, reached),
         "project": file.project if file else "",
         "name": file.name if file else run.title,
         "run_id": file.run_id if file else "",
         "started": file.started if file else "",
         "ended": session.ended if session else None,
         "written": run.written,
-        "seed": file.seed if file else None,
+        "seed": whole(file.seed) if file else None,
         "git": dict(_mapping(file.git)) if file and file.git else None,
         "rows": run.rows,
     }
+
+
+def goal_of(file: RunFile | None, reached: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How far a run is to go that has not come there: ``{"unit": "epochs", "value": 60}``; by its ``max_duration``."""
+    session = _newest(file)
+    if file is None or session is None or session.status == "finished":
+        return None
+    try:
+        goal = Duration.parse(_mapping(file.settings).get("max_duration", ""))
+    except DurationError:  # it has none, or somebody else wrote the file
+        return None
+    unit = UNITS[goal.unit]
+    return {"unit": unit, "value": goal.value} if reached.get(unit, 0) <= goal.value else None
+
+
+class PutBack(NamedTuple):
+    """At its end the model got the weights of an earlier step back."""
+
+    step: int
+    """Whose weights they are."""
+    seconds: float
+    """When it was; what was evaluated later was so with these weights."""
+    text: str
+
+
+def put_back_of(run: RunData) -> PutBack | None:
+    """If nothing was trained after it."""
+    if "restore" not in run.events:
+        return None
+    session, row = run.events["restore"].newest
+    newest = max(events.newest.session for events in run.events.values())
+    step = step_put_back(row.text)
+    if step is None or session < newest or row.step < facts_of(run)["steps"]:
+        return None
+    return PutBack(step, row.seconds, row.text)
 
 
 def events_of(run: RunData) -> dict[str, Any]:
@@ -143,16 +184,16 @@ def settings_of(run: RunData) -> dict[str, Any]:
     if file is None:
         return {}
     return {
-        "config": config_settings(file),
-        "trainer": trainer_settings(file),
+        "config": _all_exact(config_settings(file)),
+        "trainer": _all_exact(trainer_settings(file)),
         "arguments": [str(argument) for argument in file.arguments],
         "callbacks": [
             {"name": entry.name, "call": call(entry), "optional": entry.optional is True} for entry in file.callbacks
         ],
-        "model": flat(file.model),
-        "versions": flat(file.versions),
-        "platform": flat(file.platform),
-        "git": flat(file.git or {}),
+        "model": _all_exact(flat(file.model)),
+        "versions": _all_exact(flat(file.versions)),
+        "platform": _all_exact(flat(file.platform)),
+        "git": _all_exact(flat(file.git or {})),
     }
 
 
@@ -220,6 +261,10 @@ def _status(session: SessionEntry, run: RunData) -> str:
     if session.status == "running" and run.gone:
         return "gone"
     return session.status if isinstance(session.status, str) and session.status in LABELS else "unknown"
+
+
+def _all_exact(settings: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return [(name, whole(value)) for name, value in settings]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hookline.report.downsample import POINTS, downsample
@@ -16,6 +16,7 @@ STAGES = ("train", "val", "test")
 METRICS = "metrics"
 EPOCH = "_epoch"
 """What is logged at intervals has a second name for its value over the whole epoch."""
+BY_EPOCH = "by epoch"
 TITLES = {
     METRICS: "Metrics",
     "lr": "Learning rate",
@@ -28,6 +29,8 @@ TITLES = {
     "device": "Device",
 }
 """The sections, in their order; others follow by name."""
+MACHINE = frozenset({"speed", "throughput", "time", "memory", "device"})
+"""Those that say how the machine fared, and nothing about what was learnt."""
 TOGETHER = frozenset({"lr", "momentum", "weight_decay"})
 """Sections whose curves go into one chart, as do those of another section that have one unit,"""
 MOST = 8
@@ -81,7 +84,7 @@ def plan(names: Iterable[str]) -> list[Chart]:
         if section not in TITLES and sizes[section] < FEW:
             section, title = METRICS, own  # a section of its own would be an empty row
         groups.setdefault((section, title), []).append(line)
-    charts = [Chart(section, title, _sorted(lines)) for (section, title), lines in groups.items()]
+    charts = [Chart(section, title, _short_labels(_sorted(lines))) for (section, title), lines in groups.items()]
     return sorted(charts, key=_place)
 
 
@@ -123,13 +126,20 @@ def _title(name: str, section: str, size: int) -> str:
 def _line(name: str, own: str, section: str) -> Line:
     """``own`` is the name without what says that it is by epoch."""
     first, _, rest = own.partition("/")
-    by_epoch = "" if own == name else ", by epoch"
+    by_epoch = "" if own == name else f", {BY_EPOCH}"
     if section != METRICS:
         return Line(name, f"{rest}{by_epoch}", "")
     if first not in STAGES:
         return Line(name, f"{own}{by_epoch}", "")
     loader = "" if first == "train" else rest.rpartition("/")[0]
     return Line(name, f"{first} {loader}{by_epoch}" if loader else f"{first}{by_epoch}", first)
+
+
+def _short_labels(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    """Where a chart has one metric of one's own, and the same by epoch, its name is the title's and not once more."""
+    if len(lines) != 2 or lines[0].stage or epoch_of(lines[0].name) != lines[1].name:
+        return lines
+    return lines[0], replace(lines[1], label=BY_EPOCH)
 
 
 def _sorted(lines: list[Line]) -> tuple[Line, ...]:

@@ -11,6 +11,7 @@ from hookline.records import HistogramRow, ImageRow, MetricRow, TableRow, TextRo
 from hookline.records.metric import encode
 from hookline.report.charts import EPOCH, epoch_of, is_epoch, short
 from hookline.report.kept import Kept
+from hookline.report.numbers import whole
 from hookline.report.read import RunData
 
 SUMMARY = "model/summary"
@@ -133,7 +134,7 @@ def _text(row: TextRow) -> tuple[Frame, int]:
 
 
 def _table(row: TableRow) -> tuple[Frame, int]:
-    cells = [[encode(cell) for cell in cells] for cells in row.rows[:MOST_ROWS]]
+    cells = [[whole(encode(cell)) for cell in cells] for cells in row.rows[:MOST_ROWS]]
     size = sum(len(str(cell)) + 4 for cells_of_row in cells for cell in cells_of_row)
     return {**_at(row), "columns": list(row.columns), "rows": cells, "cut": len(row.rows) - len(cells)}, size
 

@@ -41,6 +41,15 @@ def exact(value: float) -> float | str:
     return value if value - value == 0 else str(value)
 
 
+def whole(value: Any) -> Any:
+    """A browser knows whole numbers from 2**53 on only nearly, and a seed may be one: those as texts.
+
+    >>> whole(9938647860722010304), whole(7), whole("a")
+    ('9938647860722010304', 7, 'a')
+    """
+    return str(value) if isinstance(value, int) and abs(value) >= 2**53 else value
+
+
 def numbers_of(series: Mapping[str, Series]) -> list[dict[str, Any]]:
     """The table of all metrics: those of evaluations first."""
     order = {"test": 0, "val": 1, "train": 2}
@@ -48,22 +57,32 @@ def numbers_of(series: Mapping[str, Series]) -> list[dict[str, Any]]:
     return [number(series[name].ordered()) for name in names]
 
 
-def tiles_of(series: Mapping[str, Series], numbers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def tiles_of(
+    series: Mapping[str, Series], numbers: list[dict[str, Any]], kept: int | None = None, since: float = 0.0
+) -> list[dict[str, Any]]:
     """The few numbers at the top: of evaluations; and of training, if there is room.
 
     Of what is also known over whole epochs, those: an interval may be a few batches, and its best value luck.
+    ``kept`` is the step whose weights the model got back, ``since`` so many seconds of training.
     """
     own = (number for number in numbers if _stage(number) in _STAGES and not is_epoch(number["name"], series))
     ranked = sorted(own, key=_rank)
     evaluated = sum(_stage(number) != "train" for number in ranked)
     chosen = ranked[: max(ENOUGH, min(TILES, evaluated))]
     by_name = {number["name"]: number for number in numbers}
-    return [_tile(series[number["name"]], by_name.get(epoch_of(number["name"])), number) for number in chosen]
+    tiles = []
+    for number in chosen:
+        name, shown = number["name"], by_name.get(epoch_of(number["name"]), number)
+        tile = {**shown, "name": name, "by_epoch": shown is not number, "spark": _spark(series[name].ordered())}
+        tiles.append(tile if kept is None else {**tile, **_kept(series[shown["name"]].ordered(), kept, since)})
+    return tiles
 
 
-def _tile(series: Series, epochs: dict[str, Any] | None, number: dict[str, Any]) -> dict[str, Any]:
-    spark = _spark(series.ordered())
-    return {**(epochs or number), "name": number["name"], "by_epoch": epochs is not None, "spark": spark}
+def _kept(series: Series, step: int, since: float) -> dict[str, Any]:
+    """What it was with the weights that were kept: at their step, or at the end, after they were put back."""
+    if series.seconds[-1] >= since:
+        return {"weights": step}
+    return {"kept": _point(series, series.steps.index(step) if step in series.steps else None)}
 
 
 def _stage(number: Mapping[str, Any]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from hookline import __version__
 from hookline.records.direction import known_direction
-from hookline.report.about import costs_of, events_of, facts_of, sessions_of, settings_of, status_of
-from hookline.report.charts import Chart, by_name, curve, plan, section_title, share
+from hookline.report.about import costs_of, events_of, facts_of, put_back_of, sessions_of, settings_of, status_of
+from hookline.report.charts import MACHINE, Chart, by_name, curve, plan, section_title, share
 from hookline.report.clock import clock_of, of_the_loop
 from hookline.report.compare import ABSENT, Differences, differing_metrics, differing_settings
 from hookline.report.document import document, embedded
@@ -64,13 +64,14 @@ def write_report(folder: Path) -> Path:
 def page_data(run: RunData) -> Page:
     """What the report shows."""
     numbers, limit, facts = numbers_of(run.series), share(len(run.series)), facts_of(run)
+    back = put_back_of(run)
     data = {
         "page": "report",
         "title": run.title,
-        "status": status_of(run),
+        "status": {**status_of(run), "put_back": back.text if back else ""},
         "facts": facts,
         "notes": [*_trouble(run), *_thinned([run], limit)],
-        "tiles": tiles_of(run.series, numbers),
+        "tiles": tiles_of(run.series, numbers, back.step, back.seconds) if back else tiles_of(run.series, numbers),
         "numbers": numbers[:NUMBERS],
         "metrics": len(numbers),
         "runs": [{"title": run.title, "facts": facts}],
@@ -126,6 +127,7 @@ def compare_data(runs: Sequence[RunData]) -> Page:
     return {
         "page": "compare",
         "title": f"{len(runs)} runs",
+        "project": common_project(runs),
         "notes": [*(f"{title}: {note}" for title, run in named for note in _trouble(run)), *_thinned(runs, limit)],
         "runs": [{"title": title, "status": status_of(run), "facts": facts_of(run)} for title, run in named],
         "charts": [_chart(chart, having[chart.title]) for chart in by_name(names)],
@@ -145,9 +147,16 @@ def is_comparison(path: Path) -> bool:
         return False
 
 
+def common_project(runs: Sequence[RunData]) -> str:
+    """The project of all runs, if it is one."""
+    found = {run.file.project if run.file else "" for run in runs}
+    return found.pop() if len(found) == 1 else ""
+
+
 def titles(runs: Sequence[RunData]) -> list[str]:
-    """Titles that tell the runs apart."""
-    found = [run.title for run in runs]
+    """Titles that tell the runs apart; without a project that is that of all of them."""
+    short = common_project(runs)
+    found = [run.file.name if short and run.file else run.title for run in runs]
     return [
         title if found.count(title) == 1 else f"{title} ({run.folder.absolute().parent.name}/{run.folder.name})"
         for title, run in zip(found, runs, strict=True)
@@ -162,6 +171,7 @@ def _differences(found: Differences, mode: Callable[[str], str | None]) -> dict[
             {
                 "group": row.group,
                 "name": row.name,
+                "machine": row.group in MACHINE,
                 "mode": mode(row.name),
                 "texts": [None if value is ABSENT else text for value, text in zip(row.values, row.texts, strict=True)],
                 "numbers": [exact(value) if isinstance(value, float) else None for value in row.values],
@@ -194,6 +204,7 @@ def write(text: str, path: Path) -> Path:
 def _chart(chart: Chart, runs: list[int]) -> dict[str, Any]:
     return {
         "section": chart.section,
+        "machine": chart.section in MACHINE,
         "heading": section_title(chart.section),
         "title": chart.title,
         "lines": [

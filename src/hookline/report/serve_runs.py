@@ -13,6 +13,7 @@ from typing import Any
 from hookline.records import MetricRow, from_json
 from hookline.records.run_file import FILE, RunFile
 from hookline.report.about import facts_of, status_of
+from hookline.report.charts import is_epoch
 from hookline.report.clock import STAGES
 from hookline.report.lock import is_free
 from hookline.report.read import EVENTS, METRICS, RunData, is_gone, is_run
@@ -23,6 +24,7 @@ DEPTH = 3
 TAIL = 1 << 16
 """Of a file that was never read, so many bytes at its end are: there may be hundreds of files of any size."""
 SHOWN = 4
+ORDER = ("val/", "test/", "train/")
 
 
 class Runs:
@@ -98,6 +100,8 @@ class Summary:
     reason: str
     step: int
     epoch: int
+    goal: dict[str, Any] | None
+    """How far it is to go: see ``goal_of``."""
     metrics: dict[str, str]
     """The newest values of a few of them, evaluations first."""
     written: float
@@ -143,7 +147,7 @@ class Glance:
         except (TypeError, ValueError, AttributeError):  # not written by us; it must not hide the others
             about = RunData(self.folder)
             status, facts = status_of(about), facts_of(about)
-        chosen = sorted(self._values, key=self._place)
+        chosen = sorted((name for name in self._values if not is_epoch(name, self._values)), key=self._place)
         return Summary(
             self.name,
             str(facts["project"]),
@@ -153,14 +157,15 @@ class Glance:
             status["reason"],
             facts["steps"] if facts["ended"] else max(self._at[0], facts["steps"]),
             facts["epochs"] if facts["ended"] else max(self._at[1], facts["epochs"]),
+            facts["goal"],
             {name: f"{self._values[name][1]:.4g}" for name in chosen[:SHOWN]},
             written,
         )
 
-    def _place(self, name: str) -> tuple[bool, bool, bool, bool, str]:
+    def _place(self, name: str) -> tuple[bool, int, bool, str]:
         evaluated, _ = self._values[name]
-        stage, _, metric = name.partition("/")
-        return not evaluated, stage != "train", metric.endswith("_epoch"), metric != "loss", name
+        stage = next((place for place, stage in enumerate(ORDER) if name.startswith(stage)), len(ORDER))
+        return not evaluated, stage, name.rpartition("/")[2] != "loss", name
 
     def _read(self) -> float:
         path = self.folder / METRICS

@@ -57,7 +57,7 @@ class Script:
     def stderr(self) -> str:
         return self._err.read_text(errors="replace")
 
-    def wait_for(self, text: str, timeout: float = 60) -> None:
+    def wait_for(self, text: str, timeout: float = 200) -> None:
         """Wait until the script has printed a text."""
         end = time.monotonic() + timeout
         while text not in self.stdout:
@@ -74,7 +74,7 @@ class Script:
         else:
             self.process.send_signal(number)
 
-    def finish(self, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def finish(self, timeout: float = 200) -> subprocess.CompletedProcess[str]:
         """Wait for its end: ``returncode`` (``-n`` after a signal ``n``), ``stdout`` and ``stderr``."""
         try:
             code = self.process.wait(timeout)
@@ -112,7 +112,7 @@ def start_script(source: str, *, args: Sequence[object] = (), env: Mapping[str, 
 
 
 def run_script(
-    source: str, *, args: Sequence[object] = (), env: Mapping[str, str] | None = None, timeout: float = 60
+    source: str, *, args: Sequence[object] = (), env: Mapping[str, str] | None = None, timeout: float = 200
 ) -> subprocess.CompletedProcess[str]:
     """Run a script in a new Python until it ends. After ``timeout`` seconds it is killed, and that is an error.
 

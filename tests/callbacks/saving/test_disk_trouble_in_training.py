@@ -40,7 +40,7 @@ class Growing(nn.Module):
 
 def wait_for_saves() -> None:
     """Until nothing is being written in the background."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while any(thread.name == "hookline-save" for thread in threading.enumerate()):
         assert time.monotonic() < end
         time.sleep(0.001)

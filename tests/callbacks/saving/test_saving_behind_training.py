@@ -53,7 +53,7 @@ class Disk:
             self.most_at_work = max(self.most_at_work, self.at_work)
             self.threads.append(threading.current_thread().name)
             try:
-                assert self.ready.wait(60)
+                assert self.ready.wait(200)
                 if snapshot.about.step in self.fails_at:
                     cause = OSError(errno.ENOSPC, "No space left on device")
                     raise CheckpointWriteError(str(store.folder), cause, needed=100, free=0)
@@ -71,7 +71,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def wait_until_written(run: Any) -> None:
     """Until the thread of the save has ended; the loop looks at it at the end of the step."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while any(thread.name == "hookline-save" for thread in threading.enumerate()):
         assert time.monotonic() < end
         time.sleep(0.001)

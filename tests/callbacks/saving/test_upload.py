@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,7 +34,10 @@ from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 
 TRAIN, VAL = tiny_data(4), tiny_data(2, seed=1)
-QUICK = {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 1}}
+HANG = 200.0
+"""Seconds after which something hangs."""
+ONCE = {"connect_timeout": 20, "read_timeout": 20, "retries": {"max_attempts": 1}}
+"""A busy server is waited for; what fails is tried again by us, and not by the client."""
 
 
 def fit(folder: Path | bool, *callbacks: object, **options: Any) -> Any:
@@ -54,21 +57,19 @@ def files(folder: Path) -> dict[str, bytes]:
 class Server:
     """An S3 server in a process of its own."""
 
-    def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+    def __init__(self, port: int) -> None:
+        self.port = port
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         address = f"http://127.0.0.1:{self.port}"
-        return {"endpoint_url": address, "key": "user", "secret": "word", "config_kwargs": QUICK}
+        return {"endpoint_url": address, "key": "user", "secret": "word", "config_kwargs": ONCE}
 
     def start(self) -> None:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 60
+        end = time.monotonic() + HANG
         while time.monotonic() < end:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
@@ -99,8 +100,8 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
+def server(hold_port: Callable[[], int]) -> Iterator[Server]:
+    server = Server(hold_port())
     server.start()
     yield server
     server.close()
@@ -152,7 +153,7 @@ def test_a_resume_sends_nothing_again_that_is_there(tmp_path: Path, server: Serv
 
 
 def test_a_bucket_that_is_not_there_is_not_made_and_is_named(tmp_path: Path, server: Server, caplog: Any) -> None:
-    upload = Upload("s3://missing", options=server.options, wait=2.0, files="metrics.jsonl")
+    upload = Upload("s3://missing", options=server.options, files="metrics.jsonl")
     result = fit(tmp_path, upload)
     assert result.clock.step == 12
     assert not result.failures
@@ -161,12 +162,14 @@ def test_a_bucket_that_is_not_there_is_not_made_and_is_named(tmp_path: Path, ser
     assert "missing" not in [name.rstrip("/") for name in server.client().ls("")]
 
 
-def test_a_server_that_hangs_and_comes_back_has_everything_in_the_end(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # its own tries, which would take long
-    server = Server()
+def test_a_server_that_hangs_and_comes_back_has_everything_in_the_end(
+    tmp_path: Path, monkeypatch: Any, hold_port: Callable[[], int]
+) -> None:
+    server = Server(hold_port())
     server.start()
     try:
         server.make_bucket("back")
+        monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # its own tries, which would take long
 
         @on("train_step_end")
         def trouble(run: Any) -> None:
@@ -174,14 +177,15 @@ def test_a_server_that_hangs_and_comes_back_has_everything_in_the_end(tmp_path: 
                 server.send(signal.SIGSTOP)
             if run.clock.step == 10:
                 assert upload._queue is not None
-                end = time.monotonic() + 60
+                end = time.monotonic() + HANG
                 while not upload._queue._error and time.monotonic() < end:  # it was tried meanwhile, in vain
                     time.sleep(0.02)
                 errors.append(upload._queue._error)
                 server.send(signal.SIGCONT)
 
         errors: list[str] = []
-        upload = Upload("s3://back", options=server.options, every="1st")
+        soon = {**server.options, "config_kwargs": {**ONCE, "read_timeout": 3}}  # a server that hangs is left
+        upload = Upload("s3://back", options=soon, every="1st")
         result = fit(tmp_path, trouble, upload, Checkpointer("2st", keep_last=None))
         assert "Timeout" in errors[0]
         assert not result.failures
@@ -192,8 +196,8 @@ def test_a_server_that_hangs_and_comes_back_has_everything_in_the_end(tmp_path: 
         server.close()
 
 
-def test_a_server_that_starts_late_has_what_was_saved_before(tmp_path: Path) -> None:
-    server = Server()
+def test_a_server_that_starts_late_has_what_was_saved_before(tmp_path: Path, hold_port: Callable[[], int]) -> None:
+    server = Server(hold_port())
     try:
 
         @on("train_step_end")
@@ -211,8 +215,10 @@ def test_a_server_that_starts_late_has_what_was_saved_before(tmp_path: Path) -> 
         server.close()
 
 
-def test_an_unreachable_server_changes_nothing_but_the_report(tmp_path: Path, caplog: Any) -> None:
-    upload = Upload("s3://nowhere", options=Server().options, wait=1.0)
+def test_an_unreachable_server_changes_nothing_but_the_report(
+    tmp_path: Path, caplog: Any, hold_port: Callable[[], int]
+) -> None:
+    upload = Upload("s3://nowhere", options=Server(hold_port()).options, wait=1.0)
     result, bare = fit(tmp_path / "a", upload, Checkpointer()), fit(tmp_path / "b", Checkpointer())
     assert not result.failures
     assert all(map(torch.equal, result.model.parameters(), bare.model.parameters()))
@@ -287,7 +293,7 @@ class Watched(LocalFileSystem):
         return str(super()._strip_protocol(path.removeprefix("watched://")))
 
     def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
-        self.go.wait(60)
+        self.go.wait(HANG)
         if self.fails:
             self.fails.pop()
             raise ConnectionResetError("planted: secret_key=abcdefgh")
@@ -305,7 +311,7 @@ def watched() -> Iterator[type[Watched]]:
     Watched.go.set()
     for thread in threading.enumerate():
         if thread.name == "hookline upload":
-            thread.join(60)
+            thread.join(HANG)
 
 
 def test_the_manifest_of_a_checkpoint_comes_last(tmp_path: Path, watched: type[Watched]) -> None:
@@ -380,7 +386,7 @@ def test_a_file_that_is_put_many_times_is_sent_once_as_it_is_then(tmp_path: Path
         grows.write_text("x" * number)
         queue.put(grows)
     watched.go.set()
-    assert queue.finish(60).is_well
+    assert queue.finish(HANG).is_well
     assert [os.path.basename(path) for path in watched.sent] == ["first", "metrics.jsonl"]
     assert (tmp_path / "there" / "metrics.jsonl").read_text() == "x" * 19
 
@@ -393,11 +399,11 @@ def test_a_file_of_the_same_size_that_is_newer_here_is_sent_again(tmp_path: Path
     here.write_text("new")
     queue = UploadQueue(RemoteFolder(str(there.parent), {}), tmp_path, most=10)
     queue.put(here)
-    assert queue.finish(60).uploaded == 1
+    assert queue.finish(HANG).uploaded == 1
     assert there.read_text() == "new"
     again = UploadQueue(RemoteFolder(str(there.parent), {}), tmp_path, most=10)
     again.put(here)
-    report = again.finish(60)
+    report = again.finish(HANG)
     assert (report.uploaded, report.there) == (0, 1)
 
 
@@ -412,7 +418,7 @@ def test_live_files_are_uploaded_while_the_run_trains(tmp_path: Path, watched: t
     @on("train_step_end")
     def look(run: Any) -> None:
         if run.clock.step == 11:
-            end = time.monotonic() + 60
+            end = time.monotonic() + HANG
             while not live.exists() and time.monotonic() < end:
                 time.sleep(0.01)
             seen.append(live.exists())

@@ -299,7 +299,7 @@ def test_a_program_that_set_up_no_logging_sees_warnings_as_before_and_the_log_ha
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )
@@ -359,7 +359,7 @@ def test_in_a_terminal_prints_are_above_the_bars_and_in_the_log_and_bars_are_not
         callbacks = [ProgressBar(every="1st"), LogFile()]
         result = fit(tmp_path, *(callbacks if bar_first else reversed(callbacks)), at_step(3, lambda: print("above")))
         assert sys.stdout is terminal
-    reader.join(10)
+    reader.join(300)
     os.close(master)
     assert not result.failures
     raw = b"".join(parts).decode()

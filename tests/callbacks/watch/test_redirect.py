@@ -81,7 +81,7 @@ def test_the_lines_of_two_threads_do_not_mix() -> None:
 
     def write(name: str) -> None:
         lines.add(f"{name} begins ")
-        halfway.wait(10)
+        halfway.wait(300)
         shown.append(lines.add(f"and {name} ends\n"))
 
     threads = [threading.Thread(target=write, args=(name,)) for name in "ab"]

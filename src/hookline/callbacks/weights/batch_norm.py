@@ -42,9 +42,10 @@ def computed_statistics(run: Run, weights: Mapping[str, Tensor], call: Call | No
     mine = {name: tensor.detach().clone() for name, tensor in statistics_of(model).items()}
     count = _count(run, loader)
     with run.swap_weights({**weights, **mine}):
-        with _collecting(model):
+        with _collecting(run) as norms:
             if call is None and hasattr(run.loop.session.task, "eval_batch"):
                 run.evaluate("train" if count is None else _First(loader, count))
+                _take_mean_over_ranks(run, norms)
             else:
                 _call_on_batches(run, islice(loader, count), call or _on_first_part)
         return {name: tensor.detach().clone() for name, tensor in statistics_of(model).items()}
@@ -73,23 +74,46 @@ class _First:
 
 
 @contextmanager
-def _collecting(model: nn.Module) -> Iterator[None]:
-    """What trains is called in train mode, in an evaluation, too, and batch norm takes the mean of all batches."""
-    norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and _is_moving(part)]
+def _collecting(run: Run) -> Iterator[list[Any]]:
+    """What trains is called in train mode, in an evaluation, too, and batch norm takes the mean of all batches.
+
+    Not in a batch that a rank computes only because others have one: it may be a single sample, and counts nothing.
+    """
+    model, book = run.model, run.loop.session.book
+    norms: list[Any] = [part for part in model.modules() if _is_moving(part)]
     momenta = [part.momentum for part in norms]
+
+    def set_mode(part: nn.Module, _inputs: Any) -> None:
+        part.training = not book.muted or isinstance(part, nn.SyncBatchNorm)  # the others wait for that one
+
     with ExitStack() as stack:
         for part in model.modules():
             if part.training:
-                stack.callback(part.register_forward_pre_hook(_to_train_mode).remove)
+                stack.callback(part.register_forward_pre_hook(set_mode).remove)
         for part, momentum in zip(norms, momenta, strict=True):
             stack.callback(setattr, part, "momentum", momentum)
             part.reset_running_stats()
             part.momentum = None
-        yield
+        yield norms
 
 
-def _to_train_mode(part: nn.Module, _inputs: Any) -> None:
-    part.training = True
+def _take_mean_over_ranks(run: Run, norms: list[Any]) -> None:
+    """By all ranks, each of which has seen its own part of the data: the mean over the batches of all of them."""
+    ranks = run.loop.session.ranks
+    if ranks is None:
+        return
+    parts = [part for norm in norms for part in _sums(norm)]
+    sums = ranks.group.total(torch.cat(parts)).split([len(part) for part in parts])
+    for norm, (mean, variance, seen) in zip(norms, zip(*[iter(sums)] * 3, strict=True), strict=True):
+        norm.running_mean.copy_(mean / seen)
+        norm.running_var.copy_(variance / seen)
+        norm.num_batches_tracked.copy_(seen[0] / ranks.copies)
+
+
+def _sums(norm: Any) -> list[Tensor]:
+    """What a norm has added up over its batches, and how many these are."""
+    seen = norm.num_batches_tracked.double().cpu()
+    return [norm.running_mean.double().cpu() * seen, norm.running_var.double().cpu() * seen, seen.reshape(1)]
 
 
 def _call_on_batches(run: Run, batches: Iterator[Any], call: Call) -> None:

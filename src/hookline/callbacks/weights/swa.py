@@ -36,6 +36,7 @@ class SWA(Callback):
     model that is given back. Evaluations before that use averaged statistics. A task's ``eval_batch`` is how the model
     is called; a function ``update_bn=lambda model, batch: …`` says another way, and an own loop without one calls it
     on the first part of each batch. A frozen batch norm keeps its own statistics. After Ctrl-C there is no such pass.
+    In several processes each goes over its own part of the data, and the statistics are the mean over all batches.
 
     **Where it is used.** As with ``EMA``: evaluations and predictions are made with the average once there is one
     (``evaluate``), the model that ``fit`` gives back has it (``apply_at_end``), checkpoints hold the raw weights, and

@@ -20,7 +20,7 @@ class SharedFeed:
     """A feed that gives ``Part``s. What it has in common with those of the other ranks is agreed on in ``iterate``."""
 
     length: int | None
-    """The number of the loader's batches in an epoch, where it can be relied on."""
+    """The number of the loader's batches in an epoch, where it can be relied on; ``iterate`` looks again."""
     notes: tuple[str, ...] = ()
     stride: int
     """How many of the loader's batches a round takes, as this rank's loader counts them."""
@@ -64,7 +64,7 @@ class DealtMap(SharedFeed):
         divisible = type(loader.batch_sampler) is BatchSampler
         stripes = Stripes(share, counted=loader.batch_sampler is not None, divisible=divisible, splits=not evaluates)
         self._inner = MapFeed(loader, seed=seed, stripes=stripes, shares=share.shares, tells=not evaluates)
-        self._size = length(loader.dataset)
+        self._data = loader.dataset
         self.tickets = self._inner.tickets
         # Another function may leave samples out: then only a look at the batch tells how many there are.
         self._sure = loader.collate_fn is default_collate
@@ -76,12 +76,13 @@ class DealtMap(SharedFeed):
             raise TypeError(f"{type(tickets).__name__} deals nothing out")
         tickets.limit = self.limit
         batches = self._inner.iterate(epoch, start)
+        self.length = self._inner.length
         group = tickets.group[: max(0, int(min(len(tickets.group), self.limit - start)))]
         self.begins_idle = self.share.part >= len(group)
         check_alike(
             self.circle,
             "the data set has a size and an order of",
-            [self._size, digest(group)],
+            [length(self._data), digest(group)],
             "give all ranks the same data set and a sampler that draws from torch, random or numpy.random, not from a "
             "generator that is seeded by the rank; where each rank has a data set of its own, set sharded = True on it",
         )
@@ -118,7 +119,7 @@ class DealtSequence(SharedFeed):
     def iterate(self, epoch: int, start: int) -> Iterator[Part]:
         if self._tells:
             set_epoch(self._loader, epoch)
-        size = len(self._loader)
+        size = self.length = len(self._loader)
         if start > size:
             raise DataError(
                 f"the epoch is to go on at batch {start} and the {type(self._loader).__name__} has only {size}: "

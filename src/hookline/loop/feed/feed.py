@@ -21,7 +21,7 @@ class Feed(Protocol):
     """The batches of one loader. None of it disturbs the random states of the program; see ``seeding.Apart``."""
 
     length: int | None
-    """The number of batches in an epoch, where it can be relied on."""
+    """The number of batches in an epoch, where it can be relied on; ``iterate`` looks again, as the data may grow."""
     notes: tuple[str, ...]
     """What will not be exact, or will be slow, after a resume; empty where it is exact and cheap."""
 
@@ -79,6 +79,7 @@ class SequenceFeed:
         """The batches from one on."""
         loader = self._loader
         set_epoch(loader, epoch)
+        self.length = sure_length(loader)
         if start > len(loader):
             raise DataError(
                 f"the epoch is to go on at batch {start} and the {type(loader).__name__} has only {len(loader)}: "

@@ -108,6 +108,7 @@ class MapFeed:
         if self._tells:
             set_epoch(self._users, epoch)
             self._fetching.tell_epoch(epoch)
+        self.length = sure_length(self._users)
         self.tickets.begin(epoch, start)
         self._generator.manual_seed(mix(self._seed, epoch))
         if not self._loader.num_workers:

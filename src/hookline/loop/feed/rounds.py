@@ -31,6 +31,7 @@ class OwnShare(SharedFeed):
 
     def iterate(self, epoch: int, start: int) -> Iterator[Part]:
         batches = self._inner.iterate(epoch, start)
+        self.length = self._inner.length
         fix = "a DistributedSampler gives all ranks as many; give all of them the same data set and batch size"
         check_alike(self.circle, "the number of batches is", self.length, fix)
         end = int(min(self.length or 0, -(-self.limit // self.share.shares)))

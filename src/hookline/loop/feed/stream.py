@@ -40,6 +40,7 @@ class StreamFeed:
         """The batches of an epoch, from a batch on: those before are read with the first."""
         if self._tells:
             tell_epoch(self._loader, epoch)
+        self.length = sure_length(self._loader)
         apart = Apart(self._generators, goes_on=True).at(mix(self._seed, epoch, STREAM, self._rank))
         if not self._workers.alive:
             forget_workers(self._loader)
@@ -84,6 +85,7 @@ class StatefulFeed:
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
         """The batches of an epoch, from a batch on: by the loader's state, where that is the one of the start."""
         tell_epoch(self._loader, epoch)
+        self.length = sure_length(self._loader)
         there = self._load(epoch, start)
         if not there and start and self._reading is not None and self._reading.position == (epoch, start):
             self._loader.load_state_dict(self._loader.state_dict())  # left early, and gone on with in this process

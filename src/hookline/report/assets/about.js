@@ -25,14 +25,22 @@ function factsView(facts) {
   const { git } = facts;
   const commit = git?.commit ? [h("code", {}, String(git.commit).slice(0, 10)), git.dirty ? " + changes" : ""] : null;
   const rows = [
-    ["Time", duration(facts.seconds)],
-    ["Steps", integer(facts.steps)],
-    facts.epochs ? ["Epochs", integer(facts.epochs)] : null,
+    ["Time", reached(facts, "seconds", duration)],
+    ["Steps", reached(facts, "steps", integer)],
+    facts.epochs || facts.goal?.unit === "epochs" ? ["Epochs", reached(facts, "epochs", integer)] : null,
+    facts.goal && !Object.hasOwn(facts, facts.goal.unit)
+      ? ["Planned", `${integer(facts.goal.value)} ${facts.goal.unit}`]
+      : null,
     facts.seed === null ? null : ["Seed", plain(facts.seed)],
     facts.started ? ["Started", moment(facts.started)] : null,
     commit ? ["Commit", commit] : null,
   ];
   return factList(rows.filter(Boolean));
+}
+
+// How far it is, and how far it is to go.
+function reached({ goal, ...facts }, unit, format) {
+  return goal?.unit === unit ? `${format(facts[unit])} of ${format(goal.value)}` : format(facts[unit]);
 }
 
 function factList(rows) {
@@ -43,30 +51,45 @@ function factList(rows) {
   );
 }
 
-function reasonView({ key, reason, by }) {
-  if (!reason || (key === "finished" && !by)) return null;
-  const who = by ? h("strong", {}, `${by}: `) : null;
-  return h("div", { class: `reason ${key}`, role: "note" }, who, h("span", {}, reason));
+function reasonView({ key, reason, by, put_back: back }) {
+  const why = reason && (key !== "finished" || by) ? [by ? h("strong", {}, `${by}: `) : null, reason] : null;
+  if (!why && !back) return null;
+  const lines = [why, back ? sentence(back) : null].filter(Boolean);
+  return h("div", { class: `reason ${key}`, role: "note" }, ...lines.map((line) => h("div", {}, line)));
+}
+
+function sentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}.`;
 }
 
 // -- key numbers -------------------------------------------------------------------------------
 
 function tileView(tile) {
-  const { best, last, lowest, highest } = tile;
+  const { best, last, lowest, highest, kept } = tile;
   const more = digitsApart([last, best, lowest, highest].filter(Boolean).map(({ value }) => decode(value)));
-  let about = "";
-  if (tile.count > 1 && best) about = `best ${number(best.value, 4 + more)} at step ${integer(best.step)}`;
-  else if (tile.count > 1 && lowest)
-    about = `from ${number(lowest.value, 3 + more)} to ${number(highest.value, 3 + more)}`;
-  else about = `at step ${integer(last.step)}`;
-  const isBest = best && tile.count > 1 && decode(best.value) === decode(last.value);
+  const point = ({ value, step }) => `${number(value, 4 + more)} at step ${integer(step)}`;
+  const shown = kept ?? last;
+  const isBest = best && tile.count > 1 && decode(best.value) === decode(shown.value);
+  const about = [
+    kept
+      ? `${isBest ? "best, " : ""}at step ${integer(kept.step)}, whose weights were kept`
+      : tile.count > 1
+        ? `last${isBest ? ", and best" : ""}`
+        : `at step ${integer(last.step)}`,
+    tile.weights ? `with the weights of step ${integer(tile.weights)}` : null,
+    kept ? `last ${point(last)}` : null,
+    best && tile.count > 1 && !isBest ? `best ${point(best)}` : null,
+    !best && tile.count > 1 && lowest
+      ? `from ${number(lowest.value, 3 + more)} to ${number(highest.value, 3 + more)}`
+      : null,
+    tile.by_epoch ? "over whole epochs" : null,
+  ];
   return h(
     "div",
     { class: "card tile" },
-    h("h3", {}, tile.name),
-    h("div", { class: "big" }, number(last.value, 4 + more)),
-    h("div", { class: "small" }, isBest ? "its best value" : about),
-    tile.by_epoch ? h("div", { class: "small" }, "over whole epochs") : null,
+    h("h3", {}, breakable(tile.name)),
+    h("div", { class: "big" }, number(shown.value, 4 + more)),
+    ...about.filter(Boolean).map((line) => h("div", { class: "small" }, line)),
     sparkline(tile),
   );
 }
@@ -101,7 +124,7 @@ function sparkline({ name, spark }) {
 function numbersTable(numbers) {
   const point = (value) => (value ? [number(value.value), h("small", {}, ` step ${integer(value.step)}`)] : "–");
   const rows = numbers.map((row) => [
-    row.name,
+    breakable(row.name),
     number(row.last.value),
     point(row.lowest),
     point(row.highest),

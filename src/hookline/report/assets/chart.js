@@ -7,6 +7,11 @@ const BEYOND = 1.1;
 const PALETTE = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
 const STAGE_COLOURS = { train: "one", val: "two", test: "three" };
 
+// A metric and the same by epoch have one colour.
+function metricOf({ name }) {
+  return name.replace(/_epoch$/, "");
+}
+
 class Chart {
   constructor(spec, data, log = false) {
     this.spec = spec;
@@ -27,12 +32,13 @@ class Chart {
 
   setData(data) {
     const several = data.runs.length > 1;
-    this.lines = this.spec.lines.map((line, at) => ({
+    const metrics = [...new Set(this.spec.lines.map(metricOf))];
+    this.lines = this.spec.lines.map((line) => ({
       ...line,
       label: several ? data.runs[line.run].title : line.name === this.spec.title ? line.name : line.label,
       colour: several
         ? PALETTE[line.run % PALETTE.length]
-        : (own(STAGE_COLOURS, line.stage) ?? PALETTE[at % PALETTE.length]),
+        : (own(STAGE_COLOURS, line.stage) ?? PALETTE[metrics.indexOf(metricOf(line)) % PALETTE.length]),
       curve: decodeCurve(data.curves[line.run][line.name]),
       clock: data.clocks[line.run],
       round: several ? Math.floor(line.run / PALETTE.length) % DASHES.length : 0,
@@ -94,7 +100,7 @@ class Chart {
       h(
         "div",
         { class: "bar" },
-        h("div", { class: "title" }, this.prefix(), h("h3", {}, this.spec.title)),
+        h("div", { class: "title" }, this.prefix(), h("h3", {}, breakable(this.spec.title))),
         this.where,
         this.resetButton,
         this.logButton,
@@ -125,7 +131,7 @@ class Chart {
             class: `key ${line.curve.kind} round-${line.round}`,
             style: { "--colour": `var(--${line.colour})` },
           }),
-          line.label === this.spec.title ? null : h("span", { class: "label" }, line.label),
+          line.label === this.spec.title ? null : h("span", { class: "label" }, breakable(line.label)),
           this.values[at],
         ],
         () => this.toggle(at),

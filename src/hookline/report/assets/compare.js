@@ -13,7 +13,8 @@ function comparePage(data) {
     ),
     curvesSection(data),
   ];
-  return { title: h("h1", {}, h("span", { class: "project" }, "Compare "), data.title), under: [], sections };
+  const of = data.project ? h("span", { class: "project" }, ` of ${data.project}`) : null;
+  return { title: h("h1", {}, h("span", { class: "project" }, "Compare "), data.title, of), under: [], sections };
 }
 
 function swatch(at) {
@@ -21,10 +22,15 @@ function swatch(at) {
   return h("i", { class: `key step round-${round}`, style: { "--colour": `var(--${PALETTE[at % PALETTE.length]})` } });
 }
 
+// A short one stays whole.
+function runName({ title }) {
+  return title.length > 24 ? breakable(title) : title;
+}
+
 function runsView(runs) {
   const rows = runs.map((run, at) => {
     const name = button(
-      [swatch(at), run.title],
+      [swatch(at), runName(run)],
       () => {
         view.hidden.has(at) ? view.hidden.delete(at) : view.hidden.add(at);
         name.setAttribute("aria-pressed", String(!view.hidden.has(at)));
@@ -44,13 +50,23 @@ function differenceView({ rows, same, hidden }, runs, what) {
   const unknown = hidden ? ` ${counted(hidden)} hidden in all runs, and may differ.` : "";
   const rest = `${counted(same)} the same.${unknown}`;
   if (!rows.length) return card(h("p", { class: "empty" }, `None: ${rest}`));
-  const heads = [what, ...runs.map((run, at) => h("span", {}, swatch(at), run.title))];
+  const heads = () => [what, ...runs.map((run, at) => h("span", {}, swatch(at), runName(run)))];
   const name = (row) =>
     what === "setting"
       ? h("span", {}, h("span", { class: "group-name" }, `${row.group} `), breakable(row.name))
       : breakable(row.name);
-  const cells = rows.map((row) => [name(row), ...valueCells(row)]);
-  return card(table(heads, cells, { class: "differences" }), h("p", { class: "note" }, rest));
+  const differences = (some) =>
+    table(
+      heads(),
+      some.map((row) => [name(row), ...valueCells(row)]),
+      { class: "differences" },
+    );
+  const [learnt, machine] = [false, true].map((wanted) => rows.filter((row) => row.machine === wanted));
+  return card(
+    learnt.length ? differences(learnt) : null,
+    machine.length ? folded("machine", `${what}s of the machine`, machine, differences, 0) : null,
+    h("p", { class: "note" }, rest),
+  );
 }
 
 // The best one of a metric is marked, if its name tells which is better.

@@ -1,5 +1,7 @@
 // Elements. What comes from a run is only ever text: `h` makes text nodes of strings, and no markup of anything.
 
+const FEW = 9;
+
 function h(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -44,9 +46,24 @@ function table(columns, rows, attributes = {}) {
   return scroller(h("table", attributes, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)));
 }
 
-// A name that may be broken behind its dots, slashes and underscores, and nowhere else.
+// A name that is broken behind its dots, slashes and underscores, if it must be.
 function breakable(name) {
   return h("span", {}, ...name.split(/(?<=[./_])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part])));
+}
+
+// Of many things the first few; the others are behind a line that says how many they are. What is open stays open when
+// there is new data: `key` says which one it is.
+function folded(key, what, all, build, shown = FEW) {
+  if (all.length <= shown) return [build(all)];
+  const rest = all.slice(shown);
+  const toggle = ({ target }) => (target.open ? view.unfolded.add(key) : view.unfolded.delete(key));
+  const more = h(
+    "details",
+    { class: "fold", open: view.unfolded.has(key), ontoggle: toggle },
+    h("summary", {}, `${integer(rest.length)} ${shown ? "more " : ""}${what}`),
+    build(rest),
+  );
+  return [shown ? build(all.slice(0, shown)) : null, more];
 }
 
 // What may be wider than its place: where more is to be seen, its edge fades.
@@ -70,7 +87,7 @@ function pairs(rows, near = false) {
   return h(
     "dl",
     { class: near ? "pairs near" : "pairs" },
-    ...rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+    ...rows.map(([name, value]) => h("div", {}, h("dt", {}, breakable(name)), h("dd", {}, value))),
   );
 }
 
@@ -104,7 +121,7 @@ function frames(entry, show) {
   if (last >= 0) at(last);
   const left = entry.count - entry.frames.length;
   return [
-    h("div", { class: "bar" }, h("h3", {}, entry.name), label),
+    h("div", { class: "bar" }, h("h3", {}, breakable(entry.name)), label),
     place,
     last > 0 && slider,
     left > 0 && h("p", { class: "note" }, `${integer(left)} of ${integer(entry.count)} are not in this page.`),

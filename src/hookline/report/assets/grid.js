@@ -23,15 +23,15 @@ function toolbar(data) {
     "aria-label": "Filter metrics",
     value: view.filter,
   });
-  search.addEventListener("input", () => filterCharts(search.value));
+  search.addEventListener("input", () => filterCharts(search.value, drawnSection));
   const log = button(
     "Log scale",
     () => {
-      const on = log.getAttribute("aria-pressed") !== "true";
-      log.setAttribute("aria-pressed", String(on));
-      for (const chart of view.charts) chart.setLog(on);
+      view.log = !view.log;
+      log.setAttribute("aria-pressed", String(view.log));
+      for (const chart of view.charts) chart.setLog(view.log);
     },
-    { class: "toggle", id: "log", "aria-pressed": "false" },
+    { class: "toggle", id: "log", "aria-pressed": String(view.log) },
   );
   const epochs = data.clocks.some(({ epoch }) => epoch[epoch.length - 1] > 0);
   const axes = Object.entries(AXES).filter(([axis]) => axis !== "epoch" || epochs);
@@ -50,17 +50,18 @@ function toolbar(data) {
   );
 }
 
-function filterCharts(text) {
+function filterCharts(text, place) {
   view.filter = text;
   const wanted = text.trim().toLowerCase();
   const has = (name) => name.toLowerCase().includes(wanted);
   for (const { element, spec } of view.charts) {
     element.hidden = !(has(spec.title) || has(spec.heading) || spec.lines.some((line) => has(line.name)));
   }
-  for (const group of document.querySelectorAll(".group")) {
+  for (const group of place.querySelectorAll(".group, .fold")) {
     group.hidden = [...group.querySelectorAll(".chart")].every((chart) => chart.hidden);
   }
-  document.getElementById("none").hidden = view.charts.some(({ element }) => !element.hidden);
+  if (wanted) for (const fold of place.querySelectorAll(".fold")) fold.open = true;
+  place.querySelector("#none").hidden = view.charts.some(({ element }) => !element.hidden);
 }
 
 let drawnSpecs = "";
@@ -75,28 +76,29 @@ function curvesSection(data) {
     for (const chart of view.charts) chart.update();
     return drawnSection;
   }
-  view.charts = data.charts.map((spec) => new Chart(spec, data));
+  view.charts = data.charts.map((spec) => new Chart(spec, data, view.log));
   view.full = extent();
   [drawnSpecs, drawnSection] = [specs, buildSection(data)];
+  if (view.filter) filterCharts(view.filter, drawnSection);
   return drawnSection;
 }
 
 const SYSTEM = new Set(["lr", "momentum", "weight_decay", "speed", "throughput", "time", "memory", "device"]);
 
 // What is learnt first, then what the machine does, then what else was logged, by the first part of its name.
-function chartGroups() {
+// `apart`: the machine has a group of its own.
+function chartGroups(apart) {
   const groups = new Map();
   for (const chart of view.charts) {
     const { section: name, heading } = chart.spec;
-    const key = SYSTEM.has(name) ? "system" : name;
-    if (!groups.has(key)) groups.set(key, { heading, small: chart.small, charts: [] });
+    const machine = apart && chart.spec.machine;
+    const key = machine ? "machine" : SYSTEM.has(name) ? "system" : name;
+    if (!groups.has(key)) groups.set(key, { heading: machine ? "Machine" : heading, small: chart.small, machine, charts: [] });
     groups.get(key).charts.push(chart);
   }
   const system = groups.get("system");
   if (system) {
-    const [rate, machine] = [true, false].map((wanted) =>
-      system.charts.some(({ spec }) => (spec.section === "lr") === wanted),
-    );
+    const [rate, machine] = [false, true].map((wanted) => system.charts.some(({ spec }) => spec.machine === wanted));
     system.heading = rate && machine ? "Learning rate and machine" : rate ? "Learning rate" : "Machine";
   }
   return [...groups.values()];
@@ -110,20 +112,17 @@ function buildSection(data) {
       h("p", { class: "empty" }, "No metrics yet: curves appear after the first log interval."),
     );
   }
-  const groups = chartGroups();
-  const parts = groups.map(({ heading, small, charts }) => {
-    if (!small && charts.length % 2) charts[0].setWide(true); // no hole in the last row
+  const groups = chartGroups(data.page === "compare");
+  const parts = groups.map(({ heading, small, machine, charts }) => {
+    if (!small && Math.min(charts.length, FEW) % 2) charts[0].setWide(true); // no hole in the last row
     const title = groups.length > 1 ? h("h4", {}, heading) : null;
-    return h(
-      "div",
-      { class: "group" },
-      title,
+    const grid = (some) =>
       h(
         "div",
         { class: small ? "grid thirds" : "grid" },
-        charts.map(({ element }) => element),
-      ),
-    );
+        some.map(({ element }) => element),
+      );
+    return h("div", { class: "group" }, title, folded(heading, "charts", charts, grid, machine ? 0 : FEW));
   });
   const none = h("p", { class: "empty", id: "none", hidden: true }, "No metric has this in its name.");
   const hint = h("p", { class: "note hint" }, "Drag to zoom, double-click to go back. All charts move together.");

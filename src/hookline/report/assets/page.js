@@ -67,6 +67,7 @@ function show() {
     ...[under].flat().filter(Boolean),
   );
   frame.nav.replaceChildren(...links);
+  frame.nav.hidden = links.length < 2;
   arrange(frame.main, shown);
   frame.footer.replaceChildren(...notes.map((note) => h("p", { class: "note" }, note)));
   if (active?.isConnected && active !== document.body) active.focus({ preventScroll: true });

@@ -29,7 +29,7 @@ function reportPage(data) {
 }
 
 function pile(cards) {
-  return cards.length ? h("div", { class: "pile" }, cards) : null;
+  return cards.length ? folded("pile", "cards", cards, (some) => h("div", { class: "pile" }, some)) : null;
 }
 
 function numbersView([tiles, numbers, count]) {

@@ -62,14 +62,14 @@ function mark(row, end, caption) {
   const node = h("i", {
     class: `mark ${kind}`,
     title: words(row),
-    style: { left: `${(100 * row.seconds) / end}%`, width: `${(100 * row.took) / end}%` },
+    style: { left: `min(${(100 * row.seconds) / end}%, 100% - 3px)`, width: `${(100 * row.took) / end}%` },
   });
   node.addEventListener("pointerenter", () => (caption.textContent = words(row)));
   return node;
 }
 
 function eventList(rows, counts) {
-  const shown = new Set(Object.keys(counts).filter((name) => rows.length <= 25 || !ROUTINE.has(name)));
+  const shown = new Set(Object.keys(counts).filter((name) => rows.length <= 12 || !ROUTINE.has(name)));
   const place = h("div");
   const fill = () => {
     const chosen = rows.filter(({ name }) => shown.has(name));

@@ -14,6 +14,8 @@ const view = {
   painted: [],
   marks: [],
   filter: "",
+  log: false,
+  unfolded: new Set(),
 };
 
 function setView(changes) {

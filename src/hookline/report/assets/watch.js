@@ -89,10 +89,10 @@ function listRow(run, most) {
     "a",
     { href: `/show?run=${encodeURIComponent(run.id)}` },
     run.project ? h("span", { class: "project" }, `${run.project}/`) : null,
-    run.name,
+    breakable(run.name),
   );
   const metrics = Object.entries(run.metrics).map(([name, value]) =>
-    h("span", { style: { display: "inline-block", "margin-right": "14px" } }, `${name} `, h("strong", {}, value)),
+    h("span", { style: { display: "inline-block", "margin-right": "14px" } }, breakable(name), " ", h("strong", {}, value)),
   );
   const age = h("div", { class: "small" });
   const reason =
@@ -105,8 +105,8 @@ function listRow(run, most) {
       h("div", { class: "small", style: { "margin-top": "4px" } }, ...metrics),
     ],
     [
-      h("div", {}, `step ${integer(run.step)}`),
-      run.epoch ? h("div", { class: "small" }, `epoch ${integer(run.epoch)}`) : null,
+      h("div", {}, `step ${soFar(run, "steps", run.step)}`),
+      run.epoch ? h("div", { class: "small" }, `epoch ${soFar(run, "epochs", run.epoch)}`) : null,
       age,
     ],
   ];
@@ -118,6 +118,10 @@ function listRow(run, most) {
   const row = { key, run, box, age, element, words: `${runTitle(run)} ${run.label}`.toLowerCase() };
   listRows.set(run.id, row);
   return row;
+}
+
+function soFar({ goal }, unit, reached) {
+  return goal?.unit === unit ? `${integer(reached)} of ${integer(goal.value)}` : integer(reached);
 }
 
 function showAges() {
