@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hookline.records import HistogramRow, to_json
+from hookline.records import EventRow, HistogramRow, to_json
+from hookline.records.event import put_back
 from hookline.report import read_run, render_compare, write_report
 
 Browse = Callable[..., Any]
@@ -98,6 +99,17 @@ def test_a_comparison_folds_what_the_machine_did(browse: Browse, samples: Module
     assert "speed/samples_per_second" in headings(page)
 
 
+def test_a_comparison_says_whose_last_values_are_not_those_of_its_weights(
+    browse: Browse, samples: ModuleType, tmp_path: Path
+) -> None:
+    back = EventRow("restore", 330, 10, 1e6, put_back(230))
+    kept = samples.make_run(tmp_path / "kept", 200, seed=1, status="stopped", media=False, events=(back,))
+    runs = [read_run(samples.make_run(tmp_path / "plain", 200, media=False)), read_run(kept)]
+    (tmp_path / "page.html").write_text(render_compare(runs), encoding="utf-8")
+    notes = browse((tmp_path / "page.html").as_uri()).page.locator("#metrics .note").all_inner_texts()
+    assert notes[1:] == ["kept: the weights of step 230 are put back. Here are its last values."]
+
+
 def test_long_names_are_broken_behind_slashes_and_underscores(
     browse: Browse, samples: ModuleType, tmp_path: Path
 ) -> None:
@@ -109,7 +121,7 @@ def test_long_names_are_broken_behind_slashes_and_underscores(
     title = page.locator(".tile h3").filter(has_text="perplexity")
     lines = title.evaluate(
         """heading => {
-            const parts = [...heading.querySelector("span").childNodes].filter((node) => node.nodeType === 3);
+            const parts = [...heading.querySelector("bdi").childNodes].filter((node) => node.nodeType === 3);
             return parts.map((part) => {
                 const range = document.createRange();
                 range.selectNode(part);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from hookline.records import EventRow, HistogramRow, MetricRow, TableRow, to_json
+from hookline.records.run_file import RunFile
 from hookline.report import read_run, render_compare, write_report
 
 Browse = Callable[..., Any]
@@ -201,10 +203,12 @@ def test_a_run_that_was_killed_fits_into_a_narrow_list(
 ) -> None:
     folder = samples.make_run(tmp_path / "runs" / "gone", 60, status="running", media=False)
     (folder / "run.lock").touch()  # nobody holds it
+    replace(RunFile.read(folder), settings={"max_duration": "5000000st"}).write(folder)
     served = watch(tmp_path / "runs")
     page = browse(served.server.url, width=390, server=served.address).page
     page.locator(".badge.gone").wait_for()
     assert page.locator(".badge.gone").evaluate("badge => badge.getBoundingClientRect().right") < 390
+    assert "of 5,000,000" in page.locator(".list").inner_text()
     assert page.locator(".list").evaluate("box => box.scrollWidth - box.clientWidth") == 0
 
 

@@ -75,6 +75,21 @@ def hover(page: Any, its: Any, part: float) -> int:
 # -- the list ----------------------------------------------------------------------------------------
 
 
+def test_a_name_from_right_to_left_does_not_turn_the_value_beside_it(visit: Any, runs: Path) -> None:
+    grow(runs / "digits" / "first", 510, 600, "val/\u202eloss")
+    value = row(visit.page, "first").locator("strong").first
+    row(visit.page, "first").filter(has_text="val/").wait_for()
+    ends = value.evaluate(
+        """value => [0, value.textContent.length - 1].map((at) => {
+            const range = document.createRange();
+            range.setStart(value.firstChild, at);
+            range.setEnd(value.firstChild, at + 1);
+            return range.getBoundingClientRect().left;
+        })"""
+    )
+    assert ends[0] < ends[1]
+
+
 def test_the_printed_address_leads_to_the_list_and_the_token_is_gone_from_it(visit: Any, served: Any) -> None:
     assert visit.page.url == f"http://{served.address}/"
     assert served.server.token not in visit.page.content()

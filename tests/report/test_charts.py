@@ -105,6 +105,11 @@ def test_many_curves_share_the_room_of_the_page(curves: int) -> None:
     assert share(curves) >= LEAST
 
 
+def test_what_is_evaluated_comes_before_what_is_known_of_training_alone() -> None:
+    names = ["train/a_norm", "train/loss", "val/f1", "val/loss", "own", "val/acc", "train/acc"]
+    assert [chart.title for chart in plan(names)] == ["loss", "acc", "f1", "a_norm", "own"]
+
+
 def test_any_metric_over_epochs_is_drawn_with_the_one_over_intervals() -> None:
     names = ["h/x", "h/x_epoch", "h/y", "h/z", "own", "own_epoch", "few/a", "few/a_epoch", "val/per_epoch"]
     found = [(chart.section, chart.title, [line.label for line in chart.lines]) for chart in plan(names)]

@@ -6,6 +6,8 @@ from types import ModuleType
 import pytest
 
 from hookline.cli.main import main
+from hookline.records import EventRow
+from hookline.records.event import put_back
 
 
 @pytest.fixture
@@ -99,6 +101,18 @@ def test_what_the_machine_did_is_printed_if_it_is_asked_for(
     text = capsys.readouterr().out
     assert "No final metric differs" not in text
     assert "2 final metrics of the machine differ: --all prints them" in text
+
+
+def test_whose_last_values_are_not_those_of_its_weights_is_said(
+    samples: ModuleType, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    back = EventRow("restore", 100, 10, 1e6, put_back(50))
+    samples.make_run(tmp_path / "kept", 60, status="stopped", events=(back,))
+    assert main(["compare", "one", "kept", "--table"]) == 0
+    said = "kept: the weights of step 50 are put back. Above are its last values."
+    assert said in capsys.readouterr().out
+    assert main(["compare", *runs, "--table"]) == 0
+    assert "put back" not in capsys.readouterr().out
 
 
 def test_a_project_that_is_that_of_all_runs_is_not_repeated(

@@ -90,3 +90,12 @@ def test_what_is_no_number_is_said_and_counted(browse: Browse, tmp_path: Path) -
     assert chart.locator(".note").inner_text() == "2 NaN or infinite (▾, ▴)"
     chart.get_by_role("button", name="log").click()
     assert chart.locator(".note").inner_text() == "2 NaN or infinite (▾, ▴); 2 not above zero, so not on this scale"
+
+
+def test_one_value_alone_makes_no_time_before_the_start(browse: Browse, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(to_json(MetricRow("train/loss", 1, 0, 0.5, "step", 0.1)) + "\n")
+    page = browse(write_report(tmp_path).as_uri()).page
+    page.get_by_role("group", name="x axis").get_by_role("button", name="time").click()
+    over = page.locator(".chart .u-over")
+    over.hover(position={"x": 1, "y": 20})
+    assert not page.locator(".chart .when").inner_text().startswith("-")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hookline.records import EventRow, ImageRow, MetricRow, to_json
+from hookline.records import EventRow, FileRow, ImageRow, MetricRow, TableRow, to_json
 from hookline.report import compare_data, page_data, read_run, render_compare, render_report, write_report
 from hookline.report.page import Live
 from hookline.report.read import RunData
@@ -118,6 +118,44 @@ def test_the_comparison_lists_exactly_what_differs(samples: ModuleType, tmp_path
 def test_runs_of_one_name_are_told_apart_by_their_folders(samples: ModuleType, tmp_path: Path) -> None:
     runs = [read_run(samples.make_run(tmp_path / part / "run", rows=60, name="same")) for part in ("a", "b")]
     assert [run["title"] for run in compare_data(runs)["runs"]] == ["same (a/run)", "same (b/run)"]
+
+
+def test_long_settings_that_differ_only_at_their_end_look_different(samples: ModuleType, tmp_path: Path) -> None:
+    made = {name: "word " * 5_000 + name for name in ("one", "two")}
+    runs = [read_run(samples.make_run(tmp_path / name, rows=60, config={"text": text})) for name, text in made.items()]
+    texts = compare_data(runs)["settings"]["rows"][0]["texts"]
+    assert [text[-8:] for text in texts] == ["word one", "word two"]
+    assert max(map(len, texts)) < 200
+
+
+# -- what is too long --------------------------------------------------------------------------------
+
+
+def test_settings_events_and_files_without_end_make_no_page_of_5_mb_and_the_page_says_what_is_cut(
+    samples: ModuleType, tmp_path: Path
+) -> None:
+    vocabulary = {f"word{place}": place for place in range(60_000)}
+    events = tuple(EventRow("sink", step, 1, 1.0, "<html>" * 3_000) for step in range(500))
+    config = {"vocabulary": vocabulary, "words": list(vocabulary) * 10}
+    folder = samples.make_run(
+        tmp_path / "run", 60, config=config, events=events, status="failed", reason="r" * 3_000_000
+    )
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(to_json(FileRow(f"file{place}", 1, 0, 1.0, "f" * 900, 1)) + "\n" for place in range(6_000))
+        file.write(to_json(TableRow("model/summary", 1, 0, 1.0, ("layer",), (("l" * 3_000_000,),))) + "\n")
+        file.write(to_json(ImageRow("picture", 1, 0, 1.0, 1, 1, "c" * 3_000_000, "none.png")) + "\n")
+    page = render_report(read_run(folder))
+    assert len(page.encode()) < 5_000_000
+    data = data_of(page)
+    assert len(data["settings"]["config"]) == 1_001
+    assert data["settings"]["config"][-1][1].endswith(" more are in run.json")
+    assert data["status"]["reason"].endswith("… (2,980,000 characters more)")
+    assert "characters more)" in next(row for row in data["events"]["rows"] if row["name"] == "sink")["text"]
+    assert (len(data["files"]), data["more_files"]) == (1_000, 5_000)
+    other = samples.make_run(tmp_path / "other", 60)
+    both = render_compare([read_run(folder), read_run(other)])
+    assert len(both.encode()) < 5_000_000
+    assert data_of(both)["settings"]["more"] > 59_000
 
 
 # -- without scripts ---------------------------------------------------------------------------------

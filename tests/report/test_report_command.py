@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -62,3 +64,29 @@ def test_a_place_that_cannot_be_written_is_said(
     folder = samples.make_run(tmp_path / "run", rows=60)
     assert main(["report", str(folder), "--output", str(tmp_path / "none" / "page.html")]) == 2
     assert "page.html cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_rows_that_cannot_be_read_are_one_line_and_code_2(
+    samples: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = samples.make_run(tmp_path / "run", 60)
+    (folder / "events.jsonl").unlink()
+    (folder / "events.jsonl").mkdir()
+    assert main(["report", str(folder)]) == 2
+    assert capsys.readouterr().err == f"hookline report: {folder / 'events.jsonl'} cannot be read: Is a directory\n"
+
+
+def test_a_link_and_a_pipe_are_written_to_and_stay_what_they_are(samples: ModuleType, tmp_path: Path) -> None:
+    folder = samples.make_run(tmp_path / "run", 60)
+    (tmp_path / "link.html").symlink_to("page.html")
+    assert main(["report", str(folder), "--output", str(tmp_path / "link.html")]) == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    os.mkfifo(tmp_path / "pipe")
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_text()), daemon=True)
+    reader.start()
+    assert main(["report", str(folder), "--output", str(tmp_path / "pipe")]) == 0
+    assert (tmp_path / "pipe").is_fifo()
+    reader.join(30)
+    assert found[0].startswith("<!doctype html>")

@@ -14,7 +14,7 @@ from hookline.report.units import duration, size, unit_of, with_unit
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (0.25, "250 ms"), (59.94, "59.9 s"), (90, "1 m 30 s"), (86400, "1 d"), (-2, "-2,000 ms")],
+    [(0, "0 s"), (0.25, "250 ms"), (59.94, "59.9 s"), (90, "1 m 30 s"), (86400, "1 d"), (-2, "-2 s")],
 )
 def test_a_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -56,3 +56,7 @@ def test_a_comparison_says_it_like_the_charts_unless_two_would_look_the_same() -
 
 def test_the_examples_hold() -> None:
     assert doctest.testmod(units).failed == 0
+
+
+def test_a_time_before_the_start_has_a_sign_and_no_thousands_of_milliseconds() -> None:
+    assert (duration(-5), duration(-3700), duration(-0.5)) == ("-5 s", "-1 h 1 m", "-500 ms")

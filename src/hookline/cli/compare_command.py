@@ -87,6 +87,7 @@ def _read(folders: Sequence[Path]) -> list[RunData]:
 
 def _print(runs: Sequence[RunData], *, machine: bool) -> None:
     from hookline.report import differing_metrics, differing_settings
+    from hookline.report.about import put_back_of
     from hookline.report.charts import MACHINE
     from hookline.report.page import titles
 
@@ -102,6 +103,9 @@ def _print(runs: Sequence[RunData], *, machine: bool) -> None:
         if found.hidden:
             console.print(Text(_counted(what, found.hidden, "hidden in all runs, and may differ"), style="dim"))
         console.print()
+    for title, found_run in zip(titles(runs), runs, strict=True):
+        if back := put_back_of(found_run):
+            console.print(Text(_plain(f"{title}: {back.text}. Above are its last values."), style="dim"))
 
 
 def _counted(what: str, count: int, how: str) -> str:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from hookline.errors import DurationError
 from hookline.progress.duration import UNITS, Duration
 from hookline.records.event import step_put_back
-from hookline.records.run_file import CallbackEntry, RunFile, SessionEntry
+from hookline.records.run_file import FILE, CallbackEntry, RunFile, SessionEntry
 from hookline.report.clock import of_the_loop
+from hookline.report.fit import EVENTS, MOST, cut
 from hookline.report.numbers import whole
 from hookline.report.read import RunData
 
@@ -25,6 +26,7 @@ LABELS = {
     "gone": "no longer running (killed?)",
     "unknown": "unknown",
 }
+LONGEST_REASON = 20_000
 _GONE = (
     "Its process has ended without a word: killed, or the machine went down. "
     'With resume="auto" it goes on from its newest checkpoint.'
@@ -43,7 +45,7 @@ def status_of(run: RunData) -> dict[str, Any]:
     session = _newest(run.file)
     if session is not None:
         key = _status(session, run)
-        reason = _GONE if key == "gone" else str(session.reason)
+        reason = _GONE if key == "gone" else cut(str(session.reason), LONGEST_REASON)
         return {"key": key, "label": LABELS[key], "reason": reason, "by": session.stopped_by}
     ending = max(
         (events.newest for name, events in run.events.items() if name in _ENDINGS),
@@ -51,7 +53,12 @@ def status_of(run: RunData) -> dict[str, Any]:
         default=None,
     )
     key = _ENDINGS[ending.row.name] if ending else "unknown"
-    return {"key": key, "label": LABELS[key], "reason": ending.row.text if ending else "", "by": None}
+    return {
+        "key": key,
+        "label": LABELS[key],
+        "reason": cut(ending.row.text, LONGEST_REASON) if ending else "",
+        "by": None,
+    }
 
 
 def facts_of(run: RunData) -> dict[str, Any]:
@@ -112,13 +119,14 @@ def events_of(run: RunData) -> dict[str, Any]:
     """The timeline: session after session, each in the order of training."""
     happened = [event for events in run.events.values() for event in events]
     happened.sort(key=lambda event: (event.session, event.row.seconds, event.row.step))
+    longest = max(200, EVENTS // max(1, len(happened)))
     rows = [
         {
             "name": event.name,
             "step": event.step,
             "epoch": event.epoch,
             "seconds": event.seconds,
-            "text": event.text,
+            "text": cut(event.text, longest),
             "took": event.took,
         }
         for _, event in happened
@@ -138,10 +146,10 @@ def sessions_of(run: RunData) -> list[dict[str, Any]]:
             "last_step": reached if session.status == "running" else session.last_step,
             "status": _status(session, run),
             "label": LABELS[_status(session, run)],
-            "reason": session.reason,
+            "reason": cut(str(session.reason)),
             "by": session.stopped_by,
-            "failures": list(session.failures),
-            "sinks": list(session.sinks),
+            "failures": [cut(str(text)) for text in session.failures[:MOST]],
+            "sinks": [cut(str(text)) for text in session.sinks[:MOST]],
         }
         for session in (run.file.sessions if run.file else ())
     ]
@@ -184,16 +192,17 @@ def settings_of(run: RunData) -> dict[str, Any]:
     if file is None:
         return {}
     return {
-        "config": _all_exact(config_settings(file)),
-        "trainer": _all_exact(trainer_settings(file)),
-        "arguments": [str(argument) for argument in file.arguments],
+        "config": _shown(config_settings(file)),
+        "trainer": _shown(trainer_settings(file)),
+        "arguments": [cut(str(argument)) for argument in file.arguments[:MOST]],
         "callbacks": [
-            {"name": entry.name, "call": call(entry), "optional": entry.optional is True} for entry in file.callbacks
+            {"name": entry.name, "call": cut(call(entry)), "optional": entry.optional is True}
+            for entry in file.callbacks
         ],
-        "model": _all_exact(flat(file.model)),
-        "versions": _all_exact(flat(file.versions)),
-        "platform": _all_exact(flat(file.platform)),
-        "git": _all_exact(flat(file.git or {})),
+        "model": _shown(flat(file.model)),
+        "versions": _shown(flat(file.versions)),
+        "platform": _shown(flat(file.platform)),
+        "git": _shown(flat(file.git or {})),
     }
 
 
@@ -263,8 +272,11 @@ def _status(session: SessionEntry, run: RunData) -> str:
     return session.status if isinstance(session.status, str) and session.status in LABELS else "unknown"
 
 
-def _all_exact(settings: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    return [(name, whole(value)) for name, value in settings]
+def _shown(settings: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """As far as a page has room: a setting may be a whole vocabulary."""
+    rows = [(cut(name), cut(value) if isinstance(value, str) else whole(value)) for name, value in settings[:MOST]]
+    more = len(settings) - len(rows)
+    return [*rows, ("…", f"{more:,} more are in {FILE}")] if more else rows
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

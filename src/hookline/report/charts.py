@@ -147,12 +147,13 @@ def _sorted(lines: list[Line]) -> tuple[Line, ...]:
     return tuple(sorted(lines, key=lambda line: (order.get(line.stage, 9), line.label)))
 
 
-def _place(chart: Chart) -> tuple[int, str, bool, int, str]:
+def _place(chart: Chart) -> tuple[int, str, bool, int, bool, str]:
     sections = list(TITLES)
     place = sections.index(chart.section) if chart.section in sections else len(sections)
     stages = {line.stage for line in chart.lines}
     is_loss = chart.lines[0].stage != "" and chart.title.rpartition("/")[2] == "loss"
-    return place, chart.section, not is_loss, -len(stages), chart.title
+    evaluated = not stages.isdisjoint(("val", "test"))  # it says more than what is known of training alone
+    return place, chart.section, not is_loss, -len(stages), not evaluated, chart.title
 
 
 # -- the curves, as plain values ---------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from hookline.records import HistogramRow, ImageRow, MetricRow, TableRow, TextRow
 from hookline.records.metric import encode
 from hookline.report.charts import EPOCH, epoch_of, is_epoch, short
+from hookline.report.fit import cut
 from hookline.report.kept import Kept
 from hookline.report.numbers import whole
 from hookline.report.read import RunData
@@ -107,10 +108,11 @@ def _at(row: ImageRow | TextRow | TableRow | HistogramRow | MetricRow) -> Frame:
 
 
 def _image(row: ImageRow, folder: Path) -> tuple[Frame, int]:
-    frame = {**_at(row), "caption": row.caption, "width": row.width, "height": row.height}
+    caption = cut(row.caption)
+    frame = {**_at(row), "caption": caption, "width": row.width, "height": row.height}
     png = _png(row, folder)
     if png is None:
-        return {**frame, "missing": row.file or "it was not kept"}, 0
+        return {**frame, "missing": cut(row.file) or "it was not kept"}, len(caption)
     source = f"data:image/png;base64,{b64encode(png).decode()}"
     return {**frame, "source": source}, len(source)
 
@@ -134,9 +136,14 @@ def _text(row: TextRow) -> tuple[Frame, int]:
 
 
 def _table(row: TableRow) -> tuple[Frame, int]:
-    cells = [[whole(encode(cell)) for cell in cells] for cells in row.rows[:MOST_ROWS]]
-    size = sum(len(str(cell)) + 4 for cells_of_row in cells for cell in cells_of_row)
-    return {**_at(row), "columns": list(row.columns), "rows": cells, "cut": len(row.rows) - len(cells)}, size
+    columns = [cut(str(column)) for column in row.columns]
+    cells = [[_cell(cell) for cell in cells] for cells in row.rows[:MOST_ROWS]]
+    size = sum(len(str(cell)) + 4 for cells_of_row in (columns, *cells) for cell in cells_of_row)
+    return {**_at(row), "columns": columns, "rows": cells, "cut": len(row.rows) - len(cells)}, size
+
+
+def _cell(value: Any) -> Any:
+    return cut(value) if isinstance(value, str) else whole(encode(value))
 
 
 def _histogram(row: HistogramRow) -> tuple[Frame, int]:

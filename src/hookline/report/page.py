@@ -14,9 +14,10 @@ from hookline.records.direction import known_direction
 from hookline.report.about import costs_of, events_of, facts_of, put_back_of, sessions_of, settings_of, status_of
 from hookline.report.charts import MACHINE, Chart, by_name, curve, plan, section_title, share
 from hookline.report.clock import clock_of, of_the_loop
-from hookline.report.compare import ABSENT, Differences, differing_metrics, differing_settings
+from hookline.report.compare import ABSENT, Difference, Differences, differing_metrics, differing_settings
 from hookline.report.document import document, embedded
 from hookline.report.fallback import fallback
+from hookline.report.fit import MOST, cut, cut_apart
 from hookline.report.media import OTHERS, media_of, summary_of
 from hookline.report.numbers import exact, numbers_of, tiles_of
 from hookline.report.read import RunData, read_run
@@ -84,9 +85,10 @@ def page_data(run: RunData) -> Page:
         "summary": summary_of(run),
         "settings": settings_of(run),
         "files": [
-            {"name": name, "file": rows.newest.file, "size": rows.newest.size, "step": rows.newest.step}
-            for name, rows in sorted(run.files.items())
+            {"name": cut(name), "file": cut(rows.newest.file), "size": rows.newest.size, "step": rows.newest.step}
+            for name, rows in sorted(run.files.items())[:MOST]
         ],
+        "more_files": max(0, len(run.files) - MOST),
     }
     return data | media_of(run, LARGEST - 4 * OTHERS - len(embedded(data)))
 
@@ -129,12 +131,22 @@ def compare_data(runs: Sequence[RunData]) -> Page:
         "title": f"{len(runs)} runs",
         "project": common_project(runs),
         "notes": [*(f"{title}: {note}" for title, run in named for note in _trouble(run)), *_thinned(runs, limit)],
-        "runs": [{"title": title, "status": status_of(run), "facts": facts_of(run)} for title, run in named],
+        "runs": [_compared(title, run) for title, run in named],
         "charts": [_chart(chart, having[chart.title]) for chart in by_name(names)],
         "clocks": [clock_of(of_the_loop(run.series)) for run in runs],
         "curves": [_curves(run, limit) for run in runs],
         "settings": _differences(differing_settings(runs), lambda _: None),
         "metrics": _differences(differing_metrics(runs), known_direction),
+    }
+
+
+def _compared(title: str, run: RunData) -> dict[str, Any]:
+    back = put_back_of(run)
+    return {
+        "title": title,
+        "status": status_of(run),
+        "facts": facts_of(run),
+        "put_back": back.text if back else "",
     }
 
 
@@ -167,18 +179,25 @@ def _differences(found: Differences, mode: Callable[[str], str | None]) -> dict[
     return {
         "same": found.same,
         "hidden": found.hidden,
+        "more": max(0, len(found.rows) - MOST),
         "rows": [
             {
                 "group": row.group,
                 "name": row.name,
                 "machine": row.group in MACHINE,
                 "mode": mode(row.name),
-                "texts": [None if value is ABSENT else text for value, text in zip(row.values, row.texts, strict=True)],
+                "texts": _texts(row),
                 "numbers": [exact(value) if isinstance(value, float) else None for value in row.values],
             }
-            for row in found.rows
+            for row in found.rows[:MOST]
         ],
     }
+
+
+def _texts(row: Difference) -> list[str | None]:
+    found = zip(row.values, row.texts, strict=True)
+    texts = iter(cut_apart([text for value, text in found if value is not ABSENT]))
+    return [None if value is ABSENT else next(texts) for value in row.values]
 
 
 # -- both --------------------------------------------------------------------------------------------
@@ -191,11 +210,15 @@ def render(data: Page, live: Live | None = None) -> str:
 
 
 def write(text: str, path: Path) -> Path:
-    """In one piece: whoever opens it meanwhile sees the old page or the new one."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    """In one piece: whoever opens it meanwhile sees the old page or the new one. A link or a pipe stays one."""
+    target = path.resolve()
+    if target.exists() and not target.is_file():  # /dev/stdout, /dev/null
+        target.write_text(text, encoding="utf-8")
+        return path
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
     return path

@@ -115,7 +115,7 @@ class _RowFile:
         self._end = b""
 
     def read(self) -> float:
-        """Read what is new; when the file was written to."""
+        """Read what is new; when the file was written to. ``SetupError`` if it is there and cannot be read."""
         try:
             with self.path.open("rb") as file:
                 if not self._goes_on(file):
@@ -129,6 +129,8 @@ class _RowFile:
         except FileNotFoundError:
             self._start_again()
             return 0.0
+        except OSError as error:
+            raise SetupError(f"{self.path} cannot be read: {error.strerror or error}") from error
 
     def _goes_on(self, file: BinaryIO) -> bool:
         """Whether the last line that was read is still in its place."""

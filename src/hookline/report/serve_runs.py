@@ -13,7 +13,7 @@ from typing import Any
 from hookline.records import MetricRow, from_json
 from hookline.records.run_file import FILE, RunFile
 from hookline.report.about import facts_of, status_of
-from hookline.report.charts import is_epoch
+from hookline.report.charts import MACHINE, is_epoch
 from hookline.report.clock import STAGES
 from hookline.report.lock import is_free
 from hookline.report.read import EVENTS, METRICS, RunData, is_gone, is_run
@@ -147,7 +147,7 @@ class Glance:
         except (TypeError, ValueError, AttributeError):  # not written by us; it must not hide the others
             about = RunData(self.folder)
             status, facts = status_of(about), facts_of(about)
-        chosen = sorted((name for name in self._values if not is_epoch(name, self._values)), key=self._place)
+        chosen = sorted(filter(self._matters, self._values), key=self._place)
         return Summary(
             self.name,
             str(facts["project"]),
@@ -161,6 +161,10 @@ class Glance:
             {name: f"{self._values[name][1]:.4g}" for name in chosen[:SHOWN]},
             written,
         )
+
+    def _matters(self, name: str) -> bool:
+        """Not the same twice, and not how fast the machine is."""
+        return not is_epoch(name, self._values) and name.partition("/")[0] not in MACHINE
 
     def _place(self, name: str) -> tuple[bool, int, bool, str]:
         evaluated, _ = self._values[name]

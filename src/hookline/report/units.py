@@ -46,6 +46,8 @@ def duration(seconds: float, digits: int = DIGITS) -> str:
     >>> duration(0.01234), duration(59.5), duration(3700), duration(3701, digits=4)
     ('12.3 ms', '59.5 s', '1 h 1 m', '1 h 1 m 41 s')
     """
+    if seconds < 0:
+        return f"-{duration(-seconds, digits)}"
     if seconds < 1:
         return f"{_short(seconds * 1000, digits)} ms" if seconds else "0 s"
     if seconds < 60:

@@ -52,7 +52,7 @@ function factList(rows) {
 }
 
 function reasonView({ key, reason, by, put_back: back }) {
-  const why = reason && (key !== "finished" || by) ? [by ? h("strong", {}, `${by}: `) : null, reason] : null;
+  const why = reason && (key !== "finished" || by) ? [by ? h("strong", {}, `${by}: `) : null, h("span", {}, reason)] : null;
   if (!why && !back) return null;
   const lines = [why, back ? sentence(back) : null].filter(Boolean);
   return h("div", { class: `reason ${key}`, role: "note" }, ...lines.map((line) => h("div", {}, line)));

@@ -45,10 +45,11 @@ function runsView(runs) {
   return card(table(heads, rows, { class: "lines" }));
 }
 
-function differenceView({ rows, same, hidden }, runs, what) {
+function differenceView({ rows, same, hidden, more }, runs, what) {
   const counted = (count) => `${integer(count)} ${count === 1 ? `${what} is` : `${what}s are`}`;
   const unknown = hidden ? ` ${counted(hidden)} hidden in all runs, and may differ.` : "";
-  const rest = `${counted(same)} the same.${unknown}`;
+  const unlisted = more ? `${integer(more)} ${what}s more differ. ` : "";
+  const rest = `${unlisted}${counted(same)} the same.${unknown}`;
   if (!rows.length) return card(h("p", { class: "empty" }, `None: ${rest}`));
   const heads = () => [what, ...runs.map((run, at) => h("span", {}, swatch(at), runName(run)))];
   const name = (row) =>
@@ -66,7 +67,13 @@ function differenceView({ rows, same, hidden }, runs, what) {
     learnt.length ? differences(learnt) : null,
     machine.length ? folded("machine", `${what}s of the machine`, machine, differences, 0) : null,
     h("p", { class: "note" }, rest),
+    what === "metric" ? runs.filter((run) => run.put_back).map(lastValues) : null,
   );
+}
+
+// The weights of such a run are not those of its last values.
+function lastValues({ title, put_back: back }) {
+  return h("p", { class: "note" }, h("bdi", {}, title), `: ${back}. Here are its last values.`);
 }
 
 // The best one of a metric is marked, if its name tells which is better.

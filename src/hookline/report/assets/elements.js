@@ -46,9 +46,10 @@ function table(columns, rows, attributes = {}) {
   return scroller(h("table", attributes, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)));
 }
 
-// A name that is broken behind its dots, slashes and underscores, if it must be.
+// A name that is broken behind its dots, slashes and underscores, if it must be. One that is written from right to left
+// does not turn what stands beside it.
 function breakable(name) {
-  return h("span", {}, ...name.split(/(?<=[./_])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part])));
+  return h("bdi", {}, ...name.split(/(?<=[./_])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part])));
 }
 
 // Of many things the first few; the others are behind a line that says how many they are. What is open stays open when
@@ -124,7 +125,7 @@ function frames(entry, show) {
     h("div", { class: "bar" }, h("h3", {}, breakable(entry.name)), label),
     place,
     last > 0 && slider,
-    left > 0 && h("p", { class: "note" }, `${integer(left)} of ${integer(entry.count)} are not in this page.`),
+    left > 0 && h("p", { class: "note" }, `${integer(left)} of ${integer(entry.count)} did not fit into this page.`),
   ].filter(Boolean);
 }
 

@@ -57,6 +57,7 @@ function bytes(value) {
 function duration(seconds) {
   if (!Number.isFinite(seconds)) return "–";
   if (seconds === 0) return "0 s";
+  if (seconds < 0) return `-${duration(-seconds)}`; // a clock was set back
   if (seconds < 1) return `${number(seconds * 1000, 3)} ms`;
   if (seconds < 60) return `${number(seconds, 3)} s`;
   const whole = Math.round(seconds);

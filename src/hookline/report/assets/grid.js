@@ -109,7 +109,13 @@ function buildSection(data) {
     return section(
       "curves",
       "Curves",
-      h("p", { class: "empty" }, "No metrics yet: curves appear after the first log interval."),
+      h(
+        "p",
+        { class: "empty" },
+        data.status?.key === "running"
+          ? "No metrics yet: curves appear after the first log interval."
+          : "No number was logged, so there are no curves.",
+      ),
     );
   }
   const groups = chartGroups(data.page === "compare");

@@ -22,7 +22,7 @@ function reportPage(data) {
     part("model", "Model", [data.summary, settings.model], modelView),
     part("settings", "Settings", settings, () => pile(settingsCards(settings))),
     part("environment", "Environment", settings, () => pile(environmentCards(settings))),
-    part("files", "Files", data.files, filesView),
+    part("files", "Files", [data.files, data.more_files], filesView),
   ];
   const under = h("div", { class: "bar under" }, badge(data.status), factsView(facts));
   return { title: h("h1", {}, project, facts.name || data.title), under: [under, reasonView(data.status)], sections };
@@ -37,7 +37,7 @@ function numbersView([tiles, numbers, count]) {
   const all = h(
     "details",
     { class: "card all" },
-    h("summary", {}, `All ${integer(count)} metrics`),
+    h("summary", {}, count === 1 ? "The only metric" : `All ${integer(count)} metrics`),
     numbersTable(numbers),
     count > numbers.length
       ? h("p", { class: "note" }, `${integer(count - numbers.length)} metrics more are in metrics.jsonl.`)
@@ -52,8 +52,11 @@ function modelView([summary, model]) {
   return card(rows.length ? factList(rows) : null, summary ? tableView(summary) : null);
 }
 
-function filesView(files) {
+function filesView([files, more]) {
   if (!files.length) return null;
   const rows = files.map((row) => [row.name, row.file, bytes(row.size), integer(row.step)]);
-  return card(table(["name", "file", { name: "size", number: true }, { name: "step", number: true }], rows));
+  return card(
+    table(["name", "file", { name: "size", number: true }, { name: "step", number: true }], rows),
+    more ? h("p", { class: "note" }, `${integer(more)} files more are in metrics.jsonl.`) : null,
+  );
 }

@@ -45,7 +45,7 @@ function extentOf(lines, axis) {
     const ends = along(clock, axis, [curve.steps[0], curve.steps[curve.steps.length - 1]]);
     [low, high] = [Math.min(low, ends[0]), Math.max(high, ends[1])];
   }
-  if (!(low < high)) return Number.isFinite(low) ? [low - 1, high + 1] : [0, 1];
+  if (!(low < high)) return Number.isFinite(low) ? [low > 0 ? Math.max(0, low - 1) : low - 1, high + 1] : [0, 1];
   const room = (high - low) * 0.01;
   return [low - room, high + room];
 }
