@@ -83,12 +83,12 @@ def test_what_did_not_fit_leaves_no_part_and_can_be_tried_again(tmp_path: Path) 
         try:
             file.append("y" * 59 + "\\n")
         except OSError as error:
-            print(error.strerror, path.stat().st_size)
+            print(error.strerror, path.stat().st_size, error.__notes__ == [f"while {path} was written"])
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         file.append("y" * 59 + "\\n")
     """
     done = run_script(script, args=[tmp_path / "lines.txt"])
-    assert (done.stdout, done.stderr) == ("File too large 60\n", "")
+    assert (done.stdout, done.stderr) == ("File too large 60 True\n", "")
     assert (tmp_path / "lines.txt").read_text() == "x" * 59 + "\n" + "y" * 59 + "\n"
 
 

@@ -31,14 +31,14 @@ _OF_A_COURSE = re.compile(
 )
 """``db_pass`` is a secret; ``low_pass`` and ``second_pass`` are none."""
 _OF_A_VOCABULARY = re.compile(
-    r"(audio|bad|bos|class|cls|distill|distillation|dummy|empty|end|eoi|eos|eot|first|image|label|last|mask|mean|memory|"
-    r"next|pad|padding|patch|per|pool|prefix|register|sep|separator|soft|special|start|stop|suffix|text|think|unk|"
-    r"unknown|video|vision|visual|word) token|"
+    r"(audio|average|avg|bad|bos|class|cls|distill|distillation|dummy|empty|end|eoi|eos|eot|first|image|label|last|mask|"
+    r"max|mean|memory|min|n|next|num|pad|padding|patch|per|pool|prefix|prompt|register|sep|separator|soft|special|start|"
+    r"stop|suffix|text|think|total|unk|unknown|video|vision|visual|word) token|"
     r"token (acc|accuracy|budget|count|dim|drop|dropout|emb|embedding|embeddings|freq|frequency|ids?|index|keep|"
     r"learner|len|length|level|limit|loss|mask|masking|merge|merging|mixer|mixing|mlp|norm|pooling|prob|pruning|ratio|"
     r"reduction|sampling|selection|shift|shuffle|size|weighting|weights?|types?)"
 )
-"""``pad_token="<pad>"`` and ``token_type="word"`` are no secrets."""
+"""``pad_token="<pad>"``, ``token_type="word"`` and ``max_token=512`` are no secrets."""
 _SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-amz-credential", "x-amz-security-token"})
 
 _PREFIXES = (
@@ -154,11 +154,16 @@ def _hide_values(text: str, pattern: re.Pattern[str]) -> str:
 
 def _is_sentence(name: str, sign: str, value: str) -> bool:
     """``the next token: apple`` and ``pass: 3 of 4``, ``pass=0.73``."""
-    if name.lower() not in ("pass", "token"):
-        return False
-    if _FEW.fullmatch(value):
+    if _counts(name, value):
         return True
-    return sign == ": " and (value.isalpha() or (name.lower() == "pass" and value.isdigit()))
+    if sign != ": " or name.lower() not in ("pass", "token"):
+        return False
+    return value.isalpha() or (name.lower() == "pass" and value.isdigit())
+
+
+def _counts(name: str, value: str) -> bool:
+    """``--pass 2`` and ``token=42``: of so few digits is no secret."""
+    return name.lower().lstrip("-") in ("pass", "token") and _FEW.fullmatch(value) is not None
 
 
 def redact(value: Any, name: str = "") -> Any:
@@ -206,14 +211,14 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     ['train.py', '--token', '[redacted]', '--lr', '0.1', '--api-key=[redacted]']
     """
     found: list[str] = []
-    hide = False
+    hidden = ""  # the option before, if its value is a secret
     for argument in arguments:
-        if hide and re.fullmatch(r"-\w?|--.*", argument, re.DOTALL) is None:  # "-abc" is a value, "-v" an option
-            found.append(HIDDEN)
-            hide = False
+        if hidden and re.fullmatch(r"-\w?|--.*", argument, re.DOTALL) is None:  # "-abc" is a value, "-v" an option
+            found.append(argument if _counts(hidden, argument) else HIDDEN)
+            hidden = ""
             continue
-        name, sign, _ = argument.partition("=")
-        secret = re.fullmatch(r"[-+]*[\w./-]+", name) is not None and is_secret(name)
+        name, sign, value = argument.partition("=")
+        secret = re.fullmatch(r"[-+]*[\w./-]+", name) is not None and is_secret(name) and not _counts(name, value)
         found.append(f"{name}={HIDDEN}" if secret and sign else redact_text(argument))
-        hide = secret and not sign and argument.startswith("-")
+        hidden = name if secret and not sign and argument.startswith("-") else ""
     return found

@@ -38,9 +38,10 @@ class LineFile:
         try:
             while written < len(data):  # a disk that is nearly full takes a part, and says why at the next one
                 written += self._file.write(data[written:])
-        except OSError:
+        except OSError as error:
             with suppress(OSError):
                 self._file.truncate(self._file.tell() - written)
+            error.add_note(f"while {self.path} was written")  # the system does not say where there is no space
             raise
 
     def rewrite(self, lines: Iterable[str]) -> None:

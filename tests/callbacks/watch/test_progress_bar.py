@@ -1057,6 +1057,20 @@ def test_a_window_that_becomes_narrower_is_erased_as_a_whole(terminal: Terminal)
     assert terminal.raw.partition("|")[2] == "\r\x1b[2K" + "\x1b[1A\x1b[2K" * 3 + "c"
 
 
+def test_a_long_line_without_an_end_takes_one_row_and_is_erased(terminal: Terminal) -> None:
+    from hookline.callbacks.watch.region import Region
+
+    region = Region(terminal.stream, lambda: (20, 10))
+    region.draw("bars")
+    for dots in range(1, 300):
+        region.hold("." * dots)
+    region.hold("\x1b[31m" + "漢字" * 20 + "\x1b[2K")  # two columns each; its codes would steer the terminal
+    region.print_above("done")
+    assert terminal.screen[:2] == ["done", "bars"]
+    assert "." * 20 not in terminal.raw
+    assert "漢字" * 5 not in terminal.raw
+
+
 def test_no_color_is_respected(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.attach()
     monkeypatch.setenv("NO_COLOR", "1")

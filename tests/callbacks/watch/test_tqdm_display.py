@@ -42,6 +42,11 @@ def test_where_it_is_narrow_the_metrics_go_below_and_no_line_is_too_long() -> No
     ]
 
 
+@pytest.mark.parametrize(("width", "ends"), [(40, "46/115 [12.3 it/s]"), (30, "46/115"), (24, "46/115")])
+def test_where_it_is_narrow_speeds_are_left_out_and_not_cut(width: int, ends: str) -> None:
+    assert lines_of(Progress((EPOCH, STEP), {}, 12.4), width)[1].endswith(f"| {ends}")
+
+
 def test_a_loader_without_a_length_counts_up() -> None:
     progress = Progress((Bar("step", "1234", 1234, None, "88.1 it/s"),), {"train/loss": 0.5}, 14.0, beside="epoch 3")
     assert lines_of(progress) == ["step: 1234 [00:14, 88.1 it/s, epoch 3, train/loss=0.5]"]

@@ -35,6 +35,7 @@ class Lines:
     def add(self, text: str) -> str:
         """The lines that are complete now, each with its end. Of what is written over, only the last is left."""
         key = _here()
+        self._shown.pop(key, None)
         whole, end, rest = (self._rests.pop(key, "") + text).rpartition("\n")
         lines = [_seen(line) + "\n" for line in whole.split("\n")] if end else []
         if len(rest) > LONGEST:
@@ -45,7 +46,9 @@ class Lines:
 
     def show(self) -> str:
         """The line of this thread that has no end yet: somebody wants to see it now."""
-        rest = self._shown[_here()] = self._rests.get(_here(), "")
+        rest = self._rests.get(_here(), "")
+        if rest:
+            self._shown[_here()] = rest
         return rest
 
     def rest(self, *, but_shown: bool = False) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Final
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 CODES: Final = re.compile(r"\x1b\[[0-9;]*m")
 STEERING: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x1f\x7f]")
@@ -65,9 +65,9 @@ class Region:
         self._write(f"{erase}{text}{reset}\n{self._text.get()}")
 
     def hold(self, text: str) -> None:
-        """Show a line that may go on, or be written over."""
-        erase = self._erase()
-        self._held.set(STEERING.sub("", text) + "\n")
+        """Show a line that may go on, or be written over; as much of it as fits on one row."""
+        erase, line = self._erase(), STEERING.sub("", text)
+        self._held.set(set_cell_size(line, min(cell_len(line), self._size()[0] - 1)) + "\n")
         self._write(erase + self._held.get() + self._text.get())
 
     def lift(self) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hookline.callbacks.watch.display import Bar, Progress
 from hookline.callbacks.watch.screen import Screen, safe
-from hookline.callbacks.watch.wording import number
+from hookline.callbacks.watch.wording import fitting, number
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -66,6 +66,7 @@ class TqdmDisplay:
 
     def _line(self, bar: Bar, name: str, words: str, width: int) -> str:
         shape = "{desc}{percentage:3.0f}%|{bar}| {words}" if bar.total else "{desc}{words}"
+        words = fitting(words, width - len(name) - len(bar.count) - len("100%|x|  []"))
         text = f"{bar.count} [{words}]" if words else bar.count
         done, total = (0, None) if bar.share is None else (bar.share, 1)
         line: str = self._tqdm.format_meter(done, total, 0, ncols=width, prefix=name, bar_format=shape, words=text)
