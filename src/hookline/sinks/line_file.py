@@ -26,9 +26,7 @@ class LineFile:
 
     def append(self, lines: str) -> None:
         """Add lines; each ends with a line break."""
-        if (
-            self._file is not None and not os.fstat(self._file.fileno()).st_nlink
-        ):  # what is written to it nobody can read
+        if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:  # nobody could read it any more
             logger.warning("%s was deleted while a run writes it: its rows are lost, and it begins anew", self.path)
             self.close()
         if self._file is None:
