@@ -105,3 +105,11 @@ def test_statistics_of_averaged_weights_are_those_of_the_data_of_all_ranks(ranks
         assert found["batches"] == alone["batches"] == 5
         assert found["running_mean"] == pytest.approx(alone["running_mean"], abs=1e-6)
         assert found["running_var"] == pytest.approx(alone["running_var"], abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_step_shares_buffers_without_a_walk_through_all_modules(ranks: Any, strategy: str) -> None:
+    first, second = ranks.values(f"{CASES}:walked", 2, strategy=strategy)
+    assert first["walks"] == second["walks"] == 0
+    assert first["seen"] == second["seen"]
+    assert len(set(first["seen"])) == 10

@@ -57,3 +57,19 @@ def test_slurm_says_which_process_of_its_machine_this_is_where_torchrun_does_not
     assert this_process({**world, "SLURM_LOCALID": "1"}).local_rank == 1
     assert this_process({**world, "LOCAL_RANK": "0", "SLURM_LOCALID": "1"}).local_rank == 0
     assert this_process({"LOCAL_RANK": "3", "SLURM_LOCALID": "3"}).local_rank == 0  # one process has all of it
+
+
+def test_a_process_that_is_given_one_device_alone_takes_that_one() -> None:
+    """``srun --gpus-per-task=1``: each task sees one device, the first, whatever its number on the machine."""
+    place = this_process({"RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "3"})
+    assert (place.device_of(4), place.device_of(1)) == (3, 0)
+
+
+def test_tasks_of_slurm_that_do_not_know_of_one_another_are_told(ranks: Any) -> None:
+    slurm = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
+    alone = ranks.run(f"{FILE}:train", 1, env=slurm)[0]
+    assert "Slurm has started 2 tasks" in alone.output
+    assert "each of them trains alone" in alone.output
+    together = ranks.run(f"{FILE}:train", 2, env=slurm)
+    assert [its.code for its in (alone, *together)] == [0, 0, 0]
+    assert not any("Slurm" in its.output for its in together)

@@ -20,6 +20,14 @@ class Place:
     """Among those of its machine."""
     world_size: int = 1
 
+    def device_of(self, visible: int) -> int:
+        """Which of the devices that it sees is its own: of all of its machine, or of those that it was given alone.
+
+        >>> Place(local_rank=3).device_of(4), Place(local_rank=3).device_of(1)
+        (3, 0)
+        """
+        return self.local_rank % max(visible, 1)
+
 
 def this_process(environment: Mapping[str, str] | None = None) -> Place:
     """From the process group that is there; else from what torchrun has set; else it is the only one.
@@ -39,6 +47,23 @@ def this_process(environment: Mapping[str, str] | None = None) -> Place:
         raise SetupError(f"RANK={rank} with WORLD_SIZE={size}: a rank is a number from 0 to {size - 1}")
     on_machine = _number(found, "LOCAL_RANK", _number(found, "SLURM_LOCALID", rank))
     return Place(rank, on_machine if size > 1 else 0, size)
+
+
+def alone_under_slurm(environment: Mapping[str, str] = os.environ) -> str | None:
+    """What is wrong where Slurm has started several tasks and nobody has told them of one another; said by the first.
+
+    >>> alone_under_slurm({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}).partition(":")[0]
+    'Slurm has started 4 tasks (SLURM_STEP_NUM_TASKS), and WORLD_SIZE is not set'
+    >>> alone_under_slurm({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0", "WORLD_SIZE": "4"})
+    """
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks == "1" or environment.get("SLURM_PROCID") != "0" or environment.get("WORLD_SIZE"):
+        return None
+    return (
+        f"Slurm has started {tasks} tasks (SLURM_STEP_NUM_TASKS), and WORLD_SIZE is not set: each of them trains "
+        f"alone. To train together, set RANK=$SLURM_PROCID, LOCAL_RANK=$SLURM_LOCALID and WORLD_SIZE=$SLURM_NTASKS in "
+        f"each, and MASTER_ADDR and MASTER_PORT for all; for one process, srun --ntasks 1"
+    )
 
 
 def _number(found: Mapping[str, str], name: str, default: int) -> int:

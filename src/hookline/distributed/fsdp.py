@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from hookline.distributed.dtensors import is_spread, part_of
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import check_model, is_fsdp, seconds_of
+from hookline.distributed.strategy import buffers_in, check_model, held_buffers, is_fsdp, seconds_of
 from hookline.errors import RankError, SetupError
 from hookline.progress import Duration
 
@@ -77,6 +77,8 @@ class FSDP:
         self._evaluated: Counter[nn.Module] = Counter()  # how often each was called in this batch of an evaluation
         self._usual: Counter[nn.Module] = Counter()  # and in the one before it
         self._hooks: list[Any] = []
+        self._held: list[dict[str, Tensor | None]] = []  # buffers
+        self._syncs: bool | None = None  # what the roots were told last
 
     def shares(self) -> tuple[int, int]:
         if self.mesh is None:
@@ -137,19 +139,26 @@ class FSDP:
         fully_shard(root, **options)
 
     def attach(self, optimizers: Mapping[str, Optimizer]) -> None:
-        """Nothing: what is sharded averages its gradients itself."""
+        """What is sharded averages its gradients itself."""
+        self._held = [its for root in self._roots for its in held_buffers(root)]
 
     def before_window(self) -> None:
         """Buffers are not sharded, and each rank has its own until they are shared."""
-        self.before_evaluation()
+        self._share(buffers_in(self._held))
 
     def before_evaluation(self) -> None:
-        buffers = [buffer for root in self._roots for buffer in root.buffers() if not is_spread(buffer)]
-        if buffers and self._group is not None:
-            self._group.broadcast(buffers)
+        self._share([buffer for root in self._roots for buffer in root.buffers()])
+
+    def _share(self, buffers: list[Tensor]) -> None:
+        whole = [buffer for buffer in buffers if not is_spread(buffer)]
+        if whole and self._group is not None:
+            self._group.broadcast(whole)
 
     def before_backward(self, loss: Tensor, names: Iterable[str], *, last: bool) -> None:
         self._outputs.clear()
+        if last is self._syncs:  # to tell it goes through all modules
+            return
+        self._syncs = last
         for root in self._roots:
             if isinstance(root, FSDPModule):
                 root.set_requires_gradient_sync(last)
@@ -193,7 +202,7 @@ class FSDP:
         self._outputs.clear()
         self._eval_calls.clear()
         self._evaluated, self._usual = Counter(), Counter()
-        self._roots, self._group = [], None
+        self._roots, self._held, self._syncs, self._group = [], [], None, None
 
     def _note(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         (self._calls if torch.is_grad_enabled() else self._eval_calls)[root] = args, kwargs

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hookline.distributed import Group, Place
+from hookline.distributed import Group, Place, this_process
 from hookline.distributed.choose import as_strategy
+from hookline.distributed.env import alone_under_slurm
 from hookline.errors import SetupError
 from hookline.loop.ranks import Ranks
 
 if TYPE_CHECKING:
     from hookline.loop.session import Session
 
+logger = logging.getLogger("hookline")
+
 BEFORE_VOTE = ("train_step_start", "train_batch_start", "forward_start", "forward_end", "loss_ready", "backward_start")
 """Events of a step at which its vote is still to come."""
+
+
+def find_place() -> Place:
+    """This process among all. Where Slurm has started several that do not know of one another, that is said."""
+    if alone := alone_under_slurm():
+        logger.warning("%s", alone)
+    return this_process()
 
 
 def join(place: Place, session: Session) -> Ranks:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookline.distributed import this_process
 from hookline.distributed.guard import guarded
 from hookline.distributed.rebinding import rebind
 from hookline.errors import LeaveWait, Preempted, SetupError, StopTraining, first_of
@@ -20,7 +19,7 @@ from hookline.events import Line, Member, Messages, Scopes
 from hookline.loop.data import END, LEFT, reason_of
 from hookline.loop.feed.seeding import mix
 from hookline.loop.folder import make_folder, place
-from hookline.loop.joining import join, roots_of
+from hookline.loop.joining import find_place, join, roots_of
 from hookline.loop.leaving import stop_in_data
 from hookline.loop.media import LoopMedia
 from hookline.loop.metrics import MetricBook
@@ -67,7 +66,7 @@ class Session:
         self.module: nn.Module = model if task is None else task
         self._given_optimizer, self._given_scheduler = optimizer, scheduler
         self._restore, self._ready = ExitStack(), False
-        here, started = this_process(), datetime.now().astimezone()
+        here, started = find_place(), datetime.now().astimezone()
         self._place, (project, name, folder) = here, place(settings, started)
         self.ranks: Ranks | None = None
         """The other processes, while a run is open; nothing where there is only one."""

@@ -130,7 +130,8 @@ def default_device(device: str | torch.device | None) -> torch.device:
         if found is None:
             return torch.device("cpu")
         place = this_process()  # each process of a machine has a device of its own
-        return torch.device(found.type, place.local_rank) if place.world_size > 1 else found
+        own = place.device_of(torch.accelerator.device_count())
+        return torch.device(found.type, own) if place.world_size > 1 else found
     try:
         found = torch.device(device)
         torch.empty(0, device=found)  # says whether it is there
