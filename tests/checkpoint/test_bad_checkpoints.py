@@ -209,7 +209,11 @@ def mutated(data: bytes, mutation: Any) -> bytes:
 
 
 @pytest.mark.usefixtures("little_memory")
-@settings(max_examples=MUTATIONS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=MUTATIONS,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.sampled_from(bad.FILES), st.lists(mutations(), min_size=1, max_size=3), st.booleans())
 def test_a_random_change_is_refused_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, name: str, changes: list[Any], sealed: bool

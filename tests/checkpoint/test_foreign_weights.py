@@ -376,7 +376,9 @@ def test_a_file_that_was_cut_off_is_an_error_with_its_path(tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "pt", "legacy-pt"])
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_a_damaged_file_gives_tensors_or_our_error_and_nothing_else(
     tmp_path: Path, kind: str, data: st.DataObject

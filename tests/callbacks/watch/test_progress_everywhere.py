@@ -186,7 +186,7 @@ def test_a_terminal_shows_bars_with_metrics_and_prints_above_them(watched: Termi
     screen = watched.screen
     assert screen[:6] == PRINTED
     assert re.fullmatch(r"epoch +2/2  ━+  0:\d\d", screen[6])
-    assert re.fullmatch(r"step +15/15  ━+  [\d.,]+ it/s, [\d.,]+ samples/s", screen[7])
+    assert re.fullmatch(r"step +15/15  ━+  [\d.,]+ (it/s|s/it), [\d.,]+ samples/s", screen[7])
     assert re.fullmatch(r"train/loss [\d.]+  val/easy/loss [\d.]+  val/hard/loss [\d.]+", screen[8])
     assert screen[9:] == ["after the fit"]
 
@@ -256,7 +256,7 @@ def test_a_narrow_terminal_without_colours(tmp_path: Path) -> None:
     screen = terminal.screen
     assert screen[:6] == PRINTED
     assert re.fullmatch(r"epoch +2/2  ━+  0:\d\d", screen[6])
-    assert re.fullmatch(r"step +15/15  ━+  [\d.,]+ it/s", screen[7])
+    assert re.fullmatch(r"step +15/15  ━+  [\d.,]+ (it/s|s/it)", screen[7])
     metrics = " ".join(screen[8:-1])
     assert re.fullmatch(r"train/loss [\d.]+ +val/easy/loss [\d.]+ +val/hard/loss [\d.]+", metrics)
     assert screen[-1] == "after the fit"
@@ -283,7 +283,7 @@ def test_the_bars_of_tqdm(tmp_path: Path) -> None:
     screen = terminal.screen
     assert screen[:6] == PRINTED
     assert re.fullmatch(r"epoch: +100%\|█+\| 2/2 \[00:\d\d.*\]", screen[6])
-    assert re.fullmatch(r"step: +100%\|█+\| 15/15 \[[\d.,]+ it/s, [\d.,]+ samples/s\]", screen[7])
+    assert re.fullmatch(r"step: +100%\|█+\| 15/15 \[[\d.,]+ (it/s|s/it), [\d.,]+ samples/s\]", screen[7])
     assert "train/loss=" in screen[6] + screen[8]
     assert screen[-1] == "after the fit"
     assert any(re.match(r"val/hard: +\d+%\|", line) for seen in terminal.seen for line in seen)
