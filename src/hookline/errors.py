@@ -157,4 +157,17 @@ def add_secondary(error: BaseException, other: BaseException) -> None:
     """The first error is the one that is raised; a later one becomes a note on it, with its own notes."""
     notes = getattr(other, "__notes__", ())
     where = notes[0].removeprefix("in ").partition(" at ")[0] if notes else "the run"
-    error.add_note(f"then {where} failed too: {type(other).__name__}: {other}")
+    error.add_note(f"then {where} failed too: {words_of(other)}")
+
+
+def words_of(error: BaseException) -> str:
+    """Its class and its text, whatever it is: one of the user's must not bring about another.
+
+    >>> words_of(ValueError("no luck")), words_of(KeyboardInterrupt())
+    ('ValueError: no luck', 'KeyboardInterrupt')
+    """
+    try:
+        text = str(error)
+    except Exception as raised:
+        text = f"(its text raises {type(raised).__name__})"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -186,6 +186,47 @@ def test_a_run_that_failed_says_with_what(tmp_path: Path) -> None:
     assert events(tmp_path) == [("start", 0), ("exception", 2)]
 
 
+class UnprintableError(Exception):
+    """As one that lost its attributes on the way out of a worker."""
+
+    def __str__(self) -> str:
+        raise AttributeError("detail")
+
+
+def test_an_error_without_a_text_arrives_as_it_is_and_is_told(tmp_path: Path) -> None:
+    def unprintable(run: hl.Run) -> None:
+        raise UnprintableError
+
+    with pytest.raises(UnprintableError):
+        fit(tmp_path, hl.on("train_step_end", at="2st")(unprintable))
+    assert RunFile.read(tmp_path).sessions[-1].reason == "UnprintableError: (its text raises AttributeError)"
+    assert events(tmp_path) == [("start", 0), ("exception", 2)]
+
+
+def test_an_optional_callback_whose_error_has_no_text_kills_no_run(tmp_path: Path) -> None:
+    class Broken(hl.Callback):
+        optional = True
+
+        def on_train_step_end(self, run: hl.Run) -> None:
+            raise UnprintableError
+
+    result = fit(tmp_path, Broken())
+    assert [str(failure).rpartition(": ")[2] for failure in result.failures] == ["(its text raises AttributeError)"]
+    (told,) = RunFile.read(tmp_path).sessions[-1].failures
+    assert "UnprintableError" in told
+
+
+def test_a_keyboard_interrupt_that_is_raised_is_no_failure(tmp_path: Path) -> None:
+    def twice(run: hl.Run) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, hl.on("train_step_end", at="2st")(twice))
+    session = RunFile.read(tmp_path).sessions[-1]
+    assert (session.status, session.reason) == ("interrupted", "KeyboardInterrupt")
+
+
 def test_an_interrupt_and_a_signal_are_told_apart(tmp_path: Path) -> None:
     fit(tmp_path / "a", hl.on("train_step_end", at="2st")(lambda run: signal.raise_signal(signal.SIGINT)))
     with pytest.raises(hl.Preempted):

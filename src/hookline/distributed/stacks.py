@@ -14,6 +14,7 @@ from typing import Final
 import torch
 
 from hookline.distributed.last_words import leave_last_words
+from hookline.errors import words_of
 
 _TORCH: Final = str(Path(torch.__file__).parent) + os.sep
 _HOOKLINE: Final = str(Path(__file__).parents[1]) + os.sep
@@ -59,15 +60,11 @@ def place_of(stack: list[FrameType]) -> str:
     return f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
 
 
-def words_of(error: BaseException, step: int) -> str:
+def words_for_others(error: BaseException, step: int) -> str:
     """For the other ranks: where it rose, and what."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(("in ", "while "))]
     where = f"{notes[0]} " if notes else f"at step {step} "
-    try:
-        text = str(error)
-    except Exception as raised:  # an error of the user's whose text cannot be had is to be known to the others, too
-        text = f"(its text raises {type(raised).__name__})"
-    return f"failed {where}with {type(error).__name__}: {text[:2000]}"
+    return f"failed {where}with {words_of(error)[:2000]}"
 
 
 def end_process(words: str, *, code: int) -> None:

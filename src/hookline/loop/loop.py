@@ -12,7 +12,7 @@ from typing import Any, Self, Unpack
 from torch import nn
 
 from hookline.checkpoint.request import Resume
-from hookline.errors import Preempted, ScopeError, StopTraining
+from hookline.errors import Preempted, ScopeError, StopTraining, words_of
 from hookline.events import explain
 from hookline.loop.answers import LoopAnswers
 from hookline.loop.data import no_batches
@@ -278,7 +278,7 @@ class Loop(Training):
         if self.course.agenda.finished:
             return f"max_duration ({self.state.max_duration}) reached"
         error = self.state.exception
-        return "not trained" if error is MISSING else f"{type(error).__name__}: {error}"
+        return "not trained" if error is MISSING else words_of(error)
 
     def result(self) -> Result:
         """How the run ended, and what it found."""

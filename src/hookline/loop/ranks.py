@@ -15,7 +15,7 @@ from torch import nn
 from hookline.distributed import Group
 from hookline.distributed.connections import tells_of_lost_peer
 from hookline.distributed.places import Places
-from hookline.distributed.stacks import words_of
+from hookline.distributed.stacks import words_for_others
 from hookline.distributed.strategy import Strategy
 from hookline.distributed.votes import Ballot, Votes
 from hookline.distributed.watchdog import Watchdog
@@ -121,7 +121,7 @@ class Ranks:
             for note in getattr(error, "__notes__", ()):
                 found.add_note(note)
         if not self.broken:
-            self.group.fail(words_of(found, self._clock.step))
+            self.group.fail(words_for_others(found, self._clock.step))
         self._raised = error, found
         return found
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from hookline.errors import Preempted
+from hookline.errors import Preempted, words_of
 from hookline.loop.run_settings import run_settings
 from hookline.loop.stream import EVENTS, METRICS
 from hookline.records import EventRow, Record, from_json
@@ -97,7 +97,7 @@ class RunRecord:
             last_step=clock.step,
             last_epoch=clock.epoch,
             seconds=clock.seconds,
-            reason=redact_text(loop.stop_reason() if error is None else _words(error)),
+            reason=redact_text(loop.stop_reason() if error is None else words_of(error)),
             stopped_by=None if stop is None else stop.by,
             costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in loop.line.costs()),
             failures=tuple(redact_text(str(failure)) for failure in loop.line.failures),
@@ -167,14 +167,10 @@ def _status(loop: Loop, error: BaseException | None) -> Status:
     if isinstance(error, Preempted):
         return "preempted"
     if error is not None:
-        return "failed"
+        return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     if stop is None:
         return "finished"
     return "interrupted" if stop.interrupt else "stopped"
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _now() -> str:

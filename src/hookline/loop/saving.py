@@ -14,7 +14,7 @@ from hookline.checkpoint.encode import check
 from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.request import Resume, has_checkpoint
 from hookline.checkpoint.retention import best
-from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary
+from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary, words_of
 from hookline.loop.capture import callback_states, capture_state, load_callback_states
 from hookline.loop.notices import say_interrupted
 from hookline.loop.rank_target import RankTarget
@@ -384,7 +384,7 @@ class Saving:
     def _failed(self, target: Target, error: Exception) -> None:
         line, state = self._loop.line, self._loop.state
         earlier, state.exception = state.exception, error
-        self._loop.session.note("checkpoint_failed", f"{type(error).__name__}: {error}")
+        self._loop.session.note("checkpoint_failed", words_of(error))
         line.emit(line.hooks.checkpoint_failed)
         state.exception = earlier
         target.saved = None

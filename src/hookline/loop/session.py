@@ -14,7 +14,7 @@ from torch import nn
 
 from hookline.distributed.guard import guarded
 from hookline.distributed.rebinding import rebind
-from hookline.errors import LeaveWait, Preempted, SetupError, StopTraining, first_of
+from hookline.errors import LeaveWait, Preempted, SetupError, StopTraining, first_of, words_of
 from hookline.events import Line, Member, Messages, Scopes
 from hookline.loop.data import END, LEFT, reason_of
 from hookline.loop.feed.seeding import mix
@@ -388,5 +388,5 @@ class Session:
         if error is None:
             self.note("end")
         else:
-            words = str(error) if isinstance(error, Preempted) else f"{type(error).__name__}: {error}"
+            words = str(error) if isinstance(error, Preempted) else words_of(error)
             self.note("preempt" if isinstance(error, Preempted) else "exception", words)

@@ -10,6 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from hookline.errors import words_of
 from hookline.records import ImageRow, MetricRow, Record, TableRow, TextRow
 from hookline.records.redact import redact_text
 from hookline.sinks.sink import RunInfo, Sink
@@ -220,11 +221,7 @@ class Pump:
 
 def _words(error: BaseException) -> str:
     """One short line without secrets: an address may hold a key."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # it cannot even say what it is
-        text = type(error).__name__
-    return redact_text(text[:1_000]).splitlines()[0][:200]
+    return redact_text(words_of(error)[:1_000]).splitlines()[0][:200]
 
 
 def _weight(record: Record) -> int:

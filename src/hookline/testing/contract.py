@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 
-from hookline.errors import SetupError
+from hookline.errors import SetupError, words_of
 from hookline.events import Callback
 from hookline.testing.rules import RULES
 from hookline.testing.scenes import tried_out
@@ -49,8 +49,7 @@ def check_callback(factory: Callable[[], Callback], *, skip: Iterable[str] = ())
         except RuleError as broken:
             raise AssertionError(f"{maker.name} breaks the rule {name!r}: {broken}") from broken.__cause__
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            raise AssertionError(f"{maker.name} breaks the rule {name!r}: it raised {what}") from error
+            raise AssertionError(f"{maker.name} breaks the rule {name!r}: it raised {words_of(error)}") from error
 
 
 class _Maker:

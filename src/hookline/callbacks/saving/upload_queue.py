@@ -10,6 +10,7 @@ from time import monotonic
 
 from hookline.callbacks.saving.remote_folder import RemoteFolder
 from hookline.checkpoint.names import MANIFEST
+from hookline.errors import words_of
 from hookline.records.redact import redact_text
 
 PAUSES = (1.0, 4.0, 15.0, 60.0)
@@ -187,8 +188,4 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 def _words(error: BaseException) -> str:
     """One short line without secrets: an address may hold a key."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = type(error).__name__
-    return redact_text(text[:1_000]).splitlines()[0][:300]
+    return redact_text(words_of(error)[:1_000]).splitlines()[0][:300]

@@ -11,7 +11,7 @@ from hookline.callbacks.watch.notify_alerts import Alert
 from hookline.callbacks.watch.notify_message import compose
 from hookline.callbacks.watch.notify_outbox import Outbox
 from hookline.callbacks.watch.notify_transports import Security, Transport, mail_of, webhook_of
-from hookline.errors import MetricError, RegistrationError
+from hookline.errors import MetricError, RegistrationError, words_of
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Notify(Callback):
     def on_exception(self, run: Run) -> None:
         error = run.exception
         if "exception" in self.on and run.entry_point in ("fit", "train"):
-            self._tell(run, "exception", "has failed", f"{type(error).__name__}: {error}")
+            self._tell(run, "exception", "has failed", words_of(error))
 
     def on_teardown(self, run: Run) -> None:
         for outbox in self._outboxes:

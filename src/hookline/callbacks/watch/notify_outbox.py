@@ -10,6 +10,7 @@ from time import monotonic
 
 from hookline.callbacks.watch.notify_message import Message
 from hookline.callbacks.watch.notify_transports import Transport, is_final
+from hookline.errors import words_of
 from hookline.records.redact import HIDDEN, redact_text
 
 logger = logging.getLogger("hookline")
@@ -93,7 +94,7 @@ class Outbox:
                 self._transport.send(message)
                 return None
             except Exception as error:
-                why = self._without_secrets(f"{type(error).__name__}: {error}")[:300]
+                why = self._without_secrets(words_of(error))[:300]
                 if pause is None or is_final(error) or self._is_over(pause):
                     return why
         return None
