@@ -490,7 +490,8 @@ def test_a_request_that_cannot_be_granted_says_so_at_once() -> None:
         (SetupError, "run.request_save(): this run has no folder to save in; pass folder='runs/mine'"),
         (
             ScopeError,
-            "run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready",
+            "run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready, "
+            "or to on_train_batch_start where an optimizer with a closure (LBFGS) computes the batch itself",
         ),
     ]
 
