@@ -167,6 +167,47 @@ def called_after_break(what: str) -> dict[str, Any]:
     return {"sums": sums, "step": loop.clock.step, "ended": counter.ended, "reason": loop.stop_reason()}
 
 
+def left_by_return() -> dict[str, Any]:
+    """Rank one returns from inside an evaluation, before it has called its sharded model."""
+    net, events = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    notes = [
+        hl.on(name)(lambda run, name=name: events.append((name, run.clock.step))) for name in ("eval_end", "train_end")
+    ]
+    options: dict[str, Any] = {"folder": False, "eval_every": "1st", "strategy": strategy_of("fsdp")}
+
+    def train(loop: hl.Loop) -> None:
+        for x, y in loop.batches(batches(12)):
+            loop.backward(nn.functional.mse_loss(net(x), y))
+            loop.step()
+            if loop.eval_due:
+                for number, (x_val, _) in enumerate(loop.eval_batches(batches(12))):
+                    if RANK == 1 and loop.clock.step == 2 and number == 1:
+                        return
+                    net(x_val)
+
+    with hl.Loop(net, optimizer, max_duration="6st", callbacks=notes, **options) as loop:
+        train(loop)
+    return {"events": events, "reason": loop.stop_reason()}
+
+
+def called_in_mode(mode: str) -> dict[str, Any]:
+    """Rank one breaks out of the training, and calls its sharded model at once in some mode."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    whole = {"backend": "eager", "fullgraph": True} if mode == "compiled" else False
+    modes = {"inference": torch.inference_mode(), "autocast": torch.autocast("cpu", torch.bfloat16)}
+    with hl.Loop(net, optimizer, max_duration="6st", folder=False, compile=whole, strategy=strategy_of("fsdp")) as loop:
+        for x, y in loop.batches(batches(12)):
+            loop.backward(nn.functional.mse_loss(net(x), y))
+            loop.step()
+            if RANK == 1 and loop.clock.step == 3:
+                break
+        with modes.get(mode, torch.no_grad()):
+            found = float(net(batches(1)[0][0]).detach().sum())
+    return {"step": loop.clock.step, "sum": found}
+
+
 class Stream:
     """Batches whose number nobody knows before the end."""
 

@@ -93,6 +93,17 @@ def test_a_sharded_model_may_be_called_right_after_a_break_on_one_rank(ranks: An
     assert found["ended"] == (what == "evaluation")
 
 
+def test_an_evaluation_left_by_return_ends_before_the_training_around_it(ranks: Any) -> None:
+    found = both(ranks, "left_by_return")
+    assert found["events"] == [["eval_end", 1], ["eval_end", 2], ["train_end", 3]]
+    assert found["reason"] == "break"
+
+
+@pytest.mark.parametrize("mode", ["inference", "autocast", "compiled"])
+def test_the_mode_of_a_call_right_after_a_break_is_not_that_of_what_it_waits_for(ranks: Any, mode: str) -> None:
+    assert both(ranks, "called_in_mode", mode=mode)["step"] == 4  # and the sums of both ranks are the same
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_break_in_a_prediction_on_one_rank_ends_that_of_all(ranks: Any, strategy: str) -> None:
     assert both(ranks, "predicted", strategy=strategy) == [2, 6]

@@ -107,7 +107,7 @@ class Loop(Training):
             self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
             self.ranks, self.precision.common_unit = self.session.ranks, None
             if self.ranks is not None:
-                self.ranks.settle = self.handles.settle
+                self.ranks.settle = self.handles.settle_before_forward
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
                 self.scopes.enter(self.line.hooks.around_fit)

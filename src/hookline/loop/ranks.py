@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from hookline.distributed import Group
@@ -74,8 +75,8 @@ class Ranks:
         replaced = self.strategy.wrap(module, roots, self.group)
         if self.can_be_left and self.strategy.is_sharded:
             # Before the hooks that gather weights: they wait for ranks that may wait for this one, in what it has left.
-            hooks = [root.register_forward_pre_hook(lambda *_: self.settle(), prepend=True) for root in roots]
-            self._hooks.extend(hooks)
+            hook = torch.compiler.disable(lambda *_: self.settle())  # type: ignore[no-untyped-call]
+            self._hooks.extend(root.register_forward_pre_hook(hook, prepend=True) for root in roots)
         return replaced
 
     def attach(self, optimizers: Mapping[str, Any]) -> None:
