@@ -284,6 +284,29 @@ def averaged_statistics(strategy: str) -> dict[str, Any]:
     }
 
 
+class WithHead(hl.Task):
+    """A task whose second batch norm is used in training alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.head = nn.BatchNorm1d(4)
+
+    def train_batch(self, run: Any, batch: Any) -> Tensor:
+        return self.head(self.body(batch[0])).pow(2).mean()  # type: ignore[no-any-return]
+
+    def eval_batch(self, run: Any, batch: Any) -> Tensor:
+        return self.body(batch[0]).mean()  # type: ignore[no-any-return]
+
+
+def statistics_of_unused() -> list[float]:
+    """Of a batch norm that no batch of an evaluation goes through, after ``SWA``."""
+    swa, task = hl.SWA(start="1st", every="1st"), WithHead()
+    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[swa], device="cpu")
+    trainer.fit(task, data(20), data(20), optimizer=still)
+    return [*task.head.running_mean.tolist(), *task.head.running_var.tolist()]
+
+
 class Walked(nn.Sequential):
     """Counts how often somebody goes through all its parts; its forward puts another buffer in the place of its own."""
 

@@ -107,6 +107,11 @@ def test_statistics_of_averaged_weights_are_those_of_the_data_of_all_ranks(ranks
         assert found["running_var"] == pytest.approx(alone["running_var"], abs=1e-6)
 
 
+def test_a_batch_norm_that_sees_no_batch_has_the_statistics_of_one_process(ranks: Any) -> None:
+    alone = ranks.values(f"{CASES}:statistics_of_unused", 1)[0]
+    assert ranks.values(f"{CASES}:statistics_of_unused", 2) == [alone] * 2
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_step_shares_buffers_without_a_walk_through_all_modules(ranks: Any, strategy: str) -> None:
     first, second = ranks.values(f"{CASES}:walked", 2, strategy=strategy)

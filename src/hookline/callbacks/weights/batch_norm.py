@@ -105,9 +105,10 @@ def _take_mean_over_ranks(run: Run, norms: list[Any]) -> None:
     parts = [part for norm in norms for part in _sums(norm)]
     sums = ranks.group.total(torch.cat(parts)).split([len(part) for part in parts])
     for norm, (mean, variance, seen) in zip(norms, zip(*[iter(sums)] * 3, strict=True), strict=True):
-        norm.running_mean.copy_(mean / seen)
-        norm.running_var.copy_(variance / seen)
-        norm.num_batches_tracked.copy_(seen[0] / ranks.copies)
+        if seen[0]:  # else no batch goes through it, as through a head for training alone
+            norm.running_mean.copy_(mean / seen)
+            norm.running_var.copy_(variance / seen)
+            norm.num_batches_tracked.copy_(seen[0] / ranks.copies)
 
 
 def _sums(norm: Any) -> list[Tensor]:
