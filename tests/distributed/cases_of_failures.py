@@ -407,9 +407,14 @@ def several_runs() -> dict[str, Any]:
     }
 
 
-def with_own_group(fail: bool = False) -> dict[str, Any]:
-    """Somebody else has set up the process group, as Ray Train does: it is used, and is there after the run."""
+def with_own_group(fail: bool = False, forget: bool = False) -> dict[str, Any]:
+    """Somebody else has set up the process group, as Ray Train does: it is used, and is there after the run.
+
+    ``forget``: by an address of its own, and not by variables that a run can see.
+    """
     dist.init_process_group("gloo")
+    if forget:
+        del os.environ["RANK"], os.environ["WORLD_SIZE"]
     group = dist.group.WORLD
     try:
         train("on_train_step_end" if fail else "")

@@ -72,4 +72,6 @@ def test_tasks_of_slurm_that_do_not_know_of_one_another_are_told(ranks: Any) -> 
     assert "each of them trains alone" in alone.output
     together = ranks.run(f"{FILE}:train", 2, env=slurm)
     assert [its.code for its in (alone, *together)] == [0, 0, 0]
-    assert not any("Slurm" in its.output for its in together)
+    grouped = ranks.run(f"{FILE}:with_own_group", 2, env=slurm, forget=True)
+    assert [its.value for its in grouped] == [{"error": "", "same": True}] * 2
+    assert not any("Slurm" in its.output for its in (*together, *grouped))

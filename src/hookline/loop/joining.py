@@ -25,9 +25,10 @@ BEFORE_VOTE = ("train_step_start", "train_batch_start", "forward_start", "forwar
 
 def find_place() -> Place:
     """This process among all. Where Slurm has started several that do not know of one another, that is said."""
-    if alone := alone_under_slurm():
+    here = this_process()
+    if here.world_size == 1 and (alone := alone_under_slurm()):
         logger.warning("%s", alone)
-    return this_process()
+    return here
 
 
 def join(place: Place, session: Session) -> Ranks:
