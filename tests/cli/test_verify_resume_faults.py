@@ -46,6 +46,16 @@ class Reshuffling:
             rows = order[first : first + 8]
             yield inputs[rows], classes[rows]
 
+class Counting(nn.ReLU):
+    # Its `state` is its own affair, and no list of what is saved.
+    def __init__(self):
+        super().__init__()
+        self.state = 0
+
+    def forward(self, x):
+        self.state += self.training
+        return super().forward(x)
+
 class OwnDropout(nn.Module):
     def __init__(self):
         super().__init__()
@@ -85,7 +95,7 @@ class Twice(hl.Callback):
 
 torch.manual_seed(3)
 dropout = OwnDropout() if fault == "dropout" else nn.Dropout(0.3)
-model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), dropout, nn.Linear(8, 3))
+model = nn.Sequential(nn.Linear(4, 8), Counting(), dropout, nn.Linear(8, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 loader = Reshuffling() if fault == "loader" else DataLoader(Data(), 8, shuffle=True)
 callbacks = [Warmup(), Twice(), Seen()] + ([hl.Checkpointer("5st")] if fault == "scheduler" else [])
@@ -127,6 +137,7 @@ def test_a_script_without_a_fault_is_equal(verify: Verify, tmp_path: Path) -> No
         "not saved, and different at step 14 (a list by its length):",
         "  Seen.steps: 14 and 7",  # not when it began, which differs in any two runs
         "  Seen.losses: 14 and 7",
+        "  Sequential.1.state: 14 and 7",
         "if it is to go on: name it in the callback's `state`, or make it a buffer of the module",
     ]
     assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]

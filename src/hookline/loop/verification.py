@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 
+from hookline.events import Callback
 from hookline.progress import Clock
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _is_users(owner: object) -> bool:
 
 def _countable(owner: object) -> dict[str, int | float | str]:
     """Its plain attributes that no checkpoint holds; of a collection its size."""
-    skipped = {*vars(nn.Module()), *getattr(owner, "state", ())}
+    skipped = {*vars(nn.Module()), *(owner.state if isinstance(owner, Callback) else ())}
     values = {name: value for name, value in vars(owner).items() if name not in skipped}
     sized = {name: len(value) if isinstance(value, list | dict | set) else value for name, value in values.items()}
     return {name: value for name, value in sized.items() if type(value) in (int, float, bool, str)}
