@@ -946,6 +946,18 @@ def test_the_run_after_one_that_was_closed_in_another_thread_hears_ctrl_c(tmp_pa
 
 
 @pytest.mark.usefixtures("fresh_handler")
+def test_a_handler_of_a_run_that_somebody_has_kept_does_nothing_after_it() -> None:
+    """It put the handlers back and sent the signal once more, to whoever called it: for ever."""
+    kept: list[Any] = []
+    run_fit(Recorder(train_step_end=lambda run: kept.append(signal.getsignal(signal.SIGINT))))
+    signal.signal(signal.SIGINT, lambda number, frame: kept[0](number, frame))
+    try:
+        press()
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.usefixtures("fresh_handler")
 def test_the_users_own_handler_is_left_alone() -> None:
     pressed: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))

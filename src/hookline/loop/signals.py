@@ -81,8 +81,8 @@ class Signals:
         self._earlier[number] = signal.signal(number, handler)
 
     def _is_over(self, number: int) -> bool:
-        """Whether the run was closed in another thread: the handlers are put back now, and get this signal."""
-        if self._closed:
+        """Whether the run is closed. Where that was in another thread, the handlers are put back now, and get it."""
+        if self._closed and self._earlier:  # else they are back, and somebody has kept one of these
             self.restore()
             signal.raise_signal(number)
         return self._closed
