@@ -321,10 +321,31 @@ class Walked(nn.Sequential):
         return super().forward(x)  # type: ignore[no-any-return]
 
 
-def walked(strategy: str) -> dict[str, Any]:
-    """Ten steps: how many walks there were in them, and what a buffer was at the beginning of each."""
+class Late(nn.Module):
+    """Counts what it sees in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total += x.detach().sum()
+        return x
+
+
+def walked(strategy: str, late: bool = False) -> dict[str, Any]:
+    """Ten steps: how many walks there were in them, and what a buffer was at the beginning of each.
+
+    ``late``: that of a part that a hook has put into the model.
+    """
     net, seen, counts = Walked(nn.Linear(4, 8), nn.Linear(8, 1)), [], []
     net.register_buffer("mean", torch.zeros(()))
+    if late:
+        add = hl.on("fit_start")(lambda run: net.insert(1, Late()))
+        note = hl.on("forward_start")(lambda run: seen.append(float(net[1].total)))
+        trainer = Trainer(max_duration="10st", folder=False, strategy=strategy, callbacks=[add, note], device="cpu")
+        trainer.fit(net, data(96), loss=nn.MSELoss(), optimizer=sgd)
+        return {"seen": seen}
     note = hl.on("forward_start")(lambda run: (seen.append(float(net.mean)), counts.append(net.walks)))
     trainer = Trainer(max_duration="10st", folder=False, strategy=strategy, callbacks=[note], device="cpu")
     trainer.fit(net, data(96), loss=nn.MSELoss(), optimizer=sgd)

@@ -118,3 +118,10 @@ def test_a_step_shares_buffers_without_a_walk_through_all_modules(ranks: Any, st
     assert first["walks"] == second["walks"] == 0
     assert first["seen"] == second["seen"]
     assert len(set(first["seen"])) == 10
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_buffers_of_a_part_that_a_hook_puts_into_the_model_are_shared(ranks: Any, strategy: str) -> None:
+    first, second = ranks.values(f"{CASES}:walked", 2, strategy=strategy, late=True)
+    assert first["seen"] == second["seen"]
+    assert len(set(first["seen"])) == 10

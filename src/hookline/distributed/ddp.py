@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import buffers_in, check_model, held_buffers, is_fsdp, seconds_of
+from hookline.distributed.strategy import buffers_of, check_model, is_fsdp, seconds_of
 from hookline.errors import SetupError
 from hookline.progress import Duration
 
@@ -62,7 +62,6 @@ class DDP:
         self._ties: dict[str, DistributedDataParallel] = {}
         self._optimizers: Mapping[str, Optimizer] = {}
         self._trained: tuple[list[nn.Parameter], list[bool]] = [], []  # which of all parameters had gradients
-        self._held: list[dict[str, Tensor | None]] = []  # buffers
 
     def shares(self) -> tuple[int, int]:
         return self._ranks
@@ -80,7 +79,6 @@ class DDP:
         several = len(optimizers) > 1
         parameters = list(self._module.parameters())
         self._optimizers, self._trained = optimizers, (parameters, [p.requires_grad for p in parameters])
-        self._held = held_buffers(self._module)
         self._ties.clear()
         for name, optimizer in optimizers.items():
             held = {id(p) for group in optimizer.param_groups for p in group["params"]} if several else None
@@ -105,13 +103,14 @@ class DDP:
         if [p.requires_grad for p in parameters] != trained:  # a layer was frozen, or thawed
             self.attach(self._optimizers)
         if self.broadcast_buffers:
-            self._share(buffers_in(self._held))
+            self._share_buffers()
 
     def before_evaluation(self) -> None:
         """Statistics of a batch norm are those of each rank's own data: rank zero's are the model's."""
-        self._share(list(self._module.buffers()))
+        self._share_buffers()
 
-    def _share(self, buffers: list[Tensor]) -> None:
+    def _share_buffers(self) -> None:
+        buffers = buffers_of(self._module)
         if buffers and self._group is not None:
             self._group.broadcast(buffers)
 
@@ -144,7 +143,7 @@ class DDP:
         # The C++ side holds the process group: one that is still held when Python ends may abort the process
         # (pytorch/pytorch#190489).
         self._ties.clear()
-        self._optimizers, self._trained, self._held = {}, ([], []), []
+        self._optimizers, self._trained = {}, ([], [])
         self._group, self._module = None, nn.Module()
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from hookline.distributed.dtensors import is_spread, part_of
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import buffers_in, check_model, held_buffers, is_fsdp, seconds_of
+from hookline.distributed.strategy import buffers_of, check_model, is_fsdp, seconds_of
 from hookline.errors import RankError, SetupError
 from hookline.progress import Duration
 
@@ -77,7 +77,6 @@ class FSDP:
         self._evaluated: Counter[nn.Module] = Counter()  # how often each was called in this batch of an evaluation
         self._usual: Counter[nn.Module] = Counter()  # and in the one before it
         self._hooks: list[Any] = []
-        self._held: list[dict[str, Tensor | None]] = []  # buffers
         self._syncs: bool | None = None  # what the roots were told last
 
     def shares(self) -> tuple[int, int]:
@@ -139,20 +138,16 @@ class FSDP:
         fully_shard(root, **options)
 
     def attach(self, optimizers: Mapping[str, Optimizer]) -> None:
-        """What is sharded averages its gradients itself."""
-        self._held = [its for root in self._roots for its in held_buffers(root)]
+        """Nothing: what is sharded averages its gradients itself."""
 
     def before_window(self) -> None:
         """Buffers are not sharded, and each rank has its own until they are shared."""
-        self._share(buffers_in(self._held))
+        self.before_evaluation()
 
     def before_evaluation(self) -> None:
-        self._share([buffer for root in self._roots for buffer in root.buffers()])
-
-    def _share(self, buffers: list[Tensor]) -> None:
-        whole = [buffer for buffer in buffers if not is_spread(buffer)]
-        if whole and self._group is not None:
-            self._group.broadcast(whole)
+        buffers = [buffer for root in self._roots for buffer in buffers_of(root) if not is_spread(buffer)]
+        if buffers and self._group is not None:
+            self._group.broadcast(buffers)
 
     def before_backward(self, loss: Tensor, names: Iterable[str], *, last: bool) -> None:
         self._outputs.clear()
@@ -202,7 +197,7 @@ class FSDP:
         self._outputs.clear()
         self._eval_calls.clear()
         self._evaluated, self._usual = Counter(), Counter()
-        self._roots, self._held, self._syncs, self._group = [], [], None, None
+        self._roots, self._syncs, self._group = [], None, None
 
     def _note(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         (self._calls if torch.is_grad_enabled() else self._eval_calls)[root] = args, kwargs
