@@ -588,6 +588,14 @@ def test_the_data_may_have_another_size_in_each_epoch(kind: str, when: str) -> N
     assert seen == [(24, 2), (64, 5), (72, 6)]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_data_that_is_all_taken_away_is_an_error_that_says_so(shuffle: bool) -> None:
+    data = Growing()
+    take = hl.on("epoch_end")(lambda run: setattr(data, "size", 0))
+    with pytest.raises(hl.errors.DataError, match="gave no batch in epoch 1"):
+        fit(TinyModel(), DataLoader(data, 8, shuffle=shuffle), callbacks=[take])
+
+
 def test_loaders_without_a_length_count_epochs() -> None:
     result = fit(TinyModel(), NoLength(tiny_data(3)), NoLength(tiny_data(2)), duration="3ep")
     assert (result.clock.epoch, result.clock.step) == (3, 9)

@@ -77,7 +77,7 @@ def _can_be_cut(sampler: Any) -> bool:
 def _whole(sampler: Any, seed: int) -> torch.Tensor | range:
     """All indices of an epoch, and none of them as an object of its own: 32 million of those would take seconds."""
     size = len(sampler.data_source)
-    if type(sampler) is SequentialSampler:
+    if type(sampler) is SequentialSampler or not size:  # the data may have been taken away since the last epoch
         return range(size)
     given = sampler.generator
     generator = torch.Generator().manual_seed(seed if given is None else mix(seed, given.initial_seed()))
