@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,11 @@ def fit(*callbacks: Any, workers: int = 0) -> int:
 
 def waits() -> dict[int, bool]:
     """Whether a read from each socket waits for what comes."""
-    return {which: os.get_blocking(number) for number, which in open_sockets().items()}
+    found = {}
+    for number, which in open_sockets().items():
+        with suppress(OSError):  # another thread has closed it meanwhile
+            found[which] = os.get_blocking(number)
+    return found
 
 
 def with_default_timeout() -> dict[str, Any]:

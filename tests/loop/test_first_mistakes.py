@@ -306,3 +306,13 @@ def test_a_state_that_cannot_be_saved_is_said_in_few_frames(tmp_path: Path) -> N
     with pytest.raises(StateError, match="rules") as caught:
         fit(TinyModel(), callbacks=[Holds(), hl.Checkpointer()], folder=tmp_path)
     assert len(traceback.extract_tb(caught.value.__traceback__)) < 15
+
+
+@pytest.mark.parametrize("verb", ["fit", "train", "evaluate", "test"])
+def test_a_loss_beside_a_task_that_nobody_would_call(verb: str) -> None:
+    class Own(hl.SupervisedTask):
+        pass
+
+    says = "loss= is for a plain model, and Own is a task, which computes its own: leave loss= out"
+    with pytest.raises(SetupError, match=says):
+        getattr(Trainer(max_duration="1ep", folder=False), verb)(Own(TinyModel(), CE), tiny_data(), loss=CE)

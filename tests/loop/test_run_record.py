@@ -23,9 +23,10 @@ from hookline.testing import TinyModel, tiny_data
 
 
 def fit(folder: Path, *callbacks: Any, val: bool = False, **options: Any) -> Any:
+    optimizer = options.pop("optimizer", torch.optim.SGD)
     trainer = Trainer(**{"max_duration": "2ep", "folder": folder, "callbacks": callbacks} | options)
     data = (tiny_data(3), tiny_data(1)) if val else (tiny_data(3),)
-    return trainer.fit(TinyModel(), *data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    return trainer.fit(TinyModel(), *data, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
 
 
 def events(folder: Path) -> list[tuple[str, int]]:
@@ -184,6 +185,43 @@ def test_a_run_that_failed_says_with_what(tmp_path: Path) -> None:
     session = RunFile.read(tmp_path).sessions[-1]
     assert (session.status, session.reason, session.last_step) == ("failed", "ValueError: no more", 2)
     assert events(tmp_path) == [("start", 0), ("exception", 2)]
+
+
+@pytest.mark.parametrize("lr", [0.1, 0.01])
+def test_an_optimizer_that_is_made_otherwise_goes_on_as_it_was_which_is_said_and_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lr: float
+) -> None:
+    """Else a report shows, and two runs are compared by, a learning rate that was never used."""
+
+    def sgd(lr: float) -> Any:
+        return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=0.5)
+
+    used: list[float] = []
+
+    class Notes(hl.Callback):
+        def on_train_step_end(self, run: hl.Run) -> None:
+            used.append(run.optimizers["SGD"].param_groups[0]["lr"])
+            if len(used) == 5:
+                raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        fit(tmp_path, hl.Checkpointer("2st"), Notes(), optimizer=sgd(0.1))
+    caplog.clear()
+    fit(tmp_path, hl.Checkpointer("2st"), Notes(), optimizer=sgd(lr), resume="auto")
+    assert used == [0.1] * 7
+    assert RunFile.read(tmp_path).settings["optimizers"]["SGD"]["lr"] == 0.1
+    said = [text for text in caplog.messages if "goes on with lr=0.1 from the checkpoint" in text]
+    assert len(said) == (lr != 0.1)
+
+
+def test_a_run_that_is_to_be_resumed_and_that_nobody_saves_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(tmp_path / "a", resume="auto")
+    assert "no callback saves this run" in caplog.text
+    caplog.clear()
+    fit(tmp_path / "b", hl.Checkpointer(), resume="auto")
+    assert "no callback saves this run" not in caplog.text
 
 
 class UnprintableError(Exception):

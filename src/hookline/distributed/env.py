@@ -21,12 +21,12 @@ class Place:
     world_size: int = 1
 
     def device_of(self, visible: int) -> int:
-        """Which of the devices that it sees is its own: of all of its machine, or of those that it was given alone.
+        """Which of the devices that it sees is its own: of all of its machine, or the one that it was given alone.
 
         >>> Place(local_rank=3).device_of(4), Place(local_rank=3).device_of(1)
         (3, 0)
         """
-        return self.local_rank % max(visible, 1)
+        return 0 if visible == 1 else self.local_rank
 
 
 def this_process(environment: Mapping[str, str] | None = None) -> Place:

@@ -77,7 +77,6 @@ class FSDP:
         self._evaluated: Counter[nn.Module] = Counter()  # how often each was called in this batch of an evaluation
         self._usual: Counter[nn.Module] = Counter()  # and in the one before it
         self._hooks: list[Any] = []
-        self._syncs: bool | None = None  # what the roots were told last
 
     def shares(self) -> tuple[int, int]:
         if self.mesh is None:
@@ -151,9 +150,6 @@ class FSDP:
 
     def before_backward(self, loss: Tensor, names: Iterable[str], *, last: bool) -> None:
         self._outputs.clear()
-        if last is self._syncs:  # to tell it goes through all modules
-            return
-        self._syncs = last
         for root in self._roots:
             if isinstance(root, FSDPModule):
                 root.set_requires_gradient_sync(last)
@@ -197,7 +193,7 @@ class FSDP:
         self._outputs.clear()
         self._eval_calls.clear()
         self._evaluated, self._usual = Counter(), Counter()
-        self._roots, self._syncs, self._group = [], None, None
+        self._roots, self._group = [], None
 
     def _note(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         (self._calls if torch.is_grad_enabled() else self._eval_calls)[root] = args, kwargs

@@ -193,7 +193,7 @@ class Group:
         """By one: this rank ends with an error. The others learn of it from the store, and wake up if they wait."""
         if not self.broken:
             is_first = self.accuse(self.rank, words, self.store)
-            self._part(said := f"rank {self.rank} {words}", is_cause=True)
+            self._part(said := f"rank {self.rank} {words}", is_cause=is_first)
             if is_first:  # before the tracebacks of all ranks, in which it is hard to find
                 logger.error("%s", said)
 

@@ -26,6 +26,17 @@ def say_resumed(loop: Loop, checkpoint: Path) -> None:
         logger.warning("resumed from %s: epoch %d, step %d", checkpoint, loop.clock.epoch, loop.clock.step)
 
 
+def warn_if_nothing_saves(loop: Loop) -> None:
+    """Before a checkpoint is looked for: with ``resume="auto"`` somebody counts on one, the next time too."""
+    is_auto = loop.settings.resume is not None and loop.settings.resume.path == "auto"
+    saves = loop.saving.is_asked_to_save or loop.saving.verification is not None
+    if is_auto and not saves and not loop.state.rank and loop.entry_point in ("fit", "train"):
+        logger.warning(
+            "resume='auto', and no callback saves this run: unless run.request_save() is called, a restart begins "
+            "anew; add hl.Checkpointer()"
+        )
+
+
 def say_preempted(loop: Loop, error: Preempted) -> None:
     """When all is done, and a signal ends a fit: what another process can go on from, and what went wrong."""
     if error.signal and not loop.state.rank and loop.entry_point in ("fit", "train"):  # 0: by `verify-resume`

@@ -67,6 +67,7 @@ class RunRecord:
         facts = _facts(loop)
         if self._earlier is not None:
             facts = replace(facts, started=self._earlier.started, sessions=self._close_killed(folder, self._earlier))
+            facts = facts if not loop.clock.step else _with_optimizers_of(self._earlier, facts)
         self._file, self._session = facts.with_session(session), session
         self._write(folder)
 
@@ -118,6 +119,22 @@ class RunRecord:
                 self._file.write(folder)
         except (OSError, ValueError, TypeError) as error:
             logger.warning("run.json could not be written: %s", error)
+
+
+def _with_optimizers_of(earlier: RunFile, facts: RunFile) -> RunFile:
+    """After a resume: a checkpoint holds the settings of optimizers, too, so that others that are given go unused."""
+    now, before = facts.settings.get("optimizers", {}), earlier.settings.get("optimizers")
+    if not isinstance(before, dict) or before.keys() != now.keys():
+        return facts
+    for name, given in now.items():
+        kept = before[name] if isinstance(before[name], dict) else {}
+        for key in [key for key in given if key in kept and given[key] != kept[key]]:
+            logger.warning(
+                "%s goes on with %s=%s from the checkpoint, and not with the %s that is given now; to change it, set "
+                "it in run.optimizers[%r].param_groups in a hook",
+                *(name, key, kept[key], given[key], name),
+            )
+    return replace(facts, settings={**facts.settings, "optimizers": before})
 
 
 class Reached(NamedTuple):

@@ -34,9 +34,16 @@ STEPS = ("training_step", "train_step", "validation_step", "val_step", "eval_ste
 """Those of them that nobody has as a helper of his own."""
 
 
-def check_task(task: Task[Any]) -> None:
-    """Each method takes what it will be given; none is one of another system, which nobody would call."""
+def check_task(task: Task[Any], loss: object = None) -> None:
+    """Each method takes what it will be given; none is one of another system, which nobody would call.
+
+    ``loss`` is what was passed beside the task, which nobody would call either.
+    """
     kind = type(task)
+    if loss is not None:
+        raise SetupError(
+            f"loss= is for a plain model, and {kind.__name__} is a task, which computes its own: leave loss= out"
+        )
     for name, takes in TAKES.items():
         method = getattr(task, name, None)
         if callable(method):

@@ -225,7 +225,7 @@ class Trainer:
         if loop is None or not self._goes_on(entry, given):
             is_task = isinstance(model, Task)
             if isinstance(model, Task):
-                check_task(model)
+                check_task(model, loss)
             loop = Loop(
                 model,
                 optimizer if is_task else None,

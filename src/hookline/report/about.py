@@ -158,9 +158,10 @@ def sessions_of(run: RunData) -> list[dict[str, Any]]:
 def costs_of(run: RunData) -> dict[str, Any]:
     """What each hook of each callback cost, over all sessions that tell; one that was killed does not."""
     sums: dict[tuple[str, str], list[float]] = {}
-    seconds = 0.0
+    seconds = killed = 0.0
     for session, took in _lengths(run):
         seconds += took if session.costs else 0.0
+        killed += took if session.status == "killed" else 0.0
         for cost in session.costs:
             entry = sums.setdefault((str(cost.callback), str(cost.hook)), [0, 0.0])
             entry[0] += _number(cost.calls)
@@ -170,7 +171,7 @@ def costs_of(run: RunData) -> dict[str, Any]:
         {"callback": callback, "hook": hook, "calls": calls, "seconds": seconds}
         for (callback, hook), (calls, seconds) in dearest
     ]
-    return {"seconds": seconds, "rows": rows}
+    return {"seconds": seconds, "killed": killed, "rows": rows}
 
 
 def _lengths(run: RunData) -> Iterator[tuple[SessionEntry, float]]:

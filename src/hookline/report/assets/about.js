@@ -135,7 +135,7 @@ function numbersTable(numbers) {
 
 // -- costs -------------------------------------------------------------------------------------
 
-function costsView({ rows, seconds }) {
+function costsView({ rows, seconds, killed }) {
   if (!rows.length) return null;
   const whole = Math.max(seconds, 1e-9);
   const byCallback = Map.groupBy
@@ -177,7 +177,12 @@ function costsView({ rows, seconds }) {
       ),
     );
   return card(
-    h("p", { class: "lead" }, `All of them together took ${duration(total)}, ${percent(total / whole)} of the run.`),
+    h(
+      "p",
+      { class: "lead" },
+      `All of them together took ${duration(total)}, ${percent(total / whole)} of the run`,
+      killed ? `, without ${duration(killed)} of sessions that were killed.` : ".",
+    ),
     ...callbacks.map(line),
   );
 }
