@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import Any
 
 from hookline.errors import SetupError
 from hookline.events.validate import FOREIGN_PARAMETERS
 from hookline.loop.supervised import SupervisedTask
 from hookline.loop.task import Task
+
+logger = logging.getLogger("hookline")
 
 TAKES = {
     "train_batch": ("run", "batch"),
@@ -41,9 +44,7 @@ def check_task(task: Task[Any], loss: object = None) -> None:
     """
     kind = type(task)
     if loss is not None:
-        raise SetupError(
-            f"loss= is for a plain model, and {kind.__name__} is a task, which computes its own: leave loss= out"
-        )
+        logger.warning("loss= is not used: %s is a task, which computes its own; leave loss= out", kind.__name__)
     for name, takes in TAKES.items():
         method = getattr(task, name, None)
         if callable(method):
