@@ -135,7 +135,8 @@ class RankServer:
         return [t.value for t in told]
 
     def close(self) -> None:
-        with self._process:  # closes the pipes, which ends it, and waits
+        self._process.kill()  # a process that was forked beside it may hold its pipe, which would not be at its end
+        with self._process:  # closes the pipes and waits
             pass
 
 

@@ -20,7 +20,7 @@ from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.handles import batches_twice
 from hookline.loop.leaving import stop_in_batch, stops_here
 from hookline.loop.loaders import check_loader, named_loaders
-from hookline.loop.notices import reached_already, say_finished, say_preempted, warn_if_nothing_saves
+from hookline.loop.notices import reached_already, say_finished, say_preempted
 from hookline.loop.optimizers import warn_of_unheld
 from hookline.loop.result import Result
 from hookline.loop.resume import load_checkpoint
@@ -191,7 +191,6 @@ class Loop(Training):
         self.saving.began_at = self.clock.step
         self.record.look_back(self)
         if self._resume is not None:
-            warn_if_nothing_saves(self)
             load_checkpoint(self, self._resume)
             self._resume = None  # not before: a fit after one that could not go on must not begin anew
         if self.extend is not None:

@@ -27,7 +27,7 @@ from hookline.errors import (
 from hookline.loop.capture import load_callback_states, restore
 from hookline.loop.environment import environment
 from hookline.loop.media import forget_pictures
-from hookline.loop.notices import say_resumed
+from hookline.loop.notices import say_resumed, warn_if_nothing_saves
 from hookline.loop.placing import rooms
 from hookline.loop.rank_states import of_this_rank
 from hookline.loop.stream import METRICS
@@ -46,6 +46,7 @@ logger = logging.getLogger("hookline")
 
 def load_checkpoint(loop: Loop, resume: Resume) -> bool:
     """Load what the run goes on from, after ``setup`` and before ``model_ready``. Whether there was anything."""
+    warn_if_nothing_saves(loop)
     state = loop.state
     store, found = _find(loop, resume)
     if found is None:
