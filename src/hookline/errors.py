@@ -160,6 +160,13 @@ def add_secondary(error: BaseException, other: BaseException) -> None:
     error.add_note(f"then {where} failed too: {words_of(other)}")
 
 
+def add_place(error: BaseException, where: str) -> None:
+    """Note where a run was when the user's own code raised. Hooks and loaders have said it already."""
+    is_told = any(" at step " in note for note in getattr(error, "__notes__", ()))
+    if isinstance(error, Exception) and not isinstance(error, HooklineError | StopTraining) and not is_told:
+        error.add_note(f"raised at {where}")
+
+
 def words_of(error: BaseException) -> str:
     """Its class and its text, whatever it is: one of the user's must not bring about another.
 

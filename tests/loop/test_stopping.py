@@ -653,6 +653,43 @@ def test_the_note_of_an_exception_names_the_step_and_the_stage() -> None:
     assert error.__notes__ == ["in Recorder.on_eval_end at step 4, epoch 1 (val)"]
 
 
+def test_an_error_of_the_model_itself_says_at_which_step_it_rose() -> None:
+    """Its traceback shows the line, and not the moment; what the user raises himself stays as it is."""
+    in_training, in_sanity_check, in_evaluation, in_prediction = (BoomError("mine") for _ in range(4))
+    with pytest.raises(BoomError):
+        run_fit(Recorder(), TinyTask(in_train=at_step(3, fail(in_training))))
+    with pytest.raises(BoomError):
+        run_fit(Recorder(), TinyTask(in_eval=fail(in_sanity_check)))
+    with pytest.raises(BoomError):
+        run_fit(Recorder(), TinyTask(in_eval=at_step(4, fail(in_evaluation))))
+    task = TinyTask()
+    task.net.register_forward_pre_hook(lambda module, inputs: fail(in_prediction)(None))
+    with pytest.raises(BoomError):
+        Trainer(folder=False).predict(task, tiny_data(1))
+    assert in_training.__notes__ == ["raised at step 3, epoch 1"]
+    assert in_sanity_check.__notes__ == ["raised at step 0, epoch 0 (val)"]
+    assert in_evaluation.__notes__ == ["raised at step 4, epoch 1 (val)"]
+    assert in_prediction.__notes__ == ["raised at step 0, epoch 0 (predict)"]
+
+
+def test_an_error_in_the_body_of_an_own_loop_says_at_which_step_it_rose() -> None:
+    def train(error: Exception, in_evaluation: bool) -> None:
+        model = TinyModel()
+        with hl.Loop(model, torch.optim.SGD(model.parameters(), lr=0.1), max_duration="2ep", folder=False) as loop:
+            for x, y in loop.batches(tiny_data(2)):
+                loop.backward(nn.functional.cross_entropy(model(x), y))
+                loop.step()
+                for _ in loop.eval_batches(tiny_data(1)) if in_evaluation else ():
+                    raise error
+                raise error
+
+    for in_evaluation in (False, True):
+        error = BoomError("mine")
+        with pytest.raises(BoomError):
+            train(error, in_evaluation)
+        assert error.__notes__ == ["raised at step 1, epoch 0"]
+
+
 def test_an_exception_after_training_reaches_on_exception_too() -> None:
     for event in ("train_end", "fit_end"):
         error = BoomError("mine")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from hookline.errors import LossError, SetupError, StopTraining
+from hookline.errors import LossError, SetupError, StopTraining, add_place
 from hookline.loop.data import is_one_shot
 from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.evaluation_parts import all_predictions
@@ -42,13 +42,22 @@ class Batches(Protocol):
     def close(self) -> None: ...
 
 
-def evaluate_task(loop: Loop, batches: Batches) -> None:
-    """``eval_batch`` on every batch; a loss that it returns is logged as ``loss``.
+@contextmanager
+def _closed(loop: Loop, batches: Batches) -> Iterator[None]:
+    """On every way out: a traceback would keep the evaluation open. An error is told where it was before that."""
+    try:
+        yield
+    except Exception as error:
+        add_place(error, loop.session.where())
+        raise
+    finally:
+        batches.close()
 
-    The batches are closed on every way out: a traceback would keep the evaluation open.
-    """
+
+def evaluate_task(loop: Loop, batches: Batches) -> None:
+    """``eval_batch`` on every batch; a loss that it returns is logged as ``loss``."""
     task, run, state = loop.session.task, loop.session.run, loop.state
-    with closing(batches):
+    with _closed(loop, batches):
         for batch in batches:
             _evaluate_batch(loop, task, run, state, batch)
 
@@ -74,7 +83,7 @@ def predict_task(loop: Loop, batches: Batches) -> Any:
     """``predict_batch`` on every batch; the predictions in the loader's order, on every rank those of all."""
     task, run, book = loop.session.task, loop.session.run, loop.session.book
     found = []
-    with closing(batches):
+    with _closed(loop, batches):
         for batch in batches:
             try:
                 loop.state.outputs = task.predict_batch(run, batch)

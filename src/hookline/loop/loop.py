@@ -131,8 +131,7 @@ class Loop(Training):
 
     def _close(self, error: BaseException | None) -> BaseException | None:
         """The end hooks after a normal end, then ``teardown`` on every way out; the error to raise."""
-        ranks = self.session.ranks
-        error = error if ranks is None or error is None else ranks.failed(error)  # the others are told first
+        error = error if error is None else self.session.failed(error)
         self.handles.close(because=error)
         if error is None:
             try:
@@ -147,7 +146,7 @@ class Loop(Training):
                     elif not self.finished:
                         self.saving.finished()
             except BaseException as late:
-                error = late if ranks is None else ranks.failed(late)
+                error = self.session.failed(late)
         self._drop_window()
         self.ranks = None
         self._open = self.course.training = False

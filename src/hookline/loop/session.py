@@ -14,7 +14,7 @@ from torch import nn
 
 from hookline.distributed.guard import guarded
 from hookline.distributed.rebinding import rebind
-from hookline.errors import LeaveWait, Preempted, SetupError, StopTraining, first_of, words_of
+from hookline.errors import LeaveWait, Preempted, SetupError, StopTraining, add_place, first_of, words_of
 from hookline.events import Line, Member, Messages, Scopes
 from hookline.loop.data import END, LEFT, reason_of
 from hookline.loop.feed.seeding import mix
@@ -341,6 +341,12 @@ class Session:
             part.compile(**options)
 
     # -- closing -------------------------------------------------------------------------------
+
+    def failed(self, error: BaseException) -> BaseException:
+        """It ends the run, and the other ranks are told at once; what is to be raised."""
+        if self.state.batch is not MISSING:
+            add_place(error, self.where().partition(" (")[0])  # an evaluation that it has left is closed by now
+        return error if self.ranks is None else self.ranks.failed(error)
 
     def close(
         self, error: BaseException | None, finish_saves: Callable[[BaseException | None], list[BaseException]]
