@@ -20,10 +20,13 @@ settings.load_profile("busy machine")
 
 @pytest.fixture(autouse=True)
 def usual_signals() -> None:
-    """A library that a test has used may have left a handler, and ours call what they find."""
+    """A library that a test has used may have left a handler, and ours call what they find.
+
+    A shell script that starts the tests in the background has them ignore Ctrl-C.
+    """
     if threading.current_thread() is threading.main_thread():
         for number, usual in USUAL.items():
-            if signal.getsignal(number) is not usual and signal.getsignal(number) is not signal.SIG_IGN:
+            if signal.getsignal(number) is not usual:
                 signal.signal(number, usual)
 
 

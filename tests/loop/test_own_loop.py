@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 import hookline as hl
-from hookline.errors import LossError, ScopeError, SetupError, StopTraining
+from hookline.errors import HooklineWarning, LossError, ScopeError, SetupError, StopTraining
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 
@@ -688,3 +689,47 @@ def test_step_says_whether_the_weights_moved() -> None:
             loop.backward(cross_entropy(model(x), y))
             moved.append(loop.step())
     assert moved == [False, True, False, True, True]
+
+
+# -- what is left of the loop before -----------------------------------------------------------------
+
+
+def train_with_rests(model: TinyModel, loop: Loop, *rests: str) -> list[str]:
+    """The calls of a bare loop are still there; the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        with loop:
+            optimizer = loop.state.optimizers["SGD"]
+            for x, y in loop.batches(tiny_data(4)):
+                if "zero_grad" in rests:
+                    optimizer.zero_grad()
+                loop.backward(cross_entropy(model(x), y))
+                if "step before" in rests:
+                    optimizer.step()
+                loop.step()
+                if "step after" in rests:
+                    optimizer.step()
+    return [str(warning.message) for warning in caught if warning.category is HooklineWarning]
+
+
+@pytest.mark.parametrize("rest", ["step before", "step after"])
+def test_an_update_beside_the_loops_own_is_said_once_and_shows_the_line(rest: str) -> None:
+    """The weights would move twice a step, and nothing would tell."""
+    (said,) = train_with_rests(*make(max_duration="3ep"), rest)
+    assert said.startswith(f"SGD.step() was called outside loop.step(), at step {int(rest == 'step after')}: ")
+    assert said.endswith("so the weights move twice; leave optimizer.step() and optimizer.zero_grad() out")
+
+
+def test_gradients_that_are_cleared_inside_a_window_are_said() -> None:
+    """Only the last of its batches would count, with a part of its weight."""
+    (said,) = train_with_rests(*make(accumulate=2, max_duration="3ep"), "zero_grad")
+    assert said.startswith("the gradients of SGD were cleared inside a window of accumulate= batches")
+
+
+def test_a_loop_without_such_rests_and_an_optimizer_after_it_say_nothing() -> None:
+    model, loop = make(max_duration="3ep")
+    assert train_with_rests(model, loop, "zero_grad") == []  # there is nothing to clear, and no harm
+    assert train_with_rests(*make(accumulate=2)) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loop.state.optimizers["SGD"].step()

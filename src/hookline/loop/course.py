@@ -299,6 +299,11 @@ class Course:
             return False  # the body was left, on this rank or on another: nobody is there to evaluate
         return (self._requests.evaluate or final) and self._evaluated != self._weights.version()
 
+    @property
+    def has_evaluated(self) -> bool:
+        """Whether there was an evaluation, in this session or in the one that it goes on with."""
+        return self._evaluated != -1  # no hash is that
+
     def evaluated(self, *, left: bool = False) -> None:
         """An evaluation of the current weights was made; or was left, which is not tried again."""
         self._evaluated = self._weights.version()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numbers
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
 
-from hookline.errors import LossError
+from hookline.errors import HooklineWarning, LossError
 
 
 def is_of_torch(file: str) -> bool:
@@ -37,6 +38,17 @@ def clear_gradients(optimizer: Any) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
+
+
+def warn_if_cleared(name: str, optimizer: torch.optim.Optimizer) -> None:
+    """Inside a window: the gradients of its first batches must still be there."""
+    if all(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
+        warnings.warn(
+            f"the gradients of {name} were cleared inside a window of accumulate= batches, so that the first of them "
+            f"do not count: loop.step() clears them when it is time; leave optimizer.zero_grad() out",
+            HooklineWarning,
+            stacklevel=3,
+        )
 
 
 def divide(optimizer: torch.optim.Optimizer, weight: Any) -> None:

@@ -20,8 +20,9 @@ from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.handles import batches_twice
 from hookline.loop.leaving import stop_in_batch, stops_here
 from hookline.loop.loaders import check_loader, named_loaders
+from hookline.loop.monitors import warn_of_still_plateau
 from hookline.loop.notices import reached_already, say_finished, say_preempted
-from hookline.loop.optimizers import warn_of_unheld
+from hookline.loop.optimizers import watch_optimizers
 from hookline.loop.result import Result
 from hookline.loop.resume import load_checkpoint
 from hookline.loop.run_record import RunRecord
@@ -112,7 +113,7 @@ class Loop(Training):
             if self.entry_point in ("fit", "train"):
                 self.scopes.enter(self.line.hooks.around_fit)
                 self.line.emit(self.line.hooks.fit_start)
-                warn_of_unheld(self.state.optimizers, self.session.module, self.line.order.callbacks)
+                watch_optimizers(self)
         except BaseException as error:
             raise self._close(error) or error from None
         return self
@@ -144,12 +145,12 @@ class Loop(Training):
                     if self.requests.stop is not None and self.requests.stop.interrupt:
                         self.saving.interrupted()
                     elif not self.finished:
+                        warn_of_still_plateau(self)
                         self.saving.finished()
             except BaseException as late:
                 error = self.session.failed(late)
         self._drop_window()
-        self.ranks = None
-        self._open = self.course.training = False
+        self.ranks, self._open, self.course.training = None, False, False
         try:
             error = self.session.close(error, self._finish_saves)
             if error is None and self.requests.preempt is not None:  # it came when all was done

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookline.errors import MetricError
 from hookline.events import Line
@@ -11,6 +12,11 @@ from hookline.events.order import EVERYTHING, overlaps
 from hookline.events.spec import is_resource
 from hookline.events.validate import overridden
 from hookline.loop.schedulers import Scheduler
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+logger = logging.getLogger("hookline")
 
 EVAL_HOOKS = (
     "on_event",
@@ -73,6 +79,18 @@ def check_train_monitors(line: Line[Any], known: set[str]) -> None:
                 overlaps(name, k) or name == f"{k}_epoch" for k in known | written
             ):
                 raise _nobody_logs(repr(callback), name, known | written)
+
+
+def warn_of_still_plateau(loop: Loop) -> None:
+    """At the end of training: a scheduler that waited for evaluations in vain. Before, a callback might ask for one."""
+    on_plateau = [scheduler for scheduler in loop.state.schedulers if scheduler.unit == "eval"]
+    stop = loop.requests.stop
+    if on_plateau and loop.clock.step and not loop.course.has_evaluated and not loop.state.rank and stop is None:
+        logger.warning(
+            "ReduceLROnPlateau (on %r) never moved: it needs evaluations, and none was made (eval_every=%s); "
+            "in an own loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
+            *(on_plateau[0].monitor, loop.settings.eval_every),
+        )
 
 
 def _nobody_logs(reader: str, name: str, known: set[str]) -> MetricError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -13,6 +13,10 @@ from torch.optim import Optimizer
 
 from hookline.errors import HooklineWarning, SetupError
 from hookline.loop.supervised import title_of
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+    from hookline.run import RunState
 
 
 def make_optimizers(given: Any, module: nn.Module) -> dict[str, Optimizer]:
@@ -48,7 +52,34 @@ def _no_optimizer(name: object, given: object) -> SetupError:
     )
 
 
-def warn_of_unheld(optimizers: Mapping[str, Optimizer], module: nn.Module, callbacks: Iterable[object]) -> None:
+def watch_optimizers(loop: Loop) -> None:
+    """When training begins: what each of them moves, and, in an own loop, that nobody else lets it."""
+    _warn_of_unheld(loop.state.optimizers, loop.session.module, loop.line.order.callbacks)
+    if loop.session.task is None:
+        for name, optimizer in loop.state.optimizers.items():
+            handle = optimizer.register_step_pre_hook(_StepsBeside(name, loop.state))
+            loop.session.restore.callback(handle.remove)
+
+
+class _StepsBeside:
+    """Says once that the weights move twice: ``optimizer.step()`` was left in a loop that ``loop.step()`` came into."""
+
+    def __init__(self, name: str, state: RunState) -> None:
+        self._name, self._state, self._said = name, state, False
+
+    def __call__(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if self._state.optimizer is optimizer or self._said:
+            return
+        self._said = True
+        warnings.warn(
+            f"{self._name}.step() was called outside loop.step(), at step {self._state.clock.step}: loop.step() makes "
+            f"the update itself, so the weights move twice; leave optimizer.step() and optimizer.zero_grad() out",
+            HooklineWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_unheld(optimizers: Mapping[str, Optimizer], module: nn.Module, callbacks: Iterable[object]) -> None:
     """Parameters with a gradient that nobody moves: most likely a part of the model was forgotten.
 
     Not beside a callback that gives them to an optimizer later.

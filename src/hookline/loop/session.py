@@ -65,7 +65,7 @@ class Session:
         self.settings, self.task = settings, task
         self.module: nn.Module = model if task is None else task
         self._given_optimizer, self._given_scheduler = optimizer, scheduler
-        self._restore, self._ready = ExitStack(), False
+        self.restore, self._ready = ExitStack(), False
         here, started = find_place(), datetime.now().astimezone()
         self._place, (project, name, folder) = here, place(settings, started)
         self.ranks: Ranks | None = None
@@ -246,8 +246,8 @@ class Session:
         state.entry_point = entry_point
         state.stage = {"evaluate": "val", "test": "test", "predict": "predict"}.get(entry_point, "train")
         state.exception = MISSING
-        self._restore.enter_context(same_modes(self.module))
-        self._restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        self.restore.enter_context(same_modes(self.module))
+        self.restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
         self._join()
         if self.settings.seed is not None and not self._ready:
             seed_everything(self.settings.seed)
@@ -284,7 +284,7 @@ class Session:
             self.ranks = join(self._place, self)
             self.book.join(self.ranks)
             self.scopes.failing = self.ranks.failed
-            self._restore.enter_context(rank_logs(self.ranks.group))
+            self.restore.enter_context(rank_logs(self.ranks.group))
 
     def _place_model(self) -> None:
         """On the device, and over the ranks. What is sharded goes to the device in parts: whole it may not fit."""
@@ -386,7 +386,7 @@ class Session:
             self.book.join(None)
             self.ranks.close()
             self.ranks = self.scopes.failing = None
-        self._restore.close()
+        self.restore.close()
         return error
 
     def _note_end(self, error: BaseException | None) -> None:
