@@ -20,9 +20,10 @@ demo: $(VENV)/.installed-demo ## train a small model and show what the callbacks
 test: $(VENV)/.installed-test ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q $(ARGS)
 
-chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (ten minutes)
+chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (half an hour)
 	HOOKLINE_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q --timeout 900 tests/chaos tests/checkpoint \
-		tests/distributed/test_killed_saves.py tests/distributed/test_resume_elsewhere.py $(ARGS)
+		tests/distributed/test_killed_saves.py tests/distributed/test_resume_elsewhere.py \
+		tests/cli/test_verify_resume_faults.py $(ARGS)
 
 # The demo extra is there for mypy: the result must not depend on what else is installed.
 check: $(VENV)/.installed-check $(VENV)/.installed-demo ## lint, format, types, layers, generated docs
