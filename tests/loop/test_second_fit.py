@@ -429,6 +429,27 @@ def test_a_fit_goes_on_after_an_evaluation(between: str) -> None:
     assert equal(weights(model), uninterrupted("13st", data))
 
 
+@pytest.mark.parametrize("entry", ["evaluate", "test", "predict", "fit"])
+def test_a_hook_that_calls_its_own_trainer_is_told_so_and_changes_nothing(entry: str) -> None:
+    """The fit took itself for an evaluation then: no ``fit_end``, no last checkpoint, and nobody said so."""
+
+    class Asks(hl.Callback):
+        optional = True
+
+        def on_train_epoch_end(self, run: hl.Run) -> None:
+            rest = {"loss": CE, "optimizer": momentum} if entry == "fit" else {}
+            getattr(trainer, entry)(model, tiny_data(1), **rest)
+
+    ends: list[str] = []
+    note = hl.on("fit_end")(lambda run: ends.append(run.entry_point))
+    model, trainer = TinyModel(), Trainer(max_duration="2ep", callbacks=[Asks(), note], folder=False)
+    result = trainer.fit(model, tiny_data(5), loss=CE, optimizer=momentum)
+    (failure,) = result.failures
+    assert str(failure.error).startswith(f"{entry}(): this trainer is at work on this model already")
+    assert (ends, result.clock.epoch) == (["fit"], 2)
+    assert result.history.steps("train/loss") == [5, 10]
+
+
 def test_fit_after_evaluate_is_a_fit_from_the_start() -> None:
     model, trainer = TinyModel(), Trainer(max_duration="1ep", folder=False)
     before = trainer.evaluate(model, tiny_data(2), loss=CE)

@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookline.errors import Preempted, SetupError
+from hookline.errors import Preempted, ScopeError, SetupError
 from hookline.loop.signals import signal_name
 
 if TYPE_CHECKING:
@@ -69,3 +69,10 @@ def reached_already(loop: Loop) -> SetupError:
     longer = ": loop.run.max_duration = …" if loop.is_own else f", or go on with {EXTEND}"
     reached = f"max_duration={str(loop.state.max_duration)!r} is reached already ({loop.clock!r})"
     return SetupError(f"{reached}; give a larger one{longer}")
+
+
+def under_way(entry: str) -> ScopeError:
+    """A hook calls the trainer that has called it."""
+    verb = {"test": "evaluate", "evaluate": "evaluate", "predict": "predict"}.get(entry)
+    instead = f"ask run.{verb}(loader), which answers at once" if verb else "use another Trainer for another model"
+    return ScopeError(f"{entry}(): this trainer is at work on this model already; inside a hook {instead}")

@@ -16,6 +16,7 @@ from hookline.loop.keywords import NoOptions, refuse
 from hookline.loop.leaving import left_before_end
 from hookline.loop.loaders import check_loader, named_loaders
 from hookline.loop.loop import Loop
+from hookline.loop.notices import under_way
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.plain import plain_steps
 from hookline.loop.result import Result
@@ -222,6 +223,8 @@ class Trainer:
         """The loop for this model: that of the last call if nothing differs, else a new one."""
         given = (model, loss, optimizer, scheduler)
         loop = self._loop
+        if loop is not None and loop._open and self._goes_on(entry, given):
+            raise under_way(entry)  # before anything of the run is changed: whoever asked may be optional
         if loop is None or not self._goes_on(entry, given):
             is_task = isinstance(model, Task)
             if isinstance(model, Task):
