@@ -351,6 +351,24 @@ def test_answers_are_kept_until_the_weights_change() -> None:
     assert task.calls["eval"] == 2 + 6  # the sanity check, and one evaluation for each step
 
 
+def test_an_answer_is_named_as_it_was_asked_for_also_where_one_loader_has_several_names() -> None:
+    """The training data as the validation data is what one begins with; ``val/loss`` for "train" is a KeyError then."""
+    data = tiny_data(2)
+
+    def ask(run: Any) -> None:
+        assert run.evaluate("val").keys() == run.evaluate(data).keys() == {"val/loss", "val/spread"}
+        assert run.evaluate("train").keys() == {"train/loss", "train/spread"}
+        assert run.evaluate({"mine": data}).keys() == {"val/mine/loss", "val/mine/spread"}
+        assert isinstance(run.predict("val"), torch.Tensor)
+        assert run.predict({"mine": data}).keys() == {"mine"}
+        assert run.task.calls["predict"] == 4  # two batches, with and without a name
+        asked.append(run.clock.step)
+
+    asked: list[int] = []
+    Trainer(callbacks=[Recorder(fit_end=ask)], max_duration="1ep", folder=False).fit(NetTask(), data, data)
+    assert asked == [2]
+
+
 def test_an_answer_is_not_kept_beyond_a_change_of_the_weights_by_a_callback() -> None:
     """EarlyStopping(restore_best=True) puts weights back in train_end: what is predicted then is of those."""
     found: list[torch.Tensor] = []

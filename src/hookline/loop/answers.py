@@ -136,7 +136,7 @@ class LoopAnswers:
             evaluate_task(loop, generator)
             return generator.value  # type: ignore[no-any-return]
 
-        return dict(self._keep("evaluate", loaders, compute))
+        return dict(self._keep(("evaluate", stage), loaders, compute))
 
     def predict(self, what: Any) -> Any:
         loop = self._loop
@@ -149,7 +149,7 @@ class LoopAnswers:
             }
             return found.get(None, found)
 
-        return self._keep("predict", loaders, compute)
+        return self._keep(("predict",), loaders, compute)
 
     def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]:
         return self._loop.weights.swap(weights)
@@ -157,10 +157,11 @@ class LoopAnswers:
     def snapshot(self, member: Member[Run]) -> dict[str, Any]:
         return take_moment(self._loop, member)
 
-    def _keep(self, verb: str, loaders: dict[str | None, Any], compute: Any) -> Any:
+    def _keep(self, asked: tuple[str, ...], loaders: dict[str | None, Any], compute: Any) -> Any:
+        """The answer, kept with how it was asked for: stage and loaders give the names in it."""
         version = self._loop.weights.version()
         self._kept = {key: kept for key, kept in self._kept.items() if kept[0] == version}
-        key = (verb, *map(id, loaders.values()))
+        key = (asked, *((name, id(loader)) for name, loader in loaders.items()))
         if key not in self._kept:
             self._kept[key] = (version, loaders, compute())  # holds the loaders, so that their ids stay their own
         return self._kept[key][2]
