@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hookline.errors import DurationError, OrderError, RegistrationError
 from hookline.events import EVENTS, SCOPES, Callback, Event, on
 from hookline.events.foreign import FOREIGN_HOOKS, ForeignHook
+from hookline.events.hooks import Hooks
 from hookline.events.spec import BY_NAME
 from hookline.events.validate import COMMON_NAMES
 
@@ -348,6 +349,44 @@ def test_a_name_that_is_no_text_could_not_be_shown_or_found(world: World) -> Non
 
 
 # -- hl.on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["show", "_show", "on_train_step_end"])
+@pytest.mark.parametrize("as_task", [False, True])
+def test_hl_on_over_a_method_would_never_be_called_so_it_is_refused(world: World, name: str, as_task: bool) -> None:
+    def show(self: Any, run: Any) -> None: ...
+
+    mine = type("Mine", (Hooks if as_task else Callback,), {name: on("train_step_end", every="2st")(show)})()
+    with refused(
+        f"Mine.{name}: hl.on makes a callback of a function, and nothing would run that of a method; write "
+        f"on_train_step_end(self, run) and look at run.clock in it, or put a function outside of the class into the "
+        f"list of callbacks"
+    ):
+        world(task=mine) if as_task else world(mine)
+
+
+@pytest.mark.parametrize(
+    ("event", "stage", "sent"),
+    [
+        ("train_step_end", "val", "train"),
+        ("eval_end", ("train", "predict"), "val or test"),
+        ("epoch_end", "val", "train"),
+    ],
+)
+def test_a_stage_in_which_the_event_is_never_sent_is_refused(world: World, event: str, stage: Any, sent: str) -> None:
+    def show(run: Any) -> None: ...
+
+    show.__qualname__ = "show"
+    wrong = stage if isinstance(stage, str) else stage[0]
+    with refused(f"hl.on({event!r}, stage={wrong!r}) on show would never run: {event} is sent in the stage {sent}"):
+        world(on(event, stage=stage)(show))
+
+
+def test_a_stage_of_an_event_of_ones_own_is_not_known_before(world: World) -> None:
+    declares = callback_with(events=(Event("verify"),))
+    world(
+        declares, on("verify", stage="val")(lambda run: None), on("eval_end", stage=("val", "train"))(lambda run: None)
+    )
 
 
 def test_a_misspelt_event_in_on_is_refused_with_the_name_to_write_there(world: World) -> None:

@@ -71,14 +71,14 @@ MOVES = st.lists(st.tuples(st.sampled_from([*COUNTERS, "s"]), st.integers(0, 15)
 def test_every_at_once_and_stage_fire_when_a_look_at_each_moment_says_so(
     world: World, chosen: dict[str, Any], moves: list[tuple[str, int, str]]
 ) -> None:
-    made, naive, expected = world(on("train_step_end", **chosen)(record)), Naive(chosen), []
+    made, naive, expected = world(on("batch_fetch_end", **chosen)(record)), Naive(chosen), []  # sent in all stages
     for number, (unit, amount, stage) in enumerate(moves):
         if unit == "s":
             made.now += amount
         else:
             setattr(made.clock, COUNTERS[unit], getattr(made.clock, COUNTERS[unit]) + amount)
         made.stage = stage
-        made.emit("train_step_end")
+        made.emit("batch_fetch_end")
         if number % 3 == 2:  # a change of the list must not make anybody forget
             made.line.add([another := Callback()])
             made.remove(another)

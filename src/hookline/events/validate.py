@@ -94,7 +94,9 @@ def check_hooks(member: object, known: Mapping[str, Event]) -> None:
                 f"hl.on({member.event!r}): no such event{suggestion(member.event, known, prefix='')}"
             )
         _check_hook(f"hl.on({member.event!r}) on {member.name}", member.function, known[member.event].gives)
+        _check_stage(member, known[member.event].stages)
         return
+    _check_decorated(member)
     if isinstance(member, Callback):
         _check_declarations(member)
     for attribute in _own_names(member):
@@ -110,6 +112,28 @@ def check_hooks(member: object, known: Mapping[str, Event]) -> None:
             _check_scope(where, getattr(member, attribute), attribute)
         elif isinstance(member, Callback):
             _check_foreign(where, attribute, known)
+
+
+def _check_stage(member: FunctionCallback, stages: tuple[str, ...]) -> None:
+    """A filter that nothing passes would be silence."""
+    wanted = member.when.stage
+    if wanted and stages and not set(wanted) & set(stages):
+        raise RegistrationError(
+            f"hl.on({member.event!r}, stage={wanted[0]!r}) on {member.name} would never run: "
+            f"{member.event} is sent in the stage {' or '.join(stages)}"
+        )
+
+
+def _check_decorated(member: object) -> None:
+    """``hl.on`` over a method makes a callback that is in no list, so that nothing would call it."""
+    for cls in type(member).__mro__:
+        for name, value in vars(cls).items():
+            if isinstance(value, FunctionCallback):
+                raise RegistrationError(
+                    f"{callback_name(member)}.{name}: hl.on makes a callback of a function, and nothing would run "
+                    f"that of a method; write on_{value.event}(self, run) and look at run.clock in it, or put a "
+                    f"function outside of the class into the list of callbacks"
+                )
 
 
 def overridden(member: object, hook: str) -> Callable[..., Any] | None:
