@@ -424,14 +424,55 @@ def test_two_losses_of_one_batch_add_up(accumulate: int) -> None:
     """``backward`` twice on a batch is ``backward`` of the sum, with accumulation as without it."""
     batches = [(x.double(), y) for x, y in tiny_data(6, 5, last=2)]
     model, keeper = TinyModel().double(), Gradients()
-    with Loop(model, sgd, callbacks=[keeper], accumulate=accumulate, max_duration="1ep", folder=False) as loop:
+    options: Any = {"accumulate": accumulate, "max_duration": "1ep", "log_every": "1st", "folder": False}
+    with Loop(model, sgd, callbacks=[keeper], **options) as loop:
         for x, y in loop.batches(batches):
             loop.backward(cross_entropy(model(x), y))
             loop.backward(model(x).square().mean())
             loop.step()
     both = lambda model, x, y: cross_entropy(model(x), y) + model(x).square().mean()  # noqa: E731
-    gradients, _ = full_batches(TinyModel().double(), batches, accumulate, both)
+    gradients, losses = full_batches(TinyModel().double(), batches, accumulate, both)
     assert_same(keeper.found, gradients, 1e-9)
+    assert loop.run.history["train/loss"] == pytest.approx(losses, rel=1e-9)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_two_losses_of_each_of_two_optimizers_add_up_for_each(accumulate: int) -> None:
+    """In turn, so that the last loss that was kept is that of the other one."""
+
+    class Four(TwoNets):
+        def train_batch(self, run: hl.Run, batch: Batch) -> None:
+            for factor in (1, 2):
+                for name, loss in zip(("first", "second"), self.losses(batch), strict=True):
+                    run.loop.backward(factor * loss, run.optimizers[name])
+
+    batches = [(x.double(), y) for x, y in tiny_data(4, 5)]
+    options: Any = {"accumulate": accumulate, "max_duration": "1ep", "log_every": "1st", "folder": False}
+    once, both = (Trainer(**options).fit(task, batches).history for task in (TwoNets(), Four()))
+    for name in ("train/first/loss", "train/second/loss"):
+        assert both[name][0] == pytest.approx(3 * once[name][0])
+
+
+def test_losses_between_which_the_body_steps_are_averaged_and_not_added_up() -> None:
+    class Inner(hl.SupervisedTask):
+        def train_batch(self, run: hl.Run, batch: Batch) -> None:
+            for _ in range(3):
+                run.loop.backward(super().train_batch(run, batch))
+                run.loop.step(run.optimizers["SGD"])
+
+    task = Inner(TinyModel(), nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.0))
+    expected = mean_loss(task.model, *tiny_data(1)[0]).item()
+    result = Trainer(max_duration="1ep", folder=False).fit(task, tiny_data(1))
+    assert result.history["train/loss"] == pytest.approx([expected])
+
+
+def test_losses_that_a_closure_computes_again_are_averaged_and_not_added_up() -> None:
+    model = TinyModel()
+    still = lambda p: torch.optim.LBFGS(p, lr=0.0, max_iter=3, tolerance_change=-1.0)  # noqa: E731
+    expected = mean_loss(model, *tiny_data(1)[0]).item()
+    trainer = Trainer(max_duration="1ep", folder=False)
+    result = trainer.fit(model, tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=still)
+    assert result.history["train/loss"] == pytest.approx([expected])
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3])

@@ -47,6 +47,7 @@ def step_inside_batch(steps: Steps, optimizer: Any, closure: Callable[[], Any] |
 def _compute_again(steps: Steps, name: str, compute: Callable[[], Any]) -> Any:
     """What an optimizer such as LBFGS calls: zero_grad, forward, backward, gradients_ready."""
     clear_gradients(steps.state.optimizers[name])
+    steps._touched.pop(name, None)  # with its gradients: this loss is computed anew, and is not a second one
     torch.clear_autocast_cache()
     with steps.precision.autocast(enabled=steps.precision.dtype is not None):
         found = compute()

@@ -126,6 +126,16 @@ def with_weight(
     return {**touched, **{name: touched.get(name, 0) + its for name, its in new.items()}}
 
 
+def added_up(pending: list[tuple[Any, Any, Any]], loss: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """A second loss of one batch and the first, which is taken out: ``backward`` twice is that of the sum."""
+    series, value, weight = loss
+    for index in reversed(range(len(pending))):
+        if pending[index][0] is series:
+            _, before, weight = pending.pop(index)
+            return series, before + value, weight
+    return loss
+
+
 def raise_explained(loss: Any, where: str, error: Exception) -> NoReturn:
     """Raise what is wrong with the loss; or the error itself, when the loss is fine and something else failed."""
     problem = _explain(loss, where)

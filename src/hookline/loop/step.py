@@ -10,6 +10,7 @@ from hookline.errors import ScopeError, SetupError
 from hookline.loop.course import Course
 from hookline.loop.driven import step_inside_batch
 from hookline.loop.gradients import (
+    added_up,
     check_weight,
     clear_gradients,
     count_weight,
@@ -123,7 +124,10 @@ class Steps:
                     self.precision.backward(loss if self._plain else loss * part, optimizer)
             losses = self._losses if len(self._names) == 1 or optimizer is None else self.course.losses(names[0])
             if losses is not None:
-                self._pending.append((losses, number_or_copy(loss), weight))
+                kept = (losses, number_or_copy(loss), weight)
+                if self._pending and self._has_counted(names[0]):
+                    kept = added_up(self._pending, kept)
+                self._pending.append(kept)
         except Exception as error:
             raise_explained(loss, self.session.where(), error)
         if hooks.backward_end:
@@ -134,6 +138,10 @@ class Steps:
             else:
                 count_weight(name, self._window, weight, self._touched, self._weighed, self.session.where)
         return None
+
+    def _has_counted(self, name: str) -> bool:
+        """Whether this batch has had a loss of this optimizer's, which it has not stepped on yet."""
+        return name in self._touched if self._plain else self._weighed.get(name, (0, None))[0] == self._window
 
     def open_batch(self) -> None:
         """The scopes and the start of a batch that somebody hears."""
