@@ -387,6 +387,32 @@ def test_something_else_starts_a_new_run(other: str) -> None:
     assert second.history is not first.history
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_new_run_of_the_same_model_says_what_is_another(stopped: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """``optimizer=lambda …`` in each call is another function each time: the state of the first would go in silence."""
+    model, data = TinyModel(), tiny_data(4)
+    stop = hl.on("train_step_end", at="2st")(lambda run: run.stop("enough") if stopped else None)
+    trainer = Trainer(max_duration="1ep", callbacks=[stop], folder=False)
+    for step in (0, 2 if stopped else 4):
+        trainer.fit(model, data, loss=nn.CrossEntropyLoss(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+        said = [record.getMessage() for record in caplog.records]
+        assert said == ([NEW_RUN.format(step)] if step else [])
+
+
+NEW_RUN = (
+    "this fit begins a new run at step 0, and does not go on at step {} of the last one: optimizer= is another object; "
+    "pass the same one again to go on, or use a new Trainer"
+)
+
+
+def test_a_new_run_of_another_model_or_after_an_evaluation_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    trainer, model = Trainer(max_duration="1ep", folder=False), TinyModel()
+    trainer.evaluate(model, tiny_data(1), loss=CE)
+    trainer.fit(model, tiny_data(2), loss=CE, optimizer=momentum)
+    trainer.fit(TinyModel(), tiny_data(2), loss=CE, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    assert caplog.messages == []
+
+
 def test_a_new_run_has_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     trainer = Trainer(max_duration="1ep")

@@ -64,6 +64,17 @@ def say_finished(loop: Loop) -> None:
     logger.warning("this run is finished (%s)%s; to train longer: %s", loop.stop_reason(), also, longer)
 
 
+def say_anew(before: Loop, differs: list[str]) -> None:
+    """This trainer has trained the model before, and its next fit does not go on from there."""
+    if before.clock.step and not before.state.rank:
+        logger.warning(
+            "this fit begins a new run at step 0, and does not go on at step %d of the last one: %s is another object; "
+            "pass the same one again to go on, or use a new Trainer",
+            before.clock.step,
+            " and ".join(f"{name}=" for name in differs),
+        )
+
+
 def reached_already(loop: Loop) -> SetupError:
     """There is nothing left to train in this process."""
     longer = ": loop.run.max_duration = …" if loop.is_own else f", or go on with {EXTEND}"

@@ -16,7 +16,7 @@ from hookline.loop.keywords import NoOptions, refuse
 from hookline.loop.leaving import left_before_end
 from hookline.loop.loaders import check_loader, named_loaders
 from hookline.loop.loop import Loop
-from hookline.loop.notices import under_way
+from hookline.loop.notices import say_anew, under_way
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.plain import plain_steps
 from hookline.loop.result import Result
@@ -240,6 +240,9 @@ class Trainer:
             loop.record.when_written = self.when_written
             if self._loop is not None:
                 loop.session.stream.after(self._loop.session.stream)
+                if entry in ("fit", "train") and model is self._given[0]:
+                    others = zip(("loss", "optimizer", "scheduler"), given[1:], self._given[1:], strict=True)
+                    say_anew(self._loop, [name for name, *pair in others if not _same(*pair)])
             if self._loop is None or entry in ("fit", "train"):  # an evaluation of another model ends no fit
                 self._given, self._loop = given, loop
         loop.entry_point = entry
