@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import traceback
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hookline as hl
-from hookline.errors import DataError, MetricError, ScopeError, SetupError, StateError
+from hookline.errors import DataError, HooklineWarning, MetricError, ScopeError, SetupError, StateError
 from hookline.loop import Loop, Trainer
 from hookline.loop.keywords import ARGUMENTS
 from hookline.loop.task_methods import FOREIGN_METHODS, TAKES
@@ -316,3 +317,19 @@ def test_a_loss_beside_a_task_that_nobody_calls_is_said(verb: str, caplog: pytes
 
     getattr(Trainer(max_duration="1ep", folder=False), verb)(Own(TinyModel(), CE), tiny_data(), loss=CE)
     assert "loss= is not used: Own is a task, which computes its own; leave loss= out" in caplog.messages
+
+
+@pytest.mark.parametrize("where", ["eval_every", "log_every", "every=… of checkpoints", "hl.on(every", "hl.on(at"])
+def test_a_part_of_the_only_epoch_is_warned_of_because_it_would_come_at_its_end_or_never(
+    where: str, tmp_path: Path
+) -> None:
+    """``eval_every="0.25dur"`` of one epoch of fine-tuning evaluated once, and nobody said so."""
+    said: list[Any] = []
+    of_events = {"hl.on(every": {"every": "0.25dur"}, "hl.on(at": {"at": "0.25dur"}}
+    callbacks = [hl.on("train_step_end", **of_events[where])(said.append)] if where in of_events else []
+    callbacks += [hl.Checkpointer("0.25dur")] if "checkpoints" in where else []
+    options: Any = {where: "0.25dur"} if where in ("eval_every", "log_every") else {}
+    with pytest.warns(HooklineWarning, match=rf"^{re.escape(where)}.*'0.25dur' of max_duration='1ep' is less than"):
+        Trainer(max_duration="1ep", callbacks=callbacks, folder=tmp_path / "run", **options).fit(
+            TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+        )

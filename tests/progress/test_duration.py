@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hookline.errors import DurationError
+from hookline.errors import DurationError, HooklineWarning
 from hookline.progress import Duration, duration
 
 LARGEST = 2**63 - 1
@@ -417,3 +417,16 @@ def test_a_share_without_a_whole_is_an_error_that_asks_for_max_duration() -> Non
 
 def test_the_examples_in_the_documentation_work() -> None:
     assert doctest.testmod(duration).failed == 0
+
+
+@pytest.mark.parametrize(("share", "whole"), [("0.25dur", "1ep"), ("0.3dur", "3ep"), ("0.09dur", "10ep")])
+def test_a_share_of_less_than_an_epoch_is_warned_of_because_it_comes_once_an_epoch(share: str, whole: str) -> None:
+    with pytest.warns(HooklineWarning, match=rf"^eval_every=…: '{share}' of max_duration='{whole}' is less than an ep"):
+        assert Duration.parse(share).of(Duration.parse(whole), "eval_every=…") == Duration(1, "ep")
+
+
+@pytest.mark.parametrize(
+    ("share", "whole"), [("0.1dur", "10ep"), ("0.5dur", "5ep"), ("0.001dur", "10st"), ("0.1dur", "1s")]
+)
+def test_a_share_that_is_rounded_by_little_is_not_warned_of(share: str, whole: str) -> None:
+    Duration.parse(share).of(Duration.parse(whole), "eval_every=…")

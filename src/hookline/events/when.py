@@ -69,14 +69,14 @@ class Gate:
                 return
             schedule.fired(run.clock)
         elif when.at is not None:
-            if not run.clock.reached(when.at.of(run.max_duration)):
+            if not run.clock.reached(when.at.of(run.max_duration, "hl.on(at=…)")):
                 return
             self.done = True
         self.done = self.done or when.once
         self.call(run, **payload)
 
     def _resolve(self, run: Run, every: Duration) -> Schedule:
-        self.schedule = Schedule(every.of(run.max_duration))
+        self.schedule = Schedule(every.of(run.max_duration, "hl.on(every=…)"))
         if self._saved is not None:
             self.schedule.load_state_dict(self._saved)
         return self.schedule

@@ -117,7 +117,7 @@ class Saving:
             self._check_found(plan, folder)
         agenda, schedule = self._loop.course.agenda, None
         if plan.every is not None:
-            schedule = Schedule(plan.every.of(self._loop.state.max_duration))
+            schedule = Schedule(plan.every.of(self._loop.state.max_duration, "every=… of checkpoints"))
             schedule.fired(self._loop.clock)
             agenda.saves.append(schedule)
             agenda.wake = 0  # one that joins in the middle of a run may be due before anything else is

@@ -86,7 +86,7 @@ class Settings:
             )
         for key in ("eval_every", "log_every"):
             if given.get(key) is not None:
-                given[key] = given[key].of(max_duration)
+                given[key] = given[key].of(max_duration, f"{key}=…")
         _check_accumulate(given.get("accumulate", 1))
         _check_precision(given.get("precision", "fp32"))
         _check_strategy(given.get("strategy", "auto"))

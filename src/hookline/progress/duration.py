@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
@@ -12,7 +13,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
-from hookline.errors import DurationError
+from hookline.errors import DurationError, HooklineWarning
 
 COUNTS: Final = ("ep", "st", "sp", "tok")
 UNITS: Final[Mapping[str, str]] = MappingProxyType(
@@ -112,10 +113,11 @@ class Duration:
         """Whether it counts something (epochs, steps, samples, tokens); not so for time and shares."""
         return self.unit in COUNTS
 
-    def of(self, max_duration: Duration | None) -> Duration:
+    def of(self, max_duration: Duration | None, where: str = "") -> Duration:
         """Turn a share into that part of ``max_duration``; any other duration is returned as it is.
 
-        Counts are rounded up, so that the smallest share is still one step.
+        Counts are rounded up, so that the smallest share is still one step. Where it is the argument ``where``, a
+        share that is less than an epoch of a run that counts epochs is warned of: it would come once an epoch.
 
         >>> Duration.parse("0.1dur").of(Duration.parse("95st"))
         Duration.parse('10st')
@@ -131,6 +133,13 @@ class Duration:
             )
         # The share as it is written: in floats 0.07 * 100 is above 7, and would be rounded up to 8.
         part = Fraction(repr(self.value)) * Fraction(max_duration.value)
+        if where and max_duration.unit == "ep" and part < 1:
+            warnings.warn(
+                f"{where}: '{self}' of max_duration='{max_duration}' is less than an epoch, and only whole ones are "
+                f"counted, so that it is '1ep'; write it in steps or samples, such as '100st'",
+                HooklineWarning,
+                stacklevel=2,
+            )
         return Duration(math.ceil(part) if max_duration.counts else float(part), max_duration.unit)
 
     def __str__(self) -> str:
