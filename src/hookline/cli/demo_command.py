@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     demo = trainer(arguments.epochs, arguments.seed, arguments.folder)
     if arguments.explain:
-        console.print(demo.explain(), highlight=False, markup=False)
+        console.print(demo.explain(), highlight=False, markup=False, soft_wrap=True)  # a line stays one, also in a pipe
         return 0
     train, val, test = digits(arguments.seed)
     console.print(f"Training on {_size(train)} digits, validating on {_size(val)}, {_size(test)} are held out.")
