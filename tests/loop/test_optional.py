@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -15,16 +17,22 @@ from hookline.events.spec import EVENTS, SCOPES
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 
-LATER = frozenset(
-    {"checkpoint_save", "checkpoint_saved", "checkpoint_failed", "checkpoint_rejected", "checkpoint_loaded"}
-    | {"preempt", "rollback"}
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "saving": ("on_checkpoint_save", "on_checkpoint_saved", "around_save"),
+    "a save that fails": ("on_checkpoint_failed",),
+    "a resume": ("on_checkpoint_loaded", "on_checkpoint_rejected"),
+    "a signal": ("on_preempt",),
+    "Ctrl-C": ("on_interrupt",),
+    "an error": ("on_exception",),
+    "going back": ("on_rollback",),
+    "a prediction": (
+        *("on_predict_start", "on_predict_batch_start", "on_predict_batch_end", "on_predict_end", "around_predict"),
+    ),
+}
+"""Hooks that the run below does not come to, by the way to them: see ``outcome``."""
+IN_FIT = tuple(
+    event.name for event in EVENTS if event.hook not in {hook for hooks in ELSEWHERE.values() for hook in hooks}
 )
-"""Events that nothing sends yet."""
-ELSEWHERE = frozenset(
-    {"exception", "interrupt", "predict_start", "predict_batch_start", "predict_batch_end", "predict_end"}
-)
-"""Events that the run below does not send."""
-IN_FIT = tuple(event.name for event in EVENTS if event.name not in LATER | ELSEWHERE)
 
 
 class BoomError(Exception):
@@ -158,6 +166,97 @@ def test_one_that_fails_around_a_scope_is_switched_off(scope: str, part: Any, al
     weights, result = fit(fragile("fragile", {f"around_{scope}": part}))
     assert [(failure.callback, failure.hook) for failure in result.failures] == [("fragile", f"around_{scope}")]
     assert same(weights, alone[0])
+
+
+class At(hl.Callback):
+    """Does something at one event of the second step."""
+
+    def __init__(self, event: str, act: Callable[[Any], object]) -> None:
+        self.event, self.act = event, act
+
+    def on_event(self, event: str, run: Any) -> None:
+        if event == self.event and run.clock.step == 2:
+            self.act(run)
+
+
+class GoesBack(hl.Callback):
+    """Takes the third step back, once."""
+
+    def __init__(self) -> None:
+        self.taken: Any = None
+        self.done = False
+
+    def on_step_settled(self, run: Any) -> None:
+        if run.clock.step == 2 and self.taken is None:
+            self.taken = run.snapshot()
+        elif run.clock.step == 3 and not self.done:
+            self.done = True
+            run.roll_back(self.taken)
+
+
+def block(run: Any) -> None:
+    """A file where the checkpoints should go."""
+    (run.folder / "checkpoints").write_text("mine")
+
+
+def outcome(way: str, folder: Path, *callbacks: hl.Callback) -> tuple[list[Any], list[Any]]:
+    """What a run on this way comes to: how it ends, weights, predictions, checkpoints; and the failures."""
+    acts: dict[str, hl.Callback] = {
+        "a signal": At("train_step_end", lambda run: signal.raise_signal(signal.SIGTERM)),
+        "Ctrl-C": At("train_step_end", lambda run: signal.raise_signal(signal.SIGINT)),
+        "an error": At("train_step_end", lambda run: (_ for _ in ()).throw(KeyError("mine"))),
+        "a save that fails": At("train_step_end", block),
+        "going back": GoesBack(),
+    }
+    torch.manual_seed(11)
+    model, found = TinyModel(dropout=0.5), []
+    trainer = Trainer(
+        callbacks=[*callbacks, hl.Checkpointer("1st" if way == "saving" else "3st", on_save_error="warn")]
+        + [act for name, act in acts.items() if name == way],
+        max_duration="2ep",
+        folder=folder,
+        resume="auto" if way == "a resume" else None,
+        seed=0,
+    )
+    try:
+        if way == "a prediction":
+            found.append(trainer.predict(model, tiny_data(2)).tolist())
+        else:
+            found.append(
+                trainer.fit(model, tiny_data(3), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD).stop_reason
+            )
+    except (KeyError, hl.Preempted) as error:
+        found.append(repr(error))
+    saved = sorted(path.name for path in folder.glob("checkpoints/step-*"))
+    found += [saved, [parameter.tolist() for parameter in model.parameters()]]
+    return found, list(trainer._loop.line.failures) if trainer._loop else []
+
+
+@pytest.mark.filterwarnings("ignore:.*damaged and passed over:hookline.errors.HooklineWarning")
+@pytest.mark.parametrize(("way", "hook"), [(way, hook) for way, hooks in ELSEWHERE.items() for hook in hooks])
+def test_one_that_fails_where_a_run_seldom_comes_is_switched_off_too(way: str, hook: str, tmp_path: Path) -> None:
+    """A save, a resume, a signal, an error: the moments at which a failure would cost the most."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    parts = [_boom_before, _boom_after] if hook.startswith("around_") else [_boom]
+    try:
+        for name in ("alone", *(part.__name__ for part in parts)):
+            if way == "a resume":
+                outcome("a signal", tmp_path / name)
+                (tmp_path / name / "checkpoints" / "damaged").mkdir()
+        alone, none = outcome(way, tmp_path / "alone")
+        assert none == []
+        for part in parts:
+            found, failures = outcome(way, tmp_path / part.__name__, fragile("fragile", {hook: part}))
+            assert found == alone
+            assert [(failure.callback, failure.hook) for failure in failures] == [("fragile", hook)]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_every_hook_there_is_has_been_made_to_fail() -> None:
+    scopes = {f"around_{name}" for name in ("fit", "train", "epoch", "step", "batch", "eval")}
+    elsewhere = {hook for hooks in ELSEWHERE.values() for hook in hooks}
+    assert {f"on_{name}" for name in IN_FIT} | scopes | elsewhere == EVERY_HOOK.keys()
 
 
 def test_one_that_fails_hears_nothing_more_and_the_others_hear_of_it() -> None:
