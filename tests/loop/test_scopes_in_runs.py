@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import MethodType
 from typing import Any
 
@@ -493,6 +493,46 @@ def test_a_swap_in_predict() -> None:
     assert not found.any()
     assert (zeros.entered, zeros.left) == (1, 1)
     assert any(parameter.any() for parameter in task.parameters())
+
+
+@pytest.mark.parametrize("entry", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("way", ["error between", "never closed", "closed too late"])
+def test_a_swap_that_is_left_open_is_put_back_when_the_run_ends_and_said(
+    way: str, entry: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two hooks in place of one generator: the run would return the swapped weights, and the raw ones are lost."""
+
+    class Pair(hl.Callback):
+        writes = ("weights",)
+
+        def on_eval_start(self, run: Any) -> None:
+            zeros = {name: torch.zeros_like(parameter) for name, parameter in run.model.named_parameters()}
+            self.swap = run.swap_weights(zeros)
+            self.swap.__enter__()
+
+        def on_eval_end(self, run: Any) -> None:
+            if way == "error between":
+                self.swap.__exit__(None, None, None)
+
+        on_predict_start, on_predict_end = on_eval_start, on_eval_end
+
+        def on_forward_end(self, run: Any) -> None:
+            if way == "error between" and run.stage != "train":
+                raise BoomError
+
+    model, weights, pair = TinyModel(), Weights(), Pair()
+    trainer = Trainer(callbacks=[pair, weights], folder=False, max_duration="1ep")
+    rest = {"loss": nn.CrossEntropyLoss()} if entry != "predict" else {}
+    rest |= {"optimizer": torch.optim.SGD} if entry == "fit" else {}
+    loaders = [tiny_data(2), tiny_data(1)][-2 if entry == "fit" else -1 :]
+    with pytest.raises(BoomError) if way == "error between" else nullcontext():
+        getattr(trainer, entry)(model, *loaders, **rest)
+    if way == "closed too late":
+        pair.swap.__exit__(None, None, None)
+    assert caplog.text.count("run.swap_weights was left open, and the run has ended") == 1
+    assert any(parameter.any() for parameter in model.parameters())
+    for parameter, last in zip(model.parameters(), weights.last, strict=True):
+        assert torch.equal(parameter, last)
 
 
 def test_answers_inside_and_outside_of_a_swap_are_not_mixed_up() -> None:

@@ -152,7 +152,11 @@ class LoopAnswers:
         return self._keep(("predict",), loaders, compute)
 
     def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]:
-        return self._loop.weights.swap(weights)
+        swapped = self._loop.weights
+        if not swapped.is_watched:
+            swapped.is_watched = True
+            self._loop.session.restore.callback(swapped.put_back)
+        return swapped.swap(weights)
 
     def snapshot(self, member: Member[Run]) -> dict[str, Any]:
         return take_moment(self._loop, member)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from hookline.distributed.dtensors import is_spread, part_of
 from hookline.errors import SetupError
 from hookline.progress import Clock
 
+logger = logging.getLogger("hookline")
+
 
 class Weights:
     """The weights of a model: which they are, and others in their place for a while."""
@@ -22,6 +25,8 @@ class Weights:
         self._model = model
         self.raw: list[dict[str, torch.Tensor]] = []
         """The raw tensors of each swap that is open."""
+        self.is_watched = False
+        """Whether ``put_back`` is called when this run ends."""
         self._clock = clock
 
     def updates(self) -> int:
@@ -42,8 +47,7 @@ class Weights:
         """
         if not isinstance(weights, Mapping):
             raise SetupError("swap_weights: give a mapping of names to tensors, such as a state dict")
-        own: dict[str, Any] = dict(self._model.named_parameters(remove_duplicate=False))
-        own.update(self._model.named_buffers(remove_duplicate=False))
+        own = self._own()
         unknown = [name for name in weights if name not in own]
         if unknown:
             raise SetupError(
@@ -64,8 +68,26 @@ class Weights:
         try:
             yield
         finally:
-            self._put(own, raw)
-            self.raw.pop()
+            places = [place for place, kept in enumerate(self.raw) if kept is raw]
+            if places:  # else it was left open, and is put back already
+                self._put(own, raw)
+                del self.raw[places[0]]
+
+    def put_back(self) -> None:
+        """When a run ends: a swap that is still open, as a pair of hooks leaves it with an error between them."""
+        self.is_watched = False
+        if self.raw:
+            logger.warning(
+                "run.swap_weights was left open, and the run has ended: the raw weights are put back; use it in a "
+                "`with` around the yield of around_eval, which is left on every way out"
+            )
+        while self.raw:
+            self._put(self._own(), self.raw.pop())
+
+    def _own(self) -> dict[str, Any]:
+        """Parameters and buffers by name."""
+        own: dict[str, Any] = dict(self._model.named_parameters(remove_duplicate=False))
+        return own | dict(self._model.named_buffers(remove_duplicate=False))
 
     def _put(self, own: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in tensors.items():
