@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
 from hookline.loop import Loop, Trainer
@@ -452,3 +453,81 @@ def test_a_report_that_fails_does_not_fail_the_run(tmp_path: Path, caplog: pytes
     )
     assert result.clock.step == 3
     assert "no ink" in caplog.text
+
+
+def loader_of(batch_size: int) -> DataLoader[Any]:
+    inputs, classes = (torch.cat(parts) for parts in zip(*tiny_data(), strict=True))
+    return DataLoader(TensorDataset(inputs, classes), batch_size=batch_size, shuffle=True)
+
+
+def settings_of(folder: Path, loader: Any, **given: Any) -> dict[str, Any]:
+    model = given.pop("model", None) or TinyModel()
+    given.setdefault("optimizer", torch.optim.SGD)
+    Trainer(max_duration="2st", folder=folder).fit(model, loader, loss=nn.CrossEntropyLoss(), **given)
+    return dict(RunFile.read(folder).settings)
+
+
+def test_how_the_data_is_cut_is_a_setting(tmp_path: Path) -> None:
+    """Else two runs that differ in nothing but their batch size are told to have no setting that differs."""
+    small, large = (settings_of(tmp_path / str(size), loader_of(size))["loaders"]["train"] for size in (4, 8))
+    assert small == {
+        "dataset": "TensorDataset", "samples": 32, "batch_size": 4, "sampler": "RandomSampler", "num_workers": 0
+    }  # fmt: skip
+    assert large == {**small, "batch_size": 8}
+    named = {"easy": loader_of(2), "hard": tiny_data(3)}
+    found = settings_of(tmp_path / "val", tiny_data(), val=named)["loaders"]["val"]
+    assert (found["easy"]["batch_size"], found["hard"]) == (2, {"class": "list", "batches": 3})
+    endless = settings_of(tmp_path / "endless", iter(tiny_data()))
+    assert endless["loaders"]["train"] == {"class": "list_iterator"}
+
+
+def test_an_own_loop_has_its_data_among_its_settings_when_it_ends(tmp_path: Path) -> None:
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, max_duration="2st", folder=tmp_path) as loop:
+        for inputs, classes in loop.batches(loader_of(4)):
+            loop.backward(nn.functional.cross_entropy(model(inputs), classes))
+            loop.step()
+    assert RunFile.read(tmp_path).settings["loaders"]["train"]["batch_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda its: torch.optim.lr_scheduler.StepLR(its, 5), {"StepLR": {"every": "1st", "step_size": 5}}),
+        (
+            lambda its: hl.Scheduler(torch.optim.lr_scheduler.MultiStepLR(its, [4, 2]), every="1ep"),
+            {"MultiStepLR": {"every": "1ep", "milestones": [2, 4]}},
+        ),
+        (lambda its: torch.optim.lr_scheduler.OneCycleLR(its, 0.3, 100), {"OneCycleLR": {"max_lr": [0.3]}}),
+        (
+            lambda its: torch.optim.lr_scheduler.ReduceLROnPlateau(its, patience=7),
+            {"ReduceLROnPlateau": {"monitor": "val/loss", "patience": 7}},
+        ),
+        (
+            lambda its: torch.optim.lr_scheduler.SequentialLR(
+                its, [torch.optim.lr_scheduler.LinearLR(its), torch.optim.lr_scheduler.ConstantLR(its)], [3]
+            ),
+            {"SequentialLR": {"milestones": [3]}},
+        ),
+    ],
+    ids=["step", "steps by epoch", "one cycle", "plateau", "sequence"],
+)
+def test_a_schedule_that_was_given_is_a_setting(make: Any, expected: dict[str, Any], tmp_path: Path) -> None:
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"model": model, "optimizer": optimizer, "scheduler": make(optimizer), "val": tiny_data()}
+    found = settings_of(tmp_path, tiny_data(), **given)["schedulers"]
+    (name,) = expected
+    assert expected[name].items() <= found[name].items()
+    assert not {"last_epoch", "best", "base_lrs", "optimizer"} & found[name].keys()
+
+
+def test_what_the_groups_of_an_optimizer_have_of_their_own_is_a_setting(tmp_path: Path) -> None:
+    model = TinyModel()
+    first, *others = model.parameters()
+    optimizer = torch.optim.SGD([{"params": [first], "lr": 0.01}, {"params": others}], lr=0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer)  # the rates are other ones before the first step
+    found = settings_of(tmp_path, tiny_data(), model=model, optimizer=optimizer, scheduler=schedule)
+    assert found["optimizers"]["SGD"]["groups"] == [{"lr": 0.01}, {}]
+    assert found["optimizers"]["SGD"]["lr"] == 0.1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from hookline.errors import Preempted, words_of
-from hookline.loop.run_settings import run_settings
+from hookline.loop.run_settings import loader_settings, run_settings
 from hookline.loop.stream import EVENTS, METRICS
 from hookline.records import EventRow, Record, from_json
 from hookline.records.plain import public
@@ -104,7 +104,9 @@ class RunRecord:
             failures=tuple(redact_text(str(failure)) for failure in loop.line.failures),
             sinks=tuple(redact_text(str(report)) for report in loop.session.stream.reports),
         )
-        self._file = replace(self._file, callbacks=_callbacks(loop)).with_session(session, again=True)
+        settings = {**self._file.settings, **public(loader_settings(loop))}
+        self._file = replace(self._file, callbacks=_callbacks(loop), settings=settings)
+        self._file = self._file.with_session(session, again=True)
         self._session = None
         self._write(folder)
         if self.when_written is not None:
@@ -128,7 +130,8 @@ def _with_optimizers_of(earlier: RunFile, facts: RunFile) -> RunFile:
         return facts
     for name, given in now.items():
         kept = before[name] if isinstance(before[name], dict) else {}
-        for key in [key for key in given if key in kept and given[key] != kept[key]]:
+        # In groups it is not told apart what was given now and what the checkpoint has put there.
+        for key in [key for key in given if key in kept and key != "groups" and given[key] != kept[key]]:
             logger.warning(
                 "%s goes on with %s=%s from the checkpoint, and not with the %s that is given now; to change it, set "
                 "it in run.optimizers[%r].param_groups in a hook",
