@@ -147,6 +147,7 @@ def test_control_codes_in_a_name_do_not_reach_the_terminal(
     ("arguments", "said"),
     [
         (["one"], "one run alone, one, differs from nothing: give two or more"),
+        (["folder"], "one run alone, folder, differs from nothing: give two or more, such as folder/*"),
         (["one", "two", "./one"], "one and one are the same run: give each once"),
         (["one", "none"], "none is no run: there is no such folder"),
         (["one", "empty"], "empty has no metrics: there is nothing to compare"),
@@ -155,8 +156,14 @@ def test_control_codes_in_a_name_do_not_reach_the_terminal(
     ],
 )
 def test_bad_input_is_one_line_and_code_2(
-    arguments: list[str], said: str, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    said: str,
+    runs: list[str],
+    samples: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    samples.make_run(tmp_path / "folder" / "inside", 60)
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "metrics.jsonl").touch()
     assert main(["compare", *arguments]) == 2
@@ -175,3 +182,14 @@ def test_in_a_file_no_word_is_cut(
     folders = [str(samples.make_run(tmp_path / name, 60, config={long: name})) for name in ("first", "second")]
     assert main(["compare", *folders, "--table"]) == 0
     assert f"config: {long}" in capsys.readouterr().out
+
+
+def test_in_a_file_no_row_is_folded_however_many_runs_there_are(
+    samples: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    values = [f"value {number} of a setting that is as long as the order of callbacks " * 2 for number in range(8)]
+    folders = [str(samples.make_run(tmp_path / value[:7], 60, config={"long": value})) for value in values]
+    assert main(["compare", *folders, "--table"]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "config: long" in line]
+    assert all(value.strip() in row for value in values)

@@ -71,9 +71,11 @@ def _refuse_another_file(path: Path) -> None:
 
 def _read(folders: Sequence[Path]) -> list[RunData]:
     from hookline.report import read_run
+    from hookline.report.read import is_run
 
     if len(folders) < 2:
-        raise SetupError(f"one run alone, {folders[0]}, differs from nothing: give two or more")
+        hint = f", such as {folders[0]}/*" if folders[0].is_dir() and not is_run(folders[0]) else ""
+        raise SetupError(f"one run alone, {folders[0]}, differs from nothing: give two or more{hint}")
     seen: dict[Path, Path] = {}
     for folder in folders:
         if (same := seen.setdefault(folder.resolve(), folder)) is not folder:
