@@ -6,14 +6,16 @@ import hashlib
 import io
 import re
 import shutil
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from hookline.errors import MetricError
+from hookline.errors import HooklineWarning, MetricError
 from hookline.loop.pictures import pixels_of
 from hookline.loop.png import encode_png, png_size
 from hookline.loop.series import step_of
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 FOLDER = "media"
 MOST_ROWS = 10_000
 MOST_BINS = 1_000
+When = tuple[int, int, float]
 
 
 class LoopMedia:
@@ -36,63 +39,66 @@ class LoopMedia:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._told: set[str] = set()  # names that somebody was warned about
 
     def image(self, name: str, image: Any, caption: str, step: int | None) -> None:
         name = self._claim(name, "an image")
-        if self._is_unheard:
+        if self._is_unheard or (when := self._when(name, step)) is None:
             return
         pixels, done = pixels_of(name, image)
-        self._picture(name, encode_png(pixels), ", ".join(part for part in (caption, done) if part), step)
+        self._picture(name, encode_png(pixels), ", ".join(part for part in (caption, done) if part), when)
 
     def figure(self, name: str, figure: Any, step: int | None) -> None:
         name = self._claim(name, "a figure")
-        if self._is_unheard:
+        if self._is_unheard or (when := self._when(name, step)) is None:
             return
         if not hasattr(figure, "savefig"):
             raise MetricError(f"{name}: a {type(figure).__name__} is no figure; give a matplotlib Figure")
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
-        self._picture(name, buffer.getvalue(), "", step)
+        self._picture(name, buffer.getvalue(), "", when)
 
     def text(self, name: str, text: str, step: int | None) -> None:
         name = self._claim(name, "a text")
         if not isinstance(text, str):
             raise MetricError(f"{name}: a {type(text).__name__} is no text; give str(…)")
-        self._write(TextRow(name, *self._when(name, step), text=redact_text(text)))
+        if (when := self._when(name, step)) is not None:
+            self._write(TextRow(name, *when, text=redact_text(text)))
 
     def table(self, name: str, rows: Any, columns: Sequence[str] | None, step: int | None) -> None:
         name = self._claim(name, "a table")
         names, found = _table(name, rows, columns)
-        self._write(TableRow(name, *self._when(name, step), columns=names, rows=found))
+        if (when := self._when(name, step)) is not None:
+            self._write(TableRow(name, *when, columns=names, rows=found))
 
     def histogram(self, name: str, values: Any, bins: int, step: int | None) -> None:
         name = self._claim(name, "a histogram")
         if not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
             raise MetricError(f"{name}: bins={bins!r}; give a whole number from 1 to {MOST_BINS}")
-        if self._is_unheard:
+        if self._is_unheard or (when := self._when(name, step)) is None:
             return
         edges, counts, odd = _histogram(name, values, bins)
-        self._write(HistogramRow(name, *self._when(name, step), edges=edges, counts=counts, odd=odd))
+        self._write(HistogramRow(name, *when, edges=edges, counts=counts, odd=odd))
 
     def file(self, name: str, path: str | Path, step: int | None) -> None:
         name, source = self._claim(name, "a file"), Path(path)
         if not source.is_file():
             raise MetricError(f"{name}: {str(source)!r} is no file")
-        if self._is_unheard:
+        if self._is_unheard or (when := self._when(name, step)) is None:
             return
         folder, kept = self._folder, str(source)
         if folder is not None:
-            kept = f"{_place(name)}/{_safe(source.name)}"
+            kept = f"{_place(name)}/step-{when[0]:08d}/{_safe(source.name)}"
             target = folder / kept
             target.parent.mkdir(parents=True, exist_ok=True)
             if not (target.exists() and target.samefile(source)):
                 shutil.copyfile(source, target)
-        self._write(FileRow(name, *self._when(name, step), file=whole_text(kept), size=source.stat().st_size))
+        self._write(FileRow(name, *when, file=whole_text(kept), size=source.stat().st_size))
 
     # ------------------------------------------------------------------------------------------
 
-    def _picture(self, name: str, png: bytes, caption: str, step: int | None) -> None:
-        when, (width, height), file = self._when(name, step), png_size(png), ""
+    def _picture(self, name: str, png: bytes, caption: str, when: When) -> None:
+        (width, height), file = png_size(png), ""
         if self._folder is not None:
             file = f"{_place(name)}/step-{when[0]:08d}.png"
             target = self._folder / file
@@ -106,9 +112,21 @@ class LoopMedia:
         book.claim(full, kind)
         return full
 
-    def _when(self, name: str, step: int | None) -> tuple[int, int, float]:
+    def _when(self, name: str, step: int | None) -> When | None:
+        """The step, epoch and time of a row; ``None`` if this step has its row already: its file would be lost."""
         clock = self._session.state.clock
-        return clock.step if step is None else step_of(name, step), clock.epoch, clock.seconds
+        step = clock.step if step is None else step_of(name, step)
+        if not self._session.keeps_records or self._session.stream.media_steps.get(name) != step:
+            return step, clock.epoch, clock.seconds
+        if name not in self._told:
+            self._told.add(name)
+            warnings.warn(
+                f"{name} was logged again for step {step}, which has its row already, and is left out there: log it "
+                f"once a step, in an evaluation for one of its batches, or under another name",
+                HooklineWarning,
+                stacklevel=4,
+            )
+        return None
 
     @property
     def _is_unheard(self) -> bool:
@@ -122,14 +140,18 @@ class LoopMedia:
     def _write(self, row: Record) -> None:
         """Not what a sanity check, an answer or an evaluation of its own shows: they leave no trace."""
         if self._session.keeps_records and not self._is_unheard:
+            self._session.stream.media_steps[row.name] = row.step
             self._session.stream.write([row])
 
 
 def forget_pictures(folder: Path, *, keep: set[str]) -> None:
-    """Delete the pictures of steps that did not happen, because the run goes on from before them."""
-    for path in (folder / FOLDER).rglob("step-" + "[0-9]" * 8 + "*.png"):
-        if path.relative_to(folder).as_posix() not in keep:
+    """Delete the pictures and files of steps that did not happen, because the run goes on from before them."""
+    of_step = "step-" + "[0-9]" * 8 + "*"
+    for path in [*(folder / FOLDER).rglob(f"{of_step}.png"), *(folder / FOLDER).rglob(f"{of_step}/*")]:
+        if path.is_file() and path.relative_to(folder).as_posix() not in keep:
             path.unlink(missing_ok=True)
+            with suppress(OSError):  # it has others
+                path.parent.rmdir()
 
 
 def _place(name: str) -> str:

@@ -265,6 +265,7 @@ def rewind_rows(loop: Loop, size: int) -> None:
     rows = loop.session.stream.rows
     if rows is None:
         loop.state.history.go_back(loop.clock.step)
+        loop.session.stream.media_steps.clear()
     elif rows.size == size:
         return
     else:
@@ -278,11 +279,14 @@ def _take_back(loop: Loop, size: int, *, own: bool) -> None:
         return
     rows.rewind(size)
     history.clear()
-    pictures = set()
+    pictures, media_steps = set(), loop.session.stream.media_steps
+    media_steps.clear()
     for row in rows.read(size):
         if isinstance(row, MetricRow):
             history.record(row)
-        elif isinstance(row, ImageRow | FileRow):
+            continue
+        media_steps[row.name] = row.step
+        if isinstance(row, ImageRow | FileRow):
             pictures.add(row.file)
     if own:
         forget_pictures(rows.path.parent, keep=pictures)

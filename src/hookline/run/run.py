@@ -266,7 +266,7 @@ class Run:
         self._state.media.histogram(name, values, bins, step)
 
     def log_file(self, name: str, path: str | Path, *, step: int | None = None) -> None:
-        """A file that belongs to the run; a copy of it goes to the run's folder."""
+        """A file that belongs to the run; a copy of it goes to the run's folder, one for each step."""
         self._state.media.file(name, path, step)
 
     def stop(self, reason: str) -> None:
