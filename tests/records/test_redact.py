@@ -115,6 +115,8 @@ SECRETS = [
     "sk-ant-api03-abcdefghijkl_mnop-qrst",
     "sk_live_abcdefghijklmnop1234",
     "gsk_abcdefghijklmnopqrst",
+    "nvapi-abcdefghijklmnopqrst_0123456789",
+    "r8_abcdefghijklmnopqrstuvwxyz0123456789A",
     "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
     "github_pat_11ABCDEFG0_abcdefghijklmnop",
     "glpat-abcdefghij_klmnopqrst",

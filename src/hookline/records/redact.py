@@ -46,6 +46,8 @@ _PREFIXES = (
     r"sk-(?=[A-Za-z0-9_-]{0,60}?(?:[A-Za-z][0-9]|[0-9][A-Za-z]))[A-Za-z0-9_-]{16,}",
     r"sk_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
     r"gsk_[A-Za-z0-9]{16,}",  # Groq
+    r"nvapi-[A-Za-z0-9_-]{16,}",  # NVIDIA
+    r"r8_[A-Za-z0-9]{32,}",  # Replicate
     r"gh[oprsu]_[A-Za-z0-9]{16,}",  # GitHub
     r"github_pat_[A-Za-z0-9_]{16,}",
     r"glpat-[A-Za-z0-9_-]{16,}",  # GitLab
