@@ -78,6 +78,16 @@ def test_every_line_has_a_text_of_its_own(
     assert len(set(found["x"])) == len(found["x"]) >= 2
 
 
+@pytest.mark.parametrize("count", [2, 4, 30])
+def test_there_is_no_half_of_a_step(browse: Browse, tmp_path: Path, count: int) -> None:
+    """With 30 rows of 39 steps the lines would lie 2.5 apart, and with two of two a tenth of a step."""
+    rows = [MetricRow("train/loss", 1 + place * 39 // 30, 1, 1 / (place + 1), "step", 1.0) for place in range(count)]
+    (tmp_path / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    found = labels(browse, write_report(tmp_path), "loss")["x"]
+    assert len(found) >= 2
+    assert all(text.isdigit() for text in found)
+
+
 def test_a_tile_tells_values_that_are_close_apart(browse: Browse, tmp_path: Path) -> None:
     page = browse(run_with(tmp_path, val__near_one=[0.99991, 0.99993, 0.99996]).as_uri()).page
     assert page.locator(".tile .big").inner_text() == "0.99996"

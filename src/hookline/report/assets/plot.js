@@ -22,7 +22,7 @@ function plotOptions(chart) {
         ...axis,
         size: 26,
         space: 70,
-        incrs: chart.across() === "seconds" ? TIMES : undefined,
+        incrs: own(DISTANCES, chart.across()),
         values: (plot, splits) =>
           chart.across() === "seconds" ? timeLabels(splits) : numberLabels(splits, { compact: false }),
       },

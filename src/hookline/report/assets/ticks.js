@@ -7,6 +7,9 @@ const TIMES = [
   ...[1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200],
   ...[0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => SECOND_PARTS.map((digit) => 86400 * digit * 10 ** power)),
 ];
+// There is no step 12.5.
+const WHOLE = Array.from({ length: 16 }, (_, power) => SECOND_PARTS.map((digit) => digit * 10 ** power)).flat();
+const DISTANCES = { seconds: TIMES, step: WHOLE };
 const LARGE = [
   [1e12, "T"],
   [1e9, "B"],
