@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hookline as hl
 from hookline.loop import Loop, Trainer
 from hookline.loop.run_record import reached
+from hookline.loop.run_settings import _loader
 from hookline.records import EventRow, MetricRow, from_json, to_json
 from hookline.records.run_file import RunFile
 from hookline.testing import TinyModel, tiny_data
@@ -531,3 +532,33 @@ def test_what_the_groups_of_an_optimizer_have_of_their_own_is_a_setting(tmp_path
     found = settings_of(tmp_path, tiny_data(), model=model, optimizer=optimizer, scheduler=schedule)
     assert found["optimizers"]["SGD"]["groups"] == [{"lr": 0.01}, {}]
     assert found["optimizers"]["SGD"]["lr"] == 0.1
+
+
+def test_a_loader_or_an_optimizer_that_cannot_be_told_ends_no_run(tmp_path: Path) -> None:
+    class Own(DataLoader[Any]):
+        """It has nothing of what torch's own class sets up."""
+
+        def __init__(self) -> None: ...
+
+        def __iter__(self) -> Any:
+            return iter(tiny_data())
+
+        def __len__(self) -> int:
+            raise RuntimeError("not known yet")
+
+    class Odd(torch.optim.SGD):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__([{"params": [one], "scale": torch.rand(2)} for one in parameters], lr=0.1)
+            self.defaults["scale"] = torch.ones(2)
+
+    class Data:
+        def __iter__(self) -> Any:
+            return iter(tiny_data())
+
+        def __len__(self) -> int:
+            raise TypeError("not known yet")
+
+    found = settings_of(tmp_path, Data(), optimizer=Odd)
+    assert found["loaders"]["train"]["class"].endswith("Data")
+    assert all("scale" in group for group in found["optimizers"]["Odd"]["groups"])
+    assert _loader(Own())["class"].endswith("Own")

@@ -55,8 +55,14 @@ def _loaders(given: Any) -> dict[str, Any]:
 
 def _loader(loader: Any) -> dict[str, Any]:
     """How it cuts the data; of what is no loader of torch only how many batches there are."""
-    if not isinstance(loader, DataLoader):
-        return {"class": type(loader).__qualname__, **_said({"batches": length(loader)})}
+    its_class = {"class": type(loader).__qualname__}
+    try:
+        return _cut(loader) if isinstance(loader, DataLoader) else its_class | _said({"batches": length(loader)})
+    except Exception:  # of a class of the user's own: nobody's run fails because of its record
+        return its_class
+
+
+def _cut(loader: DataLoader[Any]) -> dict[str, Any]:
     iterable = isinstance(loader.dataset, IterableDataset)
     of_own = loader.batch_sampler is not None and loader.batch_size is None
     sampler = loader.batch_sampler if of_own else loader.sampler
@@ -93,7 +99,14 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
 def _of_group(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """What is its own; a schedule that has begun keeps the rate that was given apart."""
     given = {**group, "lr": group.get("initial_lr", group.get("lr"))}
-    return {name: given[name] for name, usual in defaults.items() if name in given and given[name] != usual}
+    return {name: given[name] for name, usual in defaults.items() if name in given and _differ(given[name], usual)}
+
+
+def _differ(one: Any, other: Any) -> bool:
+    try:
+        return bool(one != other)
+    except (RuntimeError, TypeError, ValueError):  # arrays have no one answer
+        return True
 
 
 def _schedulers(loop: Loop) -> dict[str, Any]:
