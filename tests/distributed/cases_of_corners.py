@@ -186,6 +186,14 @@ def signalled_at_the_end(hook: str, folder: str) -> None:
     trainer.fit(model(), data(), loss=nn.MSELoss(), optimizer=sgd)
 
 
+def signalled_at_the_end_of(entry: str, hook: str) -> None:
+    trainer = Trainer(folder=False, callbacks=[LateSignal(hook)])
+    if entry == "predict":
+        trainer.predict(model(), [torch.randn(2, 4) for _ in range(4)])
+    else:
+        getattr(trainer, entry)(model(), data(), loss=nn.MSELoss())
+
+
 class Moved(nn.Module):
     """Notes what lies on this rank each time that it is moved to a device (``to`` of a parent comes in here)."""
 

@@ -78,6 +78,14 @@ def test_a_signal_in_the_last_hooks_of_one_rank_is_for_all(ranks: Any, tmp_path:
     assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
 
 
+@pytest.mark.parametrize(
+    ("entry", "hook"), [("evaluate", "eval_end"), ("test", "eval_loader_end"), ("predict", "predict_end")]
+)
+def test_a_signal_in_the_last_hooks_of_an_evaluation_alone_is_for_all(ranks: Any, entry: str, hook: str) -> None:
+    told = ranks.run(f"{CASES}:signalled_at_the_end_of", 2, entry=entry, hook=hook)
+    assert [its.code for its in told] == [143, 143], told[0].output
+
+
 def test_a_model_that_is_sharded_is_never_moved_to_a_device_whole(ranks: Any) -> None:
     whole = 4 * 64 + 64
     assert set(ranks.values(f"{CASES}:moved", 2, strategy="fsdp")[0]) == {whole // 2}

@@ -137,16 +137,16 @@ class Loop(Training):
         if error is None:
             try:
                 self.handles.settle()
-                if self.entry_point in ("fit", "train"):
+                if self.signals.in_fit:
                     self.line.emit(self.line.hooks.fit_end)
                     self.session.book.end_interval()
                     self.scopes.leave()
-                    self.course.agree()  # a signal may have come to one rank in the last hooks
-                    if self.requests.stop is not None and self.requests.stop.interrupt:
-                        self.saving.interrupted()
-                    elif not self.finished:
-                        warn_of_still_plateau(self)
-                        self.saving.finished()
+                self.course.agree()  # a signal may have come to one rank in the last batches or hooks
+                if self.signals.in_fit and self.requests.stop is not None and self.requests.stop.interrupt:
+                    self.saving.interrupted()
+                elif self.signals.in_fit and not self.finished:
+                    warn_of_still_plateau(self)
+                    self.saving.finished()
             except BaseException as late:
                 error = self.session.failed(late)
         self._drop_window()
