@@ -188,6 +188,22 @@ def hangs_while_watchdog_is_late() -> None:
     fit(data, hl.LambdaCallback(on_fit_start=sleep), strategy=hl.DDP(hang_after="5m", timeout="4s"))
 
 
+def hangs_after_an_error(hook: str) -> None:
+    """Rank zero fails; rank one, which hears of it, never comes to its end."""
+
+    def fail(run: Any) -> None:
+        if run.rank == 0 and run.clock.step == 2:
+            raise ValueError("no luck")
+
+    def sleep(run: Any) -> None:
+        if run.rank == 1:
+            time.sleep(600)
+
+    data = [(torch.randn(4, 4), torch.randint(3, (4,))) for _ in range(8)]
+    callback = hl.LambdaCallback(on_train_step_end=fail, **{hook: sleep})  # type: ignore[arg-type]
+    fit(data, callback, strategy=hl.DDP(hang_after="2s", timeout="4s"))
+
+
 class Unused(TinyModel):
     """The loss does not reach all of its parameters."""
 

@@ -101,3 +101,12 @@ def test_the_watchdog_which_names_the_culprit_speaks_before_the_time_out_of_a_co
     assert one.code == HUNG, one.output
     assert (zero.code, zero.error) == (1, "RankError"), zero.output
     assert "because rank 1 has made no progress for 4 s" in zero.text
+
+
+@pytest.mark.parametrize("hook", ["on_exception", "on_teardown"])
+def test_a_rank_that_sleeps_in_what_follows_an_error_is_ended(ranks: Any, hook: str) -> None:
+    zero, one = ranks.run("cases_of_lost_ranks.py:hangs_after_an_error", 2, hook=hook, limit=LIMIT)
+    assert (zero.code, zero.error) == (1, "ValueError"), zero.output
+    assert one.code == HUNG, one.output
+    assert "rank 1 has not ended 4 s after an error (the limit is timeout=): it is in " in one.output
+    assert "sleep (cases_of_lost_ranks.py:" in one.output

@@ -87,7 +87,8 @@ class Watchdog:
         seen, since = self._seen(), time.monotonic()
         while not self._end.wait(self._every):
             now = time.monotonic()
-            if self._group.broken:  # it is ending already, and what it puts back may take its time
+            if self._group.broken:
+                self._watch_end()
                 return
             if self._failed_at is not None or self._look(now):
                 if now - (self._failed_at or now) > GRACE:
@@ -98,6 +99,13 @@ class Watchdog:
                 self._tell(waits=False)
             elif now - since > (limit := self._long if self._patient else self._short):
                 self._stuck(limit)
+
+    def _watch_end(self) -> None:
+        """It is ending already, and what it puts back may take its time, but not for ever."""
+        if not self._end.wait(min(self._long, threading.TIMEOUT_MAX)):
+            where = place_of(stack_of(self._main))
+            words = f"has not ended {self._long:g} s after an error (the limit is timeout=)"
+            self._end_hung(f"rank {self._group.rank} {words}: it is in {where}")
 
     def _seen(self) -> object:
         return self.beat, self._progress()
