@@ -358,3 +358,34 @@ def walked(strategy: str, late: bool = False) -> dict[str, Any]:
     trainer = Trainer(max_duration="10st", folder=False, strategy=strategy, callbacks=[note], device="cpu")
     trainer.fit(net, data(96), loss=nn.MSELoss(), optimizer=sgd)
     return {"walks": counts[-1] - counts[2], "seen": seen}  # not in the first steps, where torch does so, too
+
+
+class Words(nn.Module):
+    """A table of which each batch needs a few rows."""
+
+    def __init__(self, bag: bool) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.table = nn.EmbeddingBag(10, 4, sparse=True) if bag else nn.Embedding(10, 4, sparse=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.table(x[:, None]) if isinstance(self.table, nn.EmbeddingBag) else self.table(x)
+        found: Tensor = self.head(rows)
+        return found
+
+
+def sparse(bag: bool = False, accumulate: int = 1, leave: int | None = None) -> dict[str, Any]:
+    """An own loop over uneven data; ``leave``: rank one leaves it in this step."""
+    words = torch.randint(0, 10, (25,), generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(TensorDataset(words, words % 3), 8 // SIZE)
+    net, kinds = Words(bag), set()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with hl.Loop(net, optimizer, max_duration="2ep", accumulate=accumulate, folder=False, device="cpu") as loop:
+        for x, y in loop.batches(loader):
+            if RANK == 1 and loop.clock.step == leave:
+                break
+            loop.backward(nn.functional.cross_entropy(net(x), y))
+            kinds.add(net.table.weight.grad.is_sparse)
+            loop.step()
+    return {"step": loop.clock.step, "weights": weights(net), "kinds": list(kinds)}

@@ -134,3 +134,18 @@ def test_buffers_of_a_part_that_a_hook_puts_into_the_model_are_shared(ranks: Any
     first, second = ranks.values(f"{CASES}:walked", 2, strategy=strategy, late=True)
     assert first["seen"] == second["seen"]
     assert len(set(first["seen"])) == 10
+
+
+@pytest.mark.parametrize(("bag", "accumulate"), [(False, 1), (True, 1), (False, 3)])
+def test_gradients_that_are_sparse_are_averaged_as_those_of_one_process(ranks: Any, bag: bool, accumulate: int) -> None:
+    (alone,) = ranks.values(f"{CASES}:sparse", 1, bag=bag, accumulate=accumulate)
+    for found in ranks.values(f"{CASES}:sparse", 2, bag=bag, accumulate=accumulate):
+        assert found["kinds"] == [True]
+        assert found["step"] == alone["step"]
+        assert found["weights"] == pytest.approx(alone["weights"], abs=1e-6)
+
+
+def test_a_rank_that_leaves_its_loop_sends_no_sparse_gradients_of_its_own(ranks: Any) -> None:
+    first, second = ranks.values(f"{CASES}:sparse", 2, leave=3)
+    assert first["step"] == second["step"] < 8
+    assert first["weights"] == second["weights"]

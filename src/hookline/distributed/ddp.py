@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import timedelta
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from hookline.progress import Duration
 
 UNUSED: Final = "finished reduction in the prior iteration"
 """What torch says in the step after one in which a parameter got no gradient."""
+EMBEDDINGS: Final = (nn.Embedding, nn.EmbeddingBag)
 
 
 class DDP:
@@ -80,6 +81,7 @@ class DDP:
         parameters = list(self._module.parameters())
         self._optimizers, self._trained = optimizers, (parameters, [p.requires_grad for p in parameters])
         self._ties.clear()
+        sparse = {id(part.weight) for part in self._module.modules() if isinstance(part, EMBEDDINGS) and part.sparse}
         for name, optimizer in optimizers.items():
             held = {id(p) for group in optimizer.param_groups for p in group["params"]} if several else None
             found = {
@@ -91,7 +93,7 @@ class DDP:
                 unused = several or self.find_unused_parameters
                 own = None if self._group is None else self._group.for_gradients
                 self._ties[name] = DistributedDataParallel(
-                    _Parameters(found),
+                    _Parameters(found, sparse),
                     process_group=own,
                     init_sync=False,
                     find_unused_parameters=unused,
@@ -127,9 +129,10 @@ class DDP:
     def idle_backward(self, forward: Tensor | None, names: Iterable[str], *, last: bool) -> None:
         if not last:
             return
-        parameters = {p: None for name in names if name in self._ties for p in self._ties[name].parameters()}
+        parts = [part for name in names if name in self._ties for part in self._ties[name].modules()]
         with torch.enable_grad():
-            nothing = torch.stack([(p * 0).sum().float() for p in parameters]).sum()
+            sums = {p: _none_of(p, part) for part in parts for p in part.parameters(recurse=False)}
+            nothing = torch.stack([value.sum().float() for value in sums.values()]).sum()
         self.before_backward(nothing, names, last=True)
         nothing.backward()  # type: ignore[no-untyped-call]
 
@@ -164,7 +167,27 @@ def _prepare(tie: DistributedDataParallel, loss: Tensor) -> None:
 class _Parameters(nn.Module):
     """Some parameters of a model, for what is tied to them; its ``forward`` is never called."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], sparse: Set[int]) -> None:
         super().__init__()
         for name, parameter in parameters.items():
-            self.register_parameter(name, parameter)
+            if id(parameter) in sparse:
+                self.add_module(name, _Sparse(parameter))
+            else:
+                self.register_parameter(name, parameter)
+
+
+class _Sparse(nn.Embedding):
+    """Torch learns from the kind of a module that the gradient of its parameter is sparse."""
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        rows, columns = parameter.shape
+        super().__init__(rows, columns, _weight=parameter, sparse=True)
+        self.weight = parameter
+
+
+def _none_of(parameter: Tensor, part: nn.Module) -> Tensor:
+    """Zeros whose gradient is of the kind that the other ranks send."""
+    if isinstance(part, _Sparse):
+        first = torch.zeros(1, dtype=torch.long, device=parameter.device)
+        return nn.functional.embedding(first, parameter, sparse=True) * 0
+    return parameter * 0
