@@ -368,3 +368,32 @@ def test_a_program_that_forgets_to_close_its_feed_ends_all_the_same(hang: bool, 
     done = run_script(source)
     assert done.returncode == (1 if "raise" in end else 0), done.stderr
     assert not any(is_alive(int(pid)) for pid in done.stdout.split())
+
+
+@pytest.mark.parametrize("entry", ["fit", "evaluate", "predict"])
+def test_a_script_ends_though_the_workers_of_its_evaluations_stay(entry: str) -> None:
+    """They ignore the SIGTERM that ``multiprocessing`` sends at the end of Python, and waits for."""
+    done = run_script(
+        f"""
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+        from hookline.loop import Trainer
+
+        data = TensorDataset(torch.randn(8, 4), torch.randint(3, (8,)))
+        loader = DataLoader(data, 4, num_workers=2, persistent_workers=True)
+        model, loss = nn.Linear(4, 3), nn.CrossEntropyLoss()
+        trainer = Trainer(max_duration="2ep", folder=False)
+        pids = []
+        for _ in range(2):
+            if "{entry}" == "fit":
+                trainer.fit(model, DataLoader(data, 4), loader, loss=loss, optimizer=torch.optim.SGD, extend="1ep")
+            elif "{entry}" == "evaluate":
+                trainer.evaluate(model, loader, loss=loss)
+            else:
+                trainer.predict(model, loader)
+            pids.append([worker.pid for worker in loader._iterator._workers])
+        print(pids[0] == pids[1])
+        """
+    )
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "True")

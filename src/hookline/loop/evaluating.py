@@ -14,7 +14,7 @@ import torch
 from hookline.errors import DataError, Preempted
 from hookline.loop.data import END, LEFT, begun, generators, second_iterator, sure_length
 from hookline.loop.evaluation_parts import fetched_parts, idle_batch, open_parts
-from hookline.loop.feed.workers import Workers, ignoring_workers
+from hookline.loop.feed.workers import Workers, end_at_exit, ignoring_workers
 from hookline.loop.quiet import same_gradients, same_modes, same_random_state
 from hookline.progress import EvalClock
 from hookline.run import MISSING
@@ -301,6 +301,8 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     second = loop.line.hooks is loop.line.silent and loader is loop.state.loaders.get("train")  # see second_iterator
     if second or not getattr(loader, "persistent_workers", False):
         workers.watch(iterator)  # one that never returns ignores torch's SIGTERM, and torch waits for it for ever
+    else:
+        end_at_exit(iterator)
     try:
         while position < last:
             if line.hooks.batch_fetch_start:
