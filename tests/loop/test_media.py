@@ -397,42 +397,29 @@ def test_a_resume_in_another_folder_takes_the_pictures_along(tmp_path: Path) -> 
     assert pictures[0] == pictures[1]
 
 
-def show_all(run: hl.Run, number: int, source: Path) -> None:
-    source.write_text("x" * number)
-    run.log_image("image", torch.full((number, 2), 0.5))
-    run.log_text("text", str(number))
-    run.log_table("table", [{"number": number}])
-    run.log_histogram("histogram", torch.arange(number))
-    run.log_file("file", source)
-
-
-def media(folder: Path) -> list[Any]:
-    rows = [from_json(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if isinstance(row, ImageRow | TextRow | TableRow | HistogramRow | FileRow)]
-
-
-def test_what_each_batch_of_an_evaluation_shows_has_one_row_a_step(tmp_path: Path) -> None:
-    """Else all rows of a step would name the file of the last one, and each name and step be there many times."""
+def test_what_each_batch_of_an_evaluation_shows_is_kept_and_written_over_by_none(tmp_path: Path) -> None:
+    """Else all rows of a step would name the file of the last one, and the others be lost."""
     seen: list[int] = []
 
     def show(run: hl.Run) -> None:
         if run.stage == "val" and run.clock.step:
             seen.append(run.clock.step)
-            show_all(run, len(seen), tmp_path / "source.txt")
+            run.log_image("image", torch.full((len(seen), 2), 0.5))
+            run.log_text("text", str(len(seen)))
+            (tmp_path / "source.txt").write_text("x" * len(seen))
+            run.log_file("file", tmp_path / "source.txt")
 
     trainer = Trainer(max_duration="2ep", folder=tmp_path / "run", callbacks=[hl.on("eval_batch_end")(show)])
-    with pytest.warns(hl.HooklineWarning, match="was logged again for step 2, .* one of its batches"):
-        trainer.fit(TinyModel(), tiny_data(2), tiny_data(3), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    trainer.fit(TinyModel(), tiny_data(2), tiny_data(3), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     assert seen == [2, 2, 2, 4, 4, 4]
-    rows = media(tmp_path / "run")
-    names = [f"val/{kind}" for kind in ("image", "text", "table", "histogram", "file")]
-    assert [(row.name, row.step) for row in rows] == [(name, step) for step in (2, 4) for name in names]
-    assert [row.text for row in rows if isinstance(row, TextRow)] == ["1", "4"]
-    for row in rows:
-        if isinstance(row, ImageRow):
-            assert png_size((tmp_path / "run" / row.file).read_bytes()) == (row.width, row.height)
-        if isinstance(row, FileRow):
-            assert (tmp_path / "run" / row.file).stat().st_size == row.size
+    rows = [from_json(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    images = [row for row in rows if isinstance(row, ImageRow)]
+    files = [row for row in rows if isinstance(row, FileRow)]
+    assert [row.text for row in rows if isinstance(row, TextRow)] == list("123456")
+    assert [row.step for row in images] == [row.step for row in files] == seen
+    assert [png_size((tmp_path / "run" / row.file).read_bytes())[1] for row in images] == [1, 2, 3, 4, 5, 6]
+    assert [(tmp_path / "run" / row.file).stat().st_size for row in files] == [1, 2, 3, 4, 5, 6]
+    assert [row.file.rpartition("/")[2] for row in images[:2]] == ["step-00000002.png", "step-00000002-2.png"]
 
 
 def test_files_of_steps_that_did_not_happen_are_forgotten(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import hashlib
 import io
 import re
 import shutil
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hookline.errors import HooklineWarning, MetricError
+from hookline.errors import MetricError
 from hookline.loop.pictures import pixels_of
 from hookline.loop.png import encode_png, png_size
 from hookline.loop.series import step_of
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 FOLDER = "media"
 MOST_ROWS = 10_000
 MOST_BINS = 1_000
-When = tuple[int, int, float]
 
 
 class LoopMedia:
@@ -39,68 +37,63 @@ class LoopMedia:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._told: set[str] = set()  # names that somebody was warned about
 
     def image(self, name: str, image: Any, caption: str, step: int | None) -> None:
         name = self._claim(name, "an image")
-        if self._is_unheard or (when := self._when(name, step)) is None:
+        if self._is_unheard:
             return
         pixels, done = pixels_of(name, image)
-        self._picture(name, encode_png(pixels), ", ".join(part for part in (caption, done) if part), when)
+        self._picture(name, encode_png(pixels), ", ".join(part for part in (caption, done) if part), step)
 
     def figure(self, name: str, figure: Any, step: int | None) -> None:
         name = self._claim(name, "a figure")
-        if self._is_unheard or (when := self._when(name, step)) is None:
+        if self._is_unheard:
             return
         if not hasattr(figure, "savefig"):
             raise MetricError(f"{name}: a {type(figure).__name__} is no figure; give a matplotlib Figure")
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
-        self._picture(name, buffer.getvalue(), "", when)
+        self._picture(name, buffer.getvalue(), "", step)
 
     def text(self, name: str, text: str, step: int | None) -> None:
         name = self._claim(name, "a text")
         if not isinstance(text, str):
             raise MetricError(f"{name}: a {type(text).__name__} is no text; give str(…)")
-        if (when := self._when(name, step)) is not None:
-            self._write(TextRow(name, *when, text=redact_text(text)))
+        self._write(TextRow(name, *self._when(name, step), text=redact_text(text)))
 
     def table(self, name: str, rows: Any, columns: Sequence[str] | None, step: int | None) -> None:
         name = self._claim(name, "a table")
         names, found = _table(name, rows, columns)
-        if (when := self._when(name, step)) is not None:
-            self._write(TableRow(name, *when, columns=names, rows=found))
+        self._write(TableRow(name, *self._when(name, step), columns=names, rows=found))
 
     def histogram(self, name: str, values: Any, bins: int, step: int | None) -> None:
         name = self._claim(name, "a histogram")
         if not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
             raise MetricError(f"{name}: bins={bins!r}; give a whole number from 1 to {MOST_BINS}")
-        if self._is_unheard or (when := self._when(name, step)) is None:
+        if self._is_unheard:
             return
         edges, counts, odd = _histogram(name, values, bins)
-        self._write(HistogramRow(name, *when, edges=edges, counts=counts, odd=odd))
+        self._write(HistogramRow(name, *self._when(name, step), edges=edges, counts=counts, odd=odd))
 
     def file(self, name: str, path: str | Path, step: int | None) -> None:
         name, source = self._claim(name, "a file"), Path(path)
         if not source.is_file():
             raise MetricError(f"{name}: {str(source)!r} is no file")
-        if self._is_unheard or (when := self._when(name, step)) is None:
+        if self._is_unheard:
             return
-        folder, kept = self._folder, str(source)
+        when, folder, kept = self._when(name, step), self._folder, str(source)
         if folder is not None:
-            kept = f"{_place(name)}/step-{when[0]:08d}/{_safe(source.name)}"
-            target = folder / kept
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not (target.exists() and target.samefile(source)):
-                shutil.copyfile(source, target)
+            kept = f"{_free(folder, name, when[0], '')}/{_safe(source.name)}"
+            (folder / kept).parent.mkdir(parents=True)
+            shutil.copyfile(source, folder / kept)
         self._write(FileRow(name, *when, file=whole_text(kept), size=source.stat().st_size))
 
     # ------------------------------------------------------------------------------------------
 
-    def _picture(self, name: str, png: bytes, caption: str, when: When) -> None:
-        (width, height), file = png_size(png), ""
+    def _picture(self, name: str, png: bytes, caption: str, step: int | None) -> None:
+        when, (width, height), file = self._when(name, step), png_size(png), ""
         if self._folder is not None:
-            file = f"{_place(name)}/step-{when[0]:08d}.png"
+            file = _free(self._folder, name, when[0], ".png")
             target = self._folder / file
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(png)
@@ -112,21 +105,9 @@ class LoopMedia:
         book.claim(full, kind)
         return full
 
-    def _when(self, name: str, step: int | None) -> When | None:
-        """The step, epoch and time of a row; ``None`` if this step has its row already: its file would be lost."""
+    def _when(self, name: str, step: int | None) -> tuple[int, int, float]:
         clock = self._session.state.clock
-        step = clock.step if step is None else step_of(name, step)
-        if not self._session.keeps_records or self._session.stream.media_steps.get(name) != step:
-            return step, clock.epoch, clock.seconds
-        if name not in self._told:
-            self._told.add(name)
-            warnings.warn(
-                f"{name} was logged again for step {step}, which has its row already, and is left out there: log it "
-                f"once a step, in an evaluation for one of its batches, or under another name",
-                HooklineWarning,
-                stacklevel=4,
-            )
-        return None
+        return clock.step if step is None else step_of(name, step), clock.epoch, clock.seconds
 
     @property
     def _is_unheard(self) -> bool:
@@ -140,7 +121,6 @@ class LoopMedia:
     def _write(self, row: Record) -> None:
         """Not what a sanity check, an answer or an evaluation of its own shows: they leave no trace."""
         if self._session.keeps_records and not self._is_unheard:
-            self._session.stream.media_steps[row.name] = row.step
             self._session.stream.write([row])
 
 
@@ -152,6 +132,16 @@ def forget_pictures(folder: Path, *, keep: set[str]) -> None:
             path.unlink(missing_ok=True)
             with suppress(OSError):  # it has others
                 path.parent.rmdir()
+
+
+def _free(folder: Path, name: str, step: int, suffix: str) -> str:
+    """Where a step keeps what it logs; also again, as in each batch of an evaluation: none is written over."""
+    first = again = f"{_place(name)}/step-{step:08d}"
+    number = 1
+    while (folder / f"{again}{suffix}").exists():
+        number += 1
+        again = f"{first}-{number}"
+    return again + suffix
 
 
 def _place(name: str) -> str:

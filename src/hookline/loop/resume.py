@@ -265,7 +265,6 @@ def rewind_rows(loop: Loop, size: int) -> None:
     rows = loop.session.stream.rows
     if rows is None:
         loop.state.history.go_back(loop.clock.step)
-        loop.session.stream.media_steps.clear()
     elif rows.size == size:
         return
     else:
@@ -279,14 +278,11 @@ def _take_back(loop: Loop, size: int, *, own: bool) -> None:
         return
     rows.rewind(size)
     history.clear()
-    pictures, media_steps = set(), loop.session.stream.media_steps
-    media_steps.clear()
+    pictures = set()
     for row in rows.read(size):
         if isinstance(row, MetricRow):
             history.record(row)
-            continue
-        media_steps[row.name] = row.step
-        if isinstance(row, ImageRow | FileRow):
+        elif isinstance(row, ImageRow | FileRow):
             pictures.add(row.file)
     if own:
         forget_pictures(rows.path.parent, keep=pictures)

@@ -26,8 +26,6 @@ class Stream:
         self._events: JsonLines | None = None
         self._is_open = False
         self.rows: JsonLines | None = None
-        self.media_steps: dict[str, int] = {}
-        """Of each name that is no number: the step of its newest row. A step has one."""
         self.reports: tuple[SinkReport, ...] = ()
         """How the sinks fared, once the run is over."""
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from threading import Timer
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import signal_handling
@@ -119,24 +119,18 @@ class Workers:
             timer.cancel()
 
 
-_STAYING: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-"""Iterators whose workers stay when they are done, and the process that has started them."""
-
-
 def end_at_exit(iterator: Any) -> None:
     """Take care of workers that stay (``persistent_workers``) only when Python ends: until then they are the user's."""
-    if getattr(iterator, "_workers", None):
-        atexit.unregister(_end_staying)
-        atexit.register(_end_staying)
-        _STAYING[iterator] = os.getpid()
+    if getattr(iterator, "_workers", None) and not hasattr(iterator, "_ends_at_exit"):
+        iterator._ends_at_exit = True  # it is the same in the next evaluation
+        atexit.register(_end_staying, ref(iterator), os.getpid())
 
 
-def _end_staying() -> None:
-    for iterator, process in list(_STAYING.items()):
-        if process == os.getpid():
-            workers = Workers()
-            workers.watch(iterator)
-            workers.end()
+def _end_staying(iterator: ref[Any], process: int) -> None:
+    if process == os.getpid():
+        workers = Workers()
+        workers.watch(iterator())
+        workers.end()
 
 
 def _kill(workers: list[Any]) -> None:
