@@ -193,3 +193,18 @@ def test_in_a_file_no_row_is_folded_however_many_runs_there_are(
     assert main(["compare", *folders, "--table"]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "config: long" in line]
     assert all(value.strip() in row for value in values)
+
+
+def test_in_a_window_without_room_for_a_column_for_each_run_a_value_has_a_line(
+    samples: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a column for each of eight runs every word would be broken into parts of a few signs."""
+    monkeypatch.setenv("COLUMNS", "80")
+    configs = [{"schedule": "cosine with restarts" if number % 2 else "linear"} for number in range(8)]
+    folders = [str(samples.make_run(tmp_path / f"run{number}", 60, config=its)) for number, its in enumerate(configs)]
+    assert main(["compare", *folders, "--table"]) == 0
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "config: schedule linear run0, run2, run4, run6" in rows
+    assert "cosine with restarts run1, run3, run5, run7" in rows
+    assert main(["compare", *folders[:2], "--table"]) == 0
+    assert lines(capsys.readouterr().out)["setting"] == ["run0", "run1"]

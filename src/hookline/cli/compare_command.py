@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hookline.cli.console import wide_console
+from hookline.cli.console import WIDEST, wide_console
 from hookline.cli.report_command import save
 from hookline.errors import HooklineError, SetupError
 
@@ -97,7 +98,7 @@ def _print(runs: Sequence[RunData], *, machine: bool) -> None:
     for what, found in (("setting", differing_settings(runs)), ("final metric", differing_metrics(runs))):
         rows = [row for row in found.rows if machine or row.group not in MACHINE]
         if rows or not found.rows:
-            console.print(_table(what, rows, titles(runs)))
+            console.print(_fitting(console, what, rows, titles(runs)))
         if left := len(found.rows) - len(rows):
             these = f"{what} of the machine differs" if left == 1 else f"{what}s of the machine differ"
             console.print(Text(f"{left:,} {these}: --all prints them", style="dim"))
@@ -114,20 +115,48 @@ def _counted(what: str, count: int, how: str) -> str:
     return f"{count:,} {what} is {how}" if count == 1 else f"{count:,} {what}s are {how}"
 
 
+def _fitting(console: Console, what: str, rows: Sequence[Difference], titles: Sequence[str]) -> Table | Text:
+    """A column for each run; in a window with no room for them a line for each value, and who has it."""
+    table = _table(what, rows, titles)
+    unbounded = console.options.update(max_width=WIDEST)
+    return table if console.measure(table, options=unbounded).maximum <= console.width else _stacked(what, rows, titles)
+
+
+def _stacked(what: str, rows: Sequence[Difference], titles: Sequence[str]) -> Table:
+    table = _empty(what)
+    table.add_column("value", overflow="fold", justify="right" if what == "final metric" else "left")
+    table.add_column("runs", overflow="fold")
+    for row in rows:
+        runs: dict[str, list[str]] = {}
+        for text, title in zip(row.texts, titles, strict=True):
+            runs.setdefault(text, []).append(title)
+        names = [_name(what, row), *[""] * (len(runs) - 1)]
+        for name, (text, its) in zip(names, runs.items(), strict=True):
+            table.add_row(Text(_plain(name)), Text(_plain(text)), Text(_plain(", ".join(its))))
+    return table
+
+
 def _table(what: str, rows: Sequence[Difference], titles: Sequence[str]) -> Table | Text:
     """Names and values are anybody's: they are printed as they are, never as markup or control codes."""
     if not rows:
         return Text(f"No {what} differs.", style="bold")
-    table = Table(
-        box=box.SIMPLE_HEAD, title=f"{what.capitalize()}s that differ", title_justify="left", title_style="bold"
-    )
-    table.add_column(what, overflow="fold")
+    table = _empty(what)
     for title in titles:
         table.add_column(Text(_plain(title)), overflow="fold", justify="right" if what == "final metric" else "left")
     for row in rows:
-        name = row.name if what == "final metric" else f"{row.group}: {row.name}"
-        table.add_row(Text(_plain(name)), *(Text(_plain(text)) for text in row.texts))
+        table.add_row(Text(_plain(_name(what, row))), *(Text(_plain(text)) for text in row.texts))
     return table
+
+
+def _empty(what: str) -> Table:
+    title = f"{what.capitalize()}s that differ"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    table.add_column(what, overflow="fold")
+    return table
+
+
+def _name(what: str, row: Difference) -> str:
+    return row.name if what == "final metric" else f"{row.group}: {row.name}"
 
 
 def _plain(text: str) -> str:
