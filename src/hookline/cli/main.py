@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from hookline import __version__
 from hookline.cli import (
     callbacks_command,
     checkpoints_command,
@@ -31,6 +32,7 @@ COMMANDS = (
 def main(arguments: list[str] | None = None) -> int:
     """Read the command line and run one command; the exit code."""
     parser = argparse.ArgumentParser(prog="hookline", description="PyTorch training whose heart is its callbacks.")
+    parser.add_argument("--version", action="version", version=f"hookline {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.register(commands)
