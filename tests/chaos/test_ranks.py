@@ -32,6 +32,8 @@ RARE = [
     *(f"{part}around_{scope}" for scope in (its.name for its in SCOPES) for part in ("", "after ")),
 ]
 """What comes in a run only where something else happens, and the scopes."""
+RAREST = ["on_rollback", "on_preempt", "on_interrupt", "on_checkpoint_failed", "on_checkpoint_rejected"]
+"""What is left: two more, of an error and of the very end, are in ``tests/distributed``."""
 HOOKS = [f"on_{name}" for name in BY_NAME if name not in NOT_SENT]
 BEFORE_STEPS = ("on_setup", "on_model_ready", "on_fit_start", "on_sanity_check_start", "on_sanity_check_end")
 ONCE_AT_START = (*BEFORE_STEPS, "on_train_start", "on_train_epoch_start")
@@ -84,6 +86,46 @@ def test_an_error_in_a_rare_hook_or_a_scope_ends_all_ranks(ranks: Any, tmp_path:
         assert its.code == 1, its.output
         assert its.error == ("Planted" if its.rank == who else "RankError"), its.output
         assert its.rank == who or f"because rank {who} failed in Culprit.{place.removeprefix('after ')}" in its.text
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("place", RAREST)
+def test_an_error_in_one_of_the_rarest_hooks_ends_all_ranks(ranks: Any, tmp_path: Path, place: str, size: int) -> None:
+    who = size - 1
+    for its in ranks.run(f"{FILE}:rarest", size, limit=LIMIT, place=place, who=who, folder=str(tmp_path)):
+        assert its.code == 1, its.output
+        assert its.error == ("Planted" if its.rank == who else "RankError"), its.output
+        assert its.rank == who or f"because rank {who} failed in Culprit.{place}" in its.text
+
+
+@pytest.mark.parametrize("place", RAREST)
+def test_a_rank_that_sleeps_in_one_of_the_rarest_hooks_is_found(ranks: Any, tmp_path: Path, place: str) -> None:
+    limits = {"hang_after": "2s", "timeout": "4s"}
+    given = {"place": place, "action": "sleep", "folder": str(tmp_path), "limits": limits}
+    for its in ranks.run(f"{FILE}:rarest", 2, limit=LIMIT, **given):
+        assert its.code == (HUNG if its.rank == 1 else 1), its.output
+        assert "rank 1 has made no progress for" in (its.output if its.rank == 1 else its.text)
+
+
+def test_every_hook_is_in_one_of_these_tests_or_beside_them() -> None:
+    assert {f"on_{name}" for name in BY_NAME} - {*HOOKS, *RARE, *RAREST} == {"on_exception", "on_teardown"}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_sigterm_in_a_rare_hook_or_a_scope_is_for_all_ranks(ranks: Any, tmp_path: Path, size: int) -> None:
+    found = ranks.values(f"{FILE}:rare_preempted", size, places=RARE, folder=str(tmp_path), limit=4 * LIMIT)
+    for place, *its in zip(RARE, *found, strict=True):
+        assert all(other == its[0] for other in its), place
+        assert its[0][1] == 143, place
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_stop_before_the_first_step_is_for_all_ranks(ranks: Any, size: int) -> None:
+    places = list(BEFORE_STEPS)
+    found = ranks.values(f"{FILE}:stopped", size, places=places, limit=4 * LIMIT)
+    for place, *its in zip(places, *found, strict=True):
+        assert all(other == its[0] for other in its), place
+        assert (its[0]["step"], its[0]["reason"]) == (0, "enough"), place
 
 
 @pytest.mark.parametrize("place", RARE)

@@ -259,6 +259,66 @@ def rare(place: str, action: str = "raise", *, who: int = 1, folder: str, limits
     trainer.predict(task, DataLoader(Points(13, quiet), 4))
 
 
+def rare_preempted(places: list[str], folder: str) -> list[Any]:
+    """SIGTERM to rank one, at one rare place after another: how each run has ended."""
+    found: list[Any] = []
+    for number, place in enumerate(places):
+        try:
+            rare(place, "SIGTERM", folder=str(Path(folder) / str(number)))
+            found.append([place, 0])
+        except hl.Preempted as left:
+            result: Any = left.result
+            found.append([place, left.code, result.clock.step])
+    return found
+
+
+class Brings(hl.Callback):
+    """Sees to it that what is rarest happens: on all ranks alike, or on rank zero where that is enough."""
+
+    def __init__(self, place: str) -> None:
+        self.place, self.snapshot = place, None
+
+    def on_train_step_end(self, run: Any) -> None:
+        if self.place == "on_rollback" and run.clock.step == 2:
+            self.snapshot = run.snapshot()
+        elif self.place == "on_rollback" and run.clock.step == 4:
+            run.roll_back(self.snapshot)
+        elif self.place in ("on_preempt", "on_interrupt") and run.clock.step == 3 and not run.rank:
+            os.kill(os.getpid(), signal.SIGTERM if self.place == "on_preempt" else signal.SIGINT)
+
+    def on_checkpoint_save(self, run: Any) -> None:
+        if self.place == "on_checkpoint_failed" and run.clock.step == 4 and not run.rank:
+
+            def write(file: int, part: Any) -> int:
+                raise OSError(28, "No space left on device")
+
+            os.write = write
+
+
+def rarest(
+    place: str, action: str = "raise", *, who: int = 1, folder: str, limits: dict[str, Any] | None = None
+) -> Any:
+    """A fit in which a step is taken back, a signal comes or a save fails; or one after the newest save was damaged."""
+    quiet = Trouble("", "", -1, 0, None)
+    data = DataLoader(Points(4 * STEPS, quiet), 4, shuffle=True)
+    trouble = Trouble(place, action, who, 0, folder)
+    saves = hl.Checkpointer("2st", background=False, on_save_error="warn")
+    given: dict[str, Any] = {"folder": folder, "seed": 1, "device": "cpu"}
+    given["strategy"] = strategy_of("ddp", **(limits or {}))
+    learn: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+    if place == "on_checkpoint_rejected":
+        Trainer(max_duration="4st", callbacks=[hl.Checkpointer("2st", background=False)], **given).fit(
+            TinyModel(), data, **learn
+        )
+        if int(os.environ["RANK"]) == 0:
+            file = Path(folder) / "checkpoints" / "step-00000004" / "model.safetensors"
+            file.write_bytes(file.read_bytes()[:-1] + b"?")
+        dist.barrier()
+        given["resume"] = "auto"
+    callbacks = [Witness(trouble), Brings(place), saves, *in_hook(trouble)]
+    return told(Trainer(max_duration="8st", callbacks=callbacks, **given).fit(TinyModel(), data, **learn))
+
+
 def _halving(optimizer: Any) -> Any:
     return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
 
