@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torchmetrics
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
 from hookline.distributed import this_process
@@ -366,3 +367,16 @@ def sharded() -> dict[str, Any]:
     found = {name: result.metrics[name] for name in sorted(result.metrics) if not name.startswith("activations/")}
     names = sorted(name for name in result.metrics if name.startswith("activations/"))
     return {"values": found, "activations": names, "failures": [str(failure) for failure in result.failures]}
+
+
+def largest_activations() -> dict[str, Any]:
+    """The largest number that a layer gives for the samples of one step, however many ranks share them."""
+    from hookline.callbacks import ActivationMonitor
+
+    generator = torch.Generator().manual_seed(0)
+    data = TensorDataset(torch.randn(16, 4, generator=generator), torch.randint(3, (16,), generator=generator))
+    torch.manual_seed(0)
+    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[ActivationMonitor("1st")], device="cpu")
+    loader = DataLoader(data, 8 // this_process().world_size)
+    result = trainer.fit(nn.Linear(4, 3), loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    return {"max": result.history["activations/max/model"], "failures": [str(its) for its in result.failures]}

@@ -168,3 +168,10 @@ def test_norms_of_sharded_weights_are_logged_whole(ranks: Any) -> None:
     assert set(found[0]["values"]) == set(expected["values"])
     for name, value in expected["values"].items():
         assert found[0]["values"][name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_the_largest_activation_is_that_of_all_ranks(ranks: Any) -> None:
+    (expected,) = ranks.values(f"{CASES}:largest_activations", 1)
+    assert (len(expected["max"]), expected["failures"]) == (2, [])
+    for found in ranks.values(f"{CASES}:largest_activations", 2):
+        assert found["max"] == pytest.approx(expected["max"], rel=1e-6)

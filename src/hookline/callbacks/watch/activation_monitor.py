@@ -103,8 +103,11 @@ class ActivationMonitor(Callback):
             values, error = self._leave()
             if error is not None:
                 raise error
+            largest = {name: values.pop(name) for name in list(values) if name.startswith("activations/max/")}
             if values:
                 run.log(values, reduce="last", step=run.clock.step)
+            if largest:
+                run.log(largest, reduce="max", step=run.clock.step)  # that of all processes, and not their mean
 
     def on_train_epoch_end(self, run: Run) -> None:
         self._leave_skipped()
