@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import signal
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -357,3 +359,34 @@ def read_parts(folder: str) -> dict[str, Any]:
     (newest,) = Store(Path(folder) / "checkpoints").checkpoints()[-1:]
     files = newest.manifest.files
     return {"read": read[0], "all": sum(files[name].size for name in files if name.endswith(".distcp"))}
+
+
+class Seen(hl.Callback):
+    """Which samples counted, by what is in them; the last rank gets a signal at a step."""
+
+    def __init__(self, cut: int | None) -> None:
+        self.samples: list[int] = []
+        self.cut = cut
+
+    def on_train_batch_end(self, run: hl.Run) -> None:
+        ranks = run.loop.ranks
+        if ranks is None or not ranks.idle:  # at an uneven end a rank goes along with a batch that does not count
+            self.samples += [int(value) for value in run.batch[0][:, 0]]
+
+    def on_train_step_end(self, run: hl.Run) -> None:
+        if run.clock.step == self.cut and run.rank == run.world_size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def seen(folder: str, strategy: str, samples: int, cut: int | None) -> list[int]:
+    """The samples of one epoch that this rank trained on, until a signal ends the run."""
+    look = Seen(cut)
+    x = torch.arange(float(samples))[:, None].repeat(1, 6)
+    loader = DataLoader(TensorDataset(x, torch.zeros(samples, dtype=torch.long)), 2, shuffle=True)
+    callbacks = [look, hl.Checkpointer("1st", background=False)]
+    trainer = Trainer(
+        max_duration="1ep", folder=folder, strategy=strategy, resume="auto", callbacks=callbacks, seed=0, device="cpu"
+    )
+    with suppress(hl.Preempted):
+        trainer.fit(Net(norm=False), loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    return look.samples

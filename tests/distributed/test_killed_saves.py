@@ -39,7 +39,10 @@ def check(ranks: Any, folder: Path, whole: dict[str, Any], strategy: str, rank: 
     for before, after in zip(whole[strategy], rest, strict=True):
         assert after["loaded"]["step"] == left["step"]
         assert after["loaded"]["weights"] == left["weights"]
-        assert after["ends"] == before["ends"] or after["step"] == left["step"]
+        if left["step"] == 6:  # the last one was whole: there is nothing to go on with
+            assert left["weights"] == before["ends"]["weights"]
+        else:
+            assert after["ends"] == before["ends"]
     (end,) = ranks.values(PEEK, 1, folder=str(folder))
     assert (end["step"], end["left"]) == (6, []), "what was torn is swept away"
     return int(left["step"])
@@ -59,8 +62,9 @@ def test_a_rank_that_is_killed_inside_a_save_leaves_the_one_before(
 def test_a_rank_that_is_killed_anywhere_in_a_save_never_leaves_a_torn_one(
     ranks: Any, tmp_path: Path, whole: dict[str, Any], seed: int
 ) -> None:
+    """Five times each: before its shard, inside it, after it; and five times wherever chance has it."""
     draw = random.Random(seed)
-    strategy = draw.choice(["fsdp", "fsdp", "ddp"])
+    strategy = "fsdp" if seed % 4 < 3 else draw.choice(["fsdp", "ddp"])
     rank = 0 if strategy == "ddp" else draw.randrange(2)
-    operation = WRITTEN if strategy == "fsdp" and not seed % 4 else draw.randrange(0, 60)
+    operation = (0, draw.randrange(1, 5), WRITTEN, draw.randrange(0, 60))[seed % 4]
     check(ranks, tmp_path, whole, strategy, rank, operation)

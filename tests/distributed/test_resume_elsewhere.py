@@ -55,6 +55,30 @@ def test_weights_optimizer_schedulers_and_callbacks_are_as_they_were_saved(
     assert len({its["ends"]["weights"] for its in found}) == 1
 
 
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [("ddp", 2), ("ddp", 4)],
+        [("fsdp", 2), ("fsdp", 4)],
+        [("fsdp", 4), ("auto", 1)],
+        [("auto", 1), ("ddp", 4), ("fsdp", 2)],
+    ],
+    ids=lambda chain: " to ".join(f"{size} {strategy}" for strategy, size in chain),
+)
+def test_no_sample_is_repeated_or_lost_when_others_go_on(
+    ranks: Any, tmp_path: Path, chain: list[tuple[str, int]]
+) -> None:
+    """By what is in them: a count would not see that one is repeated and another lost."""
+    samples, found = 41, []
+    for place, (strategy, size) in enumerate(chain):
+        cut = None if place == len(chain) - 1 else 2 * place + 1
+        args: dict[str, Any] = {"folder": str(tmp_path), "strategy": strategy, "samples": samples, "cut": cut}
+        its = [sample for rank in ranks.values("cases_of_checkpoints.py:seen", size, **args) for sample in rank]
+        assert 0 < len(its) < samples, "a part of the epoch"
+        found += its
+    assert sorted(found) == list(range(samples))
+
+
 @pytest.mark.parametrize(("after", "to_size"), [("ddp", 2), ("fsdp", 2)])
 def test_a_checkpoint_of_one_process_is_gone_on_with_by_two(
     ranks: Any, tmp_path: Path, after: str, to_size: int
