@@ -333,3 +333,12 @@ def test_a_part_of_the_only_epoch_is_warned_of_because_it_would_come_at_its_end_
         Trainer(max_duration="1ep", callbacks=callbacks, folder=tmp_path / "run", **options).fit(
             TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
         )
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("where", ["train", "val"])
+def test_a_list_of_loaders_is_not_taken_for_a_list_of_batches(where: str, kind: type) -> None:
+    loaders = kind([DataLoader(TensorDataset(*tiny_data(1)[0]), batch_size=4)] * 2)
+    what = "training" if where == "train" else "val"
+    with pytest.raises(DataError, match=rf"the {what} loader is a {kind.__name__} of loaders.*dict of named ones"):
+        fit(TinyModel(), *((loaders,) if where == "train" else (tiny_data(1), loaders)))

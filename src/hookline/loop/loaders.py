@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from hookline.errors import DataError
 from hookline.loop.data import sure_length
@@ -18,6 +18,9 @@ def check_loader(loader: Any, what: str) -> None:
             f"the {what} loader is a {type(loader).__name__}, a dataset, which gives one sample at a time: write "
             f"DataLoader(dataset, batch_size=32), or batch_size=None if each of its items is a whole batch"
         )
+    if isinstance(loader, list | tuple) and any(isinstance(item, DataLoader) for item in loader):
+        several = "evaluate on several as a dict of named ones, such as val={'easy': …, 'hard': …}"
+        raise DataError(f"the {what} loader is a {type(loader).__name__} of loaders, not of batches; {several}")
     if isinstance(loader, Mapping):
         raise DataError(f"the {what} loader is a dict; named loaders are for evaluation, pass one loader here")
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
