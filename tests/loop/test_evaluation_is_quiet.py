@@ -655,3 +655,14 @@ def test_a_process_ends_after_an_answer_on_a_loader_whose_workers_persist() -> N
     done = run_script(ANSWER_ON_WORKERS)
     assert done.returncode == 0
     assert done.stdout.splitlines() == ["['train/loss']", "['train/loss']", "done"]
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["one loader for both", "a validation loader"])
+def test_a_process_ends_after_evaluations_on_a_loader_whose_workers_persist(both: bool) -> None:
+    """They are the loader's, which a script keeps to its end, and ignore the SIGTERM that Python sends them there."""
+    evaluated = ANSWER_ON_WORKERS.replace('sorted(run.evaluate("train"))', '"trained"')
+    val = "loader" if both else "DataLoader(data, 8, num_workers=2, persistent_workers=True)"
+    evaluated = evaluated.replace("fit(model, loader, loss", "fit(model, loader, val, loss")
+    done = run_script(evaluated.replace("    trainer, model =", f"    val = {val}\n    trainer, model ="))
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == ["trained", "trained", "done"]
