@@ -657,6 +657,36 @@ def test_a_process_ends_after_an_answer_on_a_loader_whose_workers_persist() -> N
     assert done.stdout.splitlines() == ["['train/loss']", "['train/loss']", "done"]
 
 
+def test_a_process_ends_after_the_garbage_collector_has_found_a_loader_whose_workers_persist() -> None:
+    """Torch's orderly end does not reach them then: it sends SIGTERM, which they ignore."""
+    done = run_script(
+        """
+        import gc
+        import multiprocessing
+        import weakref
+
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+        from hookline.loop import Trainer
+
+        def train():
+            data = TensorDataset(torch.randn(16, 4), torch.randint(3, (16,)))
+            loader = DataLoader(data, 4, num_workers=1, persistent_workers=True)
+            model, loss = nn.Linear(4, 3), nn.CrossEntropyLoss()
+            Trainer(max_duration="1ep", folder=False).fit(model, loader, loader, loss=loss, optimizer=torch.optim.SGD)
+            return weakref.ref(loader._iterator), multiprocessing.active_children()
+
+        iterator, (worker,) = train()
+        gc.collect()
+        worker.join()
+        print(iterator())
+        """
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "None"), done.stderr
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("both", [True, False], ids=["one loader for both", "a validation loader"])
 def test_a_process_ends_after_evaluations_on_a_loader_whose_workers_persist(both: bool) -> None:
     """They are the loader's, which a script keeps to its end, and ignore the SIGTERM that Python sends them there."""

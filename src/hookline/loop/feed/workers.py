@@ -123,6 +123,10 @@ def end_at_exit(iterator: Any) -> None:
     """Take care of workers that stay (``persistent_workers``) only when Python ends: until then they are the user's."""
     if getattr(iterator, "_workers", None) and not hasattr(iterator, "_ends_at_exit"):
         iterator._ends_at_exit = True  # it is the same in the next evaluation
+        for worker in iterator._workers:
+            # Torch terminates those of an iterator that the garbage collector has found, because they no longer hear
+            # its orderly end; but they ignore SIGTERM.
+            worker._popen.terminate = worker._popen.kill
         atexit.register(_end_staying, ref(iterator), os.getpid())
 
 
