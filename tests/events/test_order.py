@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.errors import OrderError, RegistrationError
-from hookline.events import Callback
+from hookline.events import Callback, explain
 from hookline.events.order import PHASES, overlaps, phase, sort
 
 
@@ -98,7 +98,7 @@ def test_sorting_what_is_sorted_changes_nothing(callbacks: list[Callback]) -> No
     assert sort(once).callbacks == once
 
 
-def test_shuffling_six_callbacks_a_thousand_times_gives_one_order() -> None:
+def test_shuffling_six_callbacks_a_thousand_times_gives_one_order_and_one_reason_for_each(world: Any) -> None:
     callbacks = [
         declare("Predict", writes="val/predictions"),
         declare("Score", reads="val/predictions", writes="val/score"),
@@ -111,8 +111,21 @@ def test_shuffling_six_callbacks_a_thousand_times_gives_one_order() -> None:
     found = set()
     for _ in range(1000):
         shuffle.shuffle(callbacks)
-        found.add(tuple(names(*callbacks)))
-    assert found == {("Predict", "Score", "Smooth", "Best", "Stop", "Save")}
+        order = sort(callbacks)
+        found.add(tuple(f"{type(callback).__name__}: {order.why(callback)}" for callback in order.callbacks))
+    (reasons,) = found
+    assert reasons == (
+        "Predict: reads nothing: before those that monitor, in list order",
+        "Score: after Predict: reads val/predictions",
+        "Smooth: after Score: reads val/score",
+        "Best: after Smooth: reads val/score_*",
+        "Stop: after Score: reads val/score; after Best: reads val/best",
+        "Save: reads everything: last",
+    )
+    told = explain(world(*callbacks).line).splitlines()[1:]
+    assert told == [
+        f"  {number}. {reason.replace(': ', '() [required]: ', 1)}" for number, reason in enumerate(reasons, 1)
+    ]
 
 
 def test_a_callbacks_own_read_and_write_of_one_thing_is_no_cycle() -> None:

@@ -30,9 +30,9 @@ class Order:
     """By ``id`` of a callback: after the ``id`` of which other it stands, and why."""
 
     def why(self, callback: Callback) -> str:
-        present = {id(other) for other in self.callbacks}
-        reasons = [why for first, why in self.reasons.get(id(callback), ()) if first in present]
-        return "; ".join(reasons) or PHASES[phase(callback)]
+        place = {id(other): index for index, other in enumerate(self.callbacks)}
+        reasons = sorted((place[first], why) for first, why in self.reasons.get(id(callback), ()) if first in place)
+        return "; ".join(why for _, why in reasons) or PHASES[phase(callback)]
 
     def without(self, callback: Callback) -> Order:
         """The order of the others stays as it is: that one leaves can make no order wrong."""
