@@ -18,7 +18,7 @@ def check_loader(loader: Any, what: str) -> None:
             f"the {what} loader is a {type(loader).__name__}, a dataset, which gives one sample at a time: write "
             f"DataLoader(dataset, batch_size=32), or batch_size=None if each of its items is a whole batch"
         )
-    if isinstance(loader, list | tuple) and any(isinstance(item, DataLoader) for item in loader):
+    if type(loader) in (list, tuple) and any(isinstance(item, DataLoader) for item in loader):
         several = "evaluate on several as a dict of named ones, such as val={'easy': …, 'hard': …}"
         raise DataError(f"the {what} loader is a {type(loader).__name__} of loaders, not of batches; {several}")
     if isinstance(loader, Mapping):
