@@ -30,7 +30,7 @@ class Sizes:
     records: int
 
 
-FULL = Sizes(rounds=60, repeats=50, processes=15, epochs=100, steps=8_000, records=1_000_000)
+FULL = Sizes(rounds=60, repeats=50, processes=15, epochs=100, steps=30_000, records=1_000_000)
 QUICK = Sizes(rounds=6, repeats=10, processes=3, epochs=2, steps=1_000, records=50_000)
 
 

@@ -409,6 +409,80 @@ def test_the_end_leaves_a_sink_that_hangs_and_counts_every_row(
     assert "still busy" in str(report)
 
 
+class Clock:
+    """Time that goes on only when it is looked at, a little, and by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("where", "before", "least", "most"),
+    [
+        ("write", 1.0, 3.9, 4.1),  # it has had one of its five seconds
+        ("write", 60.0, 1.1, 1.3),  # it has had them all: a share of the run is left
+        ("write", 3600.0, 4.9, 5.1),  # and of a long run that share is not more than it would have had
+        ("start", 4.0, 15.9, 16.1),  # to start takes longer
+        ("start", 60.0, 1.1, 1.3),
+    ],
+)
+def test_the_end_waits_only_for_what_a_hanging_sink_has_not_had_before(
+    where: str,
+    before: float,
+    least: float,
+    most: float,
+    hanging: Callable[[str], Hangs],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run of a minute with a dead tracker is not five seconds longer."""
+    clock = Clock()
+    monkeypatch.setattr("hookline.sinks.pump.monotonic", clock)
+    monkeypatch.setattr(threading.Thread, "join", lambda self, seconds: setattr(clock, "now", clock.now + seconds))
+    sink = hanging(where)
+    stuck = pump(sink)
+    stuck.put(rows(0, 5))
+    assert sink.reached.wait(GUARD)
+    clock.now += before
+    end = clock.now
+    assert stuck.close().hung
+    assert least < clock.now - end < most
+    monkeypatch.undo()
+
+
+def test_a_sink_that_waits_for_its_next_try_as_the_run_ends_is_not_taken_for_one_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It raised an hour ago and is in no call: it gets its rows once more."""
+    tried, pausing = threading.Event(), threading.Event()
+
+    class Told(Clock):
+        def __call__(self) -> float:
+            if tried.is_set():  # looked at by the thread of the sink, for the end of its pause
+                pausing.set()
+            return super().__call__()
+
+    def fault(name: str, count: int) -> BaseException | None:
+        if name == "write" and count == 1:
+            tried.set()
+            return OSError("down")
+        return None
+
+    clock, join = Told(), threading.Thread.join
+    monkeypatch.setattr("hookline.sinks.pump.monotonic", clock)
+    monkeypatch.setattr("hookline.sinks.pump.SHARE", 0.0)
+    monkeypatch.setattr(threading.Thread, "join", lambda self, seconds: join(self, GUARD))
+    working = pump(Notes(fault), pauses=(7200,))
+    working.put(rows(0, 3))
+    assert pausing.wait(GUARD)
+    clock.now += 3600
+    report = working.close()
+    assert (report.written, report.dropped, report.hung) == (3, 0, False)
+
+
 def test_a_sink_that_wakes_up_late_writes_what_it_has(hanging: Callable[[str], Hangs]) -> None:
     sink = hanging("write")
     stuck = pump(sink)

@@ -22,7 +22,9 @@ BATCH = 1_000
 PAUSES = (0.5, 2.0, 8.0)
 """Seconds until rows that could not be written are tried again; after the last try they are lost."""
 WAIT = 5.0
-"""Seconds that the end of a run waits for a sink."""
+"""Seconds that the end of a run waits for a sink: those that its call has taken before the end count."""
+SHARE = 0.02
+"""Of the run's time: that much is waited also for one that has had its seconds before the end."""
 START_WAITS = 3
 """So many times longer for one that has not started yet; once it has, it gets ``WAIT`` within that."""
 LOOK = 0.05
@@ -52,7 +54,7 @@ class SinkReport:
         parts = [f"{self.written:,} rows written"]
         parts += [f"{self.dropped:,} dropped"] if self.dropped else []
         parts += [f"failed {self.failures} time(s), last with {self.error}"] if self.failures else []
-        parts += ["was still busy some seconds after the end and was left"] if self.hung else []
+        parts += ["was still busy after the end and was left"] if self.hung else []
         return f"{self.sink}: {', '.join(parts)}"
 
 
@@ -77,6 +79,8 @@ class Pump:
         self._in_hand = 0  # rows that the sink has been given and is not done with
         self._changed = threading.Condition()
         self._closing, self._ended = False, 0.0
+        self._since = 0.0  # when the run began
+        self._called: float | None = None  # when the call began that the sink is in
         self._written = self._dropped = self._failures = 0
         self._error = ""
         self._told = 0
@@ -85,7 +89,7 @@ class Pump:
 
     def start(self, info: RunInfo) -> None:
         """A daemon: a sink that hangs must not keep the process."""
-        name = f"hookline sink {self.name}"
+        name, self._since = f"hookline sink {self.name}", monotonic()
         self._thread = threading.Thread(target=self._work, args=(info,), name=name, daemon=True)
         self._thread.start()
 
@@ -130,9 +134,17 @@ class Pump:
         return self.report()
 
     def _leave_at(self, wait: float) -> float:
-        """The import of a tracker alone may take longer than a short run: what it has to write comes after that."""
-        latest = self._ended + wait * (1 + START_WAITS)
-        return min(latest, max(self._ended, self._began) + wait) if self._started else latest
+        """The import of a tracker alone may take longer than a short run: what it has to write comes after that.
+
+        One that hung long before the end is not waited for again: a run of a minute must not be five seconds longer.
+        """
+        start = wait * (1 + START_WAITS)
+        latest = self._ended + start
+        if self._started:
+            latest = min(latest, max(self._ended, self._began) + wait)
+        called = self._called  # once: its thread may set it meanwhile
+        its_own = (self._ended if called is None else called) + (wait if self._started else start)
+        return min(latest, max(its_own, self._ended + SHARE * (self._ended - self._since)))
 
     @property
     def is_busy(self) -> bool:
@@ -202,12 +214,15 @@ class Pump:
         return self._once(act)
 
     def _once(self, act: Callable[[], None]) -> bool:
+        self._called = monotonic()
         try:
             act()
         except BaseException as error:  # also SystemExit: in a thread it would end the sink without a word
             self._failures += 1
             self._error = _words(error)
             return False
+        finally:
+            self._called = None
         return True
 
     def _is_over(self, pause: float) -> bool:
