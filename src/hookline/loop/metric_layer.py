@@ -30,10 +30,9 @@ class Layer:
         return {name: series for name, series in self.series.items() if not series.is_empty}
 
     def read(
-        self, objects: Values, before: Mapping[str, Sums]
+        self, pending: Mapping[str, Series], objects: Values, before: Mapping[str, Sums]
     ) -> tuple[dict[str, Value], dict[tuple[str, int], Value]]:
         """What is pending and what ``objects`` came to, in one transfer; apart from it, what has steps of its own."""
-        pending = self.pending()
         numbers = [series.result(before.get(name)) for name, series in pending.items()]
         numbers += [series.result() for series in self.dated.values()]
         values = iter(to_python([*numbers, *objects.values()]))

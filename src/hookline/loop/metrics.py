@@ -328,8 +328,8 @@ class MetricBook:
         self.agree(of_epoch=of_epoch, depth=0)
         layer = self._layers[0]
         objects = self._claimed(layer.objects.end_interval(of_epoch=of_epoch))
-        rows, dated = layer.read(objects, self._epoch.before if widened else {})
         pending = layer.pending()
+        rows, dated = layer.read(pending, objects, self._epoch.before if widened else {})
         if of_epoch:
             self._epoch.add(pending)
         for series in pending.values():
@@ -386,7 +386,7 @@ class MetricBook:
         """Close an evaluation: its metrics, recorded as rows or, for one that leaves no trace, not."""
         self.agree()
         layer = self._layers.pop()
-        rows, dated = layer.read(self._claimed(layer.objects.close()), {})
+        rows, dated = layer.read(layer.pending(), self._claimed(layer.objects.close()), {})
         metrics = self._names.rows(rows)
         if keep:
             self._rows.record(metrics, "eval")
