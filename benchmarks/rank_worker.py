@@ -307,9 +307,9 @@ def main() -> None:
             long = strategy, sizes[LONG], steps[LONG], folder
             (own, seconds), (control, _) = in_turn(ours, *long), in_turn(bare, *long)
             turns[strategy].append((own, control, seconds))
+            if number % 3:  # the turns alone are judged
+                continue
             for name, size in sizes.items():
-                if number % 3 and name != LONG:  # which alone are judged
-                    continue
                 before = timed(bare, strategy, size, steps[name], folder)
                 own = timed(ours, strategy, size, steps[name], folder)
                 found[name].append((before, own, timed(bare, strategy, size, steps[name], folder)))

@@ -47,7 +47,7 @@ def ranks_cost(rounds: Rounds, number: int, *, quick: bool) -> Section:
         f"votes. {models}. Wall time on rank zero. In turn: {TURN} steps of a bare loop and {TURN} of fit, all ranks "
         f"meeting before each turn; fit to bare, the median of {number} runs; the control is a bare loop in the "
         f"place of fit, and both ratios are judged. A thread that never rests would slow both, so there are runs of "
-        f"their own, too, of short steps in a third as many rounds: a bare run, fit and a bare run; fit to the mean "
+        f"their own, too, in a third as many rounds: a bare run, fit and a bare run; fit to the mean "
         f"of the two, and in the next column the second of them to the first. Votes are thinned below 50 ms a step. "
         f"Sent: every collective of the measured steps, counted on rank zero in one more run each; bytes are those "
         f"of the largest tensor that goes in. The vote has {len(FIELDS) + 1} numbers of 8 bytes. The guard is around "
