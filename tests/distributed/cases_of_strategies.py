@@ -102,7 +102,12 @@ def half() -> dict[str, Any]:
 
     model = Looks()
     result = fit(model, batch=6, strategy=hl.FSDP(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
-    return {"seen": sorted(set(seen)), "kept": str(model.up.weight.dtype), "losses": result.history["train/loss"]}
+    return {
+        "seen": sorted(set(seen)),
+        "kept": str(model.up.weight.dtype),
+        "losses": result.history["train/loss"],
+        "weights": weights(model),
+    }
 
 
 def refused(what: str) -> None:

@@ -141,9 +141,9 @@ def test_only_rank_zero_writes_and_shows(ranks: Any, tmp_path: Path) -> None:
     assert [its.code for its in told] == [0, 0], told[0].output + told[1].output
     assert told[0].value == told[1].value
     assert told[0].value["failures"] == []
-    assert {"speed/samples_per_second", "memory/process", "lr/sgd"} & set(told[1].value["metrics"])
+    assert {"speed/samples_per_second", "memory/process", "lr/SGD"} <= set(told[1].value["metrics"])
     assert told[1].output == ""
-    assert told[0].output.count("val/loss") <= told[0].output.count("\n")
+    assert "val/loss" in told[0].output
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     named = [(row.get("name"), row.get("step"), row.get("kind")) for row in rows if "name" in row]
     assert len(named) == len(set(named))
