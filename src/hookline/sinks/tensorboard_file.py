@@ -1,8 +1,8 @@
 """``EventFile``: a file of events as TensorBoard reads it, and how the files of a run are rewound.
 
-It frames records with the ``RecordWriter`` of torch, but is no ``SummaryWriter``. That one writes in a thread of its
-own, so that after another try rows might be there twice; names files by second and process, so that two of one second
-may be read in the wrong order; and can only ask readers to overlook rows (``purge_step``), which some do not do.
+It is no ``SummaryWriter``. That one writes in a thread of its own, so that after another try rows might be there twice;
+names files by second and process, so that two of one second may be read in the wrong order; and can only ask readers
+to overlook rows (``purge_step``), which some do not do.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _STAMP = re.compile(re.escape(_NAME) + r"(\d+)\.")
 _OWNER = "hookline "
 _HEADER = struct.Struct("<QI")  # the length of a record, and a checksum of it
 _FOOTER = 4
+_LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 
 
 class EventFile:
@@ -31,9 +32,8 @@ class EventFile:
 
     def __init__(self, folder: Path, run_id: str) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SourceMetadata
-        from torch.utils.tensorboard import RecordWriter
 
-        self._record_writer = RecordWriter
+        self._frame = framing()
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads files by name, and this one is to be read last.
         stamp = max([int(time.time()), *(_stamp(path) + 1 for path in folder.glob(f"{_NAME}*"))])
@@ -44,14 +44,11 @@ class EventFile:
         self.append([Event(wall_time=time.time(), file_version="brain.Event:2", source_metadata=owner)])
 
     def append(self, events: Iterable[Any]) -> None:
-        framed = BytesIO()
-        writer = self._record_writer(framed)
-        for event in events:
-            writer.write(event.SerializeToString())
+        framed = b"".join([self._frame(event.SerializeToString()) for event in events])
         if os.fstat(self._file.fileno()).st_size != self._size:  # a part of what failed before: the disk was full
             self._file.truncate(self._size)
             self._file.seek(self._size)
-        left = framed.getbuffer()
+        left = memoryview(framed)
         size = self._size + len(left)
         while left:
             left = left[self._file.write(left) :]
@@ -59,6 +56,35 @@ class EventFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def framing() -> Callable[[bytes], bytes]:
+    """What makes a record of bytes: their length and the bytes, each with a checksum.
+
+    That of TensorBoard is computed in Python, 0.1 s and more a megabyte, in which the loop cannot go on.
+    """
+    try:
+        from google_crc32c import value as checksum
+    except ImportError:  # somebody has TensorBoard, but not what the extra brings
+        return _framed_by_torch
+
+    def masked(data: bytes) -> bytes:
+        found = checksum(data)
+        return _CHECKSUM.pack(((found >> 15 | found << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    def framed(data: bytes) -> bytes:
+        length = _LENGTH.pack(len(data))
+        return b"".join((length, masked(length), data, masked(data)))
+
+    return framed
+
+
+def _framed_by_torch(data: bytes) -> bytes:
+    from torch.utils.tensorboard import RecordWriter
+
+    file = BytesIO()
+    RecordWriter(file).write(data)
+    return file.getvalue()
 
 
 def own_files(folder: Path, run_id: str | None) -> list[Path]:
