@@ -115,8 +115,9 @@ class Steps:
                     sums = with_weight(names, self._window, weight, self._touched, self._weighed)
                     self.ranks.before_backward(loss, names, sums, last=self._window_full, weighted=weighted)
                 elif not self._plain and self._touched:
-                    for name in [name for name in names if name in self._touched]:
-                        warn_if_cleared(name, state.optimizers[name])
+                    for name in names:
+                        if name in self._touched:
+                            warn_if_cleared(name, state.optimizers[name])
                 if self.ranks is not None and self.ranks.strategy.is_sharded and optimizer is not None:
                     with others_untouched(optimizer, state.optimizers):  # its leaves are not the parameters themselves
                         self.precision.backward(loss * part, None)
