@@ -81,6 +81,9 @@ class Stream:
             self.reports = tuple(pump.close(WAIT) for pump in self._pumps)
         finally:
             self._end()
+        for report in self.reports:
+            if report.hung:  # nobody else says so, and somebody may have waited for it
+                logger.warning("the sink %s", report)
         return self.reports
 
     def _end(self) -> None:
