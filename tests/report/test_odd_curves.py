@@ -99,3 +99,32 @@ def test_one_value_alone_makes_no_time_before_the_start(browse: Browse, tmp_path
     over = page.locator(".chart .u-over")
     over.hover(position={"x": 1, "y": 20})
     assert not page.locator(".chart .when").inner_text().startswith("-")
+
+
+UPPER_HALF = """canvas => {
+  const [width, height] = [canvas.width, Math.floor(canvas.height / 2)];
+  const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+  const coloured = new Set();
+  for (let at = 0; at < data.length; at += 4)
+    if (data[at + 3] && Math.max(...data.slice(at, at + 3)) - Math.min(...data.slice(at, at + 3)) > 60)
+      coloured.add((at / 4) % width);
+  return coloured.size / width;
+}"""
+"""The part of the width in which something is drawn in a colour; grid and labels are grey."""
+
+
+@pytest.mark.parametrize(("middle", "least", "most"), [(1.0, 0.6, 1.0), (math.nan, 0.0, 0.15)])
+def test_a_gap_reaches_from_value_to_value_also_beside_a_curve_with_more_points(
+    browse: Browse, tmp_path: Path, middle: float, least: float, most: float
+) -> None:
+    """Else a line leads to where nothing was measured."""
+    rows = [MetricRow("train/acc", step, 0, 0.0, "step", step) for step in range(1, 25)]
+    rows += [
+        MetricRow("val/acc", step, 0, value, "eval", step) for step, value in ((8, 1.0), (16, middle), (24, 1.0))
+    ]
+    rows.sort(key=lambda row: row.step)
+    (tmp_path / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    page = browse(write_report(tmp_path).as_uri()).page
+    canvas = page.locator(".chart canvas").first
+    canvas.wait_for()
+    assert least <= canvas.evaluate(UPPER_HALF) <= most

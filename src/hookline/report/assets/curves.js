@@ -58,11 +58,11 @@ function columns(lines, { axis, smoothing, log }) {
         : rough.steps.map(() => null);
     return [joinable(places, drawable(curve.values, log)), joinable(along(clock, axis, rough.steps), fine)];
   });
-  // Null is a gap; where only another line has a point nothing is drawn and nothing is cut.
+  // Null is a gap, from the value before it to that after it; where only another line has a point nothing is cut.
   return tables.length
     ? uPlot.join(
         tables,
-        tables.map((_, at) => (at % 2 ? [0, 0] : [0, 1])),
+        tables.map((_, at) => (at % 2 ? [0, 0] : [0, 2])),
       )
     : [[]];
 }
