@@ -119,9 +119,7 @@ def test_a_gap_reaches_from_value_to_value_also_beside_a_curve_with_more_points(
 ) -> None:
     """Else a line leads to where nothing was measured."""
     rows = [MetricRow("train/acc", step, 0, 0.0, "step", step) for step in range(1, 25)]
-    rows += [
-        MetricRow("val/acc", step, 0, value, "eval", step) for step, value in ((8, 1.0), (16, middle), (24, 1.0))
-    ]
+    rows += [MetricRow("val/acc", step, 0, value, "eval", step) for step, value in ((8, 1.0), (16, middle), (24, 1.0))]
     rows.sort(key=lambda row: row.step)
     (tmp_path / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     page = browse(write_report(tmp_path).as_uri()).page
