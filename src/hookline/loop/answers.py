@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from hookline.distributed.guard import refuse_if_guarded
 from hookline.errors import LossError, SetupError, StopTraining, add_place
 from hookline.loop.data import is_one_shot
 from hookline.loop.evaluating import evaluation, prediction
@@ -132,6 +133,7 @@ class LoopAnswers:
         loaders, stage = self._loaders(what)
 
         def compute() -> dict[str, Any]:
+            refuse_if_guarded("run.evaluate()")  # by its name, which a collective inside it has not
             generator = Returning(evaluation(loop, loaders, stage, silent=True))
             evaluate_task(loop, generator)
             return generator.value  # type: ignore[no-any-return]
@@ -144,6 +146,7 @@ class LoopAnswers:
         loaders, _ = self._loaders(what)
 
         def compute() -> Any:
+            refuse_if_guarded("run.predict()")
             found = {
                 name: predict_task(loop, prediction(loop, loader, silent=True)) for name, loader in loaders.items()
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ from torch import nn
 from hookline.distributed import Group, Place, this_process
 from hookline.distributed.choose import as_strategy
 from hookline.distributed.env import alone_under_slurm
-from hookline.errors import SetupError
+from hookline.distributed.last_words import leave_last_words
+from hookline.errors import SetupError, words_of
 from hookline.loop.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ def join(place: Place, session: Session) -> Ranks:
     }
     try:
         check_same(group, facts)
-    except BaseException:
+    except BaseException as error:
+        leave_last_words(f"rank {group.rank}: {words_of(error)}")
         ranks.close()
         raise
     return ranks
@@ -74,7 +77,18 @@ def check_same(group: Group, facts: Mapping[str, Any]) -> None:
     for key, value in said[0].items():
         for rank, its in enumerate(said):
             if its.get(key) != value:
-                raise SetupError(f"{key} is {value!r} on rank 0 and {its.get(key)!r} on rank {rank}; give all the same")
+                raise SetupError(
+                    f"{key} is {value!r} on rank 0 and {its.get(key)!r} on rank {rank}{_apart(value, its.get(key))}; "
+                    f"give all the same"
+                )
+
+
+def _apart(zeros: Any, its: Any) -> str:
+    """What one of two lists has and the other has not."""
+    if not isinstance(zeros, list) or not isinstance(its, list):
+        return ""
+    odd = [*(Counter(zeros) - Counter(its)), *(Counter(its) - Counter(zeros))]
+    return f" ({', '.join(odd)} only on one)" if odd else " (in another order)"
 
 
 def roots_of(module: nn.Module, model: nn.Module) -> list[nn.Module]:
