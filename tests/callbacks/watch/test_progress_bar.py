@@ -270,6 +270,15 @@ def test_the_speed_of_a_log_is_a_recent_one(capsys: pytest.CaptureFixture[str], 
     assert line.endswith("10.0 it/s, 80.0 samples/s, 0:28 left")
 
 
+def test_a_run_that_ends_inside_an_epoch_has_one_last_line_with_its_newest_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = fit(ProgressBar(), val=tiny_data(), max_duration="6st")
+    lines = lines_of(capsys.readouterr().out)
+    assert [line for line in lines if "step 6/6" in line] == [lines[-1]]
+    assert f"train/loss {result.metrics['train/loss']:.4g} val/loss {result.metrics['val/loss']:.4g}" in lines[-1]
+
+
 def test_what_a_line_has_said_the_next_one_does_not_repeat(capsys: pytest.CaptureFixture[str]) -> None:
     stopper = EarlyStopping(patience=0, min_delta=99.0)
     fit(ProgressBar(style="plain"), stopper, val=tiny_data(), test=tiny_data(1), max_duration="9ep")

@@ -183,8 +183,12 @@ class Following:
         self._last_loader = track = self._loaders.pop()
         if self._train is not None and not self._loaders:
             self._train.set_aside(perf_counter() - track.began)
-        if not self._epoch_ending:  # else the end of the epoch is about to say the same
+        if not self._epoch_ending and not self._ends(run):  # else that is about to say the same, and more
             self._show_edge(run)
+
+    def _ends(self, run: Run) -> bool:
+        """Training is over: what is left is its last interval, and the line of the end."""
+        return self._train is not None and run.max_duration is not None and run.clock.reached(run.max_duration)
 
     @closing
     def _tick_of_loader(self, run: Run) -> None:
