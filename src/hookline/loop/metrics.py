@@ -239,6 +239,11 @@ class MetricBook:
         """The name under which a metric is logged that is shown by this one: who renames it reads it."""
         return self._names.inner(name)
 
+    def measured_at(self, name: str) -> int | None:
+        """The step of its newest value: this one, if it is pending in training."""
+        pending = (*self._layers[0].pending(), *self._layers[0].objects.names())
+        return self._state.clock.step if self._names.inner(name) in pending else self._rows.measured.get(name)
+
     def measured_now(self, *, pending: bool = False) -> dict[str, float]:
         """The numbers that were measured at this very step, those of an evaluation that is open included.
 

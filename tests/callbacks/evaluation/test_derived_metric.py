@@ -49,6 +49,45 @@ def test_after_an_interval_it_has_the_step_of_what_it_is_made_of() -> None:
     assert list(rows(result, "train/perplexity")) == [3, 4, 6, 8]
 
 
+class Rarely(hl.Callback):
+    """Measures in every third step, or once an epoch with steps of its own; with ``late``, after the interval."""
+
+    writes = ("own/rare",)
+
+    def __init__(self, late: bool = False, dated: bool = False) -> None:
+        self.late, self.dated = late, dated
+
+    def on_train_step_end(self, run: hl.Run) -> None:
+        if not self.late and run.clock.step % 3 == 0:
+            run.log({"own/rare": float(run.clock.step)}, step=run.clock.step * 100 if self.dated else None)
+
+    def on_metrics_ready(self, run: hl.Run) -> None:
+        if self.late and run.clock.step % 3 == 0:
+            run.log({"own/rare": float(run.clock.step)})
+
+
+class Breaks(hl.Callback):
+    def on_train_step_end(self, run: hl.Run) -> None:
+        if run.clock.step == 5:
+            raise RuntimeError("at step 5")
+
+
+@pytest.mark.parametrize("options", [{}, {"late": True}, {"dated": True}])
+def test_after_an_interval_that_measured_nothing_of_it_there_is_no_row(
+    options: dict[str, bool], tmp_path: Path
+) -> None:
+    def derived() -> DerivedMetric:
+        return DerivedMetric("own/double", lambda m: 2 * m["own/rare"], reads=("own/rare",))
+
+    whole = fit(Rarely(**options), derived(), log_every="1st")
+    assert rows(whole, "own/double") == {3: 6.0, 6: 12.0}
+    saved = {"log_every": "1st", "folder": tmp_path / "run", "resume": "auto"}
+    with pytest.raises(RuntimeError, match="at step 5"):
+        fit(Rarely(**options), derived(), hl.Checkpointer(every="4st"), Breaks(), **saved)
+    again = fit(Rarely(**options), derived(), hl.Checkpointer(every="4st"), **saved)
+    assert rows(again, "own/double") == rows(whole, "own/double")
+
+
 def test_of_an_epoch_it_has_one_row_an_epoch() -> None:
     half = DerivedMetric("train/half", lambda m: m["train/loss_epoch"] / 2, reads=("train/loss_epoch",))
     result = fit(half)

@@ -25,9 +25,9 @@ class DerivedMetric(Callback):
 
     ``metrics`` is a dict of the ``reads``, by their full names; with a pattern (``"val/*/acc"``) all that match. It is
     computed after each evaluation that measures one of them; where none is of an evaluation, after each log
-    interval; where one is of an epoch (``train/loss_epoch``), at the end of each epoch. As long as one of them is
-    missing, it waits; where the function gives ``None``, nothing is logged. A ``name`` without a slash gets the
-    prefix of its ``reads``.
+    interval that measures one; where one is of an epoch (``train/loss_epoch``), at the end of each epoch. As long as
+    one of them is missing, it waits; where the function gives ``None``, nothing is logged. A ``name`` without a slash
+    gets the prefix of its ``reads``.
 
     A number that does not exist, because the function divides by zero, overflows or takes the logarithm of zero, is
     logged as NaN and said once. Any other error of the function ends the run; set ``optional = True`` on it if the
@@ -44,6 +44,8 @@ class DerivedMetric(Callback):
     True
     """
 
+    state = ("seen",)
+
     def __init__(self, name: str, function: Callable[[dict[str, Any]], Any], reads: Iterable[str]) -> None:
         self.reads = (reads,) if isinstance(reads, str) else tuple(reads)
         if not self.reads or not all(isinstance(read, str) and "/" in read for read in self.reads):
@@ -53,9 +55,12 @@ class DerivedMetric(Callback):
         self.metric = _full_name(name, self.reads)
         self.function = function
         self.writes = (self.metric,)
+        self.seen: dict[str, int | None] = {}
+        """After an interval: the steps of the values that it was last computed from."""
         self._warned = False
 
     def on_setup(self, run: Run) -> None:
+        self.seen = {}
         self._warned = False
 
     def on_eval_end(self, run: Run) -> None:
@@ -63,7 +68,12 @@ class DerivedMetric(Callback):
             self._derive(run)
 
     def on_metrics_ready(self, run: Run) -> None:
-        if not any(read.startswith(EVALUATIONS) or read.endswith("_epoch") for read in self.reads):
+        if any(read.startswith(EVALUATIONS) or read.endswith("_epoch") for read in self.reads):
+            return
+        metrics = self._inputs(run) or {}
+        steps = {name: run.loop.session.book.measured_at(name) for name in metrics}
+        if steps != self.seen:  # else its curve would have points at which nothing was measured
+            self.seen = steps
             self._derive(run)
 
     def on_train_epoch_end(self, run: Run) -> None:
