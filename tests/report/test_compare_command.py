@@ -143,6 +143,19 @@ def test_control_codes_in_a_name_do_not_reach_the_terminal(
     assert not set("\x1b\x07\x9b") & set(capsys.readouterr().out)
 
 
+def test_a_run_that_failed_before_its_first_row_does_not_keep_the_others_from_being_compared(
+    samples: ModuleType, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``hookline compare runs/*`` after a sweep: its settings may say why it failed."""
+    failed = samples.make_run(tmp_path / "failed", rows=60, config={"lr": 1e9})
+    (failed / "metrics.jsonl").unlink()
+    assert main(["compare", "one", "failed", "--output", "page.html"]) == 0
+    table = lines(capsys.readouterr().out)
+    assert table["config: lr"] == ["0.0003", "1e+09"]
+    assert table["val/loss"][1] == "—"
+    assert (tmp_path / "page.html").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
