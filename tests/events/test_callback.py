@@ -37,6 +37,10 @@ class Forwarding(Counter):
         super().__init__(*args, **kwargs)
 
 
+class Pushes(Callback):
+    def __init__(self, token: str = "", pad_token: str = "", to: tuple[str, ...] = ()) -> None: ...
+
+
 @dataclass
 class Data(Callback):
     what: str = "epochs"
@@ -59,6 +63,8 @@ class Data(Callback):
         (Counter(labels=("a", print)), "Counter()"),
         (Forwarding("steps"), "Forwarding(args=('steps',))"),
         (Forwarding(what="steps", limit=3, hook=print), "Forwarding(what='steps', limit=3)"),
+        (Pushes("abc", "<pad>"), "Pushes(token='[redacted]', pad_token='<pad>')"),
+        (Pushes(to=("s3://me:pw@a", "b")), "Pushes(to=['s3://[redacted]@a', 'b'])"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

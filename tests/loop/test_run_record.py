@@ -159,6 +159,37 @@ def test_no_secret_is_written_anywhere(tmp_path: Path, monkeypatch: pytest.Monke
     assert found == []
 
 
+def test_no_secret_of_a_callback_or_a_reason_is_written_in_a_checkpoint(tmp_path: Path) -> None:
+    """Checkpoints are what is given to others; and with a new token the state is still found."""
+    password, _, github, _ = SECRETS
+
+    class Pushes(hl.Callback):
+        state = ("pushed",)
+
+        def __init__(self, token: str, place: str) -> None:
+            self.pushed = 0
+
+        def on_train_step_end(self, run: hl.Run) -> None:
+            self.pushed += 1
+            if run.clock.step == 1:
+                run.stop(f"the hub says no to token={password}")
+
+    def train(token: str, **options: Any) -> Pushes:
+        pushes = Pushes(token, f"https://me:{password}@example.org")
+        hl.fit(
+            TinyModel(), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, max_duration="2ep",
+            folder=tmp_path / "run", callbacks=[pushes, hl.Checkpointer(every="1st")], resume="auto", **options,
+        )  # fmt: skip
+        return pushes
+
+    train(github)
+    texts = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert "state.json" in {path.name for path in texts}
+    found = [(path.name, secret) for path, text in texts.items() for secret in SECRETS if secret.encode() in text]
+    assert found == []
+    assert train("another token", extend="1ep").pushed > 1
+
+
 # -- how it ended --------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 from hookline.errors import RegistrationError
 from hookline.events.hooks import Hooks
 from hookline.events.spec import Event
+from hookline.records.redact import HIDDEN, redact
 
 Ranks = Literal["all", "zero", "local_zero"] | frozenset[int] | set[int]
 
@@ -56,11 +57,11 @@ class Callback(Hooks):
 
     @property
     def state_key(self) -> str:
-        """Under this name its state is saved: the class and its plain constructor arguments."""
+        """Under this name its state is saved: the class and its plain constructor arguments, without secrets."""
         kind = type(self).__qualname__
         if self.name:
             return f"{kind}[{self.name}]"
-        return f"{kind}({', '.join(f'{key}={value!r}' for key, value in self._arguments.items())})"
+        return f"{kind}({', '.join(f'{key}={_shown(key, value)}' for key, value in self._arguments.items())})"
 
     def state_dict(self) -> dict[str, Any]:
         if missing := [key for key in self.state if not hasattr(self, key)]:
@@ -119,6 +120,12 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
             given.update(given.pop(parameter.name, {}))
     # A copy: a list that is changed later must not change under which name the state is saved.
     return {key: deepcopy(value) for key, value in given.items() if _is_plain(value)}
+
+
+def _shown(name: str, value: object) -> str:
+    """A checkpoint may go where a token must not: to a colleague, to a bucket, to a hub."""
+    hidden = repr(redact(value, name))
+    return hidden if HIDDEN in hidden else repr(value)
 
 
 def _saves_itself(value: Any) -> bool:

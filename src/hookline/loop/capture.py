@@ -18,6 +18,7 @@ from hookline.loop.metric_states import load_metric_states, metric_states, metri
 from hookline.loop.placing import placed_optimizer, placed_state, placed_weights
 from hookline.loop.random_states import random_states
 from hookline.loop.supply import data_state, load_data_state
+from hookline.records.redact import redact_text
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -53,7 +54,7 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
         "course": course,
         "accumulate": None if loop.accumulate == loop.settings.accumulate else loop.accumulate,  # a callback's change
         "save": loop.saving.due,
-        "ended": loop.stop_reason() if loop.course.over else None,
+        "ended": redact_text(loop.stop_reason()) if loop.course.over else None,
         "given_duration": None if given is None else str(given),  # by the script; a hook may change `run.max_duration`
         "metrics": session.book.state_dict({id(metric): path for path, metric in metrics_by_path(loop).items()}),
         "history": {"bytes": session.rows_written()},

@@ -17,6 +17,7 @@ from hookline.loop.series import Series
 from hookline.loop.session import Session
 from hookline.loop.supervised import SupervisedTask
 from hookline.loop.weights import Weights
+from hookline.records.redact import redact_text
 from hookline.run import BREAK, MISSING, StopRequest
 
 
@@ -137,7 +138,7 @@ class Course:
             "monitors_checked": self._monitors_checked,
             "evaluate": self._requests.evaluate,
             "announced": self._announced and stop is not None and not stop.goes_on,
-            "stop": None if stop is None or stop.goes_on else (stop.reason, stop.by, stop.step),
+            "stop": None if stop is None or stop.goes_on else (redact_text(stop.reason), stop.by, stop.step),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
