@@ -360,6 +360,29 @@ def test_a_file_that_is_gone_costs_no_row(store: Path, tmp_path: Path, caplog: p
     assert history(store, find(store, about.run_id)) == [(1, 1.0)]
 
 
+@pytest.mark.parametrize("size", [(1000, 3), (3, 1000), (512, 2), (513, 2), (257, 1), (1, 1)])
+def test_a_slender_picture_costs_no_row(size: tuple[int, int], store: Path, tmp_path: Path) -> None:
+    """Such as a vector of weights as one line of pixels: MLflow cannot make its small copy of it."""
+    about, picture = info(), ImageRow("w/first", 1, 1, 1.0, *size, png=png(*size))
+    write(MLflow(store), about, [picture, *losses(1), picture])
+    run = find(store, about.run_id)
+    assert history(store, run) == [(1, 1.0)]
+    if max(size) > 256 * min(size):
+        assert artifact(store, run, "images/w/first/00000001.png", tmp_path) == png(*size)
+    else:
+        (file,) = [file.path for file in client(store).list_artifacts(run.info.run_id, "images") if "png" in file.path]
+        assert file.startswith("images/w~first+step+1+")
+
+
+def test_what_mlflow_does_not_take_costs_no_number(store: Path) -> None:
+    about, sink = info(), MLflow(store)
+    sink.start(about)
+    with pytest.raises(OSError, match="cannot identify"):
+        sink.write([ImageRow("broken", 1, 1, 1.0, 3, 3, png=b"no picture"), *losses(1)])
+    sink.close()
+    assert history(store, find(store, about.run_id)) == [(1, 1.0)]
+
+
 def test_a_run_that_fails_and_is_resumed_has_each_metric_once(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ STATUSES = {"exception": "FAILED", "interrupt": "KILLED", "preempt": "KILLED"}
 MOST_METRICS = 1000
 """So many go in one call; and so many tags or parameters:"""
 MOST_TAGS = 100
+MOST_SLENDER = 256
+"""So many times as long as wide may be a picture with a step: of a longer one MLflow's small copy has no width."""
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
 
@@ -48,15 +50,18 @@ class MlflowRun:
 
     def write(self, records: Sequence[Record]) -> None:
         metrics: list[Any] = []
+        artifacts: list[Record] = []
         for record in records:
             if isinstance(record, MetricRow) and not isinstance(record.value, list):
                 metrics += self._metric(record, record.value)
             elif isinstance(record, EventRow):
                 self._note(record)
             else:
-                self._keep(record)
+                artifacts.append(record)
         for start in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(self._id, metrics=metrics[start : start + MOST_METRICS], synchronous=True)
+        for record in artifacts:  # after the numbers: one that MLflow does not take must not cost them
+            self._keep(record)
         self._set_tags(self._keys)
 
     def end(self) -> None:
@@ -135,7 +140,10 @@ class MlflowRun:
         if (key, row.step) not in self._images:
             image = Image.open(BytesIO(row.read(self._info.folder)))
             when = self._milliseconds(row)
-            self._client.log_image(self._id, image, key=key, step=row.step, timestamp=when, synchronous=True)
+            if max(image.size) > MOST_SLENDER * min(image.size):
+                self._client.log_image(self._id, image, f"images/{key}/{row.step:08d}.png")
+            else:
+                self._client.log_image(self._id, image, key=key, step=row.step, timestamp=when, synchronous=True)
             self._images.add((key, row.step))
 
     def _find_images(self) -> set[tuple[str, int]]:
