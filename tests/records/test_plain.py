@@ -5,10 +5,12 @@ from __future__ import annotations
 import doctest
 import json
 import math
+from argparse import Namespace
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import PurePosixPath
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,23 @@ from hypothesis import strategies as st
 
 from hookline.records import plain as module
 from hookline.records.plain import LONGEST, plain, public
+
+
+@dataclass
+class Model:
+    depth: int
+    api_key: str = "hunter2"
+    heads: tuple[int, ...] = (1, 2)
+    inner: Any = None
+    late: int = field(init=False)
+
+
+@dataclass
+class Length:
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.steps}st"
 
 
 class Silent:
@@ -44,6 +63,10 @@ class Silent:
         ({7}, [7]),
         ({1: {"a": ()}}, {"1": {"a": []}}),
         (MappingProxyType(OrderedDict(a=1)), {"a": 1}),
+        (Model(3, inner=Namespace(lr=0.1)), {"depth": 3, "api_key": "hunter2", "heads": [1, 2], "inner": {"lr": 0.1}}),
+        (SimpleNamespace(a=(1,)), {"a": [1]}),
+        (Length(7), "7st"),
+        (Length, str(Length)),
         (PurePosixPath("a/b"), "a/b"),
         (torch.float16, "torch.float16"),
         (b"raw", "b'raw'"),
@@ -70,6 +93,12 @@ def test_a_setting_that_holds_itself_does_not_stop_the_run() -> None:
     assert found["lr"] == 0.1
     assert "{...}" in found["again"]
     json.dumps(found, allow_nan=False)
+
+
+def test_a_dataclass_that_holds_itself_does_not_stop_the_run() -> None:
+    model = Model(1)
+    model.inner = [model]
+    assert public({"model": model})["model"]["api_key"] == "[redacted]"
 
 
 @given(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import numbers
+from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from hookline.records.redact import redact
@@ -13,7 +16,7 @@ LONGEST = 500
 
 
 def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
-    """Numbers, texts, lists and dicts as they are; everything else as a short text.
+    """Numbers, texts, lists and dicts as they are, dataclasses and namespaces as dicts; all else as a short text.
 
     ``above`` are those that it lies in: one that holds itself ends there.
 
@@ -27,6 +30,8 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     if isinstance(value, numbers.Real):  # JSON has no NaN
         return float(value) if math.isfinite(value) else str(float(value))
     below = (*above, id(value))
+    if (parts := _parts(value)) is not None and id(value) not in above:
+        return {key: plain(its, below) for key, its in parts.items()}
     if isinstance(value, Mapping) and id(value) not in above:
         return {str(key): plain(its, below) for key, its in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and id(value) not in above:
@@ -36,6 +41,18 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     except Exception as error:
         text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """The settings in one object: as one text they could not be compared one by one, and would be cut."""
+    if isinstance(value, Namespace | SimpleNamespace):
+        return dict(vars(value))
+    if not is_dataclass(value) or isinstance(value, type | Mapping) or type(value).__str__ is not object.__str__:
+        return None  # one with words of its own is shown by them
+    try:
+        return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
+    except Exception:  # a field may be a property of the user's
+        return None
 
 
 def public(value: Any) -> Any:
