@@ -235,10 +235,16 @@ def test_a_run_that_went_back_loses_its_later_rows(visit: Any, runs: Path) -> No
     assert hover(page, its, 0.99) < 210
 
 
+def said_below_the_head(visit: Any) -> str:
+    text: str = visit.page.evaluate("getComputedStyle(document.querySelector('header'), '::after').content")
+    return text
+
+
 def test_a_run_that_is_gone_leaves_the_page_and_says_so(visit: Any, runs: Path) -> None:
     its = open_run(visit, "first")
     shutil.rmtree(runs / "digits" / "first")
     visit.page.locator("html[data-lost]").wait_for()
+    assert "no longer in the folder" in said_below_the_head(visit)  # the server does answer
     assert its.locator("canvas").is_visible()
     visit.page.close()  # it asks again and again
     assert {what.partition(":")[0] for what in visit.wrong} == {"console"}  # the browser's own word on a 404
@@ -249,6 +255,7 @@ def test_a_server_that_ended_leaves_the_page_and_one_that_is_back_is_found(visit
     open_run(visit, "first")
     right, served.server.session = served.server.session, "another"
     visit.page.locator("html[data-lost]").wait_for()
+    assert "does not answer" in said_below_the_head(visit)
     served.server.session = right
     visit.page.locator("html:not([data-lost])").wait_for()
     assert {what.partition(":")[0] for what in visit.wrong} == {"console"}

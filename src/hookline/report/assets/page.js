@@ -114,15 +114,17 @@ async function poll({ url, every, version }) {
   for (;;) {
     await new Promise((done) => setTimeout(done, 1000 * every));
     if (document.hidden) continue;
+    let lost = "silent";
     try {
       const answer = await fetch(`${url}${url.includes("?") ? "&" : "?"}since=${encodeURIComponent(version)}`);
+      if (answer.status === 404) lost = "deleted";
       if (!answer.ok) throw new Error(answer.statusText);
       const fresh = await answer.json();
       version = fresh.version;
       if (fresh.page) refresh(fresh);
       delete document.documentElement.dataset.lost;
     } catch {
-      document.documentElement.dataset.lost = "";
+      document.documentElement.dataset.lost = lost;
     }
   }
 }
