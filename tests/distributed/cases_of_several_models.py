@@ -1,0 +1,53 @@
+"""What ranks do in ``test_several_models.py``: own loops in which more than one module is trained."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import hookline as hl
+from hookline.distributed.dtensors import whole
+
+RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class Nets(nn.Module):
+    """Two models in one, which is never called itself."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList([first, second])
+
+
+def loader() -> DataLoader[Any]:
+    torch.manual_seed(1)
+    data = TensorDataset(torch.randn(50, 6, dtype=torch.float64), torch.randint(0, 3, (50,)))
+    return DataLoader(data, batch_size=8 // SIZE)
+
+
+def trained(form: str, strategy: str = "auto", *, accumulate: int = 1) -> list[float]:
+    """All weights after two epochs. ``beside``: the loop knows of the first model only, its optimizer of all."""
+    data = loader()
+    torch.manual_seed(RANK)  # rank zero's weights count, also of what the loop is not told of
+    first, second = nn.Linear(6, 8).double(), nn.Linear(8, 3).double()
+    scale = torch.full((1,), 0.5 + RANK, dtype=torch.float64, requires_grad=True)  # a plain tensor, as temperatures are
+    models: dict[str, nn.Module] = {
+        "beside": first,
+        "dict": nn.ModuleDict({"first": first, "second": second}),
+        "no forward": Nets(first, second),
+    }
+    beside = [*second.parameters(), scale] if form == "beside" else [*second.parameters()]
+    optimizer = torch.optim.SGD([*first.parameters(), *beside], lr=0.1)
+    options: dict[str, Any] = {"folder": False, "seed": 0, "accumulate": accumulate, "strategy": strategy}
+    with hl.Loop(models[form], optimizer, max_duration="2ep", **options) as loop:
+        for x, y in loop.batches(data):
+            out = second(torch.tanh(first(x)))
+            loop.backward(cross_entropy(out * scale if form == "beside" else out, y))
+            loop.step()
+    tensors = [*first.parameters(), *second.parameters(), *([scale] if form == "beside" else [])]
+    return [float(number) for tensor in tensors for number in whole(tensor).flatten()]
