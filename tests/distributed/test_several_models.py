@@ -22,3 +22,11 @@ def test_fsdp_refuses_an_optimizer_that_holds_more_than_the_model(ranks: Any) ->
     for told in ranks.run(CASE, 2, form="beside", strategy="fsdp"):
         assert told.error == "SetupError"
         assert "3 parameters that are not the model's (of the shape (3, 8), (3,), (1,))" in told.text
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("form", ["dict", "no forward"])
+def test_models_in_one_that_is_never_called_are_spread_one_by_one(ranks: Any, form: str, strategy: str) -> None:
+    (alone,) = ranks.values(CASE, 1, form=form)
+    first, second = ranks.values(CASE, 2, form=form, strategy=strategy)
+    assert first == second == pytest.approx(alone, abs=1e-9)
