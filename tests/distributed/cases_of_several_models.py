@@ -1,4 +1,4 @@
-"""What ranks do in ``test_several_models.py``: own loops in which more than one module is trained."""
+"""What ranks do in ``test_several_models.py``: own loops that train several modules, and models that differ."""
 
 from __future__ import annotations
 
@@ -51,3 +51,21 @@ def trained(form: str, strategy: str = "auto", *, accumulate: int = 1) -> list[f
             loop.step()
     tensors = [*first.parameters(), *second.parameters(), *([scale] if form == "beside" else [])]
     return [float(number) for tensor in tensors for number in whole(tensor).flatten()]
+
+
+def other_on_the_last_rank(what: str, strategy: str) -> None:
+    """Ranks that have made different models, or models without a size."""
+    last = RANK == SIZE - 1
+    width = {"wider": 12 if last else 8, "narrower": 8 if last else 12}.get(what, 8)
+    model = nn.Sequential(nn.Linear(6, width), nn.LazyLinear(3))
+    if what != "lazy":
+        model(torch.randn(2, 6))
+    if what == "buffer":
+        model.register_buffer("mask", torch.ones(3 + last))
+    if what == "one more" and last:
+        model.append(nn.Linear(3, 3))
+    if what == "frozen" and last:
+        model[0].requires_grad_(False)
+    data = TensorDataset(torch.randn(16, 6), torch.randint(0, 3, (16,)))
+    trainer = hl.Trainer(max_duration="1ep", folder=False, strategy=strategy)
+    trainer.fit(model, DataLoader(data, batch_size=4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)

@@ -1,4 +1,4 @@
-"""More than one module in an own loop: nothing that the optimizer moves is another weight on each rank."""
+"""Several modules in an own loop, and models that are not the same: no rank has a weight of its own in silence."""
 
 from __future__ import annotations
 
@@ -30,3 +30,29 @@ def test_models_in_one_that_is_never_called_are_spread_one_by_one(ranks: Any, fo
     (alone,) = ranks.values(CASE, 1, form=form)
     first, second = ranks.values(CASE, 2, form=form, strategy=strategy)
     assert first == second == pytest.approx(alone, abs=1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (
+            "wider",
+            "model.0.weight of float32 (8, 6) on rank 0, and the parameter model.0.weight of float32 (12, 6) on",
+        ),
+        ("narrower", "the parameter model.0.weight of float32 (12, 6) on rank 0, and the parameter model.0.weight"),
+        (
+            "buffer",
+            "buffer model.mask of float32 (3,) on rank 0, and the buffer model.mask of float32 (4,) on rank 2",
+        ),
+        ("one more", "nothing more on rank 0, and the parameter model.2.weight of float32 (3, 3) on rank 2"),
+        ("frozen", "on rank 0, and the frozen parameter model.0.weight of float32 (8, 6) on rank 2"),
+        ("lazy", "model.1.weight has no size before the first forward (a Lazy module)"),
+    ],
+)
+def test_models_that_differ_are_told_apart_before_anything_is_sent(
+    ranks: Any, what: str, words: str, strategy: str
+) -> None:
+    for told in ranks.run("cases_of_several_models.py:other_on_the_last_rank", 3, what=what, strategy=strategy):
+        assert (told.code, told.error) == (1, "SetupError"), told.output
+        assert words in told.text

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import buffers_of, check_model, held_beside, is_fsdp, seconds_of
+from hookline.distributed.strategy import buffers_of, check_model, check_same_model, held_beside, is_fsdp, seconds_of
 from hookline.errors import SetupError
 from hookline.progress import Duration
 
@@ -71,6 +71,7 @@ class DDP:
         check_model(module)
         if is_fsdp(module):
             raise SetupError("the model is sharded with fully_shard already; use strategy='fsdp' or 'auto'")
+        check_same_model(module, group)
         self._group, self._module, self._ranks = group, module, (group.size, group.rank)
         # Rank zero's weights are everybody's: without it each would train a model of its own.
         group.broadcast([*module.parameters(), *module.buffers()])

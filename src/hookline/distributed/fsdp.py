@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from hookline.distributed.dtensors import is_spread, part_of
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import buffers_of, check_model, held_beside, is_fsdp, seconds_of
+from hookline.distributed.strategy import buffers_of, check_model, check_same_model, held_beside, is_fsdp, seconds_of
 from hookline.errors import RankError, SetupError
 from hookline.progress import Duration
 
@@ -88,6 +88,7 @@ class FSDP:
 
     def wrap(self, module: nn.Module, roots: list[nn.Module], group: Group) -> dict[Tensor, Tensor]:
         check_model(module)
+        check_same_model(module, group)
         self._group, self._roots, self._ranks = group, roots, (group.size, group.rank)
         inside = {id(p) for root in roots for p in root.parameters()}
         outside = [name for name, p in module.named_parameters() if id(p) not in inside]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from hashlib import sha256
+from itertools import zip_longest
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from hookline.distributed.group import Group
@@ -85,6 +88,42 @@ def check_model(module: nn.Module) -> None:
                 f"{name or 'the model'} is wrapped in {type(part).__name__} already; pass the bare model (.module), "
                 f"and choose with strategy='ddp' or hl.DDP(…)"
             )
+
+
+def check_same_model(module: nn.Module, group: Group) -> None:
+    """By all, before anything of it is sent: tensors of other sizes would end the process in gloo, or mix them up."""
+    mine = [[kind, name, *_facts(name, its)] for kind, name, its in _named(module)]
+    if len(set(group.exchange(sha256(repr(mine).encode()).hexdigest()))) == 1:
+        return
+    first, *others = group.exchange(mine)
+    for rank, its in enumerate(others, start=1):
+        for here, there in zip_longest(first, its):
+            if here != there:
+                raise SetupError(
+                    f"the model is not the same on all ranks: {_words(here)} on rank 0, and {_words(there)} on rank "
+                    f"{rank}; what it is made from, such as the size of a vocabulary, must not depend on the rank"
+                )
+
+
+def _named(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    yield from (("parameter", name, parameter) for name, parameter in module.named_parameters())
+    yield from (("buffer", name, buffer) for name, buffer in module.named_buffers())
+
+
+def _facts(name: str, tensor: Tensor) -> list[Any]:
+    if is_lazy(tensor):
+        raise SetupError(
+            f"{name} has no size before the first forward (a Lazy module): call the model on a batch first"
+        )
+    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.requires_grad]
+
+
+def _words(fact: list[Any] | None) -> str:
+    if fact is None:
+        return "nothing more"
+    kind, name, shape, dtype, trained = fact
+    frozen = "frozen " if kind == "parameter" and not trained else ""
+    return f"the {frozen}{kind} {name} of {dtype} {tuple(shape)}"
 
 
 def is_fsdp(module: nn.Module) -> bool:
