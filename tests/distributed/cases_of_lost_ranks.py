@@ -114,6 +114,10 @@ class WithBuffers(TinyModel):
         super().__init__()
         for kind in KINDS:
             self.register_buffer(f"of_{kind}", torch.full((3, 2), 1 + rank).to(getattr(torch, kind)))
+        edges = torch.full((3, 2), 1.0 + rank)
+        self.register_buffer("of_edges", edges.to_sparse(), persistent=False)
+        self.register_buffer("of_rows", edges.to_sparse_csr(), persistent=False)
+        self.register_buffer("of_columns", edges.to_sparse_csc(), persistent=False)
 
 
 KINDS = ["int16", "uint16", "uint32", "float8_e4m3fn", "float8_e5m2", "complex64", "bool", "bfloat16", "int64"]
@@ -125,7 +129,9 @@ def with_buffers(strategy: str) -> dict[str, list[float]]:
     Trainer(max_duration="1ep", eval_every=None, folder=False, strategy=strategy).fit(  # type: ignore[arg-type]
         model, data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
     )
-    return {kind: model.get_buffer(f"of_{kind}").to(torch.complex64).real.flatten().tolist() for kind in KINDS}
+    found = {kind: model.get_buffer(f"of_{kind}").to(torch.complex64).real for kind in KINDS}
+    sparse = {kind: model.get_buffer(f"of_{kind}").to_dense() for kind in ("edges", "rows", "columns")}
+    return {kind: buffer.flatten().tolist() for kind, buffer in (found | sparse).items()}
 
 
 def refused_by_torch() -> dict[str, Any]:

@@ -307,3 +307,18 @@ def test_an_optional_callback_may_not_swap() -> None:
     trainer = Trainer(max_duration="1ep", callbacks=[Optional()], folder=False)
     result = trainer.fit(TinyModel(), tiny_data(3), loss=CE, optimizer=sgd)
     assert [type(failure.error) for failure in result.failures] == [RoleError]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_model_with_a_sparse_buffer_is_evaluated_and_its_best_weights_are_kept(layout: Any, tmp_path: Any) -> None:
+    class Graph(TinyModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("edges", torch.eye(4).to_sparse(layout=layout), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward((self.get_buffer("edges") @ x.T).T)
+
+    fit(hl.SaveBest("val/loss"), model=Graph(), val=tiny_data(2), folder=tmp_path / "run")
+    assert (tmp_path / "run" / "best.safetensors").exists()

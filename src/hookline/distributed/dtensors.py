@@ -1,4 +1,4 @@
-"""Tensors that are spread over processes: torch's ``DTensor``, known without importing it where nobody has."""
+"""Tensors in several pieces: torch's ``DTensor``, known without importing it where nobody has, and sparse ones."""
 
 from __future__ import annotations
 
@@ -41,3 +41,19 @@ def spread_like(value: Tensor, pattern: Tensor) -> Tensor:
 def room_like(pattern: Tensor, dtype: torch.dtype) -> Tensor:
     """Memory for values that are spread as the pattern is."""
     return torch.empty_like(pattern.detach(), dtype=dtype, requires_grad=False)
+
+
+def plain_parts(value: Tensor) -> list[Tensor]:
+    """The tensors that a sparse one is made of, in the same memory; of any other, itself."""
+    if value.layout == torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return [value]
+
+
+def version_of(value: Tensor) -> tuple[int, int]:
+    """Changes with what is in it; a sparse one, as the edges of a graph are kept, has no address of its own."""
+    return value.data_ptr() if value.layout == torch.strided else id(value), value._version

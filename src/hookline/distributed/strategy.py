@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from hookline.distributed.dtensors import plain_parts
 from hookline.distributed.group import Group
 from hookline.errors import SetupError
 from hookline.progress import Duration
@@ -115,7 +116,9 @@ def _facts(name: str, tensor: Tensor) -> list[Any]:
         raise SetupError(
             f"{name} has no size before the first forward (a Lazy module): call the model on a batch first"
         )
-    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.requires_grad]
+    parts = [list(part.shape) for part in plain_parts(tensor)]
+    shape = parts[0] if len(parts) == 1 else parts  # of a sparse one, also how many values it has
+    return [shape, str(tensor.dtype).removeprefix("torch."), tensor.requires_grad]
 
 
 def _words(fact: list[Any] | None) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from hookline.distributed.dtensors import is_spread, part_of
+from hookline.distributed.dtensors import is_spread, part_of, version_of
 from hookline.errors import SetupError
 from hookline.progress import Clock
 
@@ -37,7 +37,7 @@ class Weights:
         """A number that changes with the weights: by an update, a swap, or in place by whoever."""
         tensors = (*self._model.parameters(), *self._model.buffers())
         swapped = len(self.raw)  # what is spread over ranks shows no swap
-        return hash((self.updates(), swapped, *((tensor.data_ptr(), tensor._version) for tensor in tensors)))
+        return hash((self.updates(), swapped, *map(version_of, tensors)))
 
     @contextmanager
     def swap(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:

@@ -17,6 +17,7 @@ from hookline.callbacks.run_paths import check_writable, place
 from hookline.callbacks.saving.best_so_far import BestSoFar
 from hookline.callbacks.saving.own_path import check_own
 from hookline.callbacks.saving.weights_file import copy_of, load_into, whole_weights, write_weights
+from hookline.distributed.dtensors import version_of
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 
@@ -210,4 +211,4 @@ class _Last:
 
 
 def _version(model: nn.Module) -> tuple[tuple[int, int], ...]:
-    return tuple((tensor.data_ptr(), tensor._version) for tensor in (*model.parameters(), *model.buffers()))
+    return tuple(map(version_of, (*model.parameters(), *model.buffers())))
