@@ -38,6 +38,24 @@ def test_a_sharded_model_goes_along_too_whether_or_not_its_forward_was_begun(ran
     assert first["weights"] == second["weights"]
 
 
+def test_a_sharded_model_that_one_rank_leaves_before_its_first_forward_is_an_error_and_no_hang(ranks: Any) -> None:
+    for its in ranks.run(f"{CASES}:own_loop", 2, leave="before forward", at=0, strategy="fsdp"):
+        assert (its.code, its.error) == (1, "RankError"), its.output
+        assert "rank 1 has left the body of its loop at step 0, and the others have not: before the first" in its.text
+        assert "use run.stop()" in its.text
+
+
+@pytest.mark.parametrize(("leave", "everybody"), [("before forward", True), ("before backward", False)])
+def test_a_sharded_model_may_be_left_in_its_first_step_by_all_or_after_its_forward(
+    ranks: Any, leave: str, everybody: bool
+) -> None:
+    who = [0, 1] if everybody else [1]
+    first, second = ranks.values(f"{CASES}:own_loop", 2, leave=leave, at=0, strategy="fsdp", ranks=who)
+    assert first["step"] == second["step"] == (0 if everybody else 1)
+    assert first["weights"] == second["weights"]
+    assert first["reason"] == second["reason"] == "break"
+
+
 @pytest.mark.parametrize("leave", ["before forward", "before step", "after step"])
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_windows_of_several_batches_are_left_together(ranks: Any, leave: str, at: int) -> None:

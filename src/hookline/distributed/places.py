@@ -27,7 +27,7 @@ class Places:
         self._move(self._here // 2 * 2 + 2)
 
     def computes(self) -> None:
-        """By all: gradients are averaged in this window, or it ends; on some ranks more often than on others."""
+        """By all: what all ranks compute together in this window, or its end; on some more often than on others."""
         self._move(self._here | 1)
 
     def _move(self, here: int) -> None:

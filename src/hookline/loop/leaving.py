@@ -22,10 +22,15 @@ def leave_with_others(loop: Loop, look_due: bool, stepped: bool) -> None:
     if ranks is None or ranks.broken:
         return
     ranks.leaves()
-    if len(loop._names) > 1 and not ranks.have_all_left():
+    if not ranks.can_go_along and not ranks.have_all_left():
+        why = (
+            "with several optimizers all ranks must leave it at the same step; use run.stop()"
+            if len(loop._names) > 1
+            else "before the first forward of a sharded model nobody knows what it would be given; leave after it, or "
+            "use run.stop()"
+        )
         raise RankError(
-            f"rank {loop.state.rank} has left the body of its loop at step {clock.step}, and the others have not: with "
-            f"several optimizers all ranks must leave it at the same step; use run.stop()"
+            f"rank {loop.state.rank} has left the body of its loop at step {clock.step}, and the others have not: {why}"
         )
     if loop._window and loop._window_full and not loop._batch_open:
         raise RankError(

@@ -61,6 +61,7 @@ class Ranks:
         self.settle: Callable[[], None] = lambda: None
         """Where the body has left an evaluation or its training: what is still to be done for that, with the others."""
         self._hooks: list[Any] = []  # of the model
+        self._called = False  # a sharded model, in training
         self.places: Places | None = None  # only where one that leaves cannot go along
         self.may_be_skipped = False
         """A callback that may ask for a step to be skipped hears its beginning: there is a vote in every step."""
@@ -75,7 +76,7 @@ class Ranks:
         replaced = self.strategy.wrap(module, roots, self.group)
         if self.can_be_left and self.strategy.is_sharded:
             # Before the hooks that gather weights: they wait for ranks that may wait for this one, in what it has left.
-            hook = torch.compiler.disable(lambda *_: self.settle())  # type: ignore[no-untyped-call]
+            hook = torch.compiler.disable(lambda *_: self._before_forward())  # type: ignore[no-untyped-call]
             self._hooks.extend(root.register_forward_pre_hook(hook, prepend=True) for root in roots)
         return replaced
 
@@ -84,9 +85,17 @@ class Ranks:
         self._names = tuple(optimizers)
         self._votes = Votes(self.group)
         self._votes.always = self.can_be_left or self.may_be_skipped
-        if self.can_be_left and len(optimizers) > 1 and self.places is None:
+        if self.can_be_left and (len(optimizers) > 1 or self.strategy.is_sharded) and self.places is None:
             self.places = Places(self.group)
         self.strategy.attach(optimizers)
+
+    def _before_forward(self) -> None:
+        """Of a sharded model: it waits for all ranks."""
+        self.settle()
+        if not self._called and torch.is_grad_enabled():
+            self._called = True
+            if self.places is not None and len(self._names) == 1:
+                self.places.computes()
 
     @property
     def broken(self) -> bool:
@@ -219,6 +228,8 @@ class Ranks:
             self._settle_by_count(touched)
         else:
             self._count_votes(touched)
+        if self._called and len(self._names) == 1:
+            self.places = None  # from now on a rank that leaves knows what the model is given
         return True
 
     def _count_votes(self, touched: dict[str, Any], between: Callable[[bool], None] | None = None) -> bool:
@@ -264,6 +275,14 @@ class Ranks:
         if self.places is not None:
             self.places.computes()
         return float(self.group.total(torch.tensor([float(weight)], dtype=torch.float64))) / self.group.size
+
+    @property
+    def can_go_along(self) -> bool:
+        """Whether this rank can leave the body of its loop alone, and take part in what the others compute meanwhile.
+
+        Not with several optimizers, nor before the first forward of a sharded model: nobody knows what it is given.
+        """
+        return self.places is None or (self._called and len(self._names) == 1)
 
     def have_all_left(self) -> bool:
         """By all who leave the body of their loop where a rank cannot go along alone: whether all do, here."""
