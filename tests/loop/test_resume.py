@@ -333,6 +333,22 @@ def sigterm(run: Any) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.parametrize("hook", ["on_interrupt", "on_train_end", "on_fit_end"])
+def test_a_signal_in_the_last_hooks_after_ctrl_c_saves_without_a_checkpointer_too(tmp_path: Path, hook: str) -> None:
+    def press(run: Any) -> None:
+        if run.clock.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    signalled = hl.LambdaCallback(on_train_step_end=press, **{hook: sigterm})
+    trainer = Trainer(max_duration="9st", folder=tmp_path / "run", callbacks=[signalled])
+    with pytest.raises(hl.Preempted) as caught:
+        trainer.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert caught.value.checkpoint == at_step(tmp_path / "run", 2)
+    again = Trainer(max_duration="3st", folder=tmp_path / "run", resume="auto")
+    result = again.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert result.clock.step == 3
+
+
 def test_a_second_signal_after_the_save_does_not_make_it_unsaved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -217,12 +217,14 @@ class Saving:
 
     def interrupted(self, *, pending_eval: bool = False) -> None:
         """Ctrl-C: another process can go on where this one stops."""
-        for target in self._targets:
-            if target.plan.is_resumed:
-                found = self._save_once(target, pending_eval=pending_eval)
-                if found not in (None, self._told):  # once before an evaluation that is left, and once after it
-                    self._told = found
-                    say_interrupted(self._loop, found)
+        resumed = [target for target in self._targets if target.plan.is_resumed]
+        if self._loop.requests.preempt is not None and self._loop.state.folder is not None:
+            resumed = resumed or [self._own_target()]  # a signal came in the last hooks as well, and always saves
+        for target in resumed:
+            found = self._save_once(target, pending_eval=pending_eval)
+            if found not in (None, self._told):  # once before an evaluation that is left, and once after it
+                self._told = found
+                say_interrupted(self._loop, found)
 
     def preempted(self, *, pending_eval: bool = False) -> Preempted:
         """A signal: save what can be gone on from; the error to raise."""
