@@ -79,10 +79,16 @@ def test_a_signal_in_the_last_hooks_of_one_rank_is_for_all(ranks: Any, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("entry", "hook"), [("evaluate", "eval_end"), ("test", "eval_loader_end"), ("predict", "predict_end")]
+    ("entry", "hook"),
+    [("evaluate", "eval_end"), ("test", "eval_loader_end"), ("predict", "predict_end"), ("predict", "teardown")],
 )
 def test_a_signal_in_the_last_hooks_of_an_evaluation_alone_is_for_all(ranks: Any, entry: str, hook: str) -> None:
     told = ranks.run(f"{CASES}:signalled_at_the_end_of", 2, entry=entry, hook=hook)
+    assert [its.code for its in told] == [143, 143], told[0].output
+
+
+def test_a_signal_in_the_teardown_of_one_rank_is_for_all(ranks: Any) -> None:
+    told = ranks.run(f"{CASES}:signalled_at_the_end", 2, hook="teardown", folder=False)
     assert [its.code for its in told] == [143, 143], told[0].output
 
 

@@ -108,14 +108,13 @@ class Session:
             self.run = self.line.members[0].view
 
     def _make_line(self) -> Line[Run]:
-        here = self._place
         return Line(
             self._view,
             where=self.where,
             stop=self._stop_training,
-            rank=here.rank,
-            local_rank=here.local_rank,
-            guard=guarded if here.world_size > 1 else None,
+            rank=self._place.rank,
+            local_rank=self._place.local_rank,
+            guard=guarded if self._place.world_size > 1 else None,
         )
 
     def where(self) -> str:
@@ -372,6 +371,8 @@ class Session:
             error = first_of(error, line.emit_to_all(line.hooks.exception))
         error = first_of(error, line.emit_to_all(line.hooks.teardown))
         try:
+            if self.ranks is not None and not self.ranks.broken:
+                self.ranks.vote()  # a signal may have come to one rank in its teardown: all leave with its code
             if state.entry_point in ("fit", "train"):
                 self.book.end_interval()  # what was logged in the last hooks, or before an error
                 self._note_end(error)
