@@ -1,6 +1,7 @@
-"""Trouble on one rank, at every hook, on two and four ranks; and workers that are killed again and again.
+"""Trouble on one rank, at every hook and scope, on two and four ranks; and workers that are killed again and again.
 
-All of it with ``HOOKLINE_CHAOS=1``; what is in the suite is in ``tests/distributed``.
+All of it with ``HOOKLINE_CHAOS=1``; what is in the suite is in ``tests/distributed``. Where trouble is tried, and the
+few places where it cannot come, are in ``tests/distributed/places.py``.
 """
 
 from __future__ import annotations
@@ -11,42 +12,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.conftest import RankServer
+from tests.distributed.conftest import RankServer, Told
+from tests.distributed.places import (
+    AFTER_TRAINING,
+    BEFORE_STEPS,
+    ENDS_ALREADY,
+    LONG_LIMIT,
+    NOT_TRIED,
+    ONE_PER_SCOPE,
+    PREDICTS,
+    SAVES,
+    places,
+)
 from tests.distributed.torchrun import Launched
 
-from hookline.events.spec import BY_NAME, SCOPES
+from hookline.events.spec import BY_NAME, EVENTS, SCOPES
 
 pytestmark = pytest.mark.skipif(not os.environ.get("HOOKLINE_CHAOS"), reason="long: make chaos")
 
-FILE = "cases_of_failures.py"
+FILE = "cases_of_places.py"
 LIMIT = 60.0
 HUNG = 75
-NOT_SENT = {
-    "rollback", "step_skipped", "scheduler_step", "checkpoint_failed", "checkpoint_rejected", "checkpoint_loaded",
-    "interrupt", "preempt", "stop", "callback_disabled", "exception", "teardown",
-    *(name for name in BY_NAME if name.startswith("predict_")),
-}  # fmt: skip
-RARE = [
-    *("on_scheduler_step", "on_step_skipped", "on_callback_disabled", "on_stop", "on_checkpoint_loaded"),
-    *(f"on_{name}" for name in BY_NAME if name.startswith("predict_")),
-    *(f"{part}around_{scope}" for scope in (its.name for its in SCOPES) for part in ("", "after ")),
-]
-"""What comes in a run only where something else happens, and the scopes."""
-RAREST = ["on_rollback", "on_preempt", "on_interrupt", "on_checkpoint_failed", "on_checkpoint_rejected"]
-"""What is left: two more, of an error and of the very end, are in ``tests/distributed``."""
-HOOKS = [f"on_{name}" for name in BY_NAME if name not in NOT_SENT]
-BEFORE_STEPS = ("on_setup", "on_model_ready", "on_fit_start", "on_sanity_check_start", "on_sanity_check_end")
-ONCE_AT_START = (*BEFORE_STEPS, "on_train_start", "on_train_epoch_start")
-AT_END = ("on_train_end", "on_fit_end")
-ONE_PER_SCOPE = (
-    "on_fit_start",
-    "on_train_start",
-    "on_epoch_end",
-    "on_train_step_end",
-    "on_backward_end",
-    "on_eval_batch_end",
-    "on_checkpoint_save",
-)
+SIZES = pytest.mark.parametrize("size", [2, 4])
+STRATEGIES = pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+AFTER_ALL = ("on_exception", "on_teardown")
+"""What comes when nothing more is agreed on: each rank ends by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -56,121 +46,214 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
     server.close()
 
 
-def options(place: str, folder: Path, **given: Any) -> dict[str, Any]:
-    saves = "checkpoint" in place
-    return {
-        "place": place,
-        "at": 0 if place in ONCE_AT_START else 2,
-        "saves": saves,
-        "folder": str(folder) if saves else None,
-        **given,
+def ends(
+    ranks: Any, size: int, trouble: str, folder: Path, where: list[str], **options: Any
+) -> list[tuple[str, list[dict[str, Any]]]]:
+    """For each place, one after another in one group of processes: how all ranks have ended."""
+    args = {"places": where, "action": trouble, "folder": str(folder), **options}
+    found = ranks.values(f"{FILE}:each", size, limit=4 * LIMIT, **args)
+    for place in where:
+        assert all(its[place]["came"] for its in found), f"{place} has not come"
+    return [(place, [its[place] for its in found]) for place in where]
+
+
+def for_strategy(trouble: str, strategy: str) -> list[str]:
+    """All places; one in each scope where the model is sharded, which takes longer."""
+    tried = places(trouble) if strategy == "ddp" else list(ONE_PER_SCOPE.values())
+    return [place for place in tried if place != "on_exception"]
+
+
+def test_every_hook_and_scope_is_tried_with_every_trouble_or_is_named_with_a_reason() -> None:
+    known = {event.hook for event in EVENTS} | {f"{part}{scope.hook}" for scope in SCOPES for part in ("", "after ")}
+    for trouble, reasons in NOT_TRIED.items():
+        assert {*places(trouble), *reasons} == known, trouble
+    assert {scope: BY_NAME[place[3:]].scope for scope, place in ONE_PER_SCOPE.items()} == {
+        scope.name: scope.name for scope in SCOPES
     }
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("place", HOOKS)
-def test_an_error_in_any_hook_ends_all_ranks(ranks: Any, tmp_path: Path, place: str, size: int) -> None:
-    who = size - 1
-    for its in ranks.run(f"{FILE}:train", size, limit=LIMIT, **options(place, tmp_path, who=who)):
-        assert its.code == 1, its.output
-        assert its.error == ("Planted" if its.rank == who else "RankError"), its.output
-        assert its.rank == who or f"because rank {who} failed in Culprit.{place}" in its.text
-        assert its.output.count("teardown") == 1, its.output
+# -- an error --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("place", RARE)
-def test_an_error_in_a_rare_hook_or_a_scope_ends_all_ranks(ranks: Any, tmp_path: Path, place: str, size: int) -> None:
+@SIZES
+@pytest.mark.parametrize("place", [place for place in places("raise") if place not in AFTER_ALL])
+def test_an_error_at_any_place_ends_all_ranks(ranks: Any, tmp_path: Path, place: str, size: int) -> None:
     who = size - 1
-    for its in ranks.run(f"{FILE}:rare", size, limit=LIMIT, place=place, who=who, folder=str(tmp_path)):
+    for its in ranks.run(f"{FILE}:at", size, limit=LIMIT, place=place, folder=str(tmp_path)):
         assert its.code == 1, its.output
         assert its.error == ("Planted" if its.rank == who else "RankError"), its.output
         assert its.rank == who or f"because rank {who} failed in Culprit.{place.removeprefix('after ')}" in its.text
+        assert its.output.count("teardown") == 1, its.output
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("place", RAREST)
-def test_an_error_in_one_of_the_rarest_hooks_ends_all_ranks(ranks: Any, tmp_path: Path, place: str, size: int) -> None:
-    who = size - 1
-    for its in ranks.run(f"{FILE}:rarest", size, limit=LIMIT, place=place, who=who, folder=str(tmp_path)):
-        assert its.code == 1, its.output
-        assert its.error == ("Planted" if its.rank == who else "RankError"), its.output
-        assert its.rank == who or f"because rank {who} failed in Culprit.{place}" in its.text
+@SIZES
+def test_an_error_in_what_follows_an_error_hides_it_on_no_rank(ranks: Any, tmp_path: Path, size: int) -> None:
+    for its in ranks.run(f"{FILE}:at", size, limit=LIMIT, place="on_exception", folder=str(tmp_path)):
+        assert (its.code, its.error) == (1, "RankError" if its.rank else "ValueError"), its.output
+        assert "first" in its.text
+        assert ("no luck" in its.text) == (its.rank == size - 1), its.text
+        assert its.output.count("teardown") == 1, its.output
 
 
-@pytest.mark.parametrize("place", RAREST)
-def test_a_rank_that_sleeps_in_one_of_the_rarest_hooks_is_found(ranks: Any, tmp_path: Path, place: str) -> None:
-    limits = {"hang_after": "2s", "timeout": "4s"}
-    given = {"place": place, "action": "sleep", "folder": str(tmp_path), "limits": limits}
-    for its in ranks.run(f"{FILE}:rarest", 2, limit=LIMIT, **given):
-        assert its.code == (HUNG if its.rank == 1 else 1), its.output
-        assert "rank 1 has made no progress for" in (its.output if its.rank == 1 else its.text)
+@SIZES
+def test_an_error_in_teardown_holds_no_other_rank_up(ranks: Any, tmp_path: Path, size: int) -> None:
+    *others, last = ranks.run(f"{FILE}:at", size, limit=LIMIT, place="on_teardown", folder=str(tmp_path))
+    assert (last.code, last.error) == (1, "Planted"), last.output
+    for its in others:
+        assert its.code == 0, its.output
+        assert its.value["epoch"] == 2
 
 
-def test_every_hook_is_in_one_of_these_tests_or_beside_them() -> None:
-    assert {f"on_{name}" for name in BY_NAME} - {*HOOKS, *RARE, *RAREST} == {"on_exception", "on_teardown"}
+# -- a rank that sleeps ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_sigterm_in_a_rare_hook_or_a_scope_is_for_all_ranks(ranks: Any, tmp_path: Path, size: int) -> None:
-    found = ranks.values(f"{FILE}:rare_preempted", size, places=RARE, folder=str(tmp_path), limit=4 * LIMIT)
-    for place, *its in zip(RARE, *found, strict=True):
+def with_sleep(ranks: Any, place: str, folder: Path) -> list[list[Told]]:
+    """On two ranks and on four, beside one another: most of the time they sleep."""
+    # Where the short limit holds, the long one is never waited for.
+    limits = {"hang_after": "2s", "timeout": "4s" if place in LONG_LIMIT else "5m"}
+    args = {"place": place, "action": "sleep", "limits": limits}
+    started = [ranks.start(f"{FILE}:at", size, folder=str(folder / str(size)), **args) for size in (2, 4)]
+    found = [its.finish(LIMIT) for its in started]
+    for told in found:
+        assert told[-1].code == HUNG, told[-1].output
+    return found
+
+
+@pytest.mark.parametrize("place", [place for place in places("sleep") if place != "on_exception"])
+def test_a_rank_that_sleeps_at_any_place_is_found(ranks: Any, tmp_path: Path, place: str) -> None:
+    for *others, last in with_sleep(ranks, place, tmp_path):
+        assert f"rank {last.rank} has made no progress for" in last.output
+        for its in others:
+            assert (its.code, its.error) == (1, "RankError"), its.output
+            assert f"rank {last.rank} has made no progress for" in its.text
+
+
+def test_a_rank_that_sleeps_in_what_follows_an_error_is_ended(ranks: Any, tmp_path: Path) -> None:
+    for *others, last in with_sleep(ranks, "on_exception", tmp_path):
+        assert f"rank {last.rank} has not ended 4 s after an error" in last.output
+        for its in others:
+            assert (its.code, its.error) == (1, "RankError" if its.rank else "ValueError"), its.output
+
+
+# -- a rank that asks to stop ----------------------------------------------------------------------
+
+
+@SIZES
+@STRATEGIES
+def test_a_stop_at_any_place_stops_all_ranks_at_the_same_step(
+    ranks: Any, tmp_path: Path, strategy: str, size: int
+) -> None:
+    where = for_strategy("stop", strategy)
+    for place, its in ends(ranks, size, "stop", tmp_path, where, strategy=strategy):
         assert all(other == its[0] for other in its), place
-        assert its[0][1] == 143, place
+        if place in PREDICTS:
+            assert its[0]["count"] == 29, f"{place}: a prediction is whole, there is no training to stop"
+        elif place in AFTER_TRAINING | ENDS_ALREADY:
+            assert its[0]["reason"] != "enough", place
+            assert its[0]["epoch"] == 2 or place in ENDS_ALREADY, place
+        else:
+            assert its[0]["reason"] == "enough", place
+            assert place not in BEFORE_STEPS or its[0]["step"] == (2 if place in SAVES else 0), place
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_stop_before_the_first_step_is_for_all_ranks(ranks: Any, size: int) -> None:
-    places = list(BEFORE_STEPS)
-    found = ranks.values(f"{FILE}:stopped", size, places=places, limit=4 * LIMIT)
-    for place, *its in zip(places, *found, strict=True):
-        assert all(other == its[0] for other in its), place
-        assert (its[0]["step"], its[0]["reason"]) == (0, "enough"), place
+@SIZES
+def test_a_stop_in_what_follows_an_error_changes_nothing_about_it(ranks: Any, tmp_path: Path, size: int) -> None:
+    for its in ranks.run(f"{FILE}:at", size, limit=LIMIT, place="on_exception", action="stop", folder=str(tmp_path)):
+        assert (its.code, its.error) == (1, "RankError" if its.rank else "ValueError"), its.output
 
 
-@pytest.mark.parametrize("place", RARE)
-def test_a_rank_that_sleeps_in_a_rare_hook_or_a_scope_is_found(ranks: Any, tmp_path: Path, place: str) -> None:
-    limits = {"hang_after": "2s", "timeout": "4s"}
-    given = {"place": place, "action": "sleep", "folder": str(tmp_path), "limits": limits}
-    for its in ranks.run(f"{FILE}:rare", 2, limit=LIMIT, **given):
-        assert its.code == (HUNG if its.rank == 1 else 1), its.output
-        assert "rank 1 has made no progress for" in (its.output if its.rank == 1 else its.text)
+# -- a signal --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("place", "size"), [(p, 2) for p in HOOKS] + [(p, 4) for p in ONE_PER_SCOPE])
-def test_a_rank_that_sleeps_in_any_hook_is_found(ranks: Any, tmp_path: Path, place: str, size: int) -> None:
-    limits = {"hang_after": "2s", "timeout": "4s" if place in ONCE_AT_START else "5m"}
-    given = options(place, tmp_path, action="sleep", who=1, limits=limits)
-    for its in ranks.run(f"{FILE}:train", size, limit=LIMIT, **given):
-        assert its.code == (HUNG if its.rank == 1 else 1), its.output
-        assert "rank 1 has made no progress for" in (its.output if its.rank == 1 else its.text)
-
-
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_stop_in_any_hook_stops_all_ranks_at_the_same_step(ranks: Any, size: int) -> None:
-    places = [place for place in HOOKS if "checkpoint" not in place and place not in (*BEFORE_STEPS, *AT_END)]
-    found = ranks.values(f"{FILE}:stopped", size, places=places, limit=4 * LIMIT)
-    for place, *its in zip(places, *found, strict=True):
-        assert all(other == its[0] for other in its), place
-        assert its[0]["reason"] == "enough", place
-
-
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_sigterm_in_any_hook_gives_one_checkpoint(ranks: Any, tmp_path: Path, strategy: str, size: int) -> None:
-    places = [place for place in HOOKS if place not in AT_END]
-    found = ranks.values(
-        f"{FILE}:preempted", size, places=places, folder=str(tmp_path), strategy=strategy, limit=4 * LIMIT
-    )
-    for place, *its in zip(places, *found, strict=True):
+@SIZES
+@STRATEGIES
+def test_sigterm_at_any_place_gives_one_checkpoint_and_one_code(
+    ranks: Any, tmp_path: Path, strategy: str, size: int
+) -> None:
+    where = [place for place in places("SIGTERM") if place not in AFTER_ALL]
+    for place, its in ends(ranks, size, "SIGTERM", tmp_path, where, saves=True, strategy=strategy):
         assert all(other == its[0] for other in its), place
         assert its[0]["code"] == 143, place
+        if place in PREDICTS:
+            continue
         kept = sorted(path.name for path in (tmp_path / place / "checkpoints").glob("step-*"))
-        assert kept[-1] == its[0]["checkpoint"] == f"step-{its[0]['step']:08d}", place
-        assert len(kept) == 1 or "checkpoint" in place, place
+        assert its[0]["checkpoint"] in kept, place
+        assert its[0]["checkpoint"].startswith(f"step-{its[0]['step']:08d}"), place
+        assert len(kept) == 1 or place in SAVES, place
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@SIZES
+def test_sigterm_in_what_follows_an_error_changes_nothing_about_it(ranks: Any, tmp_path: Path, size: int) -> None:
+    for its in ranks.run(f"{FILE}:at", size, limit=LIMIT, place="on_exception", action="SIGTERM", folder=str(tmp_path)):
+        assert (its.code, its.error) == (1, "RankError" if its.rank else "ValueError"), its.output
+
+
+@SIZES
+def test_sigterm_in_teardown_gives_one_code(ranks: Any, tmp_path: Path, size: int) -> None:
+    [(_, its)] = ends(ranks, size, "SIGTERM", tmp_path, ["on_teardown"], saves=True)
+    assert all(other == its[0] for other in its)
+    assert (its[0]["code"], its[0]["epoch"]) == (143, 2)
+
+
+# -- a rank that leaves its own loop, and one that has no more data --------------------------------
+
+
+@SIZES
+@STRATEGIES
+def test_an_own_loop_that_one_rank_leaves_after_any_place_ends_at_the_same_step(
+    ranks: Any, tmp_path: Path, strategy: str, size: int
+) -> None:
+    where = [place for place in for_strategy("break", strategy) if strategy == "ddp" or place not in BEFORE_STEPS]
+    for place, its in ends(ranks, size, "break", tmp_path, where, shape="own loop", strategy=strategy):
+        assert all(other == its[0] for other in its), place
+        if place in AFTER_TRAINING | ENDS_ALREADY:
+            assert its[0]["reason"] != "break", place
+        else:
+            assert its[0]["reason"] == "break", place
+            assert its[0]["epoch"] < 2, place
+
+
+@SIZES
+@pytest.mark.parametrize("place", ["on_fit_start", "on_train_start", "on_checkpoint_loaded"])
+def test_an_own_loop_of_a_sharded_model_that_one_rank_leaves_before_all_steps_ends_on_all(
+    ranks: Any, tmp_path: Path, place: str, size: int
+) -> None:
+    given = {"place": place, "action": "break", "shape": "own loop", "strategy": "fsdp", "folder": str(tmp_path)}
+    for its in ranks.run(f"{FILE}:at", size, limit=LIMIT, **given):
+        assert (its.code, its.error) == (1, "RankError"), its.output
+        assert f"rank {size - 1} has left the body of its loop" in its.text
+        assert its.output.count("teardown") == 1, its.output
+
+
+def test_what_is_not_tried_in_an_own_loop_does_not_come_there(ranks: Any, tmp_path: Path) -> None:
+    where = [place for place in NOT_TRIED["break"] if place != "on_exception"]
+    found = ranks.values(f"{FILE}:each", 2, places=where, action="break", shape="own loop", folder=str(tmp_path))
+    assert not any(found[1][place]["came"] for place in where)
+
+
+@SIZES
+@STRATEGIES
+def test_ranks_end_together_where_the_data_of_one_ends_after_any_place(
+    ranks: Any, tmp_path: Path, strategy: str, size: int
+) -> None:
+    where = for_strategy("out of data", strategy)
+    for place, its in ends(ranks, size, "out of data", tmp_path, where, shape="shard", strategy=strategy):
+        read = [other.pop("read", None) for other in its]
+        assert all(other == its[0] for other in its), place
+        if place in AFTER_TRAINING | ENDS_ALREADY | {"on_predict_end", "after around_predict"}:
+            assert all(other == read[0] for other in read), place  # nothing was left to read
+        elif place in PREDICTS:
+            assert its[0]["count"] == 24 * size - 12, place
+        else:
+            assert its[0]["epoch"] == 2, place
+            assert read[-1][0] < read[0][0], place  # in training
+            assert read[-1][1] < read[0][1], place  # and in evaluations
+
+
+# -- workers that are killed, or hang, and are started again ---------------------------------------
+
+
+@STRATEGIES
 def test_workers_that_are_killed_five_times_end_with_the_same_weights(
     ranks: Any, tmp_path: Path, strategy: str
 ) -> None:
@@ -185,7 +268,7 @@ def test_workers_that_are_killed_five_times_end_with_the_same_weights(
     launched = Launched("elastic", args, tmp_path / "out.txt", "--standalone", "--max-restarts", "5")
     assert launched.finish(600) == 0, launched.text
     assert launched.text.count("exitcode: -9") == 5, launched.text
-    undisturbed = ranks.values(f"{FILE}:train", 2, strategy=strategy)
+    undisturbed = ranks.values("cases_of_failures.py:train", 2, strategy=strategy)
     assert [its["weights"] for its in launched.results()] == [its["weights"] for its in undisturbed]
 
 
@@ -199,5 +282,5 @@ def test_a_rank_that_hangs_is_started_again(ranks: Any, tmp_path: Path) -> None:
     launched = Launched("elastic", args, tmp_path / "out.txt", "--standalone", "--max-restarts", "1")
     assert launched.finish(300) == 0, launched.text
     assert "rank 1 has made no progress for 3 s" in launched.text
-    undisturbed = ranks.values(f"{FILE}:train", 2)
+    undisturbed = ranks.values("cases_of_failures.py:train", 2)
     assert [its["weights"] for its in launched.results()] == [its["weights"] for its in undisturbed]
