@@ -135,11 +135,48 @@ def test_a_hostile_name_cannot_steer_the_terminal(run: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("verb", ["ls", "show", "verify"])
-def test_a_folder_without_checkpoints_is_one_line(
-    tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "has no checkpoints" in refused(capsys, verb, tmp_path)
+def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    neither = "is neither a run's folder nor one of checkpoints"
+    assert neither in refused(capsys, verb, tmp_path)
+    (tmp_path / "photos").mkdir()
+    assert neither in refused(capsys, verb, tmp_path)
     assert "is not a folder" in refused(capsys, verb, tmp_path / "gone")
+
+
+@pytest.fixture(params=["none", "empty"])
+def unsaved(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A run that has saved nothing, with folders of its own."""
+    for name in ("media", "tensorboard", *(["checkpoints"] if request.param == "empty" else [])):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("verb", [("ls",), ("verify",), ("prune", "--keep-last", "1")])
+def test_a_run_that_has_saved_nothing_is_no_mistake(
+    unsaved: Path, verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = sorted(unsaved.iterdir())
+    assert out(capsys, verb[0], unsaved, *verb[1:]) == f"no checkpoints in {unsaved / 'checkpoints'}\n"
+    assert sorted(unsaved.iterdir()) == there
+
+
+def test_what_needs_a_checkpoint_says_that_there_is_none(unsaved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "show", unsaved).endswith(f"no checkpoints in {unsaved / 'checkpoints'}\n")
+    found = json.loads(out(capsys, "ls", unsaved, "--json"))
+    assert (found["checkpoints"], found["rejected"]) == ([], [])
+
+
+def test_a_folder_among_checkpoints_without_a_manifest_stays_not_valid(
+    unsaved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (unsaved / "checkpoints" / "odd").mkdir(parents=True)
+    assert "Not valid, and never used" in out(capsys, "ls", unsaved)
+    assert "1 damaged" in out(capsys, "verify", unsaved, code=1)
+
+
+def test_a_folder_of_runs_names_one_of_them(unsaved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"holds runs and is none: give one of them, such as {unsaved}" in refused(capsys, "ls", unsaved.parent)
 
 
 def test_one_checkpoint_instead_of_a_run_is_explained(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Any
 from hookline.cli.console import wide_console
 from hookline.errors import CheckpointCorruptError, CheckpointNotFoundError, HooklineError, SetupError
 from hookline.records.direction import direction
+from hookline.records.run_file import FILE as RUN_FILE
 
 if TYPE_CHECKING:
     from hookline.checkpoint import Checkpoint, Store
+
+# As in hookline.checkpoint, which brings torch: the help of a command should not wait for it.
+CHECKPOINTS = "checkpoints"
+MANIFEST = "manifest.json"
 
 
 def register(commands: Any) -> None:
@@ -59,26 +64,44 @@ def _guarded(run: Any, arguments: argparse.Namespace) -> int:
 
 
 def _store(folder: Path) -> Store:
-    """The checkpoints of a run's folder, or in the folder itself. Nothing there at all is an error."""
+    """The checkpoints of a run's folder, which may have saved none, or in the folder itself."""
     from hookline.checkpoint import Store
 
     if not folder.is_dir():
         raise CheckpointNotFoundError(f"{folder} is not a folder; give that of a run")
-    if (folder / "manifest.json").exists():
+    if (folder / MANIFEST).exists():
         raise SetupError(f"{folder} is one checkpoint; give the run's folder, and its name after it for 'show'")
-    store = Store(folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder)
-    runs = [found.path.name for found in store.rejected() if (found.path / "metrics.jsonl").is_file()]
-    if runs and not store.checkpoints():
-        raise SetupError(f"{folder} holds runs and is none: give one of them, such as {folder / runs[-1]}")
-    if not store.checkpoints() and not store.rejected():
-        raise CheckpointNotFoundError(f"{folder} has no checkpoints; give the folder of a run that has saved some")
+    if _is_run(folder) or (folder / CHECKPOINTS).is_dir():
+        return Store(folder / CHECKPOINTS)  # whatever else a run has in its folder is no checkpoint
+    store = Store(folder)
+    if store.folder.name == CHECKPOINTS or store.checkpoints():
+        return store
+    beside = [found.path for found in store.rejected()]
+    if runs := [path for path in beside if _is_run(path)]:
+        raise SetupError(f"{folder} holds runs and is none: give one of them, such as {folder / runs[-1].name}")
+    if not any((path / MANIFEST).exists() for path in beside):
+        raise CheckpointNotFoundError(f"{folder} is neither a run's folder nor one of checkpoints; give that of a run")
     return store
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (RUN_FILE, "metrics.jsonl"))
+
+
+def _says_none(store: Store) -> bool:
+    """Whether nothing was saved there, which is then said: a run without a checkpoint is no mistake."""
+    from hookline.cli.checkpoint_tables import plain
+
+    if store.checkpoints() or store.rejected():
+        return False
+    print(f"no checkpoints in {plain(str(store.folder))}")
+    return True
 
 
 def _run_folder(folder: Path) -> Path:
     """The folder of the run that checkpoints belong to: the nearest above them that looks like one."""
     above = (part for part in folder.parents if (part / "run.lock").exists() or (part / "metrics.jsonl").exists())
-    return next(above, folder.parent if folder.name == "checkpoints" else folder)
+    return next(above, folder.parent if folder.name == CHECKPOINTS else folder)
 
 
 def _ls(arguments: argparse.Namespace) -> int:
@@ -89,6 +112,8 @@ def _ls(arguments: argparse.Namespace) -> int:
     marks = tables.marks(checkpoints, _best(checkpoints, arguments.monitor, arguments.mode))
     if arguments.json:
         print(json.dumps(tables.as_json(store.folder, checkpoints, rejected, marks), allow_nan=False, indent=2))
+        return 0
+    if _says_none(store):
         return 0
     console = wide_console()
     if checkpoints:
@@ -124,8 +149,10 @@ def _show(arguments: argparse.Namespace) -> int:
         chosen = [checkpoint for checkpoint in checkpoints if checkpoint.name == arguments.name]
     if not chosen:
         _raise_if_rejected(store, arguments.name)
+        if not checkpoints:
+            raise CheckpointNotFoundError(f"no checkpoints in {store.folder}")
         known = ", ".join(checkpoint.name for checkpoint in checkpoints[-5:])
-        raise CheckpointNotFoundError(f"no valid checkpoint {arguments.name or ''} in {store.folder}; newest: {known}")
+        raise CheckpointNotFoundError(f"no valid checkpoint {arguments.name} in {store.folder}; newest: {known}")
     checkpoint = chosen[0]
     marks = tables.marks(checkpoints, _best(checkpoints, None, "min"))[checkpoint.name]
     snapshot = store.load(checkpoint)
@@ -143,6 +170,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     from hookline.cli.checkpoint_tables import counted, plain, size
 
     store = _store(arguments.folder)
+    if _says_none(store):
+        return 0
     checkpoints, rejected = store.checkpoints(), store.rejected()
     bad = 0
     for checkpoint in checkpoints:
@@ -173,6 +202,8 @@ def _prune(arguments: argparse.Namespace) -> int:
     mode = "min" if monitor is None else direction(monitor, arguments.mode)
     keep = Keep(last, arguments.keep_best or 0, monitor, mode, arguments.keep_every)
     store = _store(arguments.folder)
+    if _says_none(store):
+        return 0
     if arguments.dry_run:
         _report(to_delete(store.checkpoints(), keep), store, "would delete")
         return 0
@@ -194,7 +225,7 @@ def _consolidate(arguments: argparse.Namespace) -> int:
     from hookline.cli.checkpoint_tables import plain, size
 
     path: Path = arguments.folder.absolute()
-    if (path / "manifest.json").exists():
+    if (path / MANIFEST).exists():
         checkpoint = inspect(path)
     else:
         store = _store(path)
