@@ -29,3 +29,9 @@ def test_no_command_is_an_error_that_names_all_of_them(capsys: pytest.CaptureFix
     assert all(
         command.__name__.rpartition(".")[2].removesuffix("_command").replace("_", "-") in shown for command in COMMANDS
     )
+
+
+def test_the_help_names_all_that_can_be_done_with_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "list, show, verify, prune or consolidate" in " ".join(capsys.readouterr().out.split())

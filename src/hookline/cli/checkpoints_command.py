@@ -23,7 +23,8 @@ MANIFEST = "manifest.json"
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("checkpoints", help="list, show, verify or prune the checkpoints of a run")
+    about = "list, show, verify, prune or consolidate the checkpoints of a run"
+    parser = commands.add_parser("checkpoints", help=about)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listing = _verb(verbs, "ls", _ls, "all checkpoints, and what is damaged")
     listing.add_argument("--monitor", metavar="M", help="mark the best by this metric (default: val/loss)")
