@@ -319,6 +319,30 @@ def test_a_loss_beside_a_task_that_nobody_calls_is_said(verb: str, caplog: pytes
     assert "loss= is not used: Own is a task, which computes its own; leave loss= out" in caplog.messages
 
 
+class Configured(hl.SupervisedTask):
+    def configure_optimizers(self, run: Any) -> Any:
+        return torch.optim.Adam(self.parameters())
+
+
+@pytest.mark.parametrize("made", [lambda: Configured(TinyModel(), CE), lambda: hl.SupervisedTask(TinyModel(), CE, sgd)])
+def test_an_optimizer_that_takes_the_place_of_the_tasks_own_is_said_once(
+    made: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, trainer = made(), Trainer(max_duration="1ep", folder=False)
+    trainer.fit(task, tiny_data(), optimizer=torch.optim.AdamW)
+    trainer.fit(task, tiny_data(), optimizer=torch.optim.AdamW, extend="1ep")
+    said = [message for message in caplog.messages if message.startswith("optimizer= is used")]
+    assert said == [
+        f"optimizer= is used, and what {type(task).__name__}.configure_optimizers returns is not, schedulers included; "
+        f"leave one of the two out"
+    ]
+
+
+def test_an_optimizer_for_a_task_that_has_none_is_what_the_argument_is_for(caplog: pytest.LogCaptureFixture) -> None:
+    Trainer(max_duration="1ep", folder=False).fit(hl.SupervisedTask(TinyModel(), CE), tiny_data(), optimizer=sgd)
+    assert not any("optimizer=" in message for message in caplog.messages)
+
+
 @pytest.mark.parametrize("where", ["eval_every", "log_every", "every=… of checkpoints", "hl.on(every", "hl.on(at"])
 def test_a_part_of_the_only_epoch_is_warned_of_because_it_would_come_at_its_end_or_never(
     where: str, tmp_path: Path

@@ -37,14 +37,21 @@ STEPS = ("training_step", "train_step", "validation_step", "val_step", "eval_ste
 """Those of them that nobody has as a helper of his own."""
 
 
-def check_task(task: Task[Any], loss: object = None) -> None:
+def check_task(task: Task[Any], loss: object = None, optimizer: object = None) -> None:
     """Each method takes what it will be given; none is one of another system, which nobody would call.
 
-    ``loss`` is what was passed beside the task, which nobody would call either.
+    ``loss`` and ``optimizer`` are what was passed beside the task: nobody would call the loss either, and the optimizer
+    takes the place of the task's own.
     """
     kind = type(task)
     if loss is not None:
         logger.warning("loss= is not used: %s is a task, which computes its own; leave loss= out", kind.__name__)
+    if optimizer is not None and _has_optimizers(task):
+        logger.warning(
+            "optimizer= is used, and what %s.configure_optimizers returns is not, schedulers included; "
+            "leave one of the two out",
+            kind.__name__,
+        )
     for name, takes in TAKES.items():
         method = getattr(task, name, None)
         if callable(method):
@@ -58,6 +65,12 @@ def check_task(task: Task[Any], loss: object = None) -> None:
             raise SetupError(
                 f"{kind.__name__}.{theirs} is not called, and {ours} is that of SupervisedTask; {_rename(theirs, ours)}"
             )
+
+
+def _has_optimizers(task: Any) -> bool:
+    """Whether it brings its own; the method that a ``SupervisedTask`` inherits only hands on what it was given."""
+    own = getattr(type(task), "configure_optimizers", None)
+    return task.optimizer is not None if own is SupervisedTask.configure_optimizers else own is not None
 
 
 def missing_method(task: object, method: str, verb: str) -> SetupError:

@@ -228,7 +228,7 @@ class Trainer:
         if loop is None or not self._goes_on(entry, given):
             is_task = isinstance(model, Task)
             if isinstance(model, Task):
-                check_task(model, loss)
+                check_task(model, loss, optimizer)
             loop = Loop(
                 model,
                 optimizer if is_task else None,
