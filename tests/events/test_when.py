@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.errors import DurationError
+from hookline.errors import DurationError, RegistrationError
 from hookline.events import Callback, FunctionCallback, When, on
 from hookline.events.line import Member
 from hookline.events.spec import BY_NAME
@@ -259,3 +259,12 @@ def test_what_a_gate_remembers_is_plain_data_for_a_checkpoint(world: World) -> N
 def test_a_gate_is_kept_by_the_member_and_not_made_again() -> None:
     member: Member[Any] = Member(on("train_start", once=True)(record))
     assert member.hooks_for(BY_NAME["train_start"])[0] is member.hooks_for(BY_NAME["train_start"])[0]
+
+
+def test_a_function_says_what_it_writes_as_a_callback_does(world: World) -> None:
+    writing = on("eval_end", writes=("val/acc",))(record)
+    assert writing.writes == ("val/acc",)
+    assert on("eval_end")(record).writes == ()
+    assert writing.state_key == on("eval_end")(record).state_key  # what it fired last is found again
+    with pytest.raises(RegistrationError, match=r"record\.writes = 'val/acc' is one text; make it a tuple"):
+        world(on("eval_end", writes="val/acc")(record))  # type: ignore[arg-type]

@@ -366,3 +366,15 @@ def test_a_list_of_loaders_is_not_taken_for_a_list_of_batches(where: str, kind: 
     what = "training" if where == "train" else "val"
     with pytest.raises(DataError, match=rf"the {what} loader is a {kind.__name__} of loaders.*dict of named ones"):
         fit(TinyModel(), *((loaders,) if where == "train" else (tiny_data(1), loaders)))
+
+
+def test_a_function_that_logs_a_metric_says_so_as_the_error_tells() -> None:
+    def log(run: Any) -> None:
+        run.log({"acc": 0.5})
+
+    def train(function: Any) -> hl.Result:
+        return fit(TinyModel(), tiny_data(), tiny_data(1), callbacks=[hl.EarlyStopping("val/acc"), function])
+
+    with pytest.raises(MetricError, match=re.escape("a function with hl.on(…, writes=('val/acc',))")):
+        train(hl.on("eval_end")(log))
+    assert train(hl.on("eval_end", writes=("val/acc",))(log)).metrics["val/acc"] == 0.5

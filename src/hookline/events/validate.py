@@ -95,6 +95,7 @@ def check_hooks(member: object, known: Mapping[str, Event]) -> None:
             )
         _check_hook(f"hl.on({member.event!r}) on {member.name}", member.function, known[member.event].gives)
         _check_stage(member, known[member.event].stages)
+        _check_declarations(member)
         return
     _check_decorated(member)
     if isinstance(member, Callback):

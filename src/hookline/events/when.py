@@ -91,11 +91,12 @@ class Gate:
 class FunctionCallback(Callback):
     """A callback made of one function by ``hl.on``."""
 
-    def __init__(self, event: str, function: Callable[..., Any], when: When) -> None:
+    def __init__(self, event: str, function: Callable[..., Any], when: When, writes: tuple[str, ...] = ()) -> None:
         self.event = event
         self.function = function
         self.when = when
         self.ranks = when.ranks
+        self.writes = writes
         self.name = getattr(function, "__qualname__", type(function).__qualname__)
 
     @property
@@ -116,8 +117,11 @@ def on(
     once: bool = False,
     ranks: Ranks = "all",
     stage: str | tuple[str, ...] = (),
+    writes: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], FunctionCallback]:
     """Make a callback of any callable: ``@hl.on("train_step_end", every="100st")``.
+
+    ``writes`` are the metrics and resources that it writes, as those of a callback.
 
     >>> @on("train_step_end", every="100st")
     ... def show(run):
@@ -143,6 +147,6 @@ def on(
             raise RegistrationError(
                 f"hl.on({event!r}): {function!r} is not callable; decorate a function of one argument, run"
             )
-        return FunctionCallback(event, function, when)
+        return FunctionCallback(event, function, when, writes)
 
     return decorate

@@ -54,8 +54,7 @@ def check_monitors(
             if name.startswith("val/") and not all_loaders:
                 raise MetricError(
                     f"{reader} reads {name!r}, and no validation loader was passed: write fit(model, train, val, …), "
-                    f"or monitor a metric of training, such as 'train/loss'. A callback that logs it says so with "
-                    f"writes = ({name!r},)"
+                    f"or monitor a metric of training, such as 'train/loss'. {_says_so(name)}"
                 )
             raise _nobody_logs(reader, name, known | {"train/loss"})
 
@@ -97,6 +96,10 @@ def _nobody_logs(reader: str, name: str, known: set[str]) -> MetricError:
     close = get_close_matches(name, known, n=1) or [k for k in known if k.rpartition("/")[2] == name]
     hint = f"did you mean {close[0]!r}? " if close else ""
     return MetricError(
-        f"{reader} reads {name!r}, which nobody logs; {hint}known: {', '.join(sorted(known))}. "
-        f"A callback that logs it says so with writes = ({name!r},)"
+        f"{reader} reads {name!r}, which nobody logs; {hint}known: {', '.join(sorted(known))}. {_says_so(name)}"
     )
+
+
+def _says_so(name: str) -> str:
+    """How a callback or a function declares a metric that it logs."""
+    return f"A callback that logs it says so with writes = ({name!r},), a function with hl.on(…, writes=({name!r},))"
