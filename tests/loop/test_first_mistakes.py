@@ -378,3 +378,56 @@ def test_a_function_that_logs_a_metric_says_so_as_the_error_tells() -> None:
     with pytest.raises(MetricError, match=re.escape("a function with hl.on(…, writes=('val/acc',))")):
         train(hl.on("eval_end")(log))
     assert train(hl.on("eval_end", writes=("val/acc",))(log)).metrics["val/acc"] == 0.5
+
+
+# -- a batch that does not fit the model -------------------------------------------------------------
+
+
+X, Y = torch.zeros(4, 4), torch.zeros(4, dtype=torch.long)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = TinyModel()
+
+    def forward(self, left: Any, right: Any) -> Any:
+        return self.net(left, right)  # TinyModel takes one: an error of the model's own
+
+
+@pytest.mark.parametrize(
+    ("batch", "note"),
+    [
+        (
+            {"image": X, "label": Y},
+            "the batch is a dict, so that the model is called by its names: TinyModel(image=…, label=…), and takes "
+            "(x); give the batch the names of the arguments, or write a task (hl.Task), whose "
+            "train_batch(run, batch) calls the model as you like",
+        ),
+        (
+            (X, X, Y),
+            "the batch is a tuple of 3, so that the model is called with all but the last part: TinyModel(Tensor, "
+            "Tensor), and takes (x); give the batch as many inputs as the model takes, and one target, or "
+            "write a task (hl.Task), whose train_batch(run, batch) calls the model as you like",
+        ),
+    ],
+)
+def test_a_batch_that_does_not_fit_the_model_says_how_it_was_spread(batch: Any, note: str) -> None:
+    for verb in ("fit", "evaluate", "predict"):
+        options = {"loss": CE, "optimizer": sgd} if verb == "fit" else {"loss": CE} if verb == "evaluate" else {}
+        with pytest.raises(TypeError, match="argument") as caught:
+            getattr(Trainer(max_duration="1ep", folder=False), verb)(TinyModel(), [batch], **options)
+        assert caught.value.__notes__[0] == note
+
+
+@pytest.mark.parametrize("batch", [(X, Y), X])
+def test_too_few_inputs_for_the_model_are_said_too(batch: Any) -> None:
+    with pytest.raises(TypeError, match="right") as caught:
+        fit(Two(), [batch])
+    assert "Two(Tensor), and takes (left, right);" in caught.value.__notes__[0]
+
+
+def test_a_mistake_inside_the_model_is_not_blamed_on_the_batch() -> None:
+    with pytest.raises(TypeError, match="takes 2 positional arguments") as caught:
+        fit(Two(), [(X, X, Y)])
+    assert not any("the batch is" in note for note in caught.value.__notes__)

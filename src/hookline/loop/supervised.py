@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from inspect import isclass
+from collections.abc import Callable, Mapping, Sequence
+from inspect import isclass, signature
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -65,12 +65,17 @@ class SupervisedTask(Task[Any]):
         if line.hooks.forward_start:
             line.emit(line.hooks.forward_start)
         model: Any = self._modules["model"]  # nn.Module.__getattr__ would take 0.4 µs here
-        if isinstance(batch, PARTS):
-            outputs = model(batch[0]) if len(batch) <= 2 else model(*batch[:-1])
-        elif isinstance(batch, Mapping):
-            outputs = model(**batch)
-        else:
-            outputs = model(batch)
+        try:
+            if isinstance(batch, PARTS):
+                outputs = model(batch[0]) if len(batch) <= 2 else model(*batch[:-1])
+            elif isinstance(batch, Mapping):
+                outputs = model(**batch)
+            else:
+                outputs = model(batch)
+        except TypeError as error:
+            if note := _misfit(model, batch):
+                error.add_note(note)
+            raise
         state.outputs = outputs
         if line.hooks.forward_end:
             line.emit(line.hooks.forward_end)
@@ -105,6 +110,41 @@ def own_loss_of(task: Any) -> Any:
         return None
     loss: Any = task.loss
     return loss if getattr(loss, "reduction", "none") != "none" and not loss._forward_hooks else None
+
+
+def _misfit(model: nn.Module, batch: Any) -> str:
+    """How a batch was spread over the arguments of a model that do not fit it; empty if they do, and it failed inside.
+
+    >>> _misfit(nn.Linear(2, 2), {"image": 1, "label": 2})  # doctest: +ELLIPSIS
+    'the batch is a dict, so that the model is called by its names: Linear(image=…, label=…), and takes (input); ...'
+    """
+    inputs: Sequence[Any] = ()
+    by_name: Mapping[str, Any] = {}
+    if isinstance(batch, Mapping):
+        by_name, called = batch, [f"{name}=…" for name in batch]
+        how, instead = "a dict, so that the model is called by its names", "give the batch the names of the arguments"
+    elif isinstance(batch, PARTS):
+        inputs = batch[:1] if len(batch) <= 2 else batch[:-1]
+        called = [type(part).__name__ for part in inputs]
+        which = "its first part" if len(batch) <= 2 else "all but the last part"
+        how = f"a {type(batch).__name__} of {len(batch)}, so that the model is called with {which}"
+        instead = "give the batch as many inputs as the model takes, and one target"
+    else:
+        inputs, called, how = (batch,), [type(batch).__name__], "one value, so that the model is called with it alone"
+        instead = "give batches (inputs, targets)"
+    try:
+        takes = signature(model.forward)
+    except (TypeError, ValueError):  # some callables have none
+        return ""
+    try:
+        takes.bind(*inputs, **by_name)
+    except TypeError:
+        return (
+            f"the batch is {how}: {type(model).__name__}({', '.join(called)}), and takes "
+            f"({', '.join(takes.parameters)}); {instead}, or write a task (hl.Task), whose train_batch(run, batch) "
+            f"calls the model as you like"
+        )
+    return ""
 
 
 def _loss_of(outputs: Any) -> Any:
