@@ -167,6 +167,16 @@ def add_place(error: BaseException, where: str) -> None:
         error.add_note(f"raised at {where}")
 
 
+def kind_of(value: object) -> str:
+    """Its class with the article that it has in a sentence.
+
+    >>> kind_of(3), kind_of([])
+    ('an int', 'a list')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"  # a U is spoken as in "a UNet" more often than not
+
+
 def words_of(error: BaseException) -> str:
     """Its class and its text, whatever it is: one of the user's must not bring about another.
 

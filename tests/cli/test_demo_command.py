@@ -51,7 +51,7 @@ def test_epochs_and_folder_are_as_asked_and_a_seed_gives_the_same_numbers_again(
     found = []
     for number, seed in enumerate((3, 3, 4)):
         shown = demo("--epochs", "1", "--seed", str(seed), "--folder", str(tmp_path / f"run {number}"), cwd=tmp_path)
-        assert re.search(r"trained\s+1 epochs, 40 steps, 1,257 samples", shown)
+        assert re.search(r"trained\s+1 epoch, 40 steps, 1,257 samples", shown)
         assert (tmp_path / f"run {number}" / "report.html").exists()
         found.append(re.findall(r"(?:held-out accuracy|best val/loss)\s+([\d.]+)", shown))
     assert found[0] == found[1] != found[2]

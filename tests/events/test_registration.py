@@ -300,7 +300,7 @@ def test_a_plain_function_does_not_say_when_it_runs(world: World) -> None:
 
 
 def test_an_object_of_another_kind_is_told_what_to_subclass(world: World) -> None:
-    with refused("3 is a int, not a callback; make its class a subclass of hl.Callback"):
+    with refused("3 is an int, not a callback; make its class a subclass of hl.Callback"):
         world(3)
 
 
@@ -341,6 +341,12 @@ def test_ranks_that_mean_nothing_would_run_nowhere(world: World, ranks: Any) -> 
 def test_one_text_in_place_of_a_tuple_would_be_read_letter_by_letter(world: World, field: str) -> None:
     with refused(f"Mine.{field} = 'val/loss' is one text; make it a tuple: {field} = ('val/loss',)"):
         world(callback_with(**{field: "val/loss"}))
+
+
+@pytest.mark.parametrize("optional", ["yes", 1, None])
+def test_optional_that_is_no_bool_might_mean_anything(world: World, optional: Any) -> None:
+    with refused(f"Mine.optional = {optional!r}; use True or False"):
+        world(callback_with(optional=optional))
 
 
 def test_a_name_that_is_no_text_could_not_be_shown_or_found(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import traceback
@@ -225,7 +226,7 @@ def test_what_gives_batches_is_a_loader() -> None:
 def test_an_optimizer_by_its_name() -> None:
     with pytest.raises(SetupError, match=r"optimizer='adam' is a text; pass optimizer=torch\.optim\.Adam,"):
         fit(TinyModel(), optimizer="adam")
-    with pytest.raises(SetupError, match=r"optimizer is a int.*pass optimizer=torch\.optim\.AdamW"):
+    with pytest.raises(SetupError, match=r"optimizer is an int.*pass optimizer=torch\.optim\.AdamW"):
         fit(TinyModel(), optimizer=3)
 
 
@@ -431,3 +432,31 @@ def test_a_mistake_inside_the_model_is_not_blamed_on_the_batch() -> None:
     with pytest.raises(TypeError, match="takes 2 positional arguments") as caught:
         fit(Two(), [(X, X, Y)])
     assert not any("the batch is" in note for note in caught.value.__notes__)
+
+
+# -- smaller ones ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_model_given_as_a_class_says_what_to_write(verb: str) -> None:
+    with pytest.raises(SetupError, match=r"^TinyModel is a class, not a model; write TinyModel\(…\)$"):
+        getattr(Trainer(max_duration="1ep", folder=False), verb)(TinyModel, tiny_data())
+
+
+def test_what_is_no_model_at_all_is_named_with_its_article() -> None:
+    with pytest.raises(SetupError, match=r"^the model is an int, not a torch\.nn\.Module$"):
+        fit(3)
+
+
+def test_a_config_from_argparse_says_how_to_make_a_dict_of_it() -> None:
+    with pytest.raises(SetupError, match=r"config=Namespace\(lr=1\): give a dict of .*, such as vars\(args\)$"):
+        fit(TinyModel(), config=argparse.Namespace(lr=1))
+    with pytest.raises(SetupError, match=r"config=3: give a dict of hyper-parameters$"):
+        fit(TinyModel(), config=3)
+
+
+def test_one_of_something_is_told_in_the_singular() -> None:
+    result = fit(TinyModel(), tiny_data(1), callbacks=[hl.on("fit_end")(lambda run: None)])
+    assert "; 1 step, 1 epoch; " in repr(result)
+    assert "ran: 1 step, 1 epoch, 8 samples, " in result.summary()
+    assert " ms in 1 call, " in result.summary()

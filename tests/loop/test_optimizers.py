@@ -230,7 +230,7 @@ def test_the_form_of_another_system_is_named() -> None:
             optimizer = sgd(self.parameters())
             return {"optimizer": optimizer, "lr_scheduler": ExponentialLR(optimizer, 0.5)}
 
-    with pytest.raises(SetupError, match="'lr_scheduler' is a ExponentialLR"):
+    with pytest.raises(SetupError, match="'lr_scheduler' is an ExponentialLR"):
         fit(Lightning(TinyModel(), nn.CrossEntropyLoss()))
 
 

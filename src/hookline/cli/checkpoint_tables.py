@@ -16,6 +16,7 @@ from torch import Tensor
 from hookline.checkpoint import Checkpoint, Rejected, Snapshot
 from hookline.checkpoint.retention import resumable
 from hookline.progress import Duration
+from hookline.progress.counted import counted
 
 
 def plain(text: str) -> str:
@@ -37,15 +38,6 @@ def size(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.3g} {letter}"
     return f"{count} B"
-
-
-def counted(count: int) -> str:
-    """So many checkpoints.
-
-    >>> counted(1), counted(2_000)
-    ('1 checkpoint', '2,000 checkpoints')
-    """
-    return f"{count:,} checkpoint" + ("" if count == 1 else "s")
 
 
 def age(seconds: float) -> str:
@@ -101,7 +93,7 @@ def listing(
 
 def total(checkpoints: Sequence[Checkpoint], folder: Path) -> Text:
     summed = size(sum(checkpoint.size for checkpoint in checkpoints))
-    return Text(f"{counted(len(checkpoints))}, {summed}, in {plain(str(folder))}")
+    return Text(f"{counted(len(checkpoints), 'checkpoint')}, {summed}, in {plain(str(folder))}")
 
 
 def damaged(rejected: Sequence[Rejected]) -> Table:
@@ -150,7 +142,8 @@ def details(checkpoint: Checkpoint, snapshot: Snapshot, marks: Sequence[str], no
     head = {
         "marks": ", ".join(marks) or "none",
         "written": f"{written} ago, by run {about.run}, generation {about.generation}",
-        "trained": f"{about.step:,} steps, {about.epoch:,} epochs, {about.sample:,} samples, {seconds}",
+        "trained": f"{counted(about.step, 'step')}, {counted(about.epoch, 'epoch')}, "
+        f"{counted(about.sample, 'sample')}, {seconds}",
         **{f"metric {name}": _number(value) for name, value in sorted(about.metrics.items())},
         **{f"environment {name}": short(value) for name, value in about.environment.items()},
     }

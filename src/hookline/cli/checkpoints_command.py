@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookline.cli.console import wide_console
 from hookline.errors import CheckpointCorruptError, CheckpointNotFoundError, HooklineError, SetupError
+from hookline.progress.counted import counted
 from hookline.records.direction import direction
 from hookline.records.run_file import FILE as RUN_FILE
 
@@ -168,7 +169,7 @@ def _raise_if_rejected(store: Store, name: str | None) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from hookline.cli.checkpoint_tables import counted, plain, size
+    from hookline.cli.checkpoint_tables import plain, size
 
     store = _store(arguments.folder)
     if _says_none(store):
@@ -187,7 +188,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         print(f"damaged  {plain(item.path.name)}: {plain(item.reason)}")
     bad += len(rejected)
     read = size(sum(checkpoint.size for checkpoint in checkpoints))
-    all_of_them = counted(len(checkpoints) + len(rejected))
+    all_of_them = counted(len(checkpoints) + len(rejected), "checkpoint")
     print(f"{all_of_them}, {read} read: " + (f"{bad} damaged" if bad else "all right"))
     return 1 if bad else 0
 
@@ -241,12 +242,12 @@ def _consolidate(arguments: argparse.Namespace) -> int:
 
 
 def _report(gone: list[Checkpoint], store: Store, done: str) -> None:
-    from hookline.cli.checkpoint_tables import counted, plain, size
+    from hookline.cli.checkpoint_tables import plain, size
 
     left = len([checkpoint for checkpoint in store.checkpoints() if checkpoint not in gone])
     for checkpoint in gone:
         print(f"{done}  {plain(checkpoint.name)}  {size(checkpoint.size)}")
     freed = sum(checkpoint.size for checkpoint in gone)
-    print(f"{done} {counted(len(gone))}, {size(freed)} ({freed:,} bytes); {left} left")
+    print(f"{done} {counted(len(gone), 'checkpoint')}, {size(freed)} ({freed:,} bytes); {left} left")
     if rejected := store.rejected():
         print(f"not touched: {len(rejected)} damaged, see 'hookline checkpoints ls'")

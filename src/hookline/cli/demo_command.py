@@ -11,6 +11,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from hookline.errors import HooklineError
+from hookline.progress.counted import counted
 
 
 def register(commands: Any) -> None:
@@ -67,9 +68,8 @@ def _summary(result: Any) -> Group:
         table.add_row("best val/loss", f"{min(result.history['val/loss']):.4f}")
     table.add_row("stopped because", result.stop_reason)
     table.add_row("stopped by", result.stopped_by or "the end of max_duration")
-    table.add_row(
-        "trained", f"{clock.epoch} epochs, {clock.step:,} steps, {clock.sample:,} samples, {clock.seconds:.1f} s"
-    )
+    counts = counted(clock.epoch, "epoch"), counted(clock.step, "step"), counted(clock.sample, "sample")
+    table.add_row("trained", f"{', '.join(counts)}, {clock.seconds:.1f} s")
     for failure in result.failures:
         table.add_row("switched off", str(failure))
     return Group(table, _costs(result))

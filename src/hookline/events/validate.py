@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import partialmethod
 from typing import Any
 
-from hookline.errors import RegistrationError
+from hookline.errors import RegistrationError, kind_of
 from hookline.events.callback import Callback, callback_name
 from hookline.events.foreign import our_name
 from hookline.events.hooks import Hooks
@@ -43,7 +43,7 @@ def check_kind(callback: object) -> Callback:
             f"{callback.__name__} is a function; say when it runs: hl.on('train_step_end')({callback.__name__})"
         )
     raise RegistrationError(
-        f"{callback!r} is a {type(callback).__name__}, not a callback; make its class a subclass of hl.Callback"
+        f"{callback!r} is {kind_of(callback)}, not a callback; make its class a subclass of hl.Callback"
     )
 
 
@@ -155,6 +155,8 @@ def _check_declarations(callback: Callback) -> None:
             )
     if not isinstance(callback.name, str):
         raise RegistrationError(f"{type(callback).__qualname__}.name = {callback.name!r}; a name is a text")
+    if not isinstance(callback.optional, bool):
+        raise RegistrationError(f"{callback_name(callback)}.optional = {callback.optional!r}; use True or False")
     written = [name for name in callback.writes if is_resource(name)]
     if callback.optional and written:
         raise RegistrationError(

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from hookline.errors import HooklineWarning, LossError
+from hookline.errors import HooklineWarning, LossError, kind_of
 
 
 def is_of_torch(file: str) -> bool:
@@ -148,7 +148,7 @@ def _explain(loss: Any, where: str) -> LossError | None:
     """What is wrong with a loss, or ``None`` when it is fine and something else failed."""
     if not isinstance(loss, torch.Tensor):
         return LossError(
-            f"the loss at {where} is a {type(loss).__name__} ({loss!r:.80}), not a tensor; "
+            f"the loss at {where} is {kind_of(loss)} ({loss!r:.80}), not a tensor; "
             f"return the loss tensor itself, without .item()"
         )
     if loss.ndim:

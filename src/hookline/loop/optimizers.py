@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from hookline.errors import HooklineWarning, SetupError
+from hookline.errors import HooklineWarning, SetupError, kind_of
 from hookline.loop.supervised import title_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _no_optimizer(name: object, given: object) -> SetupError:
         return SetupError(f"optimizer={given!r} is a text; pass optimizer=torch.optim.{found[0]}, or an object of it")
     named = "" if name == type(given).__name__ else f" {name!r}"
     return SetupError(
-        f"optimizer{named} is a {type(given).__name__}, not a torch.optim.Optimizer; pass "
+        f"optimizer{named} is {kind_of(given)}, not a torch.optim.Optimizer; pass "
         f"optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4), or the class, or a function of the parameters"
     )
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from hookline.events import CostRow, Failure
 from hookline.progress import Clock
+from hookline.progress.counted import counted
 from hookline.records import Value
 from hookline.run import History
 from hookline.sinks.pump import SinkReport
@@ -39,19 +40,20 @@ class Result:
 
     def __repr__(self) -> str:
         metrics = ", ".join(f"{name}={_short(value)}" for name, value in sorted(self.metrics.items()))
-        return f"<Result: {self.stop_reason}; {self.clock.step} steps, {self.clock.epoch} epochs; {metrics}>"
+        counts = f"{counted(self.clock.step, 'step')}, {counted(self.clock.epoch, 'epoch')}"
+        return f"<Result: {self.stop_reason}; {counts}; {metrics}>"
 
     def summary(self) -> str:
         """A few lines for people: why it stopped, the last metrics, costs and failures."""
         lines = [
             f"stopped: {self.stop_reason}" + (f" (by {self.stopped_by})" if self.stopped_by else ""),
-            f"ran: {self.clock.step} steps, {self.clock.epoch} epochs, {self.clock.sample} samples, "
-            f"{self.clock.seconds:.1f} s",
+            f"ran: {counted(self.clock.step, 'step')}, {counted(self.clock.epoch, 'epoch')}, "
+            f"{counted(self.clock.sample, 'sample')}, {self.clock.seconds:.1f} s",
         ]
         lines += [f"{name}: {_short(value)}" for name, value in sorted(self.metrics.items())]
         total = max(self.clock.seconds, 1e-9)
         lines += [
-            f"cost: {row.callback}.{row.hook}: {row.seconds * 1e3:.1f} ms in {row.calls} calls, "
+            f"cost: {row.callback}.{row.hook}: {row.seconds * 1e3:.1f} ms in {counted(row.calls, 'call')}, "
             f"{row.seconds / total:.1%}"
             for row in self.costs[:10]
         ]

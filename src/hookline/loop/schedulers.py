@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hookline.errors import SetupError
+from hookline.errors import SetupError, kind_of
 from hookline.progress import Duration
 
 
@@ -60,9 +60,7 @@ def make_schedulers(given: Any, optimizers: dict[str, Optimizer]) -> list[Schedu
         given = given(next(iter(optimizers.values())))
     scheduler = given if isinstance(given, Scheduler) else Scheduler(given)
     if not isinstance(scheduler.scheduler, LRScheduler):
-        raise SetupError(
-            f"scheduler={scheduler.scheduler!r} is a {type(scheduler.scheduler).__name__}, not a torch scheduler"
-        )
+        raise SetupError(f"scheduler={scheduler.scheduler!r} is {kind_of(scheduler.scheduler)}, not a torch scheduler")
     if all(scheduler.scheduler.optimizer is not optimizer for optimizer in optimizers.values()):
         raise SetupError(f"{type(scheduler.scheduler).__name__} was made for an optimizer that this run does not have")
     return [scheduler]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookline.errors import MetricError
+from hookline.errors import MetricError, kind_of
 from hookline.records import Value
 
 LARGEST_ARRAY = 10_000
@@ -295,7 +295,7 @@ def number_or_tensor(name: str, value: Any) -> float | Tensor:
         raise MetricError(f"{name}: a tensor that is {kind} is no plain array; log numbers or small arrays")
     if not isinstance(value, Tensor) or value.is_complex():
         raise MetricError(
-            f"{name}: {value!r:.80} is a {type(value).__name__}, not a number; log numbers or small arrays"
+            f"{name}: {value!r:.80} is {kind_of(value)}, not a number; log numbers or small arrays"
             + (", and texts with run.log_text()" if isinstance(value, str) else "")
         )
     if value.ndim != 1 and value.numel() > LARGEST_ARRAY:

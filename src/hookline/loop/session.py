@@ -31,6 +31,7 @@ from hookline.loop.ranks import Ranks
 from hookline.loop.schedulers import make_schedulers
 from hookline.loop.settings import Settings
 from hookline.loop.stream import Stream
+from hookline.loop.task_methods import no_model
 from hookline.progress import Clock
 from hookline.records import EventRow, Record
 from hookline.records.plain import public
@@ -61,7 +62,7 @@ class Session:
         loop: Any,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise SetupError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+            raise no_model(model)
         self.settings, self.task = settings, task
         self.module: nn.Module = model if task is None else task
         self._given_optimizer, self._given_scheduler = optimizer, scheduler

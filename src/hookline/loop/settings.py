@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, Self, TypedDict, get_args
 
 import torch
@@ -170,7 +172,8 @@ def _check_kinds(given: dict[str, Any]) -> None:
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise SetupError(f"seed={seed!r}: give a whole number")
     if not isinstance(given.get("config") or {}, Mapping):
-        raise SetupError(f"config={given['config']!r}: give a dict of hyper-parameters")
+        hint = ", such as vars(args)" if isinstance(given["config"], Namespace | SimpleNamespace) else ""
+        raise SetupError(f"config={given['config']!r}: give a dict of hyper-parameters{hint}")
     if not isinstance(given.get("compile", False), bool | Mapping):
         raise SetupError(f"compile={given['compile']!r}: give True, or a dict of keywords for torch.compile")
 

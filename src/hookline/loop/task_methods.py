@@ -6,7 +6,9 @@ import inspect
 import logging
 from typing import Any
 
-from hookline.errors import SetupError
+from torch import nn
+
+from hookline.errors import SetupError, kind_of
 from hookline.events.validate import FOREIGN_PARAMETERS
 from hookline.loop.supervised import SupervisedTask
 from hookline.loop.task import Task
@@ -71,6 +73,13 @@ def _has_optimizers(task: Any) -> bool:
     """Whether it brings its own; the method that a ``SupervisedTask`` inherits only hands on what it was given."""
     own = getattr(type(task), "configure_optimizers", None)
     return task.optimizer is not None if own is SupervisedTask.configure_optimizers else own is not None
+
+
+def no_model(given: object) -> SetupError:
+    """What was given as the model and is none."""
+    if inspect.isclass(given) and issubclass(given, nn.Module):
+        return SetupError(f"{given.__name__} is a class, not a model; write {given.__name__}(…)")
+    return SetupError(f"the model is {kind_of(given)}, not a torch.nn.Module")
 
 
 def missing_method(task: object, method: str, verb: str) -> SetupError:

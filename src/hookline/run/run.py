@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never
 
-from hookline.errors import MetricError, NotAvailableError, RoleError, SetupError
+from hookline.errors import MetricError, NotAvailableError, RoleError, SetupError, kind_of
 from hookline.events import Member, Messages
 from hookline.events.spec import moments
 from hookline.progress import Clock, Duration
@@ -381,7 +381,7 @@ def _check_logged(values: object, more: tuple[object, ...]) -> None:
             f"run.log({values!r:.40}, {more[0]!r:.40}): give one dict; weight=, reduce= and step= by name"
         )
     if not isinstance(values, Mapping) and not hasattr(values, "compute"):
-        raise MetricError(f"run.log({values!r:.40}): it is a {type(values).__name__}; give a dict: {{'name': value}}")
+        raise MetricError(f"run.log({values!r:.40}): it is {kind_of(values)}; give a dict: {{'name': value}}")
 
 
 def _not_available(field: str, hint: str) -> NotAvailableError:

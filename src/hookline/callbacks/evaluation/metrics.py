@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookline.errors import MetricError, NotAvailableError, RegistrationError
+from hookline.errors import MetricError, NotAvailableError, RegistrationError, kind_of
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Metrics(Callback):
         if found is None:
             keys = f" with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
             raise MetricError(
-                f"Metrics finds no targets in a batch that is a {type(batch).__name__}{keys}; give "
+                f"Metrics finds no targets in a batch that is {kind_of(batch)}{keys}; give "
                 f"Metrics(…, targets=lambda run: run.batch[…])"
             )
         return batch[found]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookline.errors import DataError
+from hookline.errors import DataError, kind_of
 
 
 def column(name: str, value: Any) -> Any:
@@ -20,7 +20,7 @@ def column(name: str, value: Any) -> Any:
         return torch.as_tensor(value)
     if isinstance(value, list):
         return value
-    raise DataError(f"PredictionWriter: {name!r} is a {type(value).__name__}; give a tensor, or a list of texts")
+    raise DataError(f"PredictionWriter: {name!r} is {kind_of(value)}; give a tensor, or a list of texts")
 
 
 def joined(batches: list[dict[str, Any]]) -> dict[str, Any]:

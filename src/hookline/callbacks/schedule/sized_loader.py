@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from hookline.errors import SetupError
+from hookline.errors import SetupError, kind_of
 
 
 def check_can_resize(loader: Any, who: str) -> None:
@@ -21,7 +21,7 @@ def check_can_resize(loader: Any, who: str) -> None:
 
 def _why_not(loader: Any) -> str:
     if type(loader) is not DataLoader:
-        return f"it is a {type(loader).__name__}, not a plain DataLoader"
+        return f"it is {kind_of(loader)}, not a plain DataLoader"
     if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
         return "it has a batch sampler of its own, or none"
     return (

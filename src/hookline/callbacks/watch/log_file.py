@@ -17,6 +17,7 @@ from hookline.callbacks.watch.progress_bar import ProgressBar
 from hookline.callbacks.watch.redirect import Tee, kept
 from hookline.callbacks.watch.wording import number
 from hookline.events import Callback
+from hookline.progress.counted import counted
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -130,7 +131,8 @@ def _summary(run: Run, *, failed: bool) -> Iterator[str]:
     if callable(reason):
         yield f"stopped: {reason()}"
     clock = run.clock
-    yield f"ran: {clock.step} steps, {clock.epoch} epochs, {clock.sample} samples, {clock.seconds:.1f} s"
+    counts = counted(clock.step, "step"), counted(clock.epoch, "epoch"), counted(clock.sample, "sample")
+    yield f"ran: {', '.join(counts)}, {clock.seconds:.1f} s"
     if not failed:  # after an error of the device, to read a metric would be another one
         for name, value in sorted(run.metrics.items()):
             yield f"{name}: {number(value)}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from hookline.progress.counted import counted
 from hookline.records.plain import plain
 from hookline.records.redact import redact_text
 
@@ -65,7 +66,7 @@ def compose(run: Run, event: str, headline: str, *, why: str, metrics: Sequence[
     clock, name = run.clock, f"{run.project}/{run.name}"
     shown = dict(_numbers(run, metrics))
     files, left_out = _files(run.folder, attach)
-    counts = f"{clock.step:,} steps, {clock.epoch:,} epochs, {_time(clock.seconds)}"
+    counts = f"{counted(clock.step, 'step')}, {counted(clock.epoch, 'epoch')}, {_time(clock.seconds)}"
     parts = [f"{name} {headline}: {counts}.", why]
     parts += ["\n".join(f"{metric} = {value:.6g}" for metric, value in shown.items())]
     parts += [f"{_size(size)} is too large to send: {file}" for file, size in left_out]
