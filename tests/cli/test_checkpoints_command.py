@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 
+import hookline as hl
 from hookline.checkpoint import About, FolderLock, Snapshot, Store
 from hookline.cli import checkpoint_tables
 from hookline.cli.main import main
-from hookline.testing import start_script
+from hookline.loop import Trainer
+from hookline.testing import TinyModel, start_script, tiny_data
 
 STATE = {"lr": 0.1, "callbacks": {"EarlyStopping": {"best": 0.25, "waited": 2}}, "moments": [torch.zeros(4)]}
 
@@ -95,6 +97,48 @@ def test_ls_marks_the_best_by_the_metric_that_is_asked_for(run: Path, capsys: py
     assert "no checkpoint has a value of 'f1'; they have val/acc, val/loss" in refused(
         capsys, "ls", run, "--monitor", "f1"
     )
+
+
+def marked_best(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines() if line.strip().startswith("step-") and " best" in line]
+
+
+class Score(hl.Callback):
+    writes = ("val/odd",)
+
+    def on_eval_end(self, run: hl.Run) -> None:
+        run.log({"odd": {1: 0.5, 2: 0.9, 3: 0.6}[run.clock.epoch]})
+
+
+def test_ls_marks_the_best_by_the_monitor_of_the_run_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    saving = [
+        hl.Checkpointer(monitor="val/odd", mode="max", keep_last=None),
+        hl.Checkpointer(monitor="val/loss", mode="max", keep_last=None, dirpath="other"),
+    ]
+    trainer = Trainer(max_duration="3ep", folder=tmp_path, callbacks=[Score(), *saving])
+    sgd = torch.optim.SGD
+    trainer.fit(TinyModel(), tiny_data(2), tiny_data(1), loss=torch.nn.CrossEntropyLoss(), optimizer=sgd)
+    text = out(capsys, "ls", tmp_path)
+    assert marked_best(text) == ["step-00000004"]
+    assert text.splitlines()[-1] == "best: the highest val/odd"
+    assert json.loads(out(capsys, "ls", tmp_path, "--json"))["best_by"] == {"metric": "val/odd", "mode": "max"}
+    assert marked_best(out(capsys, "ls", tmp_path, "--monitor", "val/odd")) == ["step-00000004"]
+    assert marked_best(out(capsys, "ls", tmp_path, "--mode", "min")) == ["step-00000002"]
+    assert "best" in out(capsys, "show", tmp_path, "step-00000004").split("written")[0]
+    assert "best: the highest val/loss" in out(capsys, "ls", tmp_path / "other")
+    assert "best: the lowest val/loss" in out(capsys, "ls", tmp_path, "--monitor", "val/loss")
+
+
+def test_ls_of_a_run_that_does_not_say_takes_the_loss(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of one that an earlier version wrote."""
+    assert "best: the lowest val/loss" in out(capsys, "ls", run)
+    (run / "run.json").write_text('{"format": 1, "project": "p", "name": "n", "run_id": "r", "started": "then"}')
+    assert "best: the lowest val/loss" in out(capsys, "ls", run)
+    (run / "run.json").write_text("torn")
+    assert "best: the lowest val/loss" in out(capsys, "ls", run)
 
 
 def test_ls_names_what_is_damaged_and_why(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

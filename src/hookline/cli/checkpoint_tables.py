@@ -96,6 +96,10 @@ def total(checkpoints: Sequence[Checkpoint], folder: Path) -> Text:
     return Text(f"{counted(len(checkpoints), 'checkpoint')}, {summed}, in {plain(str(folder))}")
 
 
+def chosen_by(metric: str, mode: str) -> Text:
+    return Text(f"best: the {'lowest' if mode == 'min' else 'highest'} {plain(metric)}")
+
+
 def damaged(rejected: Sequence[Rejected]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Not valid, and never used", title_justify="left")
     table.add_column("name", overflow="fold", min_width=13)

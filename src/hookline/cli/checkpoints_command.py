@@ -7,13 +7,14 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hookline.cli.console import wide_console
 from hookline.errors import CheckpointCorruptError, CheckpointNotFoundError, HooklineError, SetupError
 from hookline.progress.counted import counted
 from hookline.records.direction import direction
 from hookline.records.run_file import FILE as RUN_FILE
+from hookline.records.run_file import MonitorEntry, RunFile
 
 if TYPE_CHECKING:
     from hookline.checkpoint import Checkpoint, Store
@@ -28,7 +29,7 @@ def register(commands: Any) -> None:
     parser = commands.add_parser("checkpoints", help=about)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listing = _verb(verbs, "ls", _ls, "all checkpoints, and what is damaged")
-    listing.add_argument("--monitor", metavar="M", help="mark the best by this metric (default: val/loss)")
+    listing.add_argument("--monitor", metavar="M", help="mark the best by it (default: the run's own, or val/loss)")
     listing.add_argument("--mode", choices=["min", "max"], help="which is better (default: by its name)")
     listing.add_argument("--json", action="store_true", help="for programs")
     showing = _verb(verbs, "show", _show, "what is in one checkpoint; it is read and its hashes are checked")
@@ -111,31 +112,51 @@ def _ls(arguments: argparse.Namespace) -> int:
 
     store = _store(arguments.folder)
     checkpoints, rejected = store.checkpoints(), store.rejected()
-    marks = tables.marks(checkpoints, _best(checkpoints, arguments.monitor, arguments.mode))
+    metric, mode = _monitor(store.folder, arguments.monitor, arguments.mode)
+    best = _best(checkpoints, metric, mode)
+    if arguments.monitor and best is None:
+        have = sorted({name for checkpoint in checkpoints for name in checkpoint.about.metrics})
+        raise SetupError(f"no checkpoint has a value of {metric!r}; they have {', '.join(have) or 'no metrics'}")
+    marks = tables.marks(checkpoints, best)
     if arguments.json:
-        print(json.dumps(tables.as_json(store.folder, checkpoints, rejected, marks), allow_nan=False, indent=2))
+        found = tables.as_json(store.folder, checkpoints, rejected, marks)
+        print(json.dumps(found | {"best_by": {"metric": metric, "mode": mode}}, allow_nan=False, indent=2))
         return 0
     if _says_none(store):
         return 0
     console = wide_console()
     if checkpoints:
-        first = arguments.monitor or "val/loss"
-        console.print(tables.listing(checkpoints, marks, time.time(), first, wide=console.width >= 110))
+        console.print(tables.listing(checkpoints, marks, time.time(), metric, wide=console.width >= 110))
     console.print(tables.total(checkpoints, store.folder))
+    if best is not None:
+        console.print(tables.chosen_by(metric, mode))
     if rejected:
         console.print(tables.damaged(rejected))
     return 0
 
 
-def _best(checkpoints: list[Checkpoint], monitor: str | None, mode: str | None) -> str | None:
-    """The name of the best one. A metric that was asked for must be there; the default need not."""
+def _monitor(folder: Path, monitor: str | None, mode: str | None) -> tuple[str, Literal["min", "max"]]:
+    """By what one is the best: as asked for, else as the run itself chooses, else by the loss."""
+    own = _own_monitor(folder)
+    metric = monitor or (own.metric if own else "val/loss")
+    return metric, direction(metric, mode or (own.mode if own and own.metric == metric else None))
+
+
+def _own_monitor(folder: Path) -> MonitorEntry | None:
+    """What the run's ``Checkpointer`` monitors; nothing if it has no monitor, or if that was not yet written down."""
+    run = _run_folder(folder)
+    try:
+        entries = RunFile.read(run).monitors
+    except (OSError, ValueError):  # checkpoints may lie anywhere, and without the run
+        return None
+    return next((entry for entry in entries if run / str(entry.folder) == folder), None)
+
+
+def _best(checkpoints: list[Checkpoint], metric: str, mode: str) -> str | None:
+    """The name of the best one, if one has a value of the metric."""
     from hookline.checkpoint.retention import best
 
-    monitor_or_loss = monitor or "val/loss"
-    found = best(checkpoints, monitor_or_loss, direction(monitor_or_loss, mode), 1)
-    if monitor and not found:
-        have = sorted({metric for checkpoint in checkpoints for metric in checkpoint.about.metrics})
-        raise SetupError(f"no checkpoint has a value of {monitor!r}; they have {', '.join(have) or 'no metrics'}")
+    found = best(checkpoints, metric, mode, 1)
     return found[0].name if found else None
 
 
@@ -156,7 +177,7 @@ def _show(arguments: argparse.Namespace) -> int:
         known = ", ".join(checkpoint.name for checkpoint in checkpoints[-5:])
         raise CheckpointNotFoundError(f"no valid checkpoint {arguments.name} in {store.folder}; newest: {known}")
     checkpoint = chosen[0]
-    marks = tables.marks(checkpoints, _best(checkpoints, None, "min"))[checkpoint.name]
+    marks = tables.marks(checkpoints, _best(checkpoints, *_monitor(store.folder, None, None)))[checkpoint.name]
     snapshot = store.load(checkpoint)
     wide_console().print(tables.details(checkpoint, snapshot, marks, time.time()))
     return 0

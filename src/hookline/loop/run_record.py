@@ -23,7 +23,7 @@ from hookline.loop.stream import EVENTS, METRICS
 from hookline.records import EventRow, Record, from_json
 from hookline.records.plain import public
 from hookline.records.redact import redact_arguments, redact_text
-from hookline.records.run_file import CallbackEntry, CostEntry, RunFile, SessionEntry, Status
+from hookline.records.run_file import CallbackEntry, CostEntry, MonitorEntry, RunFile, SessionEntry, Status
 from hookline.sinks.jsonl import JsonLines
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class RunRecord:
             sinks=tuple(redact_text(str(report)) for report in loop.session.stream.reports),
         )
         settings = {**self._file.settings, **public(loader_settings(loop))}
-        self._file = replace(self._file, callbacks=_callbacks(loop), settings=settings)
+        self._file = replace(self._file, callbacks=_callbacks(loop), monitors=_monitors(loop), settings=settings)
         self._file = self._file.with_session(session, again=True)
         self._session = None
         self._write(folder)
@@ -215,6 +215,7 @@ def _facts(loop: Loop) -> RunFile:
         settings=public(run_settings(loop)),
         arguments=tuple(redact_arguments(sys.argv)),
         callbacks=_callbacks(loop),
+        monitors=_monitors(loop),
         model={
             "class": type(state.model).__qualname__,
             "parameters": sum(sizes),
@@ -235,6 +236,11 @@ def _callbacks(loop: Loop) -> tuple[CallbackEntry, ...]:
     ordered = loop.line.ordered(loop.line.order)
     members = [*ordered, *(member for member in loop.line.members if member not in ordered)]
     return tuple(CallbackEntry(m.name, redact_text(m.key), m.optional) for m in members if not m.is_task)
+
+
+def _monitors(loop: Loop) -> tuple[MonitorEntry, ...]:
+    plans = [target.plan for target in loop.saving.targets]
+    return tuple(MonitorEntry(plan.folder, plan.monitor, plan.mode) for plan in plans if plan.monitor is not None)
 
 
 def _versions() -> dict[str, str]:

@@ -40,7 +40,7 @@ class Saving:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._targets: list[Target] = []
+        self.targets: list[Target] = []
         self._lock: FolderLock | None = None
         self._own: Target | None = None
         self._uncopyable = False
@@ -60,7 +60,7 @@ class Saving:
     def open(self) -> None:
         """The folder of the run is ours alone from here on, and what a killed run left in it is swept away."""
         folder, ranks = self._loop.state.folder, self._ranks
-        self._targets, self._own = [], None
+        self.targets, self._own = [], None
         self._loop.course.agenda.saves.clear()
         self._loop.requests.can_save = folder is not None
         if folder is None:
@@ -87,7 +87,7 @@ class Saving:
         if folder is not None:
             self.verification = verification
             self._loop.course.agenda.saves.append(schedule)
-            self._targets.append(self._target(SavePlan(at_end=False), folder, schedule))
+            self.targets.append(self._target(SavePlan(at_end=False), folder, schedule))
 
     @property
     def _ranks(self) -> Ranks | None:
@@ -108,7 +108,7 @@ class Saving:
         self.is_asked_to_save |= not plan.weights_only
         if self.verification is not None:
             return self._target(plan, folder, None)  # one that is never asked
-        if any(target.plan.folder == plan.folder for target in self._targets):
+        if any(target.plan.folder == plan.folder for target in self.targets):
             raise SetupError(
                 f"two callbacks save in {plan.folder!r}, and each would delete what the other keeps; "
                 f"give one of them another dirpath"
@@ -123,7 +123,7 @@ class Saving:
             agenda.wake = 0  # one that joins in the middle of a run may be due before anything else is
         target = self._target(plan, folder, schedule)
         target.sweep()
-        self._targets.append(target)
+        self.targets.append(target)
         return target
 
     def _check_found(self, plan: SavePlan, folder: Path) -> None:
@@ -140,19 +140,19 @@ class Saving:
 
     def check_states(self) -> None:
         """What cannot be saved is said before the first step, and is an error where a callback saves all of it."""
-        if not self._targets:
+        if not self.targets:
             return
         try:
             check(capture_state(self._loop), spread=self._ranks is not None)
         except StateError as error:
-            if any(not target.plan.weights_only for target in self._targets):
+            if any(not target.plan.weights_only for target in self.targets):
                 raise
             logger.warning("only weights can be saved, also when a signal comes: %s", error)
 
     def wait(self) -> list[BaseException]:
         """The run ends: wait for what is being written; the errors of it."""
         errors: list[BaseException] = []
-        for target in self._targets:
+        for target in self.targets:
             try:
                 self._cost.timed(target.close)
             except Exception as error:
@@ -167,7 +167,7 @@ class Saving:
         lock, self._lock = self._lock, None
         if lock is None:
             return
-        writing = [target.writer for target in self._targets if target.writer is not None and target.writer.in_flight]
+        writing = [target.writer for target in self.targets if target.writer is not None and target.writer.in_flight]
         for writer in writing:
             writer.when_ended(lock.close)
         if not writing:
@@ -177,7 +177,7 @@ class Saving:
 
     def ask(self, target: Target) -> None:
         """Save for this plan at the end of this step."""
-        if target in self._targets:
+        if target in self.targets:
             target.asked, requests = True, self._loop.requests
             if self._ranks is None:
                 requests.attention = True
@@ -187,13 +187,13 @@ class Saving:
     def settle(self) -> None:
         """At the edge of a step: what was written behind our back, then what is due or asked for."""
         requests, clock, ranks = self._loop.requests, self._loop.clock, self._ranks
-        for target in self._targets:
+        for target in self.targets:
             self._guarded(target, target.poll)
         if ranks is not None and requests.plan:
             self._agree_on_plans(ranks)
         everywhere, requests.save = requests.save, False  # `run.request_save()` names no plan
         over = self._loop.course.over
-        due = [target for target in self._targets if everywhere or target.is_due(clock)]
+        due = [target for target in self.targets if everywhere or target.is_due(clock)]
         for target in due or ([self._own_target()] if everywhere else []):
             if target.schedule is not None:
                 target.schedule.fired(clock)
@@ -211,13 +211,13 @@ class Saving:
     def _agree_on_plans(self, ranks: Ranks) -> None:
         """By all: a plan that is asked for on one rank is asked for on all of them."""
         self._loop.requests.plan = False
-        for said in ranks.group.exchange([target.asked for target in self._targets]):
-            for target, asked in zip(self._targets, said, strict=True):
+        for said in ranks.group.exchange([target.asked for target in self.targets]):
+            for target, asked in zip(self.targets, said, strict=True):
                 target.asked |= asked
 
     def interrupted(self, *, pending_eval: bool = False) -> None:
         """Ctrl-C: another process can go on where this one stops."""
-        resumed = [target for target in self._targets if target.plan.is_resumed]
+        resumed = [target for target in self.targets if target.plan.is_resumed]
         if self._loop.requests.preempt is not None and self._loop.state.folder is not None:
             resumed = resumed or [self._own_target()]  # a signal came in the last hooks as well, and always saves
         for target in resumed:
@@ -235,7 +235,7 @@ class Saving:
         loop.line.emit(loop.line.hooks.preempt)
         requests.stop = earlier  # the signal stops this process, not the run
         if loop.state.entry_point in ("fit", "train") and loop.state.folder is not None:
-            target = next((found for found in self._targets if found.plan.is_resumed), None) or self._own_target()
+            target = next((found for found in self.targets if found.plan.is_resumed), None) or self._own_target()
             try:
                 found = self._save_once(target, pending_eval=pending_eval)
             except StateError as error:  # in a run that has no callback that saves, nobody has looked before
@@ -256,7 +256,7 @@ class Saving:
         # In one of the last hooks; or a signal came there: what is done is saved, Checkpointer or not.
         asked = loop.requests.save or loop.requests.preempt is not None or self.verification is not None
         loop.requests.save = False
-        for target in self._targets or ([self._own_target()] if asked else []):
+        for target in self.targets or ([self._own_target()] if asked else []):
             if target.plan.at_end or target.asked or asked:
                 target.asked = target.deferred = False
                 self._save(target, finished=finished)
@@ -265,7 +265,7 @@ class Saving:
         """The run ends with an error: save for those who asked for it; what goes wrong here is noted on the error."""
         if self._loop.clock.step == self.began_at or self._ranks is not None:
             return  # there is nothing new; or other ranks, which would have to take part
-        for target in self._targets:
+        for target in self.targets:
             if target.plan.on_exception or target.deferred:
                 try:
                     self._save(target, exact=exact or target.deferred)
@@ -302,16 +302,16 @@ class Saving:
     @property
     def due(self) -> bool:
         """Whether a checkpoint is due or asked for at this step."""
-        return self._loop.requests.save or any(target.is_due(self._loop.clock) for target in self._targets)
+        return self._loop.requests.save or any(target.is_due(self._loop.clock) for target in self.targets)
 
     @property
     def is_used(self) -> bool:
         """Whether a callback saves in this run, or it was resumed: then it matters what a resume can do."""
-        return bool(self._targets) or self.began_at > 0
+        return bool(self.targets) or self.began_at > 0
 
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint of this run that another process can go on from."""
-        targets = [target for target in (*self._targets, self._own) if target is not None]
+        targets = [target for target in (*self.targets, self._own) if target is not None]
         found = [checkpoint for target in targets for checkpoint in target.store.checkpoints()]
         whole = [checkpoint for checkpoint in found if checkpoint.about.exact and not checkpoint.weights_only]
         return max(whole, key=lambda checkpoint: (checkpoint.about.generation, checkpoint.about.step), default=None)
@@ -323,7 +323,7 @@ class Saving:
 
     def best(self) -> Path | None:
         """The best checkpoint by the metric that a callback monitors."""
-        for target in self._targets:
+        for target in self.targets:
             plan = target.plan
             if plan.monitor is not None:
                 found = best(target.store.checkpoints(), plan.monitor, plan.mode, 1)

@@ -37,6 +37,16 @@ class CostEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class MonitorEntry:
+    """By which metric the best of the checkpoints in one folder is chosen."""
+
+    folder: str
+    """Inside that of the run."""
+    metric: str
+    mode: Literal["min", "max"]
+
+
+@dataclass(frozen=True, slots=True)
 class SessionEntry:
     """One ``fit``: the first, or one that goes on."""
 
@@ -81,6 +91,8 @@ class RunFile:
     arguments: tuple[str, ...] = ()
     """The command line."""
     callbacks: tuple[CallbackEntry, ...] = ()
+    monitors: tuple[MonitorEntry, ...] = ()
+    """Of what saves checkpoints; empty if nothing says which is the best, or an earlier version wrote the file."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """Its class, and how many parameters it has: ``class``, ``parameters``, ``trainable``."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -111,6 +123,7 @@ class RunFile:
                 raise ValueError(f"not a run of format {FORMAT}")
             found["arguments"] = tuple(found.get("arguments", ()))
             found["callbacks"] = tuple(_read(CallbackEntry, entry) for entry in found.get("callbacks", ()))
+            found["monitors"] = tuple(_read(MonitorEntry, entry) for entry in found.get("monitors", ()))
             found["sessions"] = tuple(_read_session(entry) for entry in found.get("sessions", ()))
             for key in ("config", "settings", "model", "versions", "platform"):
                 if not isinstance(found.get(key, {}), dict):
