@@ -394,7 +394,6 @@ class Session:
     def _note_end(self, error: BaseException | None) -> None:
         self._note_trouble()
         if error is None:
-            self.note("end")
-        else:
-            words = str(error) if isinstance(error, Preempted) else words_of(error)
-            self.note("preempt" if isinstance(error, Preempted) else "exception", words)
+            return self.note("end")
+        words = str(error) if isinstance(error, Preempted) else words_of(error)
+        return self.note("preempt" if isinstance(error, Preempted) else "exception", words)
