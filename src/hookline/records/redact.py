@@ -175,7 +175,8 @@ def redact(value: Any, name: str = "") -> Any:
     {'lr': 0.1, 'wandb': {'key': '[redacted]'}, 'data': {'password': ['[redacted]']}, 'token': None}
     """
     if isinstance(value, Mapping):
-        return {_redact_key(key): redact(its, _below(name, str(key))) for key, its in value.items()}
+        shown = ((_redact_key(key), its) for key, its in value.items())  # judged as it is shown: twice is as once
+        return {key: redact(its, _below(name, str(key))) for key, its in shown}
     if isinstance(value, str | bytes | bytearray):
         if value and is_secret(name) and not _is_special_token(name, value):
             return HIDDEN
