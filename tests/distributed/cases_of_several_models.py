@@ -31,17 +31,21 @@ def loader() -> DataLoader[Any]:
 
 
 def trained(form: str, strategy: str = "auto", *, accumulate: int = 1) -> list[float]:
-    """All weights after two epochs. ``beside``: the loop knows of the first model only, its optimizer of all."""
+    """All weights after two epochs. ``beside``: the loop knows of the first model only, its optimizer of all.
+
+    ``left over``: the optimizer also holds what nothing uses any more.
+    """
     data = loader()
-    torch.manual_seed(RANK)  # rank zero's weights count, also of what the loop is not told of
+    torch.manual_seed(RANK)  # rank zero's weights count
     first, second = nn.Linear(6, 8).double(), nn.Linear(8, 3).double()
     scale = torch.full((1,), 0.5 + RANK, dtype=torch.float64, requires_grad=True)  # a plain tensor, as temperatures are
     models: dict[str, nn.Module] = {
         "beside": first,
         "dict": nn.ModuleDict({"first": first, "second": second}),
         "no forward": Nets(first, second),
+        "left over": nn.ModuleDict({"first": first, "second": second}),
     }
-    beside = [*second.parameters(), scale] if form == "beside" else [*second.parameters()]
+    beside = [*second.parameters(), *([scale] if form in ("beside", "left over") else [])]
     optimizer = torch.optim.SGD([*first.parameters(), *beside], lr=0.1)
     options: dict[str, Any] = {"folder": False, "seed": 0, "accumulate": accumulate, "strategy": strategy}
     with hl.Loop(models[form], optimizer, max_duration="2ep", **options) as loop:
@@ -49,7 +53,7 @@ def trained(form: str, strategy: str = "auto", *, accumulate: int = 1) -> list[f
             out = second(torch.tanh(first(x)))
             loop.backward(cross_entropy(out * scale if form == "beside" else out, y))
             loop.step()
-    tensors = [*first.parameters(), *second.parameters(), *([scale] if form == "beside" else [])]
+    tensors = [*first.parameters(), *second.parameters()]
     return [float(number) for tensor in tensors for number in whole(tensor).flatten()]
 
 

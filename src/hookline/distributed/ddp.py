@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import buffers_of, check_model, check_same_model, held_beside, is_fsdp, seconds_of
+from hookline.distributed.strategy import buffers_of, check_model, check_same_model, is_fsdp, seconds_of
 from hookline.errors import SetupError
 from hookline.progress import Duration
 
@@ -62,7 +62,7 @@ class DDP:
         self._ranks = (1, 0)
         self._ties: dict[str, DistributedDataParallel] = {}
         self._optimizers: Mapping[str, Optimizer] = {}
-        self._trained: tuple[list[Tensor], list[bool]] = [], []  # which of all parameters had gradients
+        self._trained: tuple[list[nn.Parameter], list[bool]] = [], []  # which of all parameters had gradients
 
     def shares(self) -> tuple[int, int]:
         return self._ranks
@@ -79,11 +79,7 @@ class DDP:
 
     def attach(self, optimizers: Mapping[str, Optimizer]) -> None:
         several = len(optimizers) > 1
-        beside = held_beside(self._module, optimizers)
-        if beside and self._group is not None:
-            self._group.broadcast(beside)  # as the weights of the model, before them
-        named = dict(self._module.named_parameters()) | {f"beside/{number}": p for number, p in enumerate(beside)}
-        parameters = list(named.values())
+        parameters = list(self._module.parameters())
         self._optimizers, self._trained = optimizers, (parameters, [p.requires_grad for p in parameters])
         self._ties.clear()
         sparse = {id(part.weight) for part in self._module.modules() if isinstance(part, EMBEDDINGS) and part.sparse}
@@ -91,7 +87,7 @@ class DDP:
             held = {id(p) for group in optimizer.param_groups for p in group["params"]} if several else None
             found = {
                 path.replace(".", "/"): parameter
-                for path, parameter in named.items()
+                for path, parameter in self._module.named_parameters()
                 if parameter.requires_grad and (held is None or id(parameter) in held)
             }
             if found:
@@ -172,22 +168,22 @@ def _prepare(tie: DistributedDataParallel, loss: Tensor) -> None:
 class _Parameters(nn.Module):
     """Some parameters of a model, for what is tied to them; its ``forward`` is never called."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], sparse: Set[int]) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], sparse: Set[int]) -> None:
         super().__init__()
         for name, parameter in parameters.items():
             if id(parameter) in sparse:
                 self.add_module(name, _Sparse(parameter))
-            else:  # ``register_parameter`` refuses a plain tensor, which an optimizer may hold as well
-                self._parameters[name] = parameter  # type: ignore[assignment]
+            else:
+                self.register_parameter(name, parameter)
 
 
 class _Sparse(nn.Embedding):
     """Torch learns from the kind of a module that the gradient of its parameter is sparse."""
 
-    def __init__(self, parameter: Tensor) -> None:
+    def __init__(self, parameter: nn.Parameter) -> None:
         rows, columns = parameter.shape
         super().__init__(rows, columns, _weight=parameter, sparse=True)
-        self._parameters["weight"] = parameter  # type: ignore[assignment]
+        self.weight = parameter
 
 
 def _none_of(parameter: Tensor, part: nn.Module) -> Tensor:

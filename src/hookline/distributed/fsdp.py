@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from hookline.distributed.dtensors import is_spread, part_of
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import buffers_of, check_model, check_same_model, held_beside, is_fsdp, seconds_of
+from hookline.distributed.strategy import buffers_of, check_model, check_same_model, is_fsdp, seconds_of
 from hookline.errors import RankError, SetupError
 from hookline.progress import Duration
 
@@ -138,15 +138,7 @@ class FSDP:
         fully_shard(root, **options)
 
     def attach(self, optimizers: Mapping[str, Optimizer]) -> None:
-        """What is sharded averages its gradients itself, and what is not would be another weight on each rank."""
-        beside = held_beside(nn.ModuleList(self._roots), optimizers)
-        if beside:
-            shapes = ", ".join(str(tuple(parameter.shape)) for parameter in beside[:3])
-            raise SetupError(
-                f"the optimizer holds {len(beside)} parameters that are not the model's (of the shape {shapes}), and "
-                f"FSDP averages gradients of the model's modules only; pass one model that holds them all, such as "
-                f"nn.ModuleDict(dict(model=model, loss=loss))"
-            )
+        """Nothing: what is sharded averages its gradients itself."""
 
     def before_window(self) -> None:
         """Buffers are not sharded, and each rank has its own until they are shared."""

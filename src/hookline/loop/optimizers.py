@@ -122,7 +122,8 @@ def _check_parameters(name: str, optimizer: Optimizer, module: nn.Module) -> Non
     if foreign:
         warnings.warn(
             f"{foreign} of {len(held)} parameters of optimizer {name} are not {title_of(module)}'s: "
-            f"they are trained, but not saved with it",
+            f"they are trained, but not saved with it, and in several processes their gradients are not averaged; pass "
+            f"one model that holds them all, such as nn.ModuleDict(dict(model=model, loss=loss))",
             HooklineWarning,
             stacklevel=2,
         )
