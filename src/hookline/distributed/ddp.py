@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import buffers_of, check_model, check_same_model, is_fsdp, seconds_of
+from hookline.distributed.strategy import all_parts, buffers_of, check_model, check_same_model, is_fsdp, seconds_of
 from hookline.errors import SetupError
 from hookline.progress import Duration
 
@@ -74,7 +74,7 @@ class DDP:
         check_same_model(module, group)
         self._group, self._module, self._ranks = group, module, (group.size, group.rank)
         # Rank zero's weights are everybody's: without it each would train a model of its own.
-        group.broadcast([*module.parameters(), *module.buffers()])
+        group.broadcast([*module.parameters(), *all_parts(module.buffers())])
         return {}
 
     def attach(self, optimizers: Mapping[str, Optimizer]) -> None:

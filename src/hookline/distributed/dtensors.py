@@ -45,8 +45,6 @@ def room_like(pattern: Tensor, dtype: torch.dtype) -> Tensor:
 
 def plain_parts(value: Tensor) -> list[Tensor]:
     """The tensors that a sparse one is made of, in the same memory; of any other, itself."""
-    if value.layout == torch.strided:  # asked first: in each step of each buffer
-        return [value]
     if value.layout == torch.sparse_coo:
         return [value._indices(), value._values()]
     if value.layout in (torch.sparse_csr, torch.sparse_bsr):

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from hookline.distributed.dtensors import is_spread, part_of
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import buffers_of, check_model, check_same_model, is_fsdp, seconds_of
+from hookline.distributed.strategy import all_parts, buffers_of, check_model, check_same_model, is_fsdp, seconds_of
 from hookline.errors import RankError, SetupError
 from hookline.progress import Duration
 
@@ -99,7 +99,7 @@ class FSDP:
             )
         before = dict(module.named_parameters(remove_duplicate=False))
         if not is_fsdp(module):
-            self._make_same([*module.parameters(), *module.buffers()], group)
+            self._make_same([*module.parameters(), *all_parts(module.buffers())], group)
             for root in roots:
                 self._shard(root)
         for root in roots:

@@ -26,7 +26,6 @@ from hookline.distributed.connections import (
     port_of,
     tells_of_lost_peer,
 )
-from hookline.distributed.dtensors import plain_parts
 from hookline.distributed.env import Place
 from hookline.distributed.guard import refuse_if_guarded
 from hookline.distributed.last_words import leave_last_words
@@ -166,7 +165,7 @@ class Group:
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """By all: give every rank the numbers that rank zero has, in place, kind by kind."""
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-        for tensor in (part for whole in tensors for part in plain_parts(whole)):
+        for tensor in tensors:
             kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
         for (device, _), same in ((kind, some) for kind, its in kinds.items() for some in _bunches(its)):
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])

@@ -9,6 +9,7 @@ from hashlib import sha256
 from itertools import zip_longest
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -135,15 +136,24 @@ def is_fsdp(module: nn.Module) -> bool:
     return fsdp is not None and any(isinstance(part, fsdp.FSDPModule) for part in module.modules())
 
 
+def all_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """What can be sent: sparse ones in their parts, whose sizes must have been compared."""
+    return [part for tensor in tensors for part in plain_parts(tensor)]
+
+
 def buffers_of(module: nn.Module) -> list[Tensor]:
-    """As ``module.buffers()``, in a third of the time: where there are 200 parts, that takes 0.2 ms of a step."""
+    """As ``module.buffers()``, in a third of the time: where there are 200 parts, that takes 0.2 ms of a step.
+
+    Without sparse ones: one that is made anew may have another number of values on each rank.
+    """
     parts, seen = [module], {module}
     for part in parts:  # it grows meanwhile
         for its in part._modules.values():
             if its is not None and its not in seen:
                 seen.add(its)
                 parts.append(its)
-    return [buffer for part in parts for buffer in part._buffers.values() if buffer is not None]
+    found = (buffer for part in parts for buffer in part._buffers.values())
+    return [buffer for buffer in found if buffer is not None and buffer.layout is torch.strided]
 
 
 def seconds_of(value: str | float | timedelta | Duration, what: str) -> timedelta:
