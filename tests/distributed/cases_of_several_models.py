@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,3 +77,31 @@ def other_on_the_last_rank(what: str, strategy: str) -> None:
     data = TensorDataset(torch.randn(16, 6), torch.randint(0, 3, (16,)))
     trainer = hl.Trainer(max_duration="1ep", folder=False, strategy=strategy)
     trainer.fit(model, DataLoader(data, batch_size=4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+
+def slow_teardown(folder: str) -> list[str]:
+    """Rank one is slow at the end of an evaluation; rank zero, which waits for it, gets Ctrl-C."""
+
+    def slow(run: Any) -> None:
+        if RANK:
+            Path(folder, "there").touch()
+            while not Path(folder, "sent").exists():
+                time.sleep(0.01)
+
+    def interrupt() -> None:
+        while not Path(folder, "there").exists():
+            time.sleep(0.01)
+        time.sleep(0.5)  # it waits by now
+        os.kill(os.getpid(), signal.SIGINT)
+        Path(folder, "sent").touch()
+
+    if not RANK:
+        threading.Thread(target=interrupt).start()
+    data = [(torch.randn(4, 6), torch.randint(0, 3, (4,))) for _ in range(4)]
+    try:
+        callbacks = [hl.LambdaCallback(on_teardown=slow)]
+        hl.Trainer(callbacks=callbacks, folder=False).evaluate(nn.Linear(6, 3), data, loss=nn.CrossEntropyLoss())
+        found = ""
+    except BaseException as error:
+        found = type(error).__name__
+    return [found, *(thread.name for thread in threading.enumerate() if "watchdog" in thread.name)]

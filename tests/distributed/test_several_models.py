@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
+
+from hookline.loop.joining import roots_of
 
 CASE = "cases_of_several_models.py:trained"
 
@@ -56,3 +60,19 @@ def test_models_that_differ_are_told_apart_before_anything_is_sent(
     for told in ranks.run("cases_of_several_models.py:other_on_the_last_rank", 3, what=what, strategy=strategy):
         assert (told.code, told.error) == (1, "SetupError"), told.output
         assert words in told.text
+
+
+def test_parts_that_are_named_twice_or_lie_in_one_another_are_sharded_once() -> None:
+    inner = nn.Linear(2, 2)
+    outer = nn.Sequential(inner, nn.ReLU())
+    model = nn.ModuleDict({"outer": outer, "again": nn.ModuleList([inner, outer])})
+    assert roots_of(model, model) == [outer]
+
+
+def test_ctrl_c_while_a_rank_waits_for_the_teardown_of_another_leaves_nothing_behind(
+    ranks: Any, tmp_path: Path
+) -> None:
+    """Else the watchdog would end a script that goes on."""
+    zero, one = ranks.values("cases_of_several_models.py:slow_teardown", 2, folder=str(tmp_path))
+    assert zero == ["KeyboardInterrupt"]
+    assert one[1:] == []

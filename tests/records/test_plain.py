@@ -80,6 +80,25 @@ def test_a_setting_is_shown_as_what_it_is(value: Any, shown: Any) -> None:
     assert type(found) is type(shown)
 
 
+@dataclass
+class Login:
+    user: str
+    word: str = field(default="hunter2", repr=False)
+
+
+@dataclass
+class Opaque:
+    word: str
+
+    def __repr__(self) -> str:
+        return "Opaque(***)"
+
+
+def test_what_a_dataclass_does_not_show_is_not_shown() -> None:
+    """Whoever wrote it has hidden it for a reason."""
+    assert plain({"a": Login("me"), "b": Opaque("hunter2")}) == {"a": {"user": "me"}, "b": "Opaque(***)"}
+
+
 def test_an_object_with_a_long_text_is_cut() -> None:
     found = plain(torch.zeros(900))
     assert len(found) == LONGEST + 1

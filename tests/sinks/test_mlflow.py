@@ -374,13 +374,30 @@ def test_a_slender_picture_costs_no_row(size: tuple[int, int], store: Path, tmp_
         assert file.startswith("images/w~first+step+1+")
 
 
-def test_what_mlflow_does_not_take_costs_no_number(store: Path) -> None:
+def test_what_mlflow_does_not_take_costs_no_number_and_no_other_artifact(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     about, sink = info(), MLflow(store)
     sink.start(about)
-    with pytest.raises(OSError, match="cannot identify"):
-        sink.write([ImageRow("broken", 1, 1, 1.0, 3, 3, png=b"no picture"), *losses(1)])
+    from mlflow.tracking import MlflowClient
+
+    calls, log_batch = [], MlflowClient.log_batch
+
+    def counted(self: Any, run: str, **given: Any) -> Any:
+        calls.append(len(given.get("metrics", ())))
+        return log_batch(self, run, **given)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", counted)
+    text = TextRow("after/it", 1, 1, 1.0, "whole")
+    rows = [ImageRow("broken", 1, 1, 1.0, 3, 3, png=b"no picture"), *losses(1), text]
+    for _ in range(3):  # as often as it is tried again
+        with pytest.raises(OSError, match="cannot identify"):
+            sink.write(rows)
     sink.close()
-    assert history(store, find(store, about.run_id)) == [(1, 1.0)]
+    run = find(store, about.run_id)
+    assert history(store, run) == [(1, 1.0)]
+    assert sum(calls) == 1, "a store of files would have it three times"
+    assert artifact(store, run, "texts/after/it/00000001.txt", tmp_path) == b"whole"
 
 
 def test_a_run_that_fails_and_is_resumed_has_each_metric_once(

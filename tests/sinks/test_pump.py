@@ -453,6 +453,36 @@ def test_the_end_waits_only_for_what_a_hanging_sink_has_not_had_before(
     monkeypatch.undo()
 
 
+def test_a_sink_whose_calls_take_long_has_its_seconds_at_the_end(
+    hanging: Callable[[str], Hangs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that uploads: what it takes usually is no sign of a hang."""
+    clock = Clock()
+    monkeypatch.setattr("hookline.sinks.pump.monotonic", clock)
+    monkeypatch.setattr(threading.Thread, "join", lambda self, seconds: setattr(clock, "now", clock.now + seconds))
+
+    class Uploads(Hangs):
+        def flush(self) -> None:
+            if not self.reached.is_set():
+                clock.now += 7.0
+                done.set()
+
+    done, sink = threading.Event(), Uploads("write")
+    sink.let_go.set()
+    slow = pump(sink)
+    slow.put(rows(0, 5))
+    assert done.wait(GUARD)
+    sink.let_go.clear()
+    slow.put(rows(5, 8))
+    assert sink.reached.wait(GUARD)
+    clock.now += 6.0
+    end = clock.now
+    assert slow.close().hung
+    assert 4.9 < clock.now - end < 5.1
+    sink.let_go.set()
+    monkeypatch.undo()
+
+
 def test_a_sink_that_waits_for_its_next_try_as_the_run_ends_is_not_taken_for_one_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

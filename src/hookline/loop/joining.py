@@ -94,16 +94,19 @@ def _apart(zeros: Any, its: Any) -> str:
 def roots_of(module: nn.Module, model: nn.Module) -> list[nn.Module]:
     """The modules whose ``forward`` is called: the model; of a task that is a model itself, its parts."""
     if module is not model:
-        return [model, *(root for part in module.children() if part is not model for root in _called(part))]
-    return _called(model) if not hasattr(module, "train_batch") else _called_inside(model)
+        found = [model, *(root for part in module.children() if part is not model for root in _with_forward(part))]
+    else:
+        found = _members(model) if hasattr(module, "train_batch") else _with_forward(model)
+    inside = {part for root in found for part in root.modules() if part is not root}
+    return [root for root in dict.fromkeys(found) if root not in inside]
 
 
-def _called(part: nn.Module) -> list[nn.Module]:
+def _with_forward(part: nn.Module) -> list[nn.Module]:
     """The part itself; of one that has no ``forward``, such as a ``ModuleDict`` of models, its members."""
     if getattr(part.forward, "__func__", part.forward) is nn.Module.forward:
-        return _called_inside(part)
+        return _members(part)
     return [part] if any(True for _ in part.parameters()) else []
 
 
-def _called_inside(part: nn.Module) -> list[nn.Module]:
-    return [root for inner in part.children() for root in _called(inner)]
+def _members(part: nn.Module) -> list[nn.Module]:
+    return [root for inner in part.children() for root in _with_forward(inner)]

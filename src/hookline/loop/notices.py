@@ -6,10 +6,12 @@ They are warnings of the logger: Python shows these, also where nobody has set u
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookline.errors import Preempted, ScopeError, SetupError
+from hookline.errors import Preempted, ScopeError, SetupError, StateError
 from hookline.loop.signals import signal_name
 
 if TYPE_CHECKING:
@@ -46,6 +48,15 @@ def say_preempted(loop: Loop, error: Preempted) -> None:
         logger.warning("%s: %s; the run exits with code %d", signal_name(error.signal), saved, 128 + error.signal)
     for note in getattr(error, "__notes__", ()):  # Python shows no notes of a SystemExit
         logger.error("%s", note)
+
+
+@contextmanager
+def unsavable_is_said() -> Iterator[None]:
+    """In a run that has no callback that saves, nobody has looked before whether its state can be saved."""
+    try:
+        yield
+    except StateError as error:
+        logger.error("not saved: %s", error)
 
 
 def say_interrupted(loop: Loop, saved: Path) -> None:

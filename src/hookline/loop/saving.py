@@ -16,7 +16,7 @@ from hookline.checkpoint.request import Resume, has_checkpoint
 from hookline.checkpoint.retention import best
 from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary, words_of
 from hookline.loop.capture import callback_states, capture_state, load_callback_states
-from hookline.loop.notices import say_interrupted
+from hookline.loop.notices import say_interrupted, unsavable_is_said
 from hookline.loop.rank_target import RankTarget
 from hookline.loop.ranks import Ranks
 from hookline.loop.signals import signal_name
@@ -221,10 +221,11 @@ class Saving:
         if self._loop.requests.preempt is not None and self._loop.state.folder is not None:
             resumed = resumed or [self._own_target()]  # a signal came in the last hooks as well, and always saves
         for target in resumed:
-            found = self._save_once(target, pending_eval=pending_eval)
-            if found not in (None, self._told):  # once before an evaluation that is left, and once after it
-                self._told = found
-                say_interrupted(self._loop, found)
+            with unsavable_is_said():
+                found = self._save_once(target, pending_eval=pending_eval)
+                if found not in (None, self._told):  # once before an evaluation that is left, and once after it
+                    self._told = found
+                    say_interrupted(self._loop, found)
 
     def preempted(self, *, pending_eval: bool = False) -> Preempted:
         """A signal: save what can be gone on from; the error to raise."""
@@ -236,10 +237,8 @@ class Saving:
         requests.stop = earlier  # the signal stops this process, not the run
         if loop.state.entry_point in ("fit", "train") and loop.state.folder is not None:
             target = next((found for found in self.targets if found.plan.is_resumed), None) or self._own_target()
-            try:
+            with unsavable_is_said():
                 found = self._save_once(target, pending_eval=pending_eval)
-            except StateError as error:  # in a run that has no callback that saves, nobody has looked before
-                logger.error("not saved: %s", error)
         requests.stop = stop
         return Preempted(number, checkpoint=found)
 

@@ -363,10 +363,9 @@ class Session:
         if error is not None:
             self.scopes.leave(because=error)
         try:
-            late = finish_saves(error)
+            error = first_of(error, finish_saves(error))
         except BaseException as raised:  # a second signal: the hooks, and what is to be put back, come all the same
-            late = [raised]
-        error = first_of(error, late)
+            error = first_of(error, [raised])
         if error is not None and not isinstance(error, Preempted):
             state.exception = error
             error = first_of(error, line.emit_to_all(line.hooks.exception))
@@ -377,8 +376,9 @@ class Session:
             if state.entry_point in ("fit", "train"):
                 self.book.end_interval()  # what was logged in the last hooks, or before an error
                 self._note_end(error)
-        except Exception as late:  # a full disk must not hide the user's own error
-            error = first_of(error, [late])
+        except BaseException as raised:  # a full disk; Ctrl-C, of which others must hear, while they are waited for
+            told = raised if self.ranks is None or isinstance(raised, Exception) else self.ranks.failed(raised)
+            error = first_of(error, [told])
         try:
             self.stream.close()
         except BaseException as raised:  # a second Ctrl-C while it waits for a sink

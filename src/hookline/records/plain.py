@@ -47,12 +47,21 @@ def _parts(value: Any) -> dict[str, Any] | None:
     """The settings in one object: as one text they could not be compared one by one, and would be cut."""
     if isinstance(value, Namespace | SimpleNamespace):
         return dict(vars(value))
-    if not is_dataclass(value) or isinstance(value, type | Mapping) or type(value).__str__ is not object.__str__:
-        return None  # one with words of its own is shown by them
+    if not is_dataclass(value) or isinstance(value, type | Mapping) or not _has_usual_words(type(value)):
+        return None  # one with words of its own is shown by them: it may hide something
     try:
-        return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
+        shown = [field.name for field in fields(value) if field.repr]
+        return {name: getattr(value, name) for name in shown if hasattr(value, name)}
     except Exception:  # a field may be a property of the user's
         return None
+
+
+def _has_usual_words(kind: type) -> bool:
+    """Whether its ``repr`` is the one that ``dataclass`` has made, of all fields."""
+    made = getattr(kind.__repr__, "__wrapped__", kind.__repr__)  # in a wrapper, for those that hold themselves
+    code = getattr(made, "__code__", None)
+    has_own_text = any("__str__" in vars(part) for part in kind.__mro__[:-1])
+    return not has_own_text and code is not None and code.co_filename == "<string>"
 
 
 def public(value: Any) -> Any:

@@ -44,6 +44,8 @@ class MlflowRun:
         self._tags: dict[str, str] = {}
         """To be set."""
         self._steps: dict[str, set[int]] = {}
+        self._sent: set[tuple[str, int]] = set()
+        """The numbers of a batch of which something was refused: a store of files would have them twice."""
         self._images = self._find_images() if is_found else set[tuple[str, int]]()
         self._tables: list[dict[str, str]] = json.loads(run.data.tags.get(TABLES, "[]"))
         self._log_params(run)
@@ -59,10 +61,19 @@ class MlflowRun:
             else:
                 artifacts.append(record)
         for start in range(0, len(metrics), MOST_METRICS):
-            self._client.log_batch(self._id, metrics=metrics[start : start + MOST_METRICS], synchronous=True)
-        for record in artifacts:  # after the numbers: one that MLflow does not take must not cost them
-            self._keep(record)
+            some = metrics[start : start + MOST_METRICS]
+            self._client.log_batch(self._id, metrics=some, synchronous=True)
+            self._sent.update((metric.key, metric.step) for metric in some)
+        refused: Exception | None = None
+        for record in artifacts:  # one that MLflow does not take must cost neither the numbers nor the others
+            try:
+                self._keep(record)
+            except Exception as error:
+                refused = refused or error
         self._set_tags(self._keys)
+        if refused is not None:
+            raise refused
+        self._sent.clear()
 
     def end(self) -> None:
         self._client.set_terminated(self._id, self._status)
@@ -106,7 +117,7 @@ class MlflowRun:
         key = self._keys(row.name)
         if self._is_found and key not in self._steps:
             self._steps[key] = {metric.step for metric in self._client.get_metric_history(self._id, key)}
-        if row.step in self._steps.get(key, ()):
+        if row.step in self._steps.get(key, ()) or (key, row.step) in self._sent:
             return []
         return [Metric(key, float(value), self._milliseconds(row), row.step)]
 

@@ -81,6 +81,7 @@ class Pump:
         self._closing, self._ended = False, 0.0
         self._since = 0.0  # when the run began
         self._called: float | None = None  # when the call began that the sink is in
+        self._longest = 0.0  # of its calls that ended well
         self._written = self._dropped = self._failures = 0
         self._error = ""
         self._told = 0
@@ -137,13 +138,15 @@ class Pump:
         """The import of a tracker alone may take longer than a short run: what it has to write comes after that.
 
         One that hung long before the end is not waited for again: a run of a minute must not be five seconds longer.
+        Where calls take long, as uploads do, one that takes no longer than twice the longest has its seconds still.
         """
         start = wait * (1 + START_WAITS)
         latest = self._ended + start
         if self._started:
             latest = min(latest, max(self._ended, self._began) + wait)
         called = self._called  # once: its thread may set it meanwhile
-        its_own = (self._ended if called is None else called) + (wait if self._started else start)
+        given = max(wait, 2 * self._longest) if self._started else start
+        its_own = (self._ended if called is None else called) + given
         return min(latest, max(its_own, self._ended + SHARE * (self._ended - self._since)))
 
     @property
@@ -214,9 +217,10 @@ class Pump:
         return self._once(act)
 
     def _once(self, act: Callable[[], None]) -> bool:
-        self._called = monotonic()
+        began = self._called = monotonic()
         try:
             act()
+            self._longest = max(self._longest, monotonic() - began)
         except BaseException as error:  # also SystemExit: in a thread it would end the sink without a word
             self._failures += 1
             self._error = _words(error)

@@ -88,6 +88,24 @@ def test_after_an_interval_that_measured_nothing_of_it_there_is_no_row(
     assert rows(again, "own/double") == rows(whole, "own/double")
 
 
+def test_a_second_fit_does_not_repeat_what_the_first_has_derived() -> None:
+    class Once(hl.Callback):
+        writes = ("own/x",)
+
+        def on_train_step_end(self, run: hl.Run) -> None:
+            if run.clock.step == 3:
+                run.log({"own/x": 7.0})
+
+    double = DerivedMetric("own/y", lambda m: 2 * m["own/x"], reads=("own/x",))
+    options: dict[str, Any] = {"loss": torch.nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+    model = TinyModel()
+    for _ in range(2):  # also of a second trainer, whose steps are the same
+        trainer = hl.Trainer(max_duration="1ep", log_every="2st", callbacks=[Once(), double], folder=False)
+        trainer.fit(model, tiny_data(6), **options)
+        result = trainer.fit(model, tiny_data(6), extend="1ep", **options)
+        assert result.history.steps("own/y") == result.history.steps("own/x") == [4]
+
+
 def test_of_an_epoch_it_has_one_row_an_epoch() -> None:
     half = DerivedMetric("train/half", lambda m: m["train/loss_epoch"] / 2, reads=("train/loss_epoch",))
     result = fit(half)

@@ -279,6 +279,21 @@ def test_a_run_that_ends_inside_an_epoch_has_one_last_line_with_its_newest_numbe
     assert f"train/loss {result.metrics['train/loss']:.4g} val/loss {result.metrics['val/loss']:.4g}" in lines[-1]
 
 
+def test_what_an_own_loop_evaluates_after_training_is_shown_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not when the loop is closed: the program may never come to that."""
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Loop(model, optimizer, max_duration="3st", callbacks=[ProgressBar()], folder=False) as loop:
+        for x, y in loop.batches(tiny_data(6)):
+            loop.backward(torch.nn.functional.cross_entropy(model(x), y))
+            loop.step()
+        for name in ("easy", "hard"):
+            capsys.readouterr()
+            for x, y in loop.eval_batches({name: tiny_data(2)}, "test"):
+                loop.run.log({"loss": torch.nn.functional.cross_entropy(model(x), y)})
+            assert f"test/{name}/loss" in capsys.readouterr().out
+
+
 def test_what_a_line_has_said_the_next_one_does_not_repeat(capsys: pytest.CaptureFixture[str]) -> None:
     stopper = EarlyStopping(patience=0, min_delta=99.0)
     fit(ProgressBar(style="plain"), stopper, val=tiny_data(), test=tiny_data(1), max_duration="9ep")

@@ -60,7 +60,8 @@ class DerivedMetric(Callback):
         self._warned = False
 
     def on_setup(self, run: Run) -> None:
-        self.seen = {}
+        if not run.clock.step:  # else it goes on with what it was
+            self.seen = {}
         self._warned = False
 
     def on_eval_end(self, run: Run) -> None:

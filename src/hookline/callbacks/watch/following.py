@@ -62,6 +62,7 @@ class Following:
         """The moment from which the next step or batch is shown: all that most of them look at."""
         self._began = 0.0
         self._train: TrainTrack | None = None
+        self._trains = False
         self._loaders: list[LoaderTrack] = []
         self._last_loader: LoaderTrack | None = None
         self._newest = Newest(self.metrics)
@@ -88,7 +89,11 @@ class Following:
 
     @closing
     def on_train_start(self, run: Run) -> None:
-        self._train = TrainTrack(run, perf_counter())
+        self._train, self._trains = TrainTrack(run, perf_counter()), True
+
+    @closing
+    def on_train_end(self, run: Run) -> None:
+        self._trains = False  # what an own loop evaluates after it is shown as it comes
 
     @closing
     def on_train_epoch_start(self, run: Run) -> None:
@@ -188,7 +193,7 @@ class Following:
 
     def _ends(self, run: Run) -> bool:
         """Training is over: what is left is its last interval, and the line of the end."""
-        return self._train is not None and run.max_duration is not None and run.clock.reached(run.max_duration)
+        return self._trains and run.max_duration is not None and run.clock.reached(run.max_duration)
 
     @closing
     def _tick_of_loader(self, run: Run) -> None:
