@@ -24,7 +24,7 @@ ROWS = {
         "in a terminal",
         "reads, Hookline, every 100 steps",
     ),
-    "sinks": ("it raises in each write", "its server goes away in the middle", "the end waits for one that hangs"),
+    "sinks": ("it raises in each write", "its server goes away in the middle", "the end of a short run waits"),
     "callbacks": ("EarlyStopping (stopping)", "EMA, to torch's AveragedModel alone"),
     "stream": ("TensorBoard, 50,000 records", "LogObject, 50,000 records"),
     "report": ("A report over 50,0", "the file", "opened, until a chart is drawn"),
