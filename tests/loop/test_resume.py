@@ -349,6 +349,31 @@ def test_a_signal_in_the_last_hooks_after_ctrl_c_saves_without_a_checkpointer_to
     assert result.clock.step == 3
 
 
+def test_a_state_that_cannot_be_saved_does_not_take_the_place_of_the_code_of_a_signal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A scheduler starts again what ended with 143, and nothing that ended with an error."""
+
+    class Odd(hl.Callback):
+        state = ("function",)
+
+        def __init__(self) -> None:
+            self.function = lambda: 0
+
+        def on_train_step_end(self, run: Any) -> None:
+            if run.clock.step == 2:
+                signal.raise_signal(signal.SIGINT)
+
+        def on_train_end(self, run: Any) -> None:
+            sigterm(run)
+
+    trainer = Trainer(max_duration="9st", folder=tmp_path / "run", callbacks=[Odd()])
+    with pytest.raises(hl.Preempted) as caught:
+        trainer.fit(TinyModel(), tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    assert (caught.value.code, caught.value.checkpoint) == (143, None)
+    assert "not saved: callbacks/" in caplog.text
+
+
 def test_a_second_signal_after_the_save_does_not_make_it_unsaved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
