@@ -156,12 +156,6 @@ def test_a_stop_at_any_place_stops_all_ranks_at_the_same_step(
             assert place not in BEFORE_STEPS or its[0]["step"] == (2 if place in SAVES else 0), place
 
 
-@SIZES
-def test_a_stop_in_what_follows_an_error_changes_nothing_about_it(ranks: Any, tmp_path: Path, size: int) -> None:
-    for its in ranks.run(f"{FILE}:at", size, limit=LIMIT, place="on_exception", action="stop", folder=str(tmp_path)):
-        assert (its.code, its.error) == (1, "RankError" if its.rank else "ValueError"), its.output
-
-
 # -- a signal --------------------------------------------------------------------------------------
 
 
@@ -183,8 +177,11 @@ def test_sigterm_at_any_place_gives_one_checkpoint_and_one_code(
 
 
 @SIZES
-def test_sigterm_in_what_follows_an_error_changes_nothing_about_it(ranks: Any, tmp_path: Path, size: int) -> None:
-    for its in ranks.run(f"{FILE}:at", size, limit=LIMIT, place="on_exception", action="SIGTERM", folder=str(tmp_path)):
+@pytest.mark.parametrize("action", ["stop", "SIGTERM"])
+def test_what_is_asked_for_in_what_follows_an_error_changes_nothing_about_it(
+    ranks: Any, tmp_path: Path, action: str, size: int
+) -> None:
+    for its in ranks.run(f"{FILE}:at", size, limit=LIMIT, place="on_exception", action=action, folder=str(tmp_path)):
         assert (its.code, its.error) == (1, "RankError" if its.rank else "ValueError"), its.output
 
 
