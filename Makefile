@@ -9,7 +9,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test chaos check docs bench clean
+.PHONY: help demo test chaos check docs images bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,11 +30,17 @@ check: $(VENV)/.installed-check $(VENV)/.installed-demo ## lint, format, types, 
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tests/docs/page_code.py build/pages
+	MYPYPATH=src $(BIN)/mypy --config-file tests/docs/mypy.ini build/pages examples tests/docs/user_types.py
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m hookline.cli.docs --check
 
 docs: $(VENV)/.installed-check ## write the generated docs
 	$(BIN)/python -m hookline.cli.docs
+
+images: $(VENV)/.installed-test ## draw the images of the README (needs Chromium)
+	OMP_NUM_THREADS=1 $(BIN)/python docs/images/make_images.py
 
 bench: $(VENV)/.installed-bench ## measure the overhead against a bare loop and other libraries
 	$(BIN)/python benchmarks/run.py $(ARGS)

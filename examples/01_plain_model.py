@@ -37,6 +37,6 @@ result = trainer.fit(
 )
 
 predicted = trainer.predict(model, DataLoader(test, batch_size=180)).argmax(1)
-actual = torch.stack([label for _, label in test])
+actual = torch.stack([test[index][1] for index in range(len(test))])
 print(f"stopped: {result.stop_reason}")
 print(f"accuracy on {len(test)} held-out digits: {(predicted == actual).float().mean():.3f}")

@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
 
+STEPS = 300
+
 
 class Digits(hl.Task):
     def __init__(self):
@@ -20,7 +22,7 @@ class Digits(hl.Task):
 
     def configure_optimizers(self, run):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
-        return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=run.max_duration.value)
+        return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=STEPS)
 
     def train_batch(self, run, batch):
         images, labels = batch
@@ -48,7 +50,7 @@ result = hl.fit(
     Digits(),
     DataLoader(TensorDataset(images[:1437], labels[:1437]), batch_size=32, shuffle=True),
     {"clean": DataLoader(held_out, batch_size=90), "noisy": DataLoader(noisy, batch_size=90)},
-    max_duration="300st",
+    max_duration=f"{STEPS}st",
     eval_every="100st",
     callbacks=[hl.ProgressBar(style=None)],
     folder=False,

@@ -27,7 +27,7 @@ class Slope(hl.Callback):
     """How large the gradients are, just before each update."""
 
     def on_gradients_ready(self, run):
-        run.log({"grad_norm": nn.utils.get_total_norm([p.grad for p in run.model.parameters()])})
+        run.log({"grad_norm": nn.utils.get_total_norm([p.grad for p in run.model.parameters() if p.grad is not None])})
 
 
 with hl.Loop(

@@ -48,8 +48,7 @@ def fit(*counters, extend=None):
         resume="auto" if extend else None,
         callbacks=[*counters, hl.Checkpointer(every="1ep"), hl.ProgressBar(style=None)],
     )
-    how = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
-    result = trainer.fit(nn.Linear(8, 2), data, **how, extend=extend)
+    result = trainer.fit(nn.Linear(8, 2), data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, extend=extend)
     for counter in counters:
         print(f"epoch {result.clock.epoch}: {counter.state_key} has {counter.state_dict()}")
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,11 +45,12 @@ class PyTorchProfiler(hl.Callback):
 temporary = tempfile.TemporaryDirectory()
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary.name)
 model, data = nn.Linear(16, 4), [(torch.randn(32, 16), torch.randint(4, (32,))) for _ in range(12)]
-how = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.AdamW, "max_duration": "1ep", "folder": False}
+loss = nn.CrossEntropyLoss()
+how: dict[str, Any] = {"loss": loss, "optimizer": torch.optim.AdamW, "max_duration": "1ep", "folder": False}
 entry_points = {
     "train": lambda callbacks: hl.train(model, data, callbacks=callbacks, **how),
     "fit": lambda callbacks: hl.fit(model, data[:6], data[6:], callbacks=callbacks, **how),
-    "evaluate": lambda callbacks: hl.evaluate(model, data, loss=how["loss"], callbacks=callbacks, folder=False),
+    "evaluate": lambda callbacks: hl.evaluate(model, data, loss=loss, callbacks=callbacks, folder=False),
     "predict": lambda callbacks: hl.predict(model, data, callbacks=callbacks, folder=False),
 }
 for name, call in entry_points.items():

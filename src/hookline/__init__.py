@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hookline import sinks
+    from hookline import callbacks, sinks
     from hookline.callbacks import *  # noqa: F403  # so that editors know them; at run time they come when used
     from hookline.checkpoint.request import Resume
     from hookline.distributed.ddp import DDP
@@ -46,6 +46,7 @@ __all__ = [
     "SupervisedTask",
     "Task",
     "Trainer",
+    "callbacks",
     "evaluate",
     "fit",
     "on",
@@ -74,16 +75,20 @@ _HOMES: dict[str, Sequence[str]] = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "sinks":
-        return import_module("hookline.sinks")
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(_imported(home), name)
-    meant = import_module("hookline.callbacks.foreign_names").FOREIGN_NAMES.get(name)
-    close = [meant] if meant else get_close_matches(name, __all__, n=1)
-    hint = f"; did you mean hl.{close[0]}?" if close and not name.startswith("_") else ""
-    raise AttributeError(f"module 'hookline' has no attribute {name!r}{hint}")
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name == "sinks":
+            return import_module("hookline.sinks")
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(_imported(home), name)
+        meant = import_module("hookline.events.foreign_names").NAMES.get(name)
+        close = [meant] if meant else get_close_matches(name, __all__, n=1)
+        hint = f"; did you mean hl.{close[0]}?" if close and not name.startswith("_") else ""
+        if meant is not None and " " in meant:
+            hint = f"; {meant}"
+        raise AttributeError(f"module 'hookline' has no attribute {name!r}{hint}")
 
 
 def _imported(home: str) -> Any:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_DESCRIBED: Final = 8
+"""Parts of a batch that an error describes."""
 
 
 class HooklineError(Exception):
@@ -39,7 +46,7 @@ class MetricError(HooklineError, ValueError):
 
 
 class NotAvailableError(HooklineError, AttributeError):
-    """A field of ``run`` was read at a moment at which it has no value."""
+    """A field of ``run`` was read at a moment at which it has no value, or was written where it cannot be."""
 
 
 class RoleError(HooklineError):
@@ -103,6 +110,22 @@ class CheckpointWriteError(CheckpointError):
         return partial(type(self), needed=self.needed, free=self.free), (self.path, self._cause)
 
 
+class RecordWriteError(HooklineError):
+    """A file of a run's record (``metrics.jsonl``, an image) could not be written."""
+
+    def __init__(self, path: str, cause: OSError, *, free: int | None) -> None:
+        have = "unknown" if free is None else f"{free:,} bytes"
+        self.problem = f"{path}: {cause.strerror or cause} (errno {cause.errno}); free {have}"
+        super().__init__(
+            f"{self.problem}. Make room, or use Checkpointer(on_save_error='warn') to continue while the disk is full."
+        )
+        self.path, self.errno, self.free = path, cause.errno, free
+        self._cause = cause
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return partial(type(self), free=self.free), (self.path, self._cause)
+
+
 class StateError(HooklineError, ValueError):
     """A value in the state of a callback, task or optimizer that cannot be saved without running code."""
 
@@ -125,11 +148,11 @@ class Preempted(SystemExit):
     ``result`` is what ``fit`` would have returned, ``checkpoint`` the path of what was saved, if anything was.
     """
 
-    def __init__(self, signal: int, *, checkpoint: object = None) -> None:
+    def __init__(self, signal: int, *, checkpoint: Path | None = None) -> None:
         super().__init__(128 + signal)
         self.signal = signal
         self.checkpoint = checkpoint
-        self.result: object = None
+        self.result: Any = None
 
     def __str__(self) -> str:
         return f"signal {self.signal} asked the run to leave (exit code {self.code})"
@@ -175,6 +198,34 @@ def kind_of(value: object) -> str:
     """
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"  # a U is spoken as in "a UNet" more often than not
+
+
+def describe(value: object) -> str:
+    """What was passed, in a few words: tensors and arrays by shape and dtype, and by device if not on the CPU.
+
+    >>> describe([3, {"x": None}])
+    '[an int, {x: a NoneType}]'
+    """
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None and not isinstance(value, type):
+        kind = "a tensor" if hasattr(value, "requires_grad") else kind_of(value)
+        device = str(getattr(value, "device", "cpu"))
+        where = "" if device == "cpu" else f", {device}"
+        return f"{kind} of {tuple(shape)} ({str(dtype).removeprefix('torch.')}{where})"
+    if isinstance(value, Mapping):
+        return f"{{{describe_arguments(value)}}}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_cut([describe(item) for item in value[: MAX_DESCRIBED + 1]]))}]"
+    return kind_of(value)
+
+
+def describe_arguments(given: Mapping[str, object]) -> str:
+    """Describe what was passed by name."""
+    return ", ".join(_cut([f"{name}: {describe(value)}" for name, value in given.items()]))
+
+
+def _cut(parts: list[str]) -> list[str]:
+    return parts if len(parts) <= MAX_DESCRIBED else [*parts[:MAX_DESCRIBED], "…"]
 
 
 def words_of(error: BaseException) -> str:

@@ -5,31 +5,59 @@ The only module that knows loop, callbacks and sinks together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from hookline import loop
 from hookline.callbacks.watch import LogFile, ModelSummary, ProgressBar
+from hookline.checkpoint.request import Resume
+from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.loop import Result
-from hookline.loop.settings import Options
+from hookline.loop.keywords import checked, later
+from hookline.loop.settings import InterruptName, PrecisionName, options_of
 from hookline.progress import Duration
-from hookline.records import Value
 
 
 class Trainer(loop.Trainer):
-    """``hookline.loop.Trainer`` with a progress bar, a summary of the model, ``log.txt`` and ``report.html``.
+    """Trains, evaluates and predicts with a model or a task, and callbacks.
 
-    Pass a ``ProgressBar``, ``ModelSummary`` or ``LogFile`` of your own to change it.
+    It shows a progress bar and writes a summary of the model, ``log.txt`` and ``report.html``. Pass your own
+    ``ProgressBar``, ``ModelSummary`` or ``LogFile`` to change these. ``hookline.loop.Trainer`` does without them.
 
-    >>> import torch
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[ProgressBar(style=None)], folder=False)
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> result.clock.epoch
-    2
+    Args:
+        max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
+        callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        eval_every: How often to evaluate on ``val``. ``None``: never.
+        log_every: Interval over which training metrics are averaged. ``None``: only over epochs, without
+            ``train/loss``.
+        accumulate: Number of batches that make one step.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
+        compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
+        strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
+            ``hl.FSDP(…)``.
+        seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
+        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path of a
+            checkpoint.
+        name: Name of the run: ``"run"`` or ``"project/run"``.
+        config: Hyper-parameters to store with the run.
+        sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
+            ``log(dict, step)``.
+        interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
+            ``"raise"`` ``KeyboardInterrupt``.
+
+    Example:
+        >>> import torch
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[ProgressBar(style=None)], folder=False)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> result.clock.epoch
+        2
     """
 
     def default_callbacks(self, given: list[object]) -> list[object]:
@@ -42,6 +70,7 @@ class Trainer(loop.Trainer):
         write_report(folder)
 
 
+@checked
 def fit(
     model: nn.Module,
     train: Any,
@@ -49,57 +78,248 @@ def fit(
     test: Any = None,
     *,
     loss: Callable[..., Any] | None = None,
+    weight: Callable[[Any, Any], Any] | None = None,
     optimizer: Any = None,
     scheduler: Any = None,
-    callbacks: Iterable[object] = (),
     extend: str | Duration | None = None,
-    **options: Unpack[Options],
+    max_duration: str | Duration | None = None,
+    callbacks: Iterable[object] = (),
+    eval_every: str | Duration | None = "1ep",
+    log_every: str | Duration | None = "100st",
+    accumulate: int = 1,
+    precision: PrecisionName = "fp32",
+    device: str | torch.device | None = None,
+    compile: bool | Mapping[str, Any] = False,
+    strategy: StrategyName | Strategy = "auto",
+    seed: int | None = None,
+    folder: str | Path | Literal[False] | None = None,
+    resume: str | Path | Resume | None = None,
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    sinks: Iterable[Any] = (),
+    interrupt: InterruptName = "return",
 ) -> Result:
-    """``Trainer(callbacks=…, **options).fit(…)``: train, evaluate on ``val`` as it goes, on ``test`` at the end."""
-    trainer = Trainer(callbacks=callbacks, **options)
-    return trainer._fit("fit", model, train, val, test, loss, optimizer, scheduler, (), extend)
+    """Train a model, evaluate on ``val`` during training and on ``test`` at the end.
+
+    This is ``Trainer(…).fit(…)`` in one call.
+
+    Args:
+        model: A model or a ``Task``.
+        train: Loader of the training batches: a ``DataLoader`` or any other iterable.
+        val: Loader for the evaluations during training, or a dict of named loaders.
+        test: Loader for one evaluation after training, or a dict of named loaders.
+        loss: Loss function of a plain model, called with outputs and targets.
+        weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
+        optimizer: Optimizer of a plain model: an instance, a class, a function of the parameters, or several in a
+            list or dict.
+        scheduler: Learning rate scheduler, or a function that makes one for the optimizer.
+        extend: Continue the last ``fit`` for this much longer, for example ``"2ep"``.
+        max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
+        callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        eval_every: How often to evaluate on ``val``. ``None``: never.
+        log_every: Interval over which training metrics are averaged. ``None``: only over epochs, without
+            ``train/loss``.
+        accumulate: Number of batches that make one step.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
+        compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
+        strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
+            ``hl.FSDP(…)``.
+        seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
+        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path of a
+            checkpoint.
+        name: Name of the run: ``"run"`` or ``"project/run"``.
+        config: Hyper-parameters to store with the run.
+        sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
+            ``log(dict, step)``.
+        interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
+            ``"raise"`` ``KeyboardInterrupt``.
+    """
+    trainer = Trainer(callbacks=callbacks, **options_of(locals()))
+    return later(trainer._fit, "fit", model, train, val, test, loss, weight, optimizer, scheduler, (), extend)
 
 
+@checked
 def train(
     model: nn.Module,
     train: Any,
     *,
     loss: Callable[..., Any] | None = None,
+    weight: Callable[[Any, Any], Any] | None = None,
     optimizer: Any = None,
     scheduler: Any = None,
-    callbacks: Iterable[object] = (),
     extend: str | Duration | None = None,
-    **options: Unpack[Options],
+    max_duration: str | Duration | None = None,
+    callbacks: Iterable[object] = (),
+    eval_every: str | Duration | None = "1ep",
+    log_every: str | Duration | None = "100st",
+    accumulate: int = 1,
+    precision: PrecisionName = "fp32",
+    device: str | torch.device | None = None,
+    compile: bool | Mapping[str, Any] = False,
+    strategy: StrategyName | Strategy = "auto",
+    seed: int | None = None,
+    folder: str | Path | Literal[False] | None = None,
+    resume: str | Path | Resume | None = None,
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    sinks: Iterable[Any] = (),
+    interrupt: InterruptName = "return",
 ) -> Result:
-    """``fit`` without any evaluation."""
-    trainer = Trainer(callbacks=callbacks, **options)
-    return trainer._fit("train", model, train, None, None, loss, optimizer, scheduler, (), extend)
+    """Train a model without any evaluation.
+
+    This is ``Trainer(…).train(…)`` in one call.
+
+    Args:
+        model: A model or a ``Task``.
+        train: Loader of the training batches: a ``DataLoader`` or any other iterable.
+        loss: Loss function of a plain model, called with outputs and targets.
+        weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
+        optimizer: Optimizer of a plain model: an instance, a class, a function of the parameters, or several in a
+            list or dict.
+        scheduler: Learning rate scheduler, or a function that makes one for the optimizer.
+        extend: Continue the last ``fit`` for this much longer, for example ``"2ep"``.
+        max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
+        callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        eval_every: How often to evaluate on ``val``. ``None``: never.
+        log_every: Interval over which training metrics are averaged. ``None``: only over epochs, without
+            ``train/loss``.
+        accumulate: Number of batches that make one step.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
+        compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
+        strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
+            ``hl.FSDP(…)``.
+        seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
+        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path of a
+            checkpoint.
+        name: Name of the run: ``"run"`` or ``"project/run"``.
+        config: Hyper-parameters to store with the run.
+        sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
+            ``log(dict, step)``.
+        interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
+            ``"raise"`` ``KeyboardInterrupt``.
+    """
+    trainer = Trainer(callbacks=callbacks, **options_of(locals()))
+    return later(trainer._fit, "train", model, train, None, None, loss, weight, optimizer, scheduler, (), extend)
 
 
+@checked
 def evaluate(
     model: nn.Module,
     val: Any,
     *,
     loss: Callable[..., Any] | None = None,
+    weight: Callable[[Any, Any], Any] | None = None,
     callbacks: Iterable[object] = (),
-    **options: Unpack[Options],
-) -> dict[str, Value]:
-    """The metrics of one evaluation, named ``val/…``."""
-    return Trainer(callbacks=callbacks, **options).evaluate(model, val, loss=loss)
+    precision: PrecisionName = "fp32",
+    device: str | torch.device | None = None,
+    compile: bool | Mapping[str, Any] = False,
+    strategy: StrategyName | Strategy = "auto",
+    seed: int | None = None,
+    folder: str | Path | Literal[False] | None = None,
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    sinks: Iterable[Any] = (),
+) -> dict[str, Any]:
+    """Evaluate a model on ``val`` and return the metrics, named ``val/…``.
+
+    Args:
+        model: A model or a ``Task``.
+        val: Loader of the batches, or a dict of named loaders.
+        loss: Loss function of a plain model, called with outputs and targets.
+        weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
+        callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
+        compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
+        strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
+            ``hl.FSDP(…)``.
+        seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
+        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        name: Name of the run: ``"run"`` or ``"project/run"``.
+        config: Hyper-parameters to store with the run.
+        sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
+            ``log(dict, step)``.
+    """
+    return Trainer(callbacks=callbacks, **options_of(locals())).evaluate(model, val, loss=loss, weight=weight)
 
 
+@checked
 def test(
     model: nn.Module,
     test: Any,
     *,
     loss: Callable[..., Any] | None = None,
+    weight: Callable[[Any, Any], Any] | None = None,
     callbacks: Iterable[object] = (),
-    **options: Unpack[Options],
-) -> dict[str, Value]:
-    """The metrics of one evaluation, named ``test/…``."""
-    return Trainer(callbacks=callbacks, **options).test(model, test, loss=loss)
+    precision: PrecisionName = "fp32",
+    device: str | torch.device | None = None,
+    compile: bool | Mapping[str, Any] = False,
+    strategy: StrategyName | Strategy = "auto",
+    seed: int | None = None,
+    folder: str | Path | Literal[False] | None = None,
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    sinks: Iterable[Any] = (),
+) -> dict[str, Any]:
+    """Evaluate a model on ``test`` and return the metrics, named ``test/…``.
+
+    Args:
+        model: A model or a ``Task``.
+        test: Loader of the batches, or a dict of named loaders.
+        loss: Loss function of a plain model, called with outputs and targets.
+        weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
+        callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
+        compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
+        strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
+            ``hl.FSDP(…)``.
+        seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
+        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        name: Name of the run: ``"run"`` or ``"project/run"``.
+        config: Hyper-parameters to store with the run.
+        sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
+            ``log(dict, step)``.
+    """
+    return Trainer(callbacks=callbacks, **options_of(locals())).test(model, test, loss=loss, weight=weight)
 
 
-def predict(model: nn.Module, loader: Any, *, callbacks: Iterable[object] = (), **options: Unpack[Options]) -> Any:
-    """Predictions in the loader's order."""
-    return Trainer(callbacks=callbacks, **options).predict(model, loader)
+@checked
+def predict(
+    model: nn.Module,
+    loader: Any,
+    *,
+    callbacks: Iterable[object] = (),
+    precision: PrecisionName = "fp32",
+    device: str | torch.device | None = None,
+    compile: bool | Mapping[str, Any] = False,
+    strategy: StrategyName | Strategy = "auto",
+    seed: int | None = None,
+    folder: str | Path | Literal[False] | None = None,
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    sinks: Iterable[Any] = (),
+) -> Any:
+    """Return the predictions in the loader's order: one tensor if the shapes allow it, else a list of batches.
+
+    Args:
+        model: A model or a ``Task``.
+        loader: Loader of the batches.
+        callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
+        compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
+        strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
+            ``hl.FSDP(…)``.
+        seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
+        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        name: Name of the run: ``"run"`` or ``"project/run"``.
+        config: Hyper-parameters to store with the run.
+        sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
+            ``log(dict, step)``.
+    """
+    return Trainer(callbacks=callbacks, **options_of(locals())).predict(model, loader)

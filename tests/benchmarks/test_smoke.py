@@ -15,7 +15,7 @@ ROWS = {
     "event": ("nobody hears it",),
     "import": ("import hookline.events",),
     "memory": ("growth from step 10,000 to 20,000",),
-    "feed": ("the same without a permutation",),
+    "feed": ("a batch of a DataLoader with", "a batch of a loader with", "the same without a permutation"),
     "save": ("save, to write + fsync + hash",),
     "background": ("later, against copy_",),
     "logging": (

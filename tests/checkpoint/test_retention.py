@@ -193,6 +193,15 @@ def test_of_two_of_one_step_the_later_one_is_the_newer_whatever_its_name() -> No
         assert [gone.name for gone in to_delete(order, Keep())] == ["step-1-10"]
 
 
+def test_without_the_last_ones_the_newest_goes_when_the_run_is_finished() -> None:
+    run, keep = [saved(1, loss=2.0), saved(2, loss=1.0), saved(3, loss=3.0)], Keep(last=0, best=1, monitor="val/loss")
+    assert steps(survivors(run, keep)) == [2, 3]
+    gone = to_delete(run, keep, is_finished=True)
+    assert steps(gone) == [1, 3]
+    unmeasured = [saved(1), saved(2)]
+    assert steps(to_delete(unmeasured, keep, is_finished=True)) == [1]  # never all of them
+
+
 def test_weights_alone_do_not_push_out_what_a_resume_needs() -> None:
     run = [saved(1), saved(2), saved(3, full=False), saved(4, full=False)]
     assert steps(survivors(run, Keep(last=2))) == [2, 3, 4]
@@ -201,7 +210,8 @@ def test_weights_alone_do_not_push_out_what_a_resume_needs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"last": 0}, "last=0: give a whole number from 1 on; the newest one is always kept"),
+        ({"last": 0}, "last=0 without best= or every=: nothing would be kept"),
+        ({"last": -1}, "last=-1: give a whole number from 0 on"),
         ({"last": True}, "last=True"),
         ({"last": 2.0}, "last=2.0"),
         ({"best": -1, "monitor": "a"}, "best=-1"),

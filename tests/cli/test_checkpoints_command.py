@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -300,6 +301,12 @@ def test_prune_deletes_what_no_rule_keeps_and_says_how_much(run: Path, capsys: p
     assert "3 left" in text
 
 
+def test_prune_can_keep_the_best_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = out(capsys, "prune", run, "--keep-last", "0", "--keep-best", "1", "--monitor", "val/loss")
+    assert "1 left" in best
+    assert len(steps(run)) == 1
+
+
 def test_prune_can_keep_milestones(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out(capsys, "prune", run, "--keep-every", "20st")
     assert steps(run) == [20, 40, 50]
@@ -333,11 +340,18 @@ def test_prune_keeps_all_if_the_newest_turns_out_to_be_damaged(run: Path, capsys
     assert steps(run) == [10, 20, 30, 40, 50]
 
 
-@pytest.mark.parametrize("which", ["run", "checkpoints"])
+@pytest.mark.parametrize("which", ["run", "checkpoints", "link", "linked"])
 def test_prune_leaves_a_folder_alone_that_a_run_is_using(
     run: Path, which: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run if which == "run" else run / "checkpoints"
+    if which == "link":
+        folder = run.parent / "elsewhere" / "link"
+        folder.parent.mkdir()
+        folder.symlink_to(run / "checkpoints")
+    elif which == "linked":
+        folder.rename(run.parent / "disk")
+        folder.symlink_to(run.parent / "disk")
     holder = """
     import sys
     from hookline.checkpoint import FolderLock
@@ -356,6 +370,14 @@ def test_prune_leaves_a_folder_alone_that_a_run_is_using(
         pass
 
 
+def test_prune_leaves_the_target_of_a_link_alone_that_a_run_is_using(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FolderLock(run / "checkpoints"):  # as a run does whose checkpoints/ is a link
+        assert "is in use by process" in refused(capsys, "prune", run / "checkpoints", "--keep-last", "1")
+    assert steps(run) == [10, 20, 30, 40, 50]
+
+
 def test_the_examples_are_right() -> None:
     assert doctest.testmod(checkpoint_tables).failed == 0
 
@@ -367,3 +389,16 @@ def test_in_a_file_no_row_of_the_list_is_folded(
     long = "step-00000060-" + "a_name_that_is_long_" * 6
     saved(Store(run / "checkpoints"), 60, 0.2, name=long)
     assert long in out(capsys, "ls", run)
+
+
+@pytest.mark.parametrize("verb", ["ls", "show", "verify"])
+def test_a_terminal_with_ascii_only_shows_everything_else_as_escapes(tmp_path: Path, verb: str) -> None:
+    folder = tmp_path / "gr\u00fc\u00df"
+    saved(Store(folder / "checkpoints"), 10, 0.5)
+    script = "import sys; from hookline.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", script, "checkpoints", verb, str(folder)]
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"step-00000010" in done.stdout
+    assert done.stdout.isascii()

@@ -35,7 +35,7 @@ def test_it_learns_the_digits_stops_early_and_says_why_what_it_cost_and_where_it
     accuracy = re.search(r"held-out accuracy\s+([\d.]+)", shown)
     assert accuracy, shown
     assert float(accuracy[1]) >= 0.97
-    assert re.search(r"epoch \d+/30 step 40/40 train/loss [\d.]+ train/acc", shown)
+    assert re.search(r"epoch \d+/30 step 40/40 val/loss [\d.]+ train/loss [\d.]+ train/acc", shown)
     assert re.search(r"stopped because\s+val/loss has not improved on", shown)
     assert re.search(r"stopped by\s+EarlyStopping", shown)
     assert re.search(r"callback\s+hook\s+calls\s+ms\s+share", shown)

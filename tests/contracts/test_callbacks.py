@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from safetensors.torch import save_file
 from torchmetrics.classification import MulticlassF1Score
 
 from hookline import callbacks
+from hookline.errors import OrderError
 from hookline.events import Callback
+from hookline.events.order import declares_writes, sort
 from hookline.testing import Recorder, TinyModel, check_callback, tiny_data
 from hookline.testing.resume_rules import undeclared_metrics
 
@@ -240,8 +243,12 @@ def test_it_keeps_the_contract(cls: type[Callback], make: Make) -> None:
 
 @pytest.mark.parametrize(("cls", "make"), [case for case in CASES if case.values[0] is not callbacks.LambdaCallback])
 def test_it_logs_only_metrics_that_it_declares(cls: type[Callback], make: Make) -> None:
-    """One that declares none may log none: whoever reads its metric would run before it."""
+    """One that declares none may log none: a callback that reads its metric would run before it.
+
+    It says so, with ``writes = ()`` if there is nothing to declare: else it might log a metric that nobody feeds.
+    """
     assert undeclared_metrics(lambda: make(cls)) == ()
+    assert declares_writes(made := make(cls)) or made.reads
 
 
 def test_a_recorder_keeps_the_contract() -> None:
@@ -262,3 +269,30 @@ def test_every_callback_is_exported() -> None:
 def test_the_tables_name_callbacks_that_exist() -> None:
     assert set(WAYS) <= set(found())
     assert set(SKIP) <= set(found())
+
+
+CONFLICTS = [{"EMA", "SWA"}]
+"""Both put their own average into the model: one of them has to be left out."""
+
+
+def test_any_two_callbacks_can_be_in_one_list_in_both_orders() -> None:
+    """Only the order is compiled. It must not depend on the list where both write the same thing."""
+    made = {case.id: (cls.__name__, make(cls)) for case in CASES for cls, make in [case.values]}
+    refused: dict[str, set[str]] = {}
+    for (one, (name, first)), (other, (other_name, second)) in combinations(made.items(), 2):
+        if name == other_name:
+            continue  # two of a kind that write the same thing need a name and an order
+        try:
+            orders = [sort(pair, raw_gradients=raw).callbacks for raw in (False, True) for pair in _both(first, second)]
+        except OrderError as error:
+            refused[f"{one} and {other}: {error}"] = {name, other_name}
+            continue
+        if {*first.writes} & {*second.writes}:
+            assert orders[0] == orders[1], f"{one} and {other}: the order is that of the list"
+            assert orders[2] == orders[3], f"{one} and {other}: the order is that of the list"
+    assert [why for why, names in refused.items() if names not in CONFLICTS] == []
+    assert all(names in refused.values() for names in CONFLICTS)
+
+
+def _both(one: Callback, other: Callback) -> tuple[list[Callback], list[Callback]]:
+    return [one, other], [other, one]

@@ -406,9 +406,9 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
     "own_loops": {"run.task has no value": lambda: At("train_start", do=lambda run: run.task)},
     "files": {
         "outside of run.folder: x.txt": lambda: At("fit_end", do=lambda run: Path("x.txt").write_text("")),
-        "unsupported operand": lambda: At("fit_end", do=lambda run: run.folder / "x.txt"),
-        "run.folder is None and it writes x.txt": lambda: At(
-            "fit_end", do=lambda run: (run.folder or Path()).joinpath("x.txt").write_text("")
+        "this run has no folder": lambda: At("fit_end", do=lambda run: run.folder / "x.txt"),
+        "the run has no folder and it writes x.txt": lambda: At(
+            "fit_end", do=lambda run: (run.folder if run.has_folder else Path()).joinpath("x.txt").write_text("")
         ),
     },
     "fresh": {
@@ -525,7 +525,7 @@ def test_one_that_declares_what_it_changes_may_change_it() -> None:
 
 def test_one_that_refuses_a_run_without_a_folder_is_fine() -> None:
     def refuse(run: hl.Run) -> None:
-        if run.folder is None:
+        if not run.has_folder:
             raise SetupError("a folder is needed: Trainer(folder=…)")
 
     check_callback(lambda: At("setup", do=refuse), skip=set(RULES) - {"files", "fit"})

@@ -26,15 +26,20 @@ RANK = int(os.environ.get("RANK", "0"))
 class Net(nn.Module):
     """Sizes that two and four ranks cannot share evenly, dropout, statistics, and a part that nothing shares."""
 
-    def __init__(self, *, dropout: float = 0.2, norm: bool = True) -> None:
+    def __init__(self, *, dropout: float = 0.2, norm: bool = True, counts: bool = False) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2)])
         self.norm = nn.BatchNorm1d(6) if norm else nn.Identity()
         self.drop = nn.Dropout(dropout)
         self.head = nn.Linear(6, 3)
+        self.counts = counts
+        self.register_buffer("calls", torch.ones(()), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.counts and self.training:  # a buffer that no state dict has, and that counts
+            self.calls = self.calls * 1.05
+            x = x * self.calls
         for block in self.blocks:
             x = block(x)
         return self.head(self.drop(self.norm(x)))
@@ -153,6 +158,7 @@ def train(
     precision: str | None = None,
     norm: bool = True,
     samples: int = 44,
+    counts: bool = False,
 ) -> dict[str, Any]:
     """One fit; what it ends with, and what was there when a checkpoint was loaded."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -183,7 +189,7 @@ def train(
         **options,
     )
     train_loader = DataLoader(data(samples), batch_size=batch, shuffle=True, num_workers=workers)
-    model = Net(dropout=dropout, norm=norm)
+    model = Net(dropout=dropout, norm=norm, counts=counts)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = trainer.fit(

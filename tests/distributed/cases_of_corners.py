@@ -389,3 +389,32 @@ def sparse(bag: bool = False, accumulate: int = 1, leave: int | None = None) -> 
             kinds.add(net.table.weight.grad.is_sparse)
             loop.step()
     return {"step": loop.clock.step, "weights": weights(net), "kinds": list(kinds)}
+
+
+def folder_of_a_prediction(where: str) -> str:
+    """Each rank has another working directory, so the default folders differ."""
+    os.makedirs(f"{where}/{RANK}")
+    os.chdir(f"{where}/{RANK}")
+    found: list[str] = []
+    note = hl.LambdaCallback(on_predict_start=lambda run: found.append(str(run.folder)))
+    Trainer(callbacks=[note]).predict(model(), data())
+    return found[0]
+
+
+def replaced(stage: str, only: int | None) -> dict[str, Any]:
+    """A loader is replaced in the first epoch, on all ranks or on one; batches by epoch and stage, and the weights."""
+    seen: list[list[Any]] = []
+
+    def replace(run: Any) -> None:
+        if run.clock.epoch == 0 and run.clock.step == 1 and only in (None, RANK):
+            run.loaders[stage] = data(samples=24, batch_size=2)
+
+    note = hl.LambdaCallback(
+        on_train_step_end=replace,
+        on_train_batch_start=lambda run: seen.append([run.clock.epoch, "train", len(run.batch[0])]),
+        on_eval_batch_start=lambda run: seen.append([run.clock.epoch, "val", len(run.batch[0])]),
+    )
+    net = model()
+    trainer = Trainer(max_duration="2ep", folder=False, callbacks=[note], seed=0)
+    trainer.fit(net, data(), data(samples=16), loss=nn.MSELoss(), optimizer=sgd)
+    return {"seen": seen, "weights": weights(net)}

@@ -186,7 +186,7 @@ def short_steps() -> dict[str, Any]:
     model, loader = model_and_data(samples=1200, batch_size=4)
     now = [0.0]
     model.register_forward_pre_hook(lambda *_: now.append(now.pop() + 0.0005))  # a callback would have a vote
-    time = hl.LambdaCallback(on_setup=lambda run: setattr(run.clock, "_now", lambda: now[0]))
+    time = hl.LambdaCallback(on_setup=lambda run: setattr(run.loop.clock, "_now", lambda: now[0]))
     trainer = Trainer(max_duration="2ep", folder=False, log_every="50st", callbacks=[time])
     votes: list[int] = []
     count = hl.on("train_end")(lambda run: votes.append(run.loop.ranks._votes.held))
@@ -206,7 +206,7 @@ def time_limit() -> int:
     model, loader = model_and_data()
     slow = hl.on("train_step_end")(lambda run: time.sleep(0.02))
     trainer = Trainer(max_duration="1s", folder=False, callbacks=[slow])
-    late = hl.on("model_ready")(lambda run: time.sleep(0.3 * RANK) or run.clock.start())
+    late = hl.on("model_ready")(lambda run: time.sleep(0.3 * RANK) or run.loop.clock.start())
     result = trainer.fit(model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, callbacks=[late])
     return result.clock.step
 

@@ -224,3 +224,25 @@ def with_unused_parameters(**options: Any) -> int:
     result = trainer.fit(Unused(), data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     step: int = result.clock.step
     return step
+
+
+def is_stopped_for_longer_than_the_limit(hook: str, folder: str) -> int:
+    """Rank one is stopped from outside in a hook, and is at work again afterwards."""
+
+    def fail(run: Any) -> None:
+        if run.rank == 0 and run.clock.step == 2 and hook == "on_teardown":
+            raise ValueError("no luck")
+
+    def work(run: Any) -> None:
+        if run.rank == 1 and run.clock.step >= 2 and not Path(folder, "here").exists():
+            time.sleep(1.5)  # the watchdog has seen the last progress
+            Path(folder, "here").touch()
+            while not Path(folder, "sent").exists():
+                time.sleep(0.01)
+            time.sleep(1.0)  # still at work when the watchdog looks for the first time
+
+    data = [(torch.randn(4, 4), torch.randint(3, (4,))) for _ in range(8)]
+    callbacks = {"on_train_step_end": fail, hook: work}
+    limits = {"hang_after": "4s", "timeout": "4s" if hook == "on_teardown" else "5m"}
+    step: int = fit(data, hl.LambdaCallback(**callbacks), strategy=hl.DDP(**limits)).clock.step  # type: ignore[arg-type]
+    return step

@@ -25,7 +25,7 @@ def preempted(ranks: Any, folder: Path, size: int = 2, **args: Any) -> dict[str,
 def test_a_run_of_two_ranks_that_was_left_goes_on_bitwise_as_if_it_had_not_been(
     ranks: Any, tmp_path: Path, strategy: str
 ) -> None:
-    args: dict[str, Any] = {"strategy": strategy, "every": "4st", "with_callbacks": CALLBACKS}
+    args: dict[str, Any] = {"strategy": strategy, "every": "4st", "with_callbacks": CALLBACKS, "counts": True}
     whole = ranks.values(TRAIN, 2, folder=str(tmp_path / "whole"), **args)
     saved = preempted(ranks, tmp_path / "cut", **args)
     rest = ranks.values(TRAIN, 2, folder=str(tmp_path / "cut"), resume="auto", **args)

@@ -155,3 +155,25 @@ def test_a_rank_that_leaves_its_loop_sends_no_sparse_gradients_of_its_own(ranks:
     first, second = ranks.values(f"{CASES}:sparse", 2, leave=3)
     assert first["step"] == second["step"] < 8
     assert first["weights"] == second["weights"]
+
+
+def test_a_prediction_without_a_folder_of_its_own_has_one_folder_on_all_ranks(ranks: Any, tmp_path: Path) -> None:
+    first, second = ranks.values(f"{CASES}:folder_of_a_prediction", 2, where=str(tmp_path))
+    assert first == second
+    assert first.startswith(str(tmp_path / "0"))
+
+
+@pytest.mark.parametrize("stage", ["train", "val"])
+def test_a_loader_that_all_ranks_replace_is_shared_by_them(ranks: Any, stage: str) -> None:
+    alone = ranks.values(f"{CASES}:replaced", 1, stage=stage, only=None)[0]
+    first, second = ranks.values(f"{CASES}:replaced", 2, stage=stage, only=None)
+    assert first["weights"] == second["weights"]
+    later = {"train": [1, "train", 2], "val": [2, "val", 2]}[stage]
+    assert first["seen"].count(later) == second["seen"].count(later) == 6
+    assert alone["seen"].count(later) == 12
+
+
+@pytest.mark.parametrize("stage", ["train", "val"])
+def test_a_loader_that_one_rank_replaces_is_an_error_on_all(ranks: Any, stage: str) -> None:
+    for ended in ranks.run(f"{CASES}:replaced", 2, stage=stage, only=1):
+        assert f"run.loaders['{stage}'] was replaced 0 times on rank 0 and 1 time on rank 1" in str(ended)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,3 +113,23 @@ def test_a_rank_that_sleeps_in_what_follows_an_error_is_ended(ranks: Any, hook: 
     assert one.code == HUNG, one.output
     assert "rank 1 has not ended 4 s after an error (the limit is timeout=): it is in " in one.output
     assert "sleep (cases_of_lost_ranks.py:" in one.output
+
+
+@pytest.mark.parametrize(("hook", "code"), [("on_train_step_start", 0), ("on_teardown", 1)])
+def test_a_rank_that_was_stopped_for_longer_than_the_limit_and_works_again_is_not_ended(
+    ranks: Any, tmp_path: Path, hook: str, code: int
+) -> None:
+    """By SIGSTOP, as a scheduler or a debugger does: the time in which it could not work does not count."""
+    started = ranks.start(
+        "cases_of_lost_ranks.py:is_stopped_for_longer_than_the_limit", 2, hook=hook, folder=str(tmp_path)
+    )
+    started.wait_for(tmp_path / "here")
+    started.send(signal.SIGSTOP, rank=1)
+    time.sleep(6.0)  # the limit is 4 s, and the test is about the time that passes
+    (tmp_path / "sent").touch()
+    started.send(signal.SIGCONT, rank=1)
+    zero, one = started.finish(LIMIT)
+    assert one.code == code, one.output
+    assert "has made no progress" not in one.output
+    assert "has not ended" not in one.output
+    assert (zero.code, zero.error) == ((0, "") if code == 0 else (1, "ValueError")), zero.output

@@ -40,17 +40,11 @@ def test_models_in_one_that_is_never_called_are_spread_one_by_one(ranks: Any, fo
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        (
-            "wider",
-            "model.0.weight of float32 (8, 6) on rank 0, and the parameter model.0.weight of float32 (12, 6) on",
-        ),
-        ("narrower", "the parameter model.0.weight of float32 (12, 6) on rank 0, and the parameter model.0.weight"),
-        (
-            "buffer",
-            "buffer model.mask of float32 (3,) on rank 0, and the buffer model.mask of float32 (4,) on rank 2",
-        ),
-        ("one more", "nothing more on rank 0, and the parameter model.2.weight of float32 (3, 3) on rank 2"),
-        ("frozen", "on rank 0, and the frozen parameter model.0.weight of float32 (8, 6) on rank 2"),
+        ("wider", "parameter model.0.weight: ranks 0, 1 have float32 (8, 6), rank 2 has float32 (12, 6). "),
+        ("narrower", "parameter model.0.weight: ranks 0, 1 have float32 (12, 6), rank 2 has float32 (8, 6). "),
+        ("buffer", "buffer model.mask: ranks 0, 1 have float32 (3,), rank 2 has float32 (4,). "),
+        ("one more", "parameter model.2.weight: ranks 0, 1 do not have it, rank 2 has float32 (3, 3). "),
+        ("frozen", "parameter model.0.weight: ranks 0, 1 have float32 (8, 6), rank 2 has float32 (8, 6) (frozen). "),
         ("lazy", "model.1.weight has no size before the first forward (a Lazy module)"),
     ],
 )

@@ -78,6 +78,15 @@ def test_ctrl_c_is_a_vote_to_stop_and_all_results_are_marked(ranks: Any, tmp_pat
     assert zero.value["step"] < 12
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ctrl_c_to_one_rank_raises_on_all_ranks_if_asked_to(ranks: Any, tmp_path: Path, rank: int) -> None:
+    told = ranks.run(
+        f"{FILE}:train", 2, place="on_train_step_end", action="SIGINT", who=rank, folder=str(tmp_path),
+        interrupt="raise", limit=LIMIT,
+    )  # fmt: skip
+    assert [its.error for its in told] == ["KeyboardInterrupt"] * 2, told[0].output + told[1].output
+
+
 def test_a_signal_that_torchrun_hands_on_as_well_counts_once(ranks: Any, tmp_path: Path) -> None:
     places = ["on_train_step_end"]
     found = ranks.values(f"{FILE}:preempted", 2, places=places, folder=str(tmp_path), times=2, limit=LIMIT)

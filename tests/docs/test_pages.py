@@ -1,25 +1,39 @@
 """Every page of the documentation runs, and what it shows is what its code prints.
 
-The ``python`` blocks of a page run in order, in one namespace and in a folder of their own. One that is marked
-``python no-run`` is only compiled. A block marked ``text output`` is what the block before it must print.
+The ``python`` blocks of a page run in order, in one namespace and in a folder of their own; ``page_code.py`` says which
+words take a block out. A block marked ``text output`` is what the block before it must print.
 
 ``python tests/docs/test_pages.py`` writes the table of hooks into ``docs/coming-from.md``.
 """
 
+import importlib.util
 import re
+import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from hookline.events.foreign import FOREIGN_HOOKS
 from hookline.run import Run
 
-ROOT = Path(__file__).parents[2]
-PAGES = {str(page.relative_to(ROOT)): page for page in (*ROOT.glob("README.md"), *sorted(ROOT.glob("docs/**/*.md")))}
-BLOCK = re.compile(r"^```(.*)\n([\s\S]*?)^```$", re.MULTILINE)
+
+def _neighbour(name: str) -> ModuleType:
+    """A module next to this one: tests are imported by their path."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+page_code = _neighbour("page_code")
+ROOT, PAGES, BLOCK = page_code.ROOT, page_code.PAGES, page_code.BLOCK
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 TABLE = re.compile(r"(?<=<!-- table of hooks -->\n)[\s\S]*(?=<!-- end of the table -->)")
 COMING_FROM = ROOT / "docs" / "coming-from.md"
@@ -29,17 +43,33 @@ COMING_FROM = ROOT / "docs" / "coming-from.md"
 def test_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page, namespace, printed = PAGES[name].read_text(), {"__name__": "__main__"}, ""
-    for block in BLOCK.finditer(page):
-        info, text = block.groups()
-        if info.split(" ")[0] == "python":
-            line = page.count("\n", 0, block.start()) + 1
-            code = compile("\n" * line + text, PAGES[name], "exec")
-            if info != "python no-run":
+    for block in page_code.blocks_of(page):
+        if block.is_python:
+            code = compile("\n" * block.line + block.text, PAGES[name], "exec")
+            if block.runs:
                 with redirect_stdout(StringIO()) as stdout:
                     exec(code, namespace)
                 printed = stdout.getvalue()
-        elif info == "text output":
-            assert printed == text
+        elif block.info == "text output":
+            assert printed == block.text
+
+
+def test_type_checkers_see_the_code_of_a_page_on_the_lines_of_the_page() -> None:
+    page = "# Title\n\n```python\na = 1\n```\n\n```python no-types\na = 'wrong'\n```\n\n```python no-run\nb = a\n```\n"
+    assert page_code.module_of(page).splitlines() == ["", "", "", "a = 1", *[""] * 7, "b = a"]
+    with pytest.raises(ValueError, match="no-rnu: no such word; use no-run, no-types"):
+        page_code.module_of("```python no-rnu\na = 1\n```\n")
+
+
+def test_the_first_example_of_the_readme_stops_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__main__"}
+    blocks = [text for info, text in BLOCK.findall(PAGES["README.md"].read_text()) if info == "python"]
+    exec(blocks[0], namespace)
+    result = namespace["result"]
+    assert result.stopped_by == "EarlyStopping"
+    assert max(result.history["val/acc"]) > 0.95
+    assert (result.folder / "report.html").exists()
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -111,7 +111,6 @@ def test_a_task_with_a_part_called_name_does_not_break_messages(world: World) ->
         ("local_zero", {(0, 0), (2, 0)}),
         ({1, 3}, {(1, 1), (3, 1)}),
         (frozenset({2}), {(2, 0)}),
-        (set(), set()),
     ],
 )
 def test_a_callback_runs_on_its_ranks_and_on_no_other(

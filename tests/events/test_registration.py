@@ -17,7 +17,6 @@ from hookline.events import EVENTS, SCOPES, Callback, Event, on
 from hookline.events.foreign import FOREIGN_HOOKS, ForeignHook
 from hookline.events.hooks import Hooks
 from hookline.events.spec import BY_NAME
-from hookline.events.validate import COMMON_NAMES
 
 World = Callable[..., Any]
 
@@ -68,11 +67,11 @@ def test_one_letter_left_out_of_any_hook_still_leads_to_it(world: World, event: 
 
 @pytest.mark.parametrize("row", FOREIGN_HOOKS, ids=lambda row: f"{row.system}-{row.hook}")
 def test_a_hook_of_another_system_is_refused_with_our_name_for_it(world: World, row: ForeignHook) -> None:
-    callback = callback_with(**{row.hook: lambda self, *args, **kwargs: None})
+    callback = callback_with(**{row.hook: lambda self, state, logger: None})
     if row.hook.removeprefix("on_") in BY_NAME and row.hook.startswith("on_"):
-        world(callback)  # we have a hook of this name: docs say where its moment differs
-    elif row.hook in COMMON_NAMES:
-        world(callback)  # a callback may well have a close() of its own
+        # We have a hook of this name: docs say where its moment differs. Its parameters are other ones.
+        with pytest.raises(RegistrationError, match=r"takes \(state, logger\) and is called with \(run"):
+            world(callback)
     else:
         note = f" ({row.note})" if row.note else ""
         with pytest.raises(RegistrationError) as caught:
@@ -105,9 +104,42 @@ def test_methods_of_the_users_own_are_not_mistaken_for_hooks(world: World) -> No
         def compute_loss(self, a: int, b: int) -> None: ...
         def _on_train_stepend(self) -> None: ...
         def close(self) -> None: ...
+        def init(self, path: str) -> None: ...
+        def setup(self) -> None: ...
+        def stop(self) -> None: ...
+        def epoch_end(self, epoch: int) -> None: ...
         def on_train_start(self, run: Any) -> None: ...
 
     assert world(Helper()).line.hooks.train_start
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("setup", lambda self, args: None),
+        ("init", lambda self, args, *, x=1: None),
+        ("close", lambda self, logger: None),
+        ("teardown", lambda self, stage: None),
+        ("stop", lambda self, state: None),
+    ],
+)
+def test_one_parameter_of_a_common_name_does_not_make_a_hook(world: World, name: str, method: Any) -> None:
+    assert world(callback_with(**{name: method, "on_train_start": lambda self, run: None})).line.hooks.train_start
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("setup", lambda self, trainer: None),
+        ("on_init", lambda self, train_loop_obj: None),
+        ("setup", lambda self, run: None),
+        ("close", lambda self, state, logger: None),
+        ("teardown", lambda self, pl_module, stage: None),
+    ],
+)
+def test_a_parameter_that_only_hooks_have_is_refused(world: World, name: str, method: Any) -> None:
+    with pytest.raises(RegistrationError, match=rf"^Mine\.{name}: "):
+        world(callback_with(**{name: method}))
 
 
 def test_a_misspelt_hook_is_found_wherever_in_the_classes_it_stands(world: World) -> None:
@@ -282,8 +314,11 @@ def test_a_scope_that_takes_a_trainer_is_refused(world: World) -> None:
 
 
 class Counter(Callback):
+    state = ("count",)
+
     def __init__(self, what: str = "epochs", **_: object) -> None:
         self.what = what
+        self.count = 0
 
 
 def test_a_class_in_place_of_an_object(world: World) -> None:
@@ -464,9 +499,16 @@ def test_one_function_can_hear_two_events_and_two_lambdas_need_no_names(world: W
     ]
 
 
-def test_one_function_twice_on_one_event_is_refused(world: World) -> None:
-    with pytest.raises(RegistrationError, match=re.escape("two callbacks are both hl.on('train_start')(show); give")):
-        world(on("train_start")(show), on("train_start")(show))
+def test_one_function_twice_on_one_event_is_refused_only_where_a_resume_must_tell_them_apart(world: World) -> None:
+    world(
+        on("train_start")(show),
+        on("train_start")(show),
+        on("eval_end", stage="val")(show),
+        on("eval_end", stage="val")(show),
+    )
+    both = re.escape("two callbacks are both hl.on('train_start', once=True)(show); give")
+    with pytest.raises(RegistrationError, match=both):
+        world(on("train_start", once=True)(show), on("train_start", once=True)(show))
 
 
 # -- events of one's own -----------------------------------------------------------------------

@@ -78,19 +78,50 @@ class Steps(hl.Callback):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-@pytest.mark.parametrize("way", ["Trainer", "Loop", "fit", "evaluate", "predict"])
+@pytest.mark.parametrize("way", ["Trainer", "Loop", "fit", "train"])
 def test_an_unknown_option_has_a_hint(way: str, option: dict[str, Any], hint: str) -> None:
     calls: dict[str, Any] = {
         "Trainer": lambda: Trainer(**option),
         "Loop": lambda: Loop(TinyModel(), sgd, **option),
         "fit": lambda: hl.fit(TinyModel(), tiny_data(), loss=CE, optimizer=sgd, **option),
-        "evaluate": lambda: hl.evaluate(TinyModel(), tiny_data(), loss=CE, **option),
-        "predict": lambda: hl.predict(TinyModel(), tiny_data(), **option),
+        "train": lambda: hl.train(TinyModel(), tiny_data(), loss=CE, optimizer=sgd, **option),
     }
     with pytest.raises(SetupError) as caught:
         calls[way]()
     assert next(iter(option)) in str(caught.value)
     assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", [hl.evaluate, hl.test, hl.predict])
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"max_duration": "1ep"}, r"max_duration is an option of fit and train: leave it out"),
+        ({"epochs": 3}, r"max_duration is an option of fit and train: leave it out"),
+        ({"resume": "runs/best"}, r"resume is an option of fit and train: leave it out"),
+        ({"accelerator": "gpu"}, r"write device='cuda'"),
+        ({"precison": "bf16"}, r"did you mean precision\?"),
+        ({"zzz": 1}, r"the options are precision, device"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_an_option_that_means_nothing_without_training(verb: Any, option: dict[str, Any], says: str) -> None:
+    with pytest.raises(SetupError, match=says):
+        verb(TinyModel(), tiny_data(), **option)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: Trainer(10), r"^Trainer\(10\): .* by name, for example Trainer\(max_duration='10ep'\)$"),  # type: ignore[call-arg]
+        (lambda: hl.fit(TinyModel(), tiny_data(), None, None, CE), r"^fit\(…, Cross.* for example fit\(…, loss="),  # type: ignore[call-arg]
+        (lambda: Loop(TinyModel(), sgd, "2ep"), r"^Loop\(…, '2ep'\): Loop takes only model, optimizer by position"),  # type: ignore[call-arg]
+    ],
+    ids=["Trainer", "fit", "Loop"],
+)
+def test_an_argument_that_must_be_given_by_name(call: Any, says: str) -> None:
+    with pytest.raises(SetupError, match=says):
+        call()
 
 
 def test_a_hint_names_only_options_that_exist() -> None:
@@ -132,8 +163,8 @@ def test_a_share_needs_the_whole() -> None:
         ({"accumulate": True}, "accumulate"),
         ({"accumulate": None}, "accumulate"),
         ({"precision": "fp8"}, "bf16"),
-        ({"precision": 16}, "bf16"),
-        ({"precision": "16-mixed"}, "bf16"),
+        ({"precision": 16}, "write precision='fp16'"),
+        ({"precision": "16-mixed"}, "write precision='fp16'"),
         ({"precision": torch.bfloat16}, "bf16"),
         ({"precision": ["bf16"]}, "bf16"),
         ({"device": "gpu"}, "device"),

@@ -368,13 +368,13 @@ def test_three_parts_are_two_inputs_and_a_target() -> None:
     assert equal(list(model.parameters()), weights_after(tiny_data()))
 
 
-def test_a_dict_calls_the_model_with_keywords_and_the_loss_with_the_batch() -> None:
+def test_a_dict_calls_the_model_with_keywords_and_the_loss_with_the_target() -> None:
     model = AsDict()
     fit(
         model,
         [{"x": x, "y": y} for x, y in tiny_data()],
         [{"x": x, "y": y} for x, y in tiny_data(2)],
-        loss=lambda outputs, batch: cross_entropy(outputs, batch["y"]),
+        loss=cross_entropy,
     )
     assert equal(list(model.parameters()), weights_after(tiny_data()))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import re
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hookline as hl
-from hookline.errors import DataError, HooklineWarning, MetricError, ScopeError, SetupError, StateError
+from hookline.errors import DataError, LossError, MetricError, ScopeError, SetupError, StateError
 from hookline.loop import Loop, Trainer
 from hookline.loop.keywords import ARGUMENTS
 from hookline.loop.task_methods import FOREIGN_METHODS, TAKES
@@ -75,8 +75,6 @@ def test_a_keyword_that_a_method_does_not_have(verb: str, key: str, hint: str) -
 
 @pytest.mark.parametrize(("key", "ours"), ARGUMENTS.items())
 def test_a_keyword_of_fit_by_another_name(key: str, ours: str) -> None:
-    if ours == "train":
-        return  # Python itself says that train is missing
     with pytest.raises(SetupError, match=rf"fit\({key}=…\): no such argument; write {ours}=…"):
         Trainer(max_duration="1ep", folder=False).fit(TinyModel(), tiny_data(), **{key: 3})
     with pytest.raises(SetupError, match=rf"unknown option {key}=…; {ours} is an argument of fit"):
@@ -94,10 +92,133 @@ def test_an_argument_of_fit_that_is_given_to_the_trainer() -> None:
         hl.fit(TinyModel(), tiny_data(), optimzer=sgd)  # type: ignore[call-arg]
 
 
+def test_the_list_of_callbacks_in_the_singular() -> None:
+    with pytest.raises(SetupError, match=r"unknown option callback=…; did you mean callbacks\?"):
+        Trainer(callback=[])  # type: ignore[call-arg]
+    with pytest.raises(SetupError, match=r"unknown option callback=…; did you mean callbacks\?"):
+        hl.fit(TinyModel(), tiny_data(), callback=[])  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("key", ["optimizer", "optim"])
+def test_an_argument_of_training_that_is_given_to_an_evaluation(key: str) -> None:
+    says = rf"evaluate\({key}=…\): no such argument; optimizer is an argument of fit and train: leave it out$"
+    with pytest.raises(SetupError, match=says):
+        hl.evaluate(TinyModel(), tiny_data(), **{key: sgd})
+    with pytest.raises(SetupError, match=says):
+        Trainer(folder=False).evaluate(TinyModel(), tiny_data(), **{key: sgd})
+
+
+def test_an_argument_by_a_name_that_is_hardly_like_another_gets_no_hint() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'path'"):
+        hl.ModelSummary(path="x")  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("key", ["max_duration", "eval_every", "log_every"])
 def test_a_duration_says_which_option_it_is(key: str) -> None:
     with pytest.raises(hl.HooklineError, match=rf"^{key}=…: 7 has no unit"):
         Trainer(**{"max_duration": "1ep", key: 7})  # type: ignore[arg-type]
+
+
+# -- callbacks -----------------------------------------------------------------------------------------
+
+
+class Misspelt(hl.Callback):
+    def on_train_stepend(self, run: hl.Run) -> None: ...
+
+
+class OfLightning(hl.Callback):
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None: ...
+
+
+class OfComposer(hl.Callback):
+    def on_batch_checkpoint(self, run: hl.Run) -> None: ...
+
+
+class WithoutRun(hl.Callback):
+    def on_train_start(self) -> None: ...
+
+
+class EarlierThanItself(hl.Callback):
+    before = ("Later",)
+
+
+class Later(hl.Callback):
+    before = ("EarlierThanItself",)
+
+
+class Unread(Dataset[Any]):
+    """Training data that no test may read."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("the data was read before the callbacks were checked")
+
+
+MISTAKES: dict[str, tuple[list[Any], str]] = {
+    "misspelt": ([Misspelt()], r"Misspelt\.on_train_stepend: no such event; did you mean on_train_step_end\?"),
+    "misspelt function": (
+        [hl.on("train_step_endd")(lambda run: None)],
+        r"hl\.on\('train_step_endd'\): no such event; did you mean train_step_end\?",
+    ),
+    "arity": ([OfLightning()], r"takes \(trainer, pl_module, batch, batch_idx\) and is called with \(run\)"),
+    "no run": ([WithoutRun()], r"WithoutRun\.on_train_start takes \(nothing\) and is called with \(run\)"),
+    "another system": ([OfComposer()], r"Composer's batch_checkpoint is on_\w+ here"),
+    "a class": ([Misspelt], r"Misspelt is a class, not a callback"),
+    "order": ([EarlierThanItself(), Later()], r"EarlierThanItself before Later"),
+    "ranks": ([type("Odd", (hl.Callback,), {"ranks": "first"})()], r"ranks = 'first'; use 'all'"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("verb", ["Trainer", "Loop", "hl.fit", "trainer.fit", "trainer.predict"])
+def test_a_mistake_in_a_callback_fails_where_the_callback_is_given(verb: str, mistake: str) -> None:
+    callbacks, says = MISTAKES[mistake]
+    model, data = TinyModel(), DataLoader(Unread())
+    options: dict[str, Any] = {"max_duration": "1ep", "folder": False}
+    given: dict[str, Any] = {"loss": CE, "optimizer": sgd, "callbacks": callbacks}
+    act: dict[str, Callable[[], object]] = {
+        "Trainer": lambda: hl.Trainer(callbacks=callbacks, **options),
+        "Loop": lambda: hl.Loop(model, sgd, callbacks=callbacks, **options),
+        "hl.fit": lambda: hl.fit(model, data, data, **given, **options),
+        "trainer.fit": lambda: hl.Trainer(**options).fit(model, data, data, **given),
+        "trainer.predict": lambda: hl.Trainer(**options).predict(model, data, callbacks=callbacks),
+    }
+    with pytest.raises(hl.HooklineError, match=says):
+        act[verb]()
+
+
+def test_a_hook_for_an_event_of_the_task_is_checked_when_the_task_is_known() -> None:
+    heard: list[str] = []
+
+    class Hears(hl.Callback):
+        def on_verify_train_batch(self, run: hl.Run, x: Any) -> None:
+            heard.append("verify_train_batch")
+
+    class Verifies(hl.SupervisedTask):
+        events = (hl.Event("verify_train_batch", gives=("x",)),)
+
+        def train_batch(self, run: hl.Run, batch: Any) -> Any:
+            run.emit("verify_train_batch", x=batch[0])
+            return super().train_batch(run, batch)
+
+    trainer = Trainer(max_duration="1st", folder=False, callbacks=[Hears()])
+    with pytest.raises(hl.HooklineError, match=r"Hears\.on_verify_train_batch: no such event"):
+        trainer.fit(TinyModel(), tiny_data(), loss=CE, optimizer=sgd)
+    trainer.fit(Verifies(TinyModel(), CE, sgd), tiny_data())
+    assert heard == ["verify_train_batch"]
+
+
+def test_a_hook_for_an_event_of_the_task_that_is_almost_one_of_ours() -> None:
+    class Hears(hl.Callback):
+        def on_train_step_ended(self, run: hl.Run) -> None: ...
+
+    says = r"did you mean on_train_step_end\?\nIf the task declares 'train_step_ended', list it in the events"
+    with pytest.raises(hl.HooklineError, match=says):
+        Trainer(callbacks=[Hears()])
+    Hears.events = (hl.Event("train_step_ended"),)
+    Trainer(callbacks=[Hears()])
 
 
 # -- tasks -----------------------------------------------------------------------------------------------
@@ -278,7 +399,7 @@ def test_frozen_parameters_and_several_optimizers_are_no_mistake() -> None:
 
 @pytest.mark.parametrize("callback", [hl.EarlyStopping("val/loss"), hl.Checkpointer(monitor="val/acc")], ids=repr)
 def test_a_monitor_of_the_evaluation_without_a_validation_loader(callback: Any, tmp_path: Path) -> None:
-    with pytest.raises(MetricError, match=r"no validation loader was passed: write fit\(model, train, val.*writes = "):
+    with pytest.raises(MetricError, match=r"fit got no validation loader\. Write fit\(model, train, val.*writes = "):
         fit(TinyModel(), callbacks=[callback], folder=tmp_path)
 
 
@@ -344,22 +465,6 @@ def test_an_optimizer_for_a_task_that_has_none_is_what_the_argument_is_for(caplo
     assert not any("optimizer=" in message for message in caplog.messages)
 
 
-@pytest.mark.parametrize("where", ["eval_every", "log_every", "every=… of checkpoints", "hl.on(every", "hl.on(at"])
-def test_a_part_of_the_only_epoch_is_warned_of_because_it_would_come_at_its_end_or_never(
-    where: str, tmp_path: Path
-) -> None:
-    """``eval_every="0.25dur"`` of one epoch of fine-tuning evaluated once, and nobody said so."""
-    said: list[Any] = []
-    of_events = {"hl.on(every": {"every": "0.25dur"}, "hl.on(at": {"at": "0.25dur"}}
-    callbacks = [hl.on("train_step_end", **of_events[where])(said.append)] if where in of_events else []
-    callbacks += [hl.Checkpointer("0.25dur")] if "checkpoints" in where else []
-    options: Any = {where: "0.25dur"} if where in ("eval_every", "log_every") else {}
-    with pytest.warns(HooklineWarning, match=rf"^{re.escape(where)}.*'0.25dur' of max_duration='1ep' is less than"):
-        Trainer(max_duration="1ep", callbacks=callbacks, folder=tmp_path / "run", **options).fit(
-            TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
-        )
-
-
 @pytest.mark.parametrize("kind", [list, tuple])
 @pytest.mark.parametrize("where", ["train", "val"])
 def test_a_list_of_loaders_is_not_taken_for_a_list_of_batches(where: str, kind: type) -> None:
@@ -369,15 +474,14 @@ def test_a_list_of_loaders_is_not_taken_for_a_list_of_batches(where: str, kind: 
         fit(TinyModel(), *((loaders,) if where == "train" else (tiny_data(1), loaders)))
 
 
-def test_a_function_that_logs_a_metric_says_so_as_the_error_tells() -> None:
+def test_a_function_may_log_a_monitored_metric_with_and_without_saying_so() -> None:
     def log(run: Any) -> None:
         run.log({"acc": 0.5})
 
     def train(function: Any) -> hl.Result:
         return fit(TinyModel(), tiny_data(), tiny_data(1), callbacks=[hl.EarlyStopping("val/acc"), function])
 
-    with pytest.raises(MetricError, match=re.escape("a function with hl.on(…, writes=('val/acc',))")):
-        train(hl.on("eval_end")(log))
+    assert train(hl.on("eval_end")(log)).metrics["val/acc"] == 0.5
     assert train(hl.on("eval_end", writes=("val/acc",))(log)).metrics["val/acc"] == 0.5
 
 
@@ -401,7 +505,7 @@ class Two(nn.Module):
     [
         (
             {"image": X, "label": Y},
-            "the batch is a dict, so that the model is called by its names: TinyModel(image=…, label=…), and takes "
+            "the batch is a dict, so that the model is called by its names: TinyModel(image=…), and takes "
             "(x); give the batch the names of the arguments, or write a task (hl.Task), whose "
             "train_batch(run, batch) calls the model as you like",
         ),
@@ -460,3 +564,137 @@ def test_one_of_something_is_told_in_the_singular() -> None:
     assert "; 1 step, 1 epoch; " in repr(result)
     assert "ran: 1 step, 1 epoch, 8 samples, " in result.summary()
     assert " ms in 1 call, " in result.summary()
+
+
+# -- errors of the model and of the loss ---------------------------------------------------------------
+
+
+def notes_of(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", ()))
+
+
+class Heard(hl.Callback):
+    """Hears something inside each step, so that the step is not a plain one."""
+
+    def on_zero_grad(self, run: hl.Run) -> None: ...
+
+
+@pytest.mark.parametrize("callbacks", [(), (Heard(),)], ids=["plain", "heard"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_an_error_of_the_model_has_the_shapes_of_its_inputs(at: int, callbacks: tuple[Any, ...]) -> None:
+    data = tiny_data(4)
+    data[at] = (torch.zeros(8, 5, dtype=torch.float64), data[at][1])
+    with pytest.raises(RuntimeError) as caught:
+        fit(TinyModel(), data, callbacks=callbacks)
+    assert "in TinyModel, called with a tensor of (8, 5) (float64)" in notes_of(caught.value)
+    with pytest.raises(RuntimeError) as caught:
+        Trainer(folder=False).evaluate(TinyModel(), data, loss=CE)
+    assert "in TinyModel, called with a tensor of (8, 5) (float64)" in notes_of(caught.value)
+
+
+@pytest.mark.parametrize("callbacks", [(), (Heard(),)], ids=["plain", "heard"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_an_error_of_the_loss_has_the_shapes_of_outputs_and_targets(at: int, callbacks: tuple[Any, ...]) -> None:
+    data = tiny_data(4)
+    data[at] = (data[at][0], torch.zeros(7, dtype=torch.int32))
+    expected = "in CrossEntropyLoss, called with a tensor of (8, 3) (float32) and a tensor of (7,) (int32)"
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        fit(TinyModel(), data, callbacks=callbacks)
+    assert expected in notes_of(caught.value)
+    assert "TinyModel" not in notes_of(caught.value)
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        Trainer(folder=False).evaluate(TinyModel(), data, loss=CE)
+    assert expected in notes_of(caught.value)
+
+
+def test_the_inputs_of_a_dict_are_described_by_name() -> None:
+    class Named(TinyModel):
+        def forward(self, x: torch.Tensor, scale: Any = None) -> torch.Tensor:
+            return super().forward(x)
+
+    data = [{"x": torch.zeros(8, 5), "scale": [torch.zeros(2), 3], "label": Y}]
+    with pytest.raises(RuntimeError) as caught:
+        fit(Named(), data)
+    expected = "in Named, called with x: a tensor of (8, 5) (float32), scale: [a tensor of (2,) (float32), an int]"
+    assert expected in notes_of(caught.value)
+
+
+def test_a_dict_without_a_target_and_a_loss_of_torch_says_which_keys_are_looked_for() -> None:
+    data = [{"x": x, "klass": y} for x, y in tiny_data(2)]
+
+    class Named(TinyModel):
+        def forward(self, x: torch.Tensor, klass: Any) -> torch.Tensor:
+            return super().forward(x)
+
+    with pytest.raises(TypeError) as caught:
+        fit(Named(), data)
+    said = notes_of(caught.value)
+    assert "the batch is a dict with the keys x, klass" in said
+    assert "labels, label, targets, target, y, masks, mask" in said
+    assert "loss=lambda outputs, batch:" in said
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+@pytest.mark.parametrize("given", [torch, "numpy"])
+def test_tensors_in_place_of_a_loader_are_refused(kind: Any, given: Any) -> None:
+    x, y = torch.zeros(64, 4), torch.zeros(64, dtype=torch.long)
+    pair = kind([x, y] if given is torch else [x.numpy(), y.numpy()])
+    told = (
+        r"loader is a \w+ of 2 (tensors|arrays), not of batches.*DataLoader\(TensorDataset\(.*x.*y.*\), batch_size=32\)"
+    )
+    with pytest.raises(DataError, match=f"training {told}"):
+        fit(TinyModel(), pair)
+    with pytest.raises(DataError, match=f"val {told}"):
+        fit(TinyModel(), tiny_data(), pair)
+
+
+def test_a_list_of_batches_of_inputs_is_a_loader() -> None:
+    class Auto(hl.SupervisedTask):
+        def compute_loss(self, outputs: Any, batch: Any) -> Any:
+            return outputs.square().mean()
+
+    fit(Auto(TinyModel(), None, sgd), [torch.ones(8, 4), torch.zeros(8, 4)])
+    fit(Auto(TinyModel(), None, sgd), [torch.ones(8, 2, 4), torch.zeros(8, 3, 4)])
+
+
+class CallsBackward(hl.SupervisedTask):
+    """A habit from a bare loop."""
+
+    returns = "the loss"
+
+    def train_batch(self, run: hl.Run, batch: Any) -> Any:
+        loss = super().train_batch(run, batch)
+        loss.backward()
+        return {"the loss": loss, "a number": loss.item(), "detached": loss.detach(), "nothing": None}[self.returns]
+
+
+@pytest.mark.parametrize("returns", ["the loss", "a number", "detached", "nothing"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_backward_inside_train_batch_says_what_to_leave_out(returns: str, accumulate: int) -> None:
+    task = CallsBackward(TinyModel(), CE, sgd)
+    task.returns = returns
+    with pytest.raises(LossError, match=r"loss\.backward\(\)"):
+        fit(task, accumulate=accumulate)
+
+
+def test_a_device_that_torch_does_not_know_says_what_to_write() -> None:
+    with pytest.raises(SetupError, match=r"device='gpu': .*device='cuda'.*leave device= out"):
+        fit(TinyModel(), device="gpu")
+
+
+@pytest.mark.parametrize("callback", [hl.Checkpointer("1st"), hl.Freeze("0"), hl.DryRun()], ids=repr)
+def test_a_lazy_module_that_was_not_called_is_an_error_that_says_what_to_do(tmp_path: Path, callback: Any) -> None:
+    model = nn.Sequential(nn.LazyLinear(8), nn.LazyLinear(3))
+    trainer = hl.Trainer(max_duration="1ep", folder=tmp_path, callbacks=[callback])
+    with pytest.raises(hl.HooklineError, match=r"0\.weight has no size .* call the model once on a batch") as caught:
+        trainer.fit(model, tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert isinstance(caught.value.__cause__, ValueError)
+    model(tiny_data(1)[0][0])
+    hl.Trainer(max_duration="1ep", folder=tmp_path / "again", callbacks=[callback]).fit(
+        model, tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+    )
+
+
+def test_a_lazy_module_that_nothing_needs_before_its_first_batch_trains(tmp_path: Path) -> None:
+    trainer = hl.Trainer(max_duration="1ep", folder=tmp_path)
+    trainer.fit(nn.LazyLinear(3), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)

@@ -39,7 +39,6 @@ def files(folder: Path) -> list[str]:
 
 def test_a_run_without_a_name_gets_the_time_as_its_name(here: Path) -> None:
     result = fit()
-    assert result.folder is not None
     parts = result.folder.resolve().relative_to(here.resolve()).parts
     assert parts[:2] == ("runs", "default")
     assert len(parts) == 3
@@ -53,7 +52,6 @@ def test_a_name_gives_the_place(here: Path, name: str, place: str) -> None:
     seen: list[Any] = []
     note = hl.on("fit_start")(lambda run: seen.append((run.project, run.name, run.folder)))
     result = fit(name=name, callbacks=[note])
-    assert result.folder is not None
     assert result.folder.resolve() == (here / place).resolve()
     assert (here / place / "metrics.jsonl").exists()
     project, run_name, folder = seen[0]
@@ -96,6 +94,31 @@ def test_a_folder_that_holds_a_run_is_refused(here: Path) -> None:
     assert (here / "mine" / "metrics.jsonl").read_text() == before
 
 
+@pytest.mark.parametrize("first", ["evaluate", "test", "predict"])
+@pytest.mark.parametrize("given", [True, False])
+def test_a_fit_after_an_evaluation_has_the_files_of_any_fit(here: Path, first: str, given: bool) -> None:
+    task = hl.SupervisedTask(TinyModel(), CE, sgd)
+    trainer = Trainer(max_duration="1ep", folder=here / "mine" if given else None)
+    getattr(trainer, first)(task, tiny_data(1))
+    assert files(here) == []
+    result = trainer.fit(task, tiny_data(2), tiny_data(1))
+    assert set(files(result.folder)) >= {"metrics.jsonl", "events.jsonl", "run.json"}
+    trainer.evaluate(task, tiny_data(1))
+    again = trainer.fit(task, tiny_data(2), tiny_data(1), extend="1ep")
+    assert again.folder == result.folder
+
+
+def test_a_fit_after_an_evaluation_refuses_the_folder_of_another_run(here: Path) -> None:
+    fit(folder=here / "mine")
+    before = (here / "mine" / "metrics.jsonl").read_text()
+    task, trainer = hl.SupervisedTask(TinyModel(), CE, sgd), Trainer(max_duration="1ep", folder=here / "mine")
+    trainer.evaluate(task, tiny_data(1))
+    for _ in range(2):
+        with pytest.raises(hl.HooklineError, match="holds a run already"):
+            trainer.fit(task, tiny_data(2))
+    assert (here / "mine" / "metrics.jsonl").read_text() == before
+
+
 def test_a_folder_with_other_files_is_fine(here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "notes.txt").write_text("hello")
@@ -125,7 +148,9 @@ def test_false_writes_nothing_at_all(here: Path, way: str) -> None:
     trainer = Trainer(max_duration="1ep", folder=False, name="p/r")
     if way == "fit":
         result = trainer.fit(model, tiny_data(2), tiny_data(1), tiny_data(1), loss=CE, optimizer=sgd)
-        assert result.folder is None
+        assert not result.has_folder
+        with pytest.raises(hl.HooklineError, match=r"^result\.folder: this run has no folder, because of folder=False"):
+            _ = result.folder
     elif way == "train":
         trainer.train(model, tiny_data(2), loss=CE, optimizer=sgd)
     elif way == "predict":
@@ -201,3 +226,22 @@ def test_no_file_is_left_open(here: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         fit(folder="other", callbacks=[hl.on("train_end")(lambda run: 1 / 0)])
     gc.collect()
+
+
+BAD_PATHS = ["a\0b", "x" * 300, "p" * 300 + "/run", "\u00fc" * 150, "a\ud800b"]
+
+
+@pytest.mark.parametrize("path", BAD_PATHS, ids=ascii)
+def test_a_path_that_no_file_system_takes_is_an_error_that_names_the_argument(here: Path, path: str) -> None:
+    for argument in ("name", "folder", "resume"):
+        options = {"folder": "mine", argument: path} if argument == "resume" else {argument: path}
+        with pytest.raises(hl.HooklineError, match=rf"^{argument}='"):
+            fit(**options)
+    assert files(here) == []
+
+
+def test_a_name_of_the_greatest_length_that_is_taken_is_an_error(here: Path) -> None:
+    """The second run of a name gets a number, for which there is no room."""
+    fit(name="x" * 255)
+    with pytest.raises(hl.HooklineError, match="File name too long"):
+        fit(name="x" * 255)

@@ -16,7 +16,7 @@ from torch import nn
 import hookline as hl
 from hookline.errors import MetricError
 from hookline.loop import Trainer
-from hookline.loop.media import forget_pictures
+from hookline.loop.media import delete_media
 from hookline.loop.pictures import pixels_of
 from hookline.loop.png import encode_png, png_size
 from hookline.records import FileRow, HistogramRow, ImageRow, Record, TableRow, TextRow, from_json
@@ -354,16 +354,47 @@ def test_a_resume_forgets_the_pictures_of_steps_that_did_not_happen(tmp_path: Pa
     assert len(list(pictures.iterdir())) == 9
 
 
-def test_only_pictures_of_ours_are_forgotten(tmp_path: Path) -> None:
-    for name in ("media/a/step-00000001.png", "media/a/step-00000002.png", "media/a/mine.png", "step-00000003.png"):
+def test_a_resume_deletes_only_what_the_rows_that_are_taken_back_name(tmp_path: Path) -> None:
+    """Files of the user in ``media/`` stay, whatever their names are."""
+    run, source = tmp_path / "run", tmp_path / "notes.txt"
+    source.write_text("notes")
+    fails = True
+
+    @hl.on("train_step_end")
+    def act(run: Any) -> None:
+        run.log_image("seen", torch.rand(3, 2, 2))
+        run.log_file("notes", source)
+        if fails and run.clock.step == 4:
+            raise RuntimeError("lost")
+
+    def go() -> None:
+        trainer = Trainer(callbacks=[hl.Checkpointer("3st"), act], folder=run, resume="auto", max_duration="5st")
+        trainer.fit(TinyModel(), tiny_data(5), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+
+    with pytest.raises(RuntimeError, match="lost"):
+        go()
+    mine = [run / "media" / name for name in ("step-00000004/model.safetensors", "mine/step-00000004.png", "a/b.png")]
+    for path in mine:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    fails = False
+    go()
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+    assert sorted(path.name for path in (run / "media" / "train" / "seen").iterdir()) == [
+        f"step-{step:08d}.png" for step in (1, 2, 3, 4, 5)
+    ]
+    assert sorted(path.name for path in (run / "media" / "train" / "notes").iterdir()) == [
+        f"step-{step:08d}" for step in (1, 2, 3, 4, 5)
+    ]
+
+
+def test_a_row_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    for name in ("precious.txt", "run/media/x.txt", "run/best.safetensors"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    forget_pictures(tmp_path, keep={"media/a/step-00000001.png"})
-    assert sorted(path.name for path in tmp_path.rglob("*.png")) == [
-        "mine.png",
-        "step-00000001.png",
-        "step-00000003.png",
-    ]
+    delete_media(tmp_path / "run", {"media/../../precious.txt", "best.safetensors", str(tmp_path / "precious.txt")})
+    assert (tmp_path / "precious.txt").exists()
+    assert (tmp_path / "run" / "best.safetensors").exists()
 
 
 def test_what_hooks_log_in_a_sanity_check_leaves_no_row(tmp_path: Path) -> None:
@@ -420,12 +451,3 @@ def test_what_each_batch_of_an_evaluation_shows_is_kept_and_written_over_by_none
     assert [png_size((tmp_path / "run" / row.file).read_bytes())[1] for row in images] == [1, 2, 3, 4, 5, 6]
     assert [(tmp_path / "run" / row.file).stat().st_size for row in files] == [1, 2, 3, 4, 5, 6]
     assert [row.file.rpartition("/")[2] for row in images[:2]] == ["step-00000002.png", "step-00000002-2.png"]
-
-
-def test_files_of_steps_that_did_not_happen_are_forgotten(tmp_path: Path) -> None:
-    for name in ("media/a/step-00000001/x.txt", "media/a/step-00000002/x.txt", "media/a/x.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    forget_pictures(tmp_path, keep={"media/a/step-00000001/x.txt"})
-    left = sorted(path.relative_to(tmp_path).as_posix() for path in (tmp_path / "media" / "a").rglob("*"))
-    assert left == ["media/a/step-00000001", "media/a/step-00000001/x.txt", "media/a/x.txt"]

@@ -284,7 +284,7 @@ def test_plateau_on_another_metric() -> None:
 
 @pytest.mark.parametrize("monitor", [None, "train/loss"])
 def test_plateau_without_any_evaluation_is_an_error_and_not_a_rate_that_stays(monitor: str | None) -> None:
-    with pytest.raises(MetricError, match=r"moves after each evaluation, and no validation loader was passed"):
+    with pytest.raises(MetricError, match=r"after each evaluation, but fit got no validation loader"):
         fit(plateau(monitor))
 
 

@@ -509,7 +509,7 @@ def test_max_duration_in_seconds() -> None:
         nonlocal now
         now += 1.0
 
-    recorder = Recorder(setup=lambda run: setattr(run.clock, "_now", lambda: now), train_step_start=tick)
+    recorder = Recorder(setup=lambda run: setattr(run.loop.clock, "_now", lambda: now), train_step_start=tick)
     seen, result = fit(tiny_data(4), tiny_data(1), max_duration="3s", recorder=recorder)
     assert result.clock.step == 3
     assert seen[-13:] == literal(

@@ -248,5 +248,5 @@ def test_a_sink_that_hangs_since_the_last_fit_is_left_out_of_the_next(
 
 @pytest.mark.parametrize("sink", [hl.sinks.CSV(), hl.sinks.TensorBoard()], ids=["CSV", "TensorBoard"])
 def test_a_sink_without_a_place_to_write_to_is_refused_before_anything_runs(sink: Any) -> None:
-    with pytest.raises(SetupError, match="give it a place of its own"):
+    with pytest.raises(SetupError, match="Give the sink an absolute path"):
         Trainer(max_duration="1ep", folder=False, sinks=[sink])

@@ -22,6 +22,7 @@ import hookline as hl
 from hookline.checkpoint import FolderLock
 from hookline.errors import DataError, RegistrationError, StopTraining
 from hookline.loop import Task, Trainer
+from hookline.records.run_file import RunFile
 from hookline.testing import TinyModel, tiny_data
 
 Action = Callable[[Any], object]
@@ -1056,11 +1057,79 @@ def test_ctrl_c_in_a_terminal_ends_a_script_with_a_result() -> None:
     wait_for(process, "waiting")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
-    assert err == ""
+    assert err == (
+        "interrupted at step 1; the script continues. Press Ctrl-C again to end it, or twice during another fit\n"
+    )
     assert out.splitlines() == [
         "interrupt", "stop", "train_end", "fit_end", "teardown", "keyboard interrupt True 1",
     ]  # fmt: skip
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("way", ["Trainer", "Loop"])
+def test_ctrl_c_ends_a_script_with_several_fits(way: str, tmp_path: Path) -> None:
+    """``interrupt="raise"``: the step is finished and saved, and no later fit begins."""
+    script = f"""
+        import signal, time
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent that ignores it hands that on
+        import torch
+        from torch import nn
+        import hookline as hl
+        from hookline.testing import TinyModel, tiny_data
+
+        class Slow:
+            def __iter__(self):
+                yield tiny_data(1)[0]
+                print("waiting", flush=True)
+                time.sleep(300)
+
+        def fit(number):
+            teardown = hl.on("teardown")(lambda run: print("teardown", flush=True))
+            how = dict(
+                callbacks=[teardown, hl.Checkpointer(), hl.ProgressBar(style=None)], max_duration="1ep",
+                folder=f"{tmp_path}/{{number}}", interrupt="raise",
+            )
+            model = TinyModel()
+            if {way == "Trainer"}:
+                hl.Trainer(**how).fit(model, Slow(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+            else:
+                with hl.Loop(model, torch.optim.SGD(model.parameters()), **how) as loop:
+                    for x, y in loop.batches(Slow()):
+                        loop.backward(nn.functional.cross_entropy(model(x), y))
+                        loop.step()
+
+        for number in range(3):
+            print("fit", number, flush=True)
+            fit(number)
+    """
+    process = start(script)
+    wait_for(process, "waiting")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert out.splitlines() == ["teardown"]
+    assert "the script continues" not in err
+    assert err.splitlines()[-1] == "KeyboardInterrupt"
+    assert process.returncode == -signal.SIGINT
+    assert [path.name for path in tmp_path.glob("*/checkpoints/step-*")] == ["step-00000001"]
+    assert RunFile.read(tmp_path / "0").status == "interrupted"
+
+
+@pytest.mark.usefixtures("fresh_handler")
+def test_another_fit_after_an_interrupt_that_raised_continues_it() -> None:
+    trainer, model = Trainer(max_duration="3st", folder=False, interrupt="raise"), TinyModel()
+    given: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(model, tiny_data(), **given, callbacks=[Recorder(train_step_end=at_step(1, ctrl_c()))])
+    assert trainer.fit(model, tiny_data(), **given).clock.step == 3
+
+
+def test_a_time_limit_is_no_interrupt(caplog: pytest.LogCaptureFixture) -> None:
+    """It ends a run in the same way, but nobody has pressed Ctrl-C."""
+    limit = hl.TimeLimit("0.000001s", count="process")
+    trainer = Trainer(max_duration="5ep", folder=False, interrupt="raise", callbacks=[limit])
+    result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    assert (result.stopped_by, result.interrupted) == ("TimeLimit", True)
+    assert "the script continues" not in caplog.text
 
 
 def test_ctrl_c_twice_in_a_terminal_ends_a_script_that_hangs_in_a_hook() -> None:
@@ -1251,3 +1320,58 @@ def test_a_stop_at_the_start_of_an_epoch_is_settled_at_the_end_of_its_first_step
     trainer = Trainer(max_duration="3ep", callbacks=[Stops()], folder=False)
     result = trainer.fit(TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     assert (result.clock.step, result.stop_reason) == (5, "enough")
+
+
+def test_a_stop_whose_reason_is_break_is_a_stop(tmp_path: Path) -> None:
+    """The word was taken for a ``break`` in an own loop: no last evaluation, and a resume trained on."""
+    asks = hl.on("train_step_end", at="3st")(lambda run: run.stop("break"))
+
+    def fit(**options: Any) -> Any:
+        trainer = Trainer(callbacks=[asks, hl.Checkpointer()], max_duration="9st", folder=tmp_path, **options)
+        return trainer.fit(
+            TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+        )
+
+    for result in (fit(), fit(resume="auto")):
+        assert (result.clock.step, result.stop_reason) == (3, "break")
+        assert result.history.steps("val/loss") == [3]
+
+
+@pytest.mark.parametrize(
+    ("where", "stage"),
+    [
+        ("fit_start", "train"),
+        ("sanity_check_start", "val"),
+        ("train_step_end", "train"),
+        ("eval_start", "val"),
+        ("eval_end", "val"),
+        ("epoch_end", "train"),
+        ("test", "test"),
+        ("eval_batch", "val"),
+    ],
+)
+def test_on_exception_has_the_stage_in_which_the_run_failed(where: str, stage: str) -> None:
+    found = []
+    failed = hl.on("exception")(lambda run: found.append(run.stage))
+    left = hl.on("teardown")(lambda run: found.append(run.stage))
+
+    def fail(run: Any) -> None:
+        if where != "test" or run.stage == "test":
+            raise ZeroDivisionError
+
+    class Failing(hl.SupervisedTask):
+        def eval_batch(self, run: Any, batch: Any) -> Any:
+            if where == "eval_batch" and run.clock.step:
+                fail(run)
+            return super().eval_batch(run, batch)
+
+    callbacks: list[Any] = [failed, left]
+    if where != "eval_batch":
+        callbacks.append(hl.on("eval_batch_end" if where == "test" else where)(fail))
+    model, data = TinyModel(), tiny_data(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    task = Failing(model, nn.CrossEntropyLoss(), optimizer)
+    trainer = Trainer(callbacks=callbacks, max_duration="1ep", folder=False)
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(task, data, data, data)
+    assert found == [stage, "train"]

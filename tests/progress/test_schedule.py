@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -209,3 +210,62 @@ def test_a_schedule_prints_its_interval_and_when_it_fired_last() -> None:
 
 def test_the_examples_in_the_documentation_work() -> None:
     assert doctest.testmod(schedule).failed == 0
+
+
+# --- shares of epochs
+
+
+@given(
+    share=st.integers(1, 1000).map(lambda n: n / 1000),
+    epochs=st.integers(1, 5),
+    batches=st.integers(1, 40),
+    accumulate=st.integers(1, 4),
+    left=st.sets(st.integers(1, 60)),
+)
+def test_a_share_of_epochs_fires_when_that_part_of_the_data_is_read(
+    share: float, epochs: int, batches: int, accumulate: int, left: set[int]
+) -> None:
+    """At the first step that completes k times the share of all batches; also if steps are asked only when due."""
+    clock, made, per_epoch = Clock(lambda: 0.0), [], math.ceil(batches / accumulate)
+    clock.batches_per_step = accumulate
+    found = Schedule(Duration(share, "dur").of(Duration(epochs, "ep")))
+    for _ in range(epochs):
+        clock.mark_epoch()
+        clock.epoch_batches = batches
+        wake = found.next_step(clock)
+        for number in range(1, per_epoch + 1):
+            clock.step += 1
+            clock.batch = clock.epoch * batches + min(number * accumulate, batches)
+            if number == per_epoch:
+                clock.end_epoch()
+            assert not found.due(clock) or clock.step >= wake or number == per_epoch
+            if (clock.step >= wake or number == per_epoch) and found.due(clock):
+                found.fired(clock)
+                made.append(clock.step)
+            wake = found.next_step(clock)
+            if clock.step in left:  # saved, and gone on with by another process
+                other = Clock(lambda: 0.0)
+                other.load_state_dict(json.loads(json.dumps(clock.state_dict())))
+                other.batches_per_step, clock = accumulate, other
+                again = Schedule(Duration(share, "dur").of(Duration(epochs, "ep")))
+                again.load_state_dict(json.loads(json.dumps(found.state_dict())))
+                found = again
+    exact, total, expected = Fraction(repr(share)), epochs * batches, []
+    for k in range(1, math.floor(1 / exact) + 1):
+        epoch, batch = divmod(math.ceil(k * exact * total) - 1, batches)
+        expected.append(epoch * per_epoch + math.ceil((batch + 1) / accumulate))
+    assert made == sorted(set(expected))
+    if accumulate == 1:
+        assert made == sorted({math.ceil(k * exact * total) for k in range(1, math.floor(1 / exact) + 1)})
+
+
+def test_a_share_is_of_the_whole_when_the_run_is_extended() -> None:
+    clock, found = Clock(), Schedule.of(Duration.parse("0.25dur"), Duration.parse("4ep"))
+    clock.epoch = 4
+    found.fired(clock)
+    found.replan(Duration.parse("6ep"), clock)
+    assert repr(found) == "Schedule(every='1.5pass', last='3pass')"
+    assert not found.due(clock)
+    clock.mark_epoch()
+    clock.epoch_batches, clock.batch = 10, 5
+    assert found.due(clock)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import doctest
 import string
+from base64 import b64encode
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hookline.events import Callback
 from hookline.records import redact as module
-from hookline.records.redact import HIDDEN, is_secret, redact, redact_arguments, redact_text
+from hookline.records.plain import public
+from hookline.records.redact import HIDDEN, is_secret, redact, redact_arguments, redact_table, redact_text
 
 SECRET_NAMES = [
     "api_key",
@@ -310,6 +313,172 @@ def test_bytes_and_sets_hide_secrets_too_and_what_was_given_is_not_changed() -> 
     assert given["password"] == b"hunter2"
 
 
+# -- by structure --------------------------------------------------------------------------------------
+
+WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"
+BASIC = b64encode(b"me:hunter2").decode()
+PLANTED: list[tuple[Any, str]] = [
+    (["--token", "hunter2"], "hunter2"),
+    (["train.py", "--lr", 0.1, "--password", "hunter2"], "hunter2"),
+    (["--password", 123456], "123456"),
+    (["--api-key", "hunter2", "--lr", "0.1"], "hunter2"),
+    (["-token", "hunter2"], "hunter2"),
+    (("password", "hunter2"), "hunter2"),
+    (("password", "hunter"), "hunter"),
+    ([["password", "hunter"], ["user", "me"]], "hunter"),
+    (["password", "hunter2"], "hunter2"),
+    (["secret", "HuntTer"], "HuntTer"),
+    (["api_key", "hunter2"], "hunter2"),
+    ([("user", "me"), ("db_password", "hunter2")], "hunter2"),
+    ({"env": [["PGPASSWORD", "hunter2"], ["HOME", "/root"]]}, "hunter2"),
+    (("token", "a1b2c3d4e5"), "a1b2c3d4e5"),
+    ([("Authorization", "a1b2c3d4e5")], "a1b2c3d4e5"),
+    ({"name": "password", "value": "hunter2"}, "hunter2"),
+    ({"env": [{"name": "HF_TOKEN", "value": "hunter2"}]}, "hunter2"),
+    ({"key": "client_secret", "value": "hunter2"}, "hunter2"),
+    ({"Name": "db_password", "Value": "hunter2"}, "hunter2"),
+    ({"header": "Authorization", "content": "hunter2"}, "hunter2"),
+    ({"name": "password", "value": {"deeper": ["hunter2"]}}, "hunter2"),
+    ({"name": "password", "value": 123456}, "123456"),
+    (["curl", "-u", "me:hunter2", "https://h"], "hunter2"),
+    (["/usr/bin/curl", "-s", "--user", "me:hunter2"], "hunter2"),
+    (["curl", "--proxy-user", "me:hunter2"], "hunter2"),
+    ("curl -u me:hunter2 https://h", "hunter2"),
+    ("curl -sS --user me:hunter2 https://h", "hunter2"),
+    ("curl --user=me:hunter2 https://h", "hunter2"),
+    ("curl -ume:hunter2 https://h", "hunter2"),
+    ("$ curl 'https://h' -u 'me:hunter2'", "hunter2"),
+    (f"sent Basic {BASIC}", BASIC),
+    (f"basic {BASIC}", BASIC),
+    ({"headers": [f"Basic {BASIC}"]}, BASIC),
+    ({"headers": {"X-Proxy": f"Basic {BASIC}"}}, BASIC),
+    ({"pw": "hunter2"}, "hunter2"),
+    ({"db_pw": "hunter2"}, "hunter2"),
+    ({"userPw": "hunter2"}, "hunter2"),
+    ({"psk": "hunter2"}, "hunter2"),
+    ({"wifiPSK": "hunter2"}, "hunter2"),
+    ({"creds": "hunter2"}, "hunter2"),
+    ({"aws-creds": {"a": "hunter2"}}, "hunter2"),
+    ({"jwt": "hunter2"}, "hunter2"),
+    ("pw=hunter2", "hunter2"),
+    ("creds: hunter2", "hunter2"),
+    ("--psk hunter2", "hunter2"),
+    ({"wandb": WANDB_KEY}, WANDB_KEY),
+    ({"wandb_login": WANDB_KEY}, WANDB_KEY),
+    ({"wandb": {"login": WANDB_KEY}}, WANDB_KEY),
+    ({"wandb": ["login", WANDB_KEY]}, WANDB_KEY),
+    (["wandb", "login", WANDB_KEY], WANDB_KEY),
+    (["--wandb", WANDB_KEY], WANDB_KEY),
+    (f"wandb login {WANDB_KEY}", WANDB_KEY),
+    (f"your Weights & Biases key is {WANDB_KEY}.", WANDB_KEY),
+    (f"machine api.wandb.ai\n  login user\n  password {WANDB_KEY}\n", WANDB_KEY),
+    ("machine h login me password hunter2", "hunter2"),
+    (f"WANDB: {WANDB_KEY}", WANDB_KEY),
+]
+HARMLESS: list[Any] = [
+    {"tokens": 1000},
+    {"token_count": 5, "max_tokens": 512, "tokenizer": "gpt2"},
+    {"password_field": False},
+    {"use_auth": True, "token": None},
+    ["--tokenizer", "gpt2"],
+    ["--max-tokens", "512"],
+    ["--use-password", "True"],
+    ["--token", "42"],
+    ["--lr", "0.1", "-v"],
+    ["python", "-u", "train.py"],
+    ["docker", "run", "-u", "1000:1000"],
+    ["docker", "run", "-u", "nobody:nogroup"],
+    ["curl", "-u", "1000:1000"],
+    ["curl", "https://h:80/x"],
+    ["token", "mask"],
+    ["token", "label"],
+    ["auth", "users"],
+    ["pass", "fail"],
+    {"classes": ["secret", "public"]},
+    {"columns": ["password", "user_name"]},
+    ["psk", "qam"],
+    ["psk", "qam16"],
+    ["pw", "dw"],
+    ["cred", "debit"],
+    ["key", "value"],
+    ["a", "b"],
+    ["lr", 0.1],
+    ["max_tokens", 512],
+    [["the", 0.5], ["token", 0.25]],
+    {"name": "adam", "value": "x"},
+    {"name": "token", "label": "noun"},
+    {"name": "max_tokens", "value": 512},
+    {"key": "val/loss", "value": 0.5},
+    {"name": "A sentence about the token", "value": "x"},
+    {"conv_pw": "x", "dw_pw": 3},
+    {"pwm": 3, "power": 2, "credit": "x", "credibility": 0.5},
+    {"modulation": "psk"},
+    {"commit": WANDB_KEY},
+    {"git": {"commit": WANDB_KEY}},
+    {"wandb": {"commit": WANDB_KEY}},
+    {"wandb_run_sha": WANDB_KEY},
+    {"wandb": {"project": "digits", "entity": "me"}},
+    {"sha256": WANDB_KEY + "0123456789abcdef01234567"},
+    {"wandb": WANDB_KEY + "0123456789abcdef01234567"},
+    ["git", "checkout", WANDB_KEY],
+    f"commit {WANDB_KEY}",
+    f"wandb 0.17 at commit {WANDB_KEY}",
+    f"model {WANDB_KEY} loaded",
+    "Basic training resumed after 3 epochs",
+    "Basic trainings: 4",
+    "Basic blocks of a ResNet",
+    "curl of the vector field u:v",
+    "curl https://h -o file:name",
+    "the machine has a login and a password",
+    "password_field=False",
+    "--use-password False",
+    "use_auth_token=None",
+    "tokens=1000 token_count=3",
+]
+
+
+@pytest.mark.parametrize(("value", "secret"), PLANTED, ids=repr)
+def test_a_secret_is_hidden_by_the_structure_that_it_stands_in(value: Any, secret: str) -> None:
+    shown = redact(value)
+    assert secret not in str(shown)
+    assert HIDDEN in str(shown)
+    assert redact(shown) == shown
+    deeper = redact({"a": [{"b": value}]})
+    assert secret not in str(deeper)
+
+
+@pytest.mark.parametrize("value", HARMLESS, ids=repr)
+def test_what_only_looks_like_a_secret_stays(value: Any) -> None:
+    assert redact(value) == value
+    assert redact({"a": [{"b": value}]}) == {"a": [{"b": value}]}
+
+
+def test_a_tuple_in_the_config_is_still_a_pair() -> None:
+    given = {"login": ("password", "hunter"), "classes": ["secret", "public"], "sizes": (1, 2)}
+    assert public(given) == {"login": ["password", HIDDEN], "classes": ["secret", "public"], "sizes": [1, 2]}
+
+
+class OfClasses(Callback):
+    def __init__(self, classes: list[str]) -> None:
+        self.classes = classes
+
+
+def test_two_callbacks_with_other_classes_have_other_state_keys() -> None:
+    one, other = OfClasses(["secret", "public"]), OfClasses(["secret", "internal"])
+    assert one.state_key == "OfClasses(classes=['secret', 'public'])"
+    assert one.state_key != other.state_key
+
+
+def test_a_table_hides_the_columns_that_name_a_secret() -> None:
+    columns = ["user", "password", "api_key", "score"]
+    assert redact_table(columns, [["me", "hunter2", "abc", 0.5]]) == [["me", HIDDEN, HIDDEN, 0.5]]
+    assert redact_table(["user", "password"], [["me", 123456], ["you", None]]) == [["me", HIDDEN], ["you", None]]
+    assert redact_table(["name", "value"], [["lr", "0.1"], ["db_password", "hunter2"]])[1] == ["db_password", HIDDEN]
+    words = [["the", 0.5], ["token", 0.25]]
+    assert redact_table(["token", "probability"], words) == words
+    assert redact_table(["user", "token"], [["me", "a1b2c3d4e5"]]) == [["me", HIDDEN]]
+
+
 SIGNS = [
     "://",
     "--",
@@ -323,6 +492,12 @@ SIGNS = [
     "@",
     HIDDEN,
     HIDDEN[:-1],
+    "curl -u ",
+    "curl -u me:",
+    "wandb ",
+    f"Basic {BASIC}",
+    WANDB_KEY,
+    "machine h login me password ",
 ]
 FRAGMENTS = st.sampled_from([*SECRET_NAMES, *HARMLESS_NAMES, *SECRETS, *HARMLESS_TEXTS, *SIGNS, *string.printable])
 TEXTS = st.lists(FRAGMENTS | st.text(max_size=5), max_size=8).map("".join)
@@ -373,6 +548,11 @@ def test_any_command_line_keeps_its_length(arguments: list[str]) -> None:
         "token=a,",
         "a://b:",
         "password=a)",
+        "wandb ",
+        "curl ",
+        "curl -u ",
+        "Basic ",
+        "machine a login b ",
     ],
 )
 def test_a_long_text_is_read_once_and_not_by_its_square(part: str) -> None:

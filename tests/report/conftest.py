@@ -191,7 +191,7 @@ class Watching:
         return found
 
 
-Watch = Callable[[Path], Watching]
+Watch = Callable[..., Watching]
 
 
 @pytest.fixture
@@ -200,8 +200,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     monkeypatch.setattr(serve_site, "REST", 0)
     started: list[tuple[Server, threading.Thread]] = []
 
-    def start(folder: Path) -> Watching:
-        server = Server(WatchedSite(folder), 0)
+    def start(folder: Path, **options: Any) -> Watching:
+        server = Server(WatchedSite(folder), 0, **options)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         started.append((server, thread))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -221,3 +222,17 @@ def test_in_a_window_without_room_for_a_column_for_each_run_a_value_has_a_line(
     assert "cosine with restarts run1, run3, run5, run7" in rows
     assert main(["compare", *folders[:2], "--table"]) == 0
     assert lines(capsys.readouterr().out)["setting"] == ["run0", "run1"]
+
+
+@pytest.mark.parametrize("odd", [["a"], {"a": 1}, 3, None, True, 1.5], ids=repr)
+@pytest.mark.parametrize("field", ["project", "name", "started", "sessions", "settings", "callbacks"])
+def test_a_run_file_with_an_odd_value_is_left_out_and_named(
+    runs: list[str], capsys: pytest.CaptureFixture[str], field: str, odd: object
+) -> None:
+    path = Path(runs[0]) / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: odd}))
+    assert main(["compare", *runs]) in (0, 2)
+    assert main(["report", runs[0]]) == 0
+    page = (Path(runs[0]) / "report.html").read_text()
+    is_valid = field == "settings" and isinstance(odd, dict)
+    assert ("run.json cannot be read" in page) != is_valid

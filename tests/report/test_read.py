@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from hookline.cli.main import main
 from hookline.errors import SetupError
 from hookline.records import MetricRow, from_json, to_json
 from hookline.report.read import RunReader, is_run, read_run
@@ -141,3 +144,38 @@ def test_what_is_no_run_is_refused_with_a_way_out(samples: ModuleType, tmp_path:
     }.items():
         with pytest.raises(SetupError, match=said):
             read_run(tmp_path / name)
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "events.jsonl", "run.json", "report.html"])
+def test_a_named_pipe_or_a_device_is_an_error_with_its_name_and_nothing_waits_for_it(
+    samples: ModuleType, tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = samples.make_run(tmp_path / "run", 20, media=False)
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        (run / file).unlink(missing_ok=True)
+        make(run / file)
+        code = main(["report", str(run)])
+        if file == "run.json":  # the report is made without it, and says so
+            assert code == 0
+            assert "run.json cannot be read: [Errno 22] it is not a regular file" in (run / "report.html").read_text()
+        else:
+            assert code == 2
+            assert re.search(rf"{file} cannot be (read|written): it is not a regular file", capsys.readouterr().err)
+
+
+def test_an_image_that_is_a_named_pipe_is_left_out(samples: ModuleType, tmp_path: Path) -> None:
+    run = samples.make_run(tmp_path / "run", 20)
+    for image in run.rglob("*.png"):
+        image.unlink()
+        os.mkfifo(image)
+    assert main(["report", str(run)]) == 0
+
+
+def test_a_comparison_does_not_wait_for_a_named_pipe(
+    samples: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [str(samples.make_run(tmp_path / name, 20, media=False)) for name in ("a", "b")]
+    os.mkfifo(tmp_path / "compare.html")
+    assert main(["compare", *runs]) == 2
+    assert "compare.html is there already" in capsys.readouterr().err

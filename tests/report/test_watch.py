@@ -15,7 +15,7 @@ import pytest
 from hookline.cli.main import main
 from hookline.testing import start_script
 
-Watch = Callable[[Path], Any]
+Watch = Callable[..., Any]
 
 COMMAND = "import sys; from hookline.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
@@ -219,6 +219,25 @@ def test_a_page_that_cannot_be_made_says_why_and_the_others_live_on(
     reply = served.ask("/data")
     assert reply.status == 500
     assert reply.body == "500 Internal Server Error: this page could not be made: KeyError: 'no such key'\n"
+    assert served.ask("/").status == 200
+
+
+def test_a_client_that_sends_one_byte_at_a_time_loses_its_connection(watch: Watch, tmp_path: Path) -> None:
+    served = watch(tmp_path, request_timeout=0.2)
+    with socket.create_connection(("127.0.0.1", served.server.server_port)) as client:
+        client.settimeout(0.02)  # the pause between two bytes, each of which would start a socket's timeout again
+        closed = False
+        for byte in f"GET / HTTP/1.1\r\nHost: {served.address}\r\nX-Slow: {'y' * 1000}".encode():
+            try:
+                client.send(bytes([byte]))
+                closed = client.recv(100) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                closed = True
+            if closed:
+                break
+    assert closed
     assert served.ask("/").status == 200
 
 

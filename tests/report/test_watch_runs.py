@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import hookline as hl
+from hookline.cli.main import main
 from hookline.records import EventRow, ImageRow, MetricRow, Record, to_json
 from hookline.records.run_file import RunFile, SessionEntry
 from hookline.report import serve_runs, serve_site
@@ -133,6 +134,23 @@ def test_the_list_says_how_each_run_stands(tmp_path: Path, watch: Watch) -> None
     assert list(ended["metrics"].items()) == [("val/loss", "0.25"), ("train/loss", "0.01099")]
 
 
+def test_runs_of_the_same_name_are_told_apart_by_their_paths(
+    tmp_path: Path, watch: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run with ``folder=`` and without a name is called by the last part of its path."""
+    folders = [tmp_path / "runs" / path for path in ("a/x/llm", "b/x/llm", "b/other")]
+    for folder in folders:
+        config = {"made_in": str(folder)}
+        trainer = hl.Trainer(max_duration="1ep", folder=folder, config=config, callbacks=[hl.ProgressBar(style=None)])
+        trainer.fit(TinyModel(), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    listed = watch(tmp_path / "runs").list()
+    assert sorted(run["name"] for run in listed) == ["llm (a/x/llm)", "llm (b/x/llm)", "other"]
+    assert main(["compare", *map(str, folders), "--table"]) == 0
+    printed = capsys.readouterr().out
+    assert "llm (a/x/llm)" in printed
+    assert "llm (b/x/llm)" in printed
+
+
 def test_a_real_run_is_listed_while_it_trains_and_when_it_has_ended(tmp_path: Path, watch: Watch) -> None:
     served = watch(tmp_path)
     seen = []
@@ -180,6 +198,23 @@ def test_files_that_say_nothing_neither_end_the_server_nor_hide_other_runs(tmp_p
         (run["name"], page): served.ask(f"{page}?run={run['id']}") for run in found for page in ("/show", "/data")
     }
     assert {where: reply.body[:200] for where, reply in replies.items() if reply.status != 200} == {}
+
+
+def test_a_named_pipe_in_one_run_does_not_hold_up_the_others(tmp_path: Path, watch: Watch, samples: ModuleType) -> None:
+    """Also one that takes the place of a file after the run was found."""
+    names = ("metrics.jsonl", "events.jsonl", "run.json")
+    for name in ("whole", *names):
+        samples.make_run(tmp_path / name, 20, media=False, name=name)
+    served = watch(tmp_path)
+    assert len(served.list()) == 4
+    for name in names:
+        (tmp_path / name / name).unlink()
+        os.mkfifo(tmp_path / name / name)
+    found = {run["name"]: run["id"] for run in served.list()}
+    assert len(found) == 4
+    for run in found.values():
+        assert served.ask(f"/show?run={run}").status in (200, 404)
+    assert served.ask(f"/show?run={found['whole']}").status == 200
 
 
 def test_two_hundred_runs_are_listed_and_any_of_them_opens(tmp_path: Path, watch: Watch) -> None:

@@ -37,7 +37,7 @@ ALWAYS = (
     "config",
     "project",
     "name",
-    "folder",
+    "has_folder",
     "started",
     "rank",
     "world_size",
@@ -242,14 +242,26 @@ def test_the_fields_are_what_the_user_gave(fit: Fit) -> None:
     assert len(seen["schedulers"]) == 1
     assert (seen["stage"], seen["entry_point"], str(seen["max_duration"])) == ("val", "fit", "2ep")
     assert seen["loaders"]["val"] is val
-    assert seen["clock"] is result.clock
+    assert seen["clock"].step == result.clock.step
     assert seen["history"] is result.history
     assert seen["config"]["lr"] == 1
-    assert (seen["project"], seen["name"], seen["folder"]) == ("digits", "first", None)
+    assert (seen["project"], seen["name"], seen["has_folder"]) == ("digits", "first", False)
     assert isinstance(seen["started"], datetime)
     assert seen["started"].tzinfo is not None
     assert (seen["rank"], seen["world_size"], seen["device"]) == (0, 1, torch.device("cpu"))
     assert seen["own"]
+
+
+def test_the_folder_of_a_run_that_has_none(fit: Fit) -> None:
+    """The error says what to do, and a callback can ask before."""
+
+    class Writing(hl.Callback):
+        def on_train_end(self, run: hl.Run) -> None:
+            (run.folder / "notes.txt").write_text("x")
+
+    says = r"^run\.folder: this run has no folder, because of folder=False\. Give .* test run\.has_folder"
+    with pytest.raises(NotAvailableError, match=says):
+        fit(Writing())
 
 
 def test_the_newest_metrics_are_a_live_mapping(fit: Fit) -> None:
@@ -507,18 +519,18 @@ def test_a_required_callback_can_replace_the_batch_the_loss_and_the_outputs() ->
                 run.batch = tuple(part[:2] for part in run.batch)
 
         def on_forward_end(self, run: hl.Run) -> None:
-            run.outputs = run.outputs.detach()
+            run.outputs = run.outputs * 2
 
         def on_loss_ready(self, run: hl.Run) -> None:
             run.loss = run.loss * 0
 
         def on_train_batch_end(self, run: hl.Run) -> None:
-            seen.append((len(run.batch[0]), run.loss.item(), run.outputs.requires_grad))
+            seen.append((len(run.batch[0]), run.loss.item(), torch.equal(run.outputs, 2 * run.model(run.batch[0]))))
 
     model, before = TinyModel(), TinyModel().state_dict()
     trainer = Trainer(max_duration="1ep", folder=False, device="cpu", callbacks=[Replacing()])
     result = trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    assert seen == [(2, 0.0, False)] * 4
+    assert seen == [(2, 0.0, True)] * 4
     assert result.clock.sample == 8
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
 

@@ -48,7 +48,7 @@ def test_it_is_in_the_runs_folder_if_no_path_is_given(tmp_path: Path, begin: Beg
 
 def test_a_run_without_a_folder_needs_a_path(tmp_path: Path, begin: Begin) -> None:
     sink = CSV()
-    with pytest.raises(SetupError, match=r"this run has none; write CSV\('metrics.csv'\)"):
+    with pytest.raises(SetupError, match=r"CSV\(path='metrics.csv'\): .*folder=False.*absolute path"):
         sink.start(begin(None))
     with pytest.raises(SetupError, match="no path before start"):
         sink.write([row(1)])

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hookline.callbacks import plugins as plugins
     from hookline.callbacks.debug import (
         DryRun,
         GarbageCollector,
@@ -140,16 +141,18 @@ __all__ = [
 FAMILIES = ("stopping", "saving", "schedule", "weights", "gradients", "evaluation", "watch", "debug")
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("plugins", "from_plugins"):
-        plugins = import_module("hookline.callbacks.plugins")
-        return plugins if name == "plugins" else plugins.from_plugins
-    if name in __all__:
-        for family in FAMILIES:
-            module = import_module(f"hookline.callbacks.{family}")
-            if name in module.__all__:
-                return getattr(module, name)
-    raise AttributeError(f"module 'hookline.callbacks' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name in ("plugins", "from_plugins"):
+            plugins = import_module("hookline.callbacks.plugins")
+            return plugins if name == "plugins" else plugins.from_plugins
+        if name in __all__:
+            for family in FAMILIES:
+                module = import_module(f"hookline.callbacks.{family}")
+                if name in module.__all__:
+                    return getattr(module, name)
+        raise AttributeError(f"module 'hookline.callbacks' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,12 +1,16 @@
-"""Which values of a monitored metric are the better ones, in the words of the callback that monitors it."""
+"""The metric that a callback monitors: its name, its direction and its value."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hookline.errors import RegistrationError
+from hookline.errors import MetricError, RegistrationError
 from hookline.records.direction import LARGER_IS_BETTER, SMALLER_IS_BETTER, direction
+from hookline.run.history import missing_metric
+
+if TYPE_CHECKING:
+    from hookline.run import Run
 
 
 def monitor_mode(reader: str, monitor: str, mode: str | None) -> Literal["min", "max"]:
@@ -17,8 +21,7 @@ def monitor_mode(reader: str, monitor: str, mode: str | None) -> Literal["min", 
     hookline.errors.RegistrationError: SaveBest('val/los'): is a larger value better, or a smaller? Pass mode='max' or \
 mode='min'; or did you mean 'val/loss'?
     """
-    if not isinstance(monitor, str):
-        raise RegistrationError(f"{reader}(monitor={monitor!r:.80}): give the name of a metric, such as 'val/loss'")
+    check_metric_name(f"{reader}(monitor={monitor!r:.80})", monitor)
     try:
         return direction(monitor, mode)
     except RegistrationError:
@@ -30,3 +33,31 @@ mode='min'; or did you mean 'val/loss'?
     raise RegistrationError(
         f"{reader}({monitor!r}): is a larger value better, or a smaller? Pass mode='max' or mode='min'{hint}"
     )
+
+
+def check_metric_name(where: str, name: object) -> None:
+    """Every metric is logged with its stage, so that a name without a slash is never found.
+
+    >>> check_metric_name("EarlyStopping(monitor='loss')", "loss")
+    Traceback (most recent call last):
+    hookline.errors.RegistrationError: EarlyStopping(monitor='loss'): the name of a metric starts with its stage. \
+Write 'val/loss' or 'train/loss'.
+    """
+    if not isinstance(name, str) or not name or "*" in name:
+        raise RegistrationError(f"{where}: give the name of one metric, such as 'val/loss'.")
+    if "/" not in name:
+        raise RegistrationError(
+            f"{where}: the name of a metric starts with its stage. Write 'val/{name}' or 'train/{name}'."
+        )
+
+
+def monitored_value(run: Run, reader: str, name: str) -> float | None:
+    """The newest value of a metric. ``None`` while a callback that declares the metric has not logged it."""
+    value: float | list[object] | None = run.metrics.get(name)
+    if value is None:
+        if run.callbacks.declare(name):
+            return None
+        raise missing_metric(reader, name, run.metrics)
+    if isinstance(value, list):
+        raise MetricError(f"{reader} monitors {name!r}, which is an array; monitor a number")
+    return value

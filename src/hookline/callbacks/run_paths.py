@@ -1,29 +1,34 @@
-"""Where a callback writes: inside the run's folder, or at a place that the user has named in full."""
+"""Where a callback writes, and whether it can."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hookline.errors import SetupError
+from hookline.run.paths import in_run_folder
 
 if TYPE_CHECKING:
     from hookline.run import Run
 
 
-def place(run: Run, path: str | os.PathLike[str], who: str) -> Path:
-    """The path below the run's folder; an absolute one as it is."""
-    found = Path(path).expanduser()
-    if found.is_absolute():
-        return found
-    if run.folder is None:
-        raise SetupError(
-            f"{who}: {str(found)!r} is a place in the run's folder, and this run has none (folder=False); give the "
-            f"run a folder, or give an absolute path"
-        )
-    return run.folder / found
+def written_path(run: Run, path: Path, argument: str, of: str) -> Path:
+    """Return the path that a callback writes to: a relative path is inside the run's folder."""
+    return in_run_folder(path, run.folder if run.has_folder else None, argument, of)
+
+
+def output_folder(run: Run, dirpath: Path | None, default: str, of: str) -> Path | None:
+    """Return the folder that a callback writes to; ``None`` if no ``dirpath`` was given and the run has no folder."""
+    if dirpath is not None:
+        return written_path(run, dirpath, "dirpath", of)
+    return run.folder / default if run.has_folder else None
+
+
+def check_dirpath(run: Run, dirpath: Path | None, of: str) -> None:
+    """Check in ``on_setup`` that the folder that was given, if any, can be written to."""
+    if dirpath is not None:
+        check_writable(written_path(run, dirpath, "dirpath", of) / "file", f"{of}(dirpath=…)")
 
 
 def check_writable(path: Path, who: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from hookline.progress import Duration
+from hookline.progress.duration import PASSES
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -21,14 +24,16 @@ class SampledSteps:
 
     def __init__(self, reader: str, every: str | Duration) -> None:
         self.every = Duration.parse(every, f"{reader}(every=…)")
-        self._unit, self._value = self.every.unit, self.every.value
+        self._unit = self.every.unit
+        self._value: float | Fraction = self.every.value
         self._multiple = self._before = -1  # of ``every``: the last that was looked at, and the one before
 
     def begin(self, run: Run) -> None:
         """In ``on_setup``: a share of ``max_duration`` is known now."""
         if run.entry_point in ("fit", "train"):
             every = self.every.of(run.max_duration)
-            self._unit, self._value = every.unit, every.value
+            self._unit = every.unit
+            self._value = Fraction(repr(every.value)) if every.unit == PASSES else every.value
         if run.clock.step == 0:
             self._multiple = -1
 
@@ -39,11 +44,9 @@ class SampledSteps:
         """
         clock, unit = run.clock, self._unit
         if unit == "st":
-            reached: float = clock.step + 1
-        elif unit == "ep":
-            loop = run.loop
-            to_come = 0 if at_end else loop.accumulate - 1
-            reached = clock.epoch + (loop.position + to_come >= loop.length)
+            reached: float | Fraction = clock.step + 1
+        elif unit == "ep" or unit == PASSES:
+            reached = clock.epoch + self._part_of_epoch(run, at_end)
         else:
             reached = clock.elapsed(unit)
         multiple = int(reached // self._value)
@@ -51,6 +54,14 @@ class SampledSteps:
             return False
         self._before, self._multiple = self._multiple, multiple
         return True
+
+    def _part_of_epoch(self, run: Run, at_end: bool) -> int | Fraction:
+        """How much of the epoch's data has been read once this step is made; of whole epochs, all or nothing."""
+        loop = run.loop
+        read, length = loop.position + (0 if at_end else loop.accumulate - 1), loop.length
+        if self._unit == "ep" or math.isinf(length):
+            return int(read >= length)
+        return min(Fraction(read, int(length)), Fraction(1))
 
     def take_back(self) -> None:
         """The step that was looked at was skipped: the next is looked at in its place."""

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from hookline.checkpoint.tensor_bytes import identity
 from hookline.errors import CheckpointMismatchError
 
 SHOWN: Final = 20
@@ -20,7 +22,7 @@ class Match:
 
     fitting: tuple[str, ...]
     missing: tuple[str, ...]
-    """Wanted and not found."""
+    """Wanted and not found, and no name that was found shares its tensor."""
     unexpected: tuple[str, ...]
     """Found and not wanted."""
     misshaped: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
@@ -61,9 +63,10 @@ def match(wanted: Mapping[str, Any], found: Mapping[str, Any], *, strict: bool) 
     both = [name for name in wanted if name in found]
     shapes = {name: (_shape(wanted[name]), _shape(found[name])) for name in both}
     wrong = {name for name, (own, other) in shapes.items() if own is not None and own != other}
+    fitting = tuple(name for name in both if name not in wrong)
     result = Match(
-        fitting=tuple(name for name in both if name not in wrong),
-        missing=tuple(name for name in wanted if name not in found),
+        fitting=fitting,
+        missing=_missing(wanted, found, fitting),
         unexpected=tuple(name for name in found if name not in wanted),
         misshaped=tuple((name, shapes[name][0] or (), shapes[name][1] or ()) for name in both if name in wrong),
         hint=_hint(wanted, found),
@@ -71,6 +74,21 @@ def match(wanted: Mapping[str, Any], found: Mapping[str, Any], *, strict: bool) 
     if (strict and not result.complete) or (wanted and not result.fitting):
         raise CheckpointMismatchError(f"the weights do not fit the model: {result}")
     return result
+
+
+def _missing(wanted: Mapping[str, Any], found: Mapping[str, Any], fitting: Iterable[str]) -> tuple[str, ...]:
+    absent = [name for name in wanted if name not in found]
+    if not absent:
+        return ()
+    loaded = {_memory(wanted[name]) for name in fitting} - {None}
+    return tuple(name for name in absent if _memory(wanted[name]) not in loaded)
+
+
+def _memory(value: Any) -> tuple[object, ...] | None:
+    """The same for tied weights; ``None`` where there is no memory."""
+    if not isinstance(value, Tensor) or is_lazy(value) or value.is_meta:
+        return None
+    return identity(value)
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

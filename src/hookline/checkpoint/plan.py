@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Literal
 
 from hookline.checkpoint.names import check_name
@@ -15,6 +16,9 @@ from hookline.progress import Duration
 
 FOLDER = "checkpoints"
 """Where checkpoints lie in a run's folder, unless a plan says otherwise; a resume looks there."""
+
+RESERVED = ("media", "spikes")
+"""Folders of a run in which Hookline itself writes and deletes files."""
 
 FIELDS = ("step", "epoch", "batch", "sample", "generation")
 """What a name may hold, besides metrics, which have a slash in theirs."""
@@ -35,7 +39,7 @@ class SavePlan:
     weights_only: bool = False
     background: bool = False
     name: str | None = None
-    """A template such as ``"step-{step:08d}"``; the store's own names if not given."""
+    """A template such as ``"step-{step:08d}"``; the store's own names if not given. One that is taken gets a number."""
     folder: str = FOLDER
     on_error: Literal["raise", "warn"] = "raise"
 
@@ -43,6 +47,11 @@ class SavePlan:
         if self.on_error not in ("raise", "warn"):
             raise SetupError(
                 f"on_save_error={self.on_error!r}: give 'raise', or 'warn' to go on without the checkpoint"
+            )
+        if PurePath(self.folder).parts[:1] in [(name,) for name in RESERVED]:
+            raise SetupError(
+                f"dirpath={self.folder!r}: Hookline keeps other files of the run in it. Give another folder, such as "
+                f"'milestones'."
             )
         if self.name is not None:
             self._check_name(self.name)
@@ -66,15 +75,12 @@ class SavePlan:
     def _check_name(self, name: str) -> None:
         """Said when the callback is made, and not hours later, when the first checkpoint is due."""
         try:
-            fields = [field for _, field, _, _ in string.Formatter().parse(name) if field is not None]
             check_name(_filled(name, dict.fromkeys(FIELDS, 1)))
         except (KeyError, ValueError, IndexError, AttributeError) as error:
             raise SetupError(
                 f"name={name!r} cannot be filled in ({error}); there is {', '.join(FIELDS)}, and metrics such as "
                 f"val/loss: write for example '{{step:06d}}-{{val/loss:.3f}}'"
             ) from error
-        if not any(field in ("step", "batch", "sample") for field in fields):
-            raise SetupError(f"name={name!r}: each checkpoint needs its own; write '{{step}}' into it")
 
 
 class _NotMeasured:

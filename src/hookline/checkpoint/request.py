@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hookline.checkpoint.plan import FOLDER
 from hookline.checkpoint.store import Store
 from hookline.errors import SetupError
+from hookline.records.file_names import check_path
+from hookline.run.paths import path_to_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,13 @@ class Resume:
             raise SetupError(f"resume={given!r}: give None, 'auto', or the path of a checkpoint or of a run's folder")
         if found is not None and found.path == "auto" and not folder:
             raise SetupError("resume='auto' looks in the run's own folder: give one, such as folder='runs/mine'")
-        if found is not None and found.path != "auto" and not Path(found.path).exists():
-            raise SetupError(f"resume={str(found.path)!r}: there is nothing there; give a checkpoint or a run's folder")
+        if found is not None and found.path != "auto":
+            check_path("resume", found.path)
+            found = replace(found, path=path_to_read(found.path, "resume"))
+            if not Path(found.path).exists():
+                raise SetupError(
+                    f"resume={str(found.path)!r}: there is nothing there; give a checkpoint or a run's folder"
+                )
         return found
 
 

@@ -11,6 +11,7 @@ from hookline.checkpoint.inspect import Checkpoint
 from hookline.checkpoint.snapshot import About
 from hookline.errors import SetupError
 from hookline.progress import Duration
+from hookline.progress.duration import PASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Keep:
     every: Duration | str | None = None
 
     def __post_init__(self) -> None:
-        _check_count("last", self.last, 1, "the newest one is always kept, because a resume needs it")
+        _check_count("last", self.last, 0, "how many of the newest ones are kept")
         _check_count("best", self.best, 0, "0 keeps none for its metric")
         if self.mode not in ("min", "max"):
             raise SetupError(f"mode={self.mode!r}: give 'min' (smaller is better) or 'max'")
@@ -38,15 +39,18 @@ class Keep:
             raise SetupError(f"best={self.best} without monitor=: say by which metric, such as monitor='val/loss'")
         if self.monitor and not self.best:
             raise SetupError(f"monitor={self.monitor!r} with best=0: say how many are kept for it, such as best=1")
+        if not (self.last or self.best or self.every):
+            raise SetupError("last=0 without best= or every=: nothing would be kept")
         if self.every is not None:
             object.__setattr__(self, "every", _countable(Duration.parse(self.every)))
 
 
-def to_delete(checkpoints: Iterable[Checkpoint], keep: Keep) -> list[Checkpoint]:
+def to_delete(checkpoints: Iterable[Checkpoint], keep: Keep, *, is_finished: bool = False) -> list[Checkpoint]:
     """Those that no rule keeps, oldest first.
 
     - The order is that of the store: by generation, step and time. The newest of all always stays, and so does
       the newest that a resume can use, which is exact and has more than weights. So the only one always stays.
+      With ``last=0`` these two stay until the run is finished.
     - Only exact ones count for ``last``, ``best`` and ``every``: one that was saved after an error takes the
       place of none. It stays while it is the newest of all.
     - ``best``: a checkpoint without the metric, or with NaN, is never the best. Of equal values the earlier
@@ -70,9 +74,11 @@ def to_delete(checkpoints: Iterable[Checkpoint], keep: Keep) -> list[Checkpoint]
     """
     ordered = sorted(checkpoints, key=_age)
     exact = [checkpoint for checkpoint in ordered if checkpoint.about.exact]
-    kept = [*ordered[-1:], *resumable(ordered)[-1:], *exact[-keep.last :], *_milestones(exact, keep)]
+    kept = _milestones(exact, keep)
     if keep.monitor is not None:
         kept += best(exact, keep.monitor, keep.mode, keep.best)
+    if keep.last or not is_finished or not kept:
+        kept += [*ordered[-1:], *resumable(ordered)[-1:], *exact[max(0, len(exact) - keep.last) :]]
     names = {checkpoint.name for checkpoint in kept}
     return [checkpoint for checkpoint in ordered if checkpoint.name not in names]
 
@@ -100,17 +106,19 @@ def _milestones(ordered: list[Checkpoint], keep: Keep) -> list[Checkpoint]:
     if keep.every is None:
         return []
     every = Duration.parse(keep.every)
+    value = float(every.value)
     first: dict[int, tuple[float, int, Checkpoint]] = {}
     for checkpoint in ordered:
         reached, step = _reached(checkpoint.about, every.unit), checkpoint.about.step
-        multiple = int(reached // every.value)
+        multiple = int(round(reached / value, 9))  # rounded: 0.3 is a little less than three times 0.1
         if multiple and (multiple not in first or (reached, step) <= first[multiple][:2]):
             first[multiple] = (reached, step, checkpoint)
     return [checkpoint for *_, checkpoint in first.values()]
 
 
 def _reached(about: About, unit: str) -> int | float:
-    return {"st": about.step, "ep": about.epoch, "sp": about.sample, "s": about.seconds}[unit]
+    units = {"st": about.step, "ep": about.epoch, "sp": about.sample, "s": about.seconds}
+    return {**units, PASSES: max(about.passes, about.epoch)}[unit]
 
 
 def _countable(every: Duration) -> Duration:

@@ -30,6 +30,8 @@ class About:
     """A signal left an evaluation: the resume begins with it."""
     finished: bool = False
     """Training had reached its end."""
+    passes: float = 0.0
+    """The epochs with the part of the one that was under way; 0 if an earlier version wrote it."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     """Versions, device, thread count, world size: what must be the same for a resume to be bitwise the same."""
 

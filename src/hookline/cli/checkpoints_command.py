@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 # As in hookline.checkpoint, which brings torch: the help of a command should not wait for it.
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
+LOCK = "run.lock"
 
 
 def register(commands: Any) -> None:
@@ -103,8 +106,20 @@ def _says_none(store: Store) -> bool:
 
 def _run_folder(folder: Path) -> Path:
     """The folder of the run that checkpoints belong to: the nearest above them that looks like one."""
-    above = (part for part in folder.parents if (part / "run.lock").exists() or (part / "metrics.jsonl").exists())
-    return next(above, folder.parent if folder.name == CHECKPOINTS else folder)
+    return next(_runs_above(folder), folder.parent if folder.name == CHECKPOINTS else folder)
+
+
+def _runs_above(folder: Path) -> Iterator[Path]:
+    return (part for part in folder.parents if (part / LOCK).exists() or (part / "metrics.jsonl").exists())
+
+
+def _locked_folders(folder: Path) -> list[Path]:
+    """Where a run that uses these checkpoints has its locks: the path may lead to them over a link, or be one."""
+    real = folder.resolve()
+    found = [run for path in (folder, real) for run in [next(_runs_above(path), None)] if run is not None]
+    if (real / LOCK).exists():
+        found.append(real)
+    return list(dict.fromkeys(run.resolve() for run in found or [_run_folder(real)]))
 
 
 def _ls(arguments: argparse.Namespace) -> int:
@@ -228,14 +243,17 @@ def _prune(arguments: argparse.Namespace) -> int:
     if _says_none(store):
         return 0
     if arguments.dry_run:
-        _report(to_delete(store.checkpoints(), keep), store, "would delete")
+        _report(to_delete(store.checkpoints(), keep, is_finished=True), store, "would delete")
         return 0
-    with FolderLock(_run_folder(store.folder)):
+    with ExitStack() as locks:
+        for folder in _locked_folders(store.folder):
+            locks.enter_context(FolderLock(folder))
         checkpoints = store.checkpoints()
-        gone = to_delete(checkpoints, keep)
+        gone = to_delete(checkpoints, keep, is_finished=True)
+        left = [checkpoint for checkpoint in checkpoints if checkpoint not in gone]
         if gone:
-            # What a resume will use must be sound before older ones go.
-            store.verify((resumable(checkpoints) or checkpoints)[-1])
+            # What a resume will use must be sound before others go.
+            store.verify((resumable(left) or left)[-1])
         for checkpoint in gone:
             store.delete(checkpoint)
     _report(gone, store, "deleted")

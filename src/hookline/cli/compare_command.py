@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             from hookline.report import render_compare
 
             before = "the file that was there is written over:\n" if page.exists() else ""
-            print(f"{before}{save(render_compare(runs), page).absolute()}")
+            print(f"{before}{save(render_compare(runs), page, to_device=True).absolute()}")
     except HooklineError as error:
         print(f"hookline compare: {error}", file=sys.stderr)
         return 2
@@ -63,7 +63,7 @@ def _refuse_another_file(path: Path) -> None:
     """Nobody has named it, so what is there may be an earlier comparison and nothing else."""
     from hookline.report.page import is_comparison
 
-    if path.is_file() and not is_comparison(path):
+    if path.exists() and not is_comparison(path):
         raise SetupError(
             f"{path.absolute()} is there already, and is no comparison of runs: give another file with --output, which "
             f"is written over if it is there"

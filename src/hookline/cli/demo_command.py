@@ -46,10 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     except HooklineError as error:
         console.print(f"[red]{type(error).__name__}[/red]: {error}")
         return 1
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return 130
     console.print(_summary(result))
     for what, path in (("folder", result.folder), ("report", f"{result.folder}/report.html")):
         console.print(f"The run's {what}: {path}", soft_wrap=True, highlight=False)  # whole, to be copied
-    return 130 if result.interrupted else 0
+    return 0
 
 
 def _size(loader: Any) -> int:

@@ -106,4 +106,5 @@ def trainer(epochs: int, seed: int, folder: Path | None) -> Trainer:
         folder=folder,
         seed=seed,
         log_every="20st",
+        interrupt="raise",
     )

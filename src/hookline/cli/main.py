@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from io import TextIOWrapper
 
 from hookline import __version__
 from hookline.cli import (
@@ -36,6 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.register(commands)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that has only ASCII shows the other characters as escapes
+            stream.reconfigure(errors="backslashreplace")
     found = parser.parse_args(arguments)
     run = found.run
     return int(run(found))

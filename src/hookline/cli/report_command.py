@@ -41,14 +41,15 @@ def make(folder: Path, output: Path | None) -> Path:
     if not found.rows:
         said = f" ({found.damaged:,} lines could not be read)" if found.damaged else ""
         raise SetupError(f"{folder} has no metrics{said}: nothing was logged yet, so there is nothing to show")
-    return save(render_report(found), folder / FILE if output is None else output)
+    path = folder / FILE if output is None else output
+    return save(render_report(found), path, to_device=output is not None)
 
 
-def save(page: str, path: Path) -> Path:
+def save(page: str, path: Path, *, to_device: bool) -> Path:
     """Write a page, or say why it cannot be written."""
     from hookline.report.page import write
 
     try:
-        return write(page, path)
+        return write(page, path, to_device=to_device)
     except OSError as error:
         raise SetupError(f"{path} cannot be written: {error.strerror or error}; give another with --output") from error

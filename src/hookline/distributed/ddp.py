@@ -29,7 +29,8 @@ class DDP:
     window of several batches nothing is sent (``no_sync``). After the run the ties are cut.
 
     ``timeout`` is how long the first step, a save or any collective may take; ``hang_after`` how long a rank may make
-    no progress after the first step before it is taken for hung: its stack is printed, and it ends. The other
+    no progress after the first step before it is taken for hung: its stack is printed, and it ends.
+    ``compare_parameters=False`` turns off the comparison of the parameters at the end of each epoch. The other
     arguments are those of ``DistributedDataParallel``. ``find_unused_parameters=True`` is needed where a loss does not
     reach every parameter; with several optimizers it is always on.
 
@@ -48,11 +49,13 @@ class DDP:
         bucket_cap_mb: float | None = None,
         find_unused_parameters: bool = False,
         gradient_as_bucket_view: bool = False,
+        compare_parameters: bool = True,
     ) -> None:
         self.timeout = seconds_of(timeout, "timeout")
         self.hang_after = seconds_of(hang_after, "hang_after")
         self.broadcast_buffers = broadcast_buffers
         self.find_unused_parameters = find_unused_parameters
+        self.compare_parameters = compare_parameters
         self._options: dict[str, Any] = {
             "bucket_cap_mb": bucket_cap_mb,
             "gradient_as_bucket_view": gradient_as_bucket_view,
@@ -63,6 +66,19 @@ class DDP:
         self._ties: dict[str, DistributedDataParallel] = {}
         self._optimizers: Mapping[str, Optimizer] = {}
         self._trained: tuple[list[nn.Parameter], list[bool]] = [], []  # which of all parameters had gradients
+
+    def compared_arguments(self) -> dict[str, object]:
+        """The arguments that must be the same on all ranks."""
+        return {
+            "broadcast_buffers": self.broadcast_buffers,
+            "find_unused_parameters": self.find_unused_parameters,
+            "compare_parameters": self.compare_parameters,
+            **self._options,
+        }
+
+    def replicated_parameters(self) -> dict[str, Tensor]:
+        """By name: the parameters that must hold the same bits on all ranks after every step."""
+        return dict(self._module.named_parameters()) if self.compare_parameters else {}
 
     def shares(self) -> tuple[int, int]:
         return self._ranks

@@ -78,6 +78,12 @@ class FSDP:
         self._usual: Counter[nn.Module] = Counter()  # and in the one before it
         self._hooks: list[Any] = []
 
+    def compared_arguments(self) -> dict[str, object]:
+        """The arguments that must be the same on all ranks, as far as they can be compared."""
+        dtypes = {"param_dtype": self._policy.param_dtype, "reduce_dtype": self._policy.reduce_dtype}
+        mesh = None if self.mesh is None else tuple(self.mesh.shape)
+        return {**{name: str(its) for name, its in dtypes.items()}, "reshard": self._reshard, "mesh": mesh}
+
     def shares(self) -> tuple[int, int]:
         if self.mesh is None:
             return self._ranks

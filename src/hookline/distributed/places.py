@@ -41,7 +41,10 @@ class Places:
         store.add(left, 1)
         until = time.monotonic() + timeout.total_seconds()
         while store.add(left, 0) < self._group.size:
-            if time.monotonic() > until or self._has_one_gone_on():
+            if self._has_one_gone_on():
+                # The last rank to leave may have counted itself and moved on since the count above.
+                return store.add(left, 0) == self._group.size
+            if time.monotonic() > until:
                 return False
             self._group.check()
             time.sleep(LOOKS_EVERY)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from hashlib import sha256
-from itertools import zip_longest
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -16,6 +14,7 @@ from torch.optim import Optimizer
 
 from hookline.distributed.dtensors import plain_parts
 from hookline.distributed.group import Group
+from hookline.distributed.same import check_same
 from hookline.errors import SetupError
 from hookline.progress import Duration
 
@@ -94,40 +93,19 @@ def check_model(module: nn.Module) -> None:
 
 def check_same_model(module: nn.Module, group: Group) -> None:
     """By all, before anything of it is sent: tensors of other sizes would end the process in gloo, or mix them up."""
-    mine = [[kind, name, *_facts(name, its)] for kind, name, its in _named(module)]
-    if len(set(group.exchange(sha256(repr(mine).encode()).hexdigest()))) == 1:
-        return
-    first, *others = group.exchange(mine)
-    for rank, its in enumerate(others, start=1):
-        for here, there in zip_longest(first, its):
-            if here != there:
-                raise SetupError(
-                    f"the model is not the same on all ranks: {_words(here)} on rank 0, and {_words(there)} on rank "
-                    f"{rank}; what it is made from, such as the size of a vocabulary, must not depend on the rank"
-                )
+    facts = {f"parameter {name}": _fact(name, its) for name, its in module.named_parameters()}
+    facts |= {f"buffer {name}": _fact(name, its) for name, its in module.named_buffers()}
+    check_same(group, facts, "Build the same model on all ranks.")
 
 
-def _named(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    yield from (("parameter", name, parameter) for name, parameter in module.named_parameters())
-    yield from (("buffer", name, buffer) for name, buffer in module.named_buffers())
-
-
-def _facts(name: str, tensor: Tensor) -> list[Any]:
+def _fact(name: str, tensor: Tensor) -> str:
     if is_lazy(tensor):
         raise SetupError(
             f"{name} has no size before the first forward (a Lazy module): call the model on a batch first"
         )
-    parts = [list(part.shape) for part in plain_parts(tensor)]
-    shape = parts[0] if len(parts) == 1 else parts  # of a sparse one, also how many values it has
-    return [shape, str(tensor.dtype).removeprefix("torch."), tensor.requires_grad]
-
-
-def _words(fact: list[Any] | None) -> str:
-    if fact is None:
-        return "nothing more"
-    kind, name, shape, dtype, trained = fact
-    frozen = "frozen " if kind == "parameter" and not trained else ""
-    return f"the {frozen}{kind} {name} of {dtype} {tuple(shape)}"
+    frozen = " (frozen)" if isinstance(tensor, nn.Parameter) and not tensor.requires_grad else ""
+    sizes = [tuple(part.shape) for part in plain_parts(tensor)]  # of a sparse one, also how many values it has
+    return f"{str(tensor.dtype).removeprefix('torch.')} {', '.join(map(str, sizes))}{frozen}"
 
 
 def is_fsdp(module: nn.Module) -> bool:

@@ -25,6 +25,10 @@ LOOKS_EVERY: Final = 0.5
 """Seconds."""
 LOOKS_OF_ALL: Final = 1000
 """A second, all ranks together: one process keeps the store for all of them."""
+PAUSED: Final = 3
+"""Intervals between two looks after which the process was paused, and was not just slow."""
+PAUSED_S: Final = 1.0
+"""The same in seconds: a busy machine delays a thread that looks more often."""
 GRACE: Final = 5.0
 """Seconds that a rank has to begin to end by itself after another has failed."""
 HUNG: Final = 75
@@ -85,8 +89,9 @@ class Watchdog:
 
     def _watch(self) -> None:
         seen, since = self._seen(), time.monotonic()
-        while not self._end.wait(self._every):
-            now = time.monotonic()
+        for now, was_paused in looks(self._end, self._every):
+            if was_paused:
+                since, self._failed_at = now, None if self._failed_at is None else now
             if self._group.broken:
                 self._watch_end()
                 return
@@ -102,10 +107,14 @@ class Watchdog:
 
     def _watch_end(self) -> None:
         """It is ending already, and what it puts back may take its time, but not for ever."""
-        if not self._end.wait(min(self._long, threading.TIMEOUT_MAX)):
-            where = place_of(stack_of(self._main))
-            words = f"has not ended {self._long:g} s after an error (the limit is timeout=)"
-            self._end_hung(f"rank {self._group.rank} {words}: it is in {where}")
+        since = time.monotonic()
+        for now, was_paused in looks(self._end, self._every):
+            if was_paused:
+                since = now
+            elif now - since > self._long:
+                where = place_of(stack_of(self._main))
+                words = f"has not ended {self._long:g} s after an error (the limit is timeout=)"
+                self._end_hung(f"rank {self._group.rank} {words}: it is in {where}")
 
     def _seen(self) -> object:
         return self.beat, self._progress()
@@ -152,3 +161,16 @@ class Watchdog:
         self._group.will_not_come(self._store)
         time.sleep(2 * self._every)  # the others read why, before the store may be gone with this process
         end_process(words, code=HUNG)
+
+
+def looks(end: threading.Event, every: float) -> Iterator[tuple[float, bool]]:
+    """In a thread, until ``end`` is set: the time, and whether the process was paused since the last look.
+
+    The thread then slept far longer than ``every``: the process was stopped (SIGSTOP, a suspended job or machine).
+    Such time says nothing about what the main thread does, so a measurement of it starts again.
+    """
+    before = time.monotonic()
+    while not end.wait(every):
+        now = time.monotonic()
+        yield now, now - before > max(PAUSED * every, PAUSED_S)
+        before = now

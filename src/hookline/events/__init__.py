@@ -4,7 +4,7 @@ from hookline.events.callback import Callback, Ranks
 from hookline.events.cost import CostRow
 from hookline.events.explain import explain
 from hookline.events.hooks import Hooks
-from hookline.events.line import Failure, Heard, Line, Member
+from hookline.events.line import Failure, Heard, Line, Member, check_callbacks
 from hookline.events.messages import Messages
 from hookline.events.scopes import Scopes
 from hookline.events.spec import EVENTS, SCOPES, Event
@@ -26,6 +26,7 @@ __all__ = [
     "Ranks",
     "Scopes",
     "When",
+    "check_callbacks",
     "explain",
     "on",
 ]

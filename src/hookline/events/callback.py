@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, ClassVar, Literal, Self
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from hookline.errors import RegistrationError
+from hookline.events.foreign_names import ARGUMENTS
 from hookline.events.hooks import Hooks
 from hookline.events.spec import Event
 from hookline.records.redact import HIDDEN, redact
@@ -15,6 +18,21 @@ from hookline.records.redact import HIDDEN, redact
 Ranks = Literal["all", "zero", "local_zero"] | frozenset[int] | set[int]
 
 PLAIN = (str, int, float, bool, type(None))
+
+
+class _SignatureOfInit:
+    """Makes ``inspect.signature`` and ``help`` show the parameters of ``__init__``, not those of ``__new__``."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        init: Any = owner.__init__  # type: ignore[misc]
+        if init is object.__init__:
+            return inspect.Signature()
+        signature = inspect.signature(init)
+        return signature.replace(
+            parameters=list(signature.parameters.values())[1:], return_annotation=inspect.Signature.empty
+        )
 
 
 class Callback(Hooks):
@@ -37,23 +55,41 @@ class Callback(Hooks):
     """Metrics (``"val/loss"``, ``"val/*"``) and resources that it reads; ``"*"`` runs last."""
     writes: tuple[str, ...] = ()
     """Metrics and resources (``"weights"``, ``"gradients"``, …) that it writes."""
+    role: str = ""
+    """What it does to the model or the optimizers, such as ``"average"``; callbacks run in the order of ``ROLES``."""
     before: tuple[str | type, ...] = ()
     after: tuple[str | type, ...] = ()
     events: ClassVar[tuple[Event, ...]] = ()
     """Events of its own, fired with ``run.emit``."""
     state: ClassVar[tuple[str, ...]] = ()
     """The attributes that a checkpoint saves and restores: plain values, tensors, and what has a ``state_dict``."""
+    state_depends_on: ClassVar[tuple[str, ...]] = ()
+    """The attributes that give the state its meaning, such as ``"monitor"``; ``__init__`` sets them.
+
+    If the value of one of them is not that of the checkpoint, the callback starts without its saved state.
+    """
     per_rank_state: ClassVar[bool] = False
     structural: ClassVar[bool] = False
     """It changes what the model or the optimizers are made of: on a resume its state is loaded before theirs."""
 
+    handles_nan: ClassVar[bool] = False
+    """It acts on losses that are not finite: Hookline does not warn of them as well."""
+
     _arguments: dict[str, object]
 
-    def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """Note the plain constructor arguments: with the class they are the callback's identity."""
-        self = super().__new__(cls)
-        self._arguments = _plain_arguments(cls, args, kwargs)
-        return self
+    if not TYPE_CHECKING:  # editors would show its parameters and text for every callback, not those of the class
+        __signature__ = _SignatureOfInit()
+
+        def __new__(cls, *args: object, **kwargs: object) -> Self:
+            # With the class, the plain constructor arguments are the callback's identity.
+            self = super().__new__(cls)
+            self._arguments = _plain_arguments(cls, args, kwargs)
+            return self
+
+    @property
+    def declares_state(self) -> bool:
+        """True if its class saves a state; modules that an instance holds are saved in addition."""
+        return bool(self.state) or type(self).state_dict is not Callback.state_dict
 
     @property
     def state_key(self) -> str:
@@ -100,6 +136,21 @@ def callback_name(callback: object) -> str:
     return name if isinstance(name, str) and name else type(callback).__qualname__
 
 
+def identity_of(callback: Callback) -> dict[str, Any]:
+    """What a checkpoint holds to recognize a callback whose options have changed: strings without secrets."""
+    defaults = {
+        name: parameter.default
+        for name, parameter in _parameters(type(callback)).items()
+        if parameter.default is not parameter.empty and _is_plain(parameter.default)
+    }
+    return {
+        "class": type(callback).__qualname__,
+        "name": callback.name,
+        "arguments": {name: _shown(name, value) for name, value in (defaults | callback._arguments).items()},
+        "depends_on": {name: _described(name, getattr(callback, name)) for name in callback.state_depends_on},
+    }
+
+
 def names_of(callback: object) -> tuple[str, ...]:
     """The names by which a callback can be found: its own, and those of its class."""
     return callback_name(callback), type(callback).__qualname__, type(callback).__name__
@@ -113,6 +164,7 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
         signature = inspect.signature(init)
         bound = signature.bind_partial(None, *args, **kwargs)
     except (TypeError, ValueError):  # __init__ is about to say the same with a better traceback, or has no signature
+        _refuse_unknown(cls, kwargs)
         return {}
     given = dict(list(bound.arguments.items())[1:])
     for parameter in signature.parameters.values():
@@ -120,6 +172,50 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
             given.update(given.pop(parameter.name, {}))
     # A copy: a list that is changed later must not change under which name the state is saved.
     return {key: deepcopy(value) for key, value in given.items() if _is_plain(value)}
+
+
+def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+    except ValueError:  # written in C, without a signature
+        return {}
+
+
+def _described(name: str, value: object) -> str:
+    """A string that is the same in the next process: no addresses, no order of a set."""
+    if _is_plain(value):
+        return _shown(name, value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_described(str(key), item)}" for key, item in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_described(name, item) for item in value) + "]"
+    if isinstance(value, set | frozenset):
+        return "{" + ", ".join(sorted(_described(name, item) for item in value)) + "}"
+    if isinstance(qualname := getattr(value, "__qualname__", None), str):  # a class or a function
+        return qualname
+    return _shown(name, re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)))
+
+
+def _refuse_unknown(cls: type, given: Mapping[str, object]) -> None:
+    """Raise for a keyword that the constructor does not take, where it is known what was meant."""
+    takes = [name for name in _parameters(cls) if name != "self"]
+    if not takes:
+        return
+    unknown = next((name for name in given if name not in takes), None)
+    if unknown is None:
+        return
+    known: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        known |= ARGUMENTS.get(base.__name__, {}) if base.__module__.startswith("hookline.") else {}
+    close = get_close_matches(unknown, takes, n=1, cutoff=0.75)
+    if unknown in known:
+        advice = known[unknown]
+        hint = f"{advice[0].upper()}{advice[1:]}." if advice.startswith("leave") else f"Write {advice}."
+    elif close:
+        hint = f"Did you mean {close[0]}?"
+    else:
+        return
+    raise RegistrationError(f"{cls.__name__}({unknown}={given[unknown]!r:.40}): no such argument. {hint}")
 
 
 def _shown(name: str, value: object) -> str:

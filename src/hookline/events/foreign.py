@@ -1,4 +1,4 @@
-"""The hooks of five other systems, and the event at which the same moment occurs here.
+"""The hooks of seven other systems, and the event at which the same moment occurs here.
 
 An error about a hook that does not exist gives our name for it, and says what differs. Only the hooks of
 callbacks are here (and one of TorchTNT's units, whose name means something else with us). Not in the table,
@@ -200,6 +200,43 @@ _AITOOLBOX: tuple[tuple[str, str, str], ...] = (
     ("on_after_batch_prediction", "eval_batch_end", "in predict_on_*_set, when asked for, there"),
 )
 
+_HUGGING_FACE: tuple[tuple[str, str, str], ...] = (
+    ("on_init_end", "setup", _IN_INIT),
+    ("on_train_begin", "train_start", ""),
+    ("on_epoch_begin", "train_epoch_start", ""),
+    ("on_step_begin", "train_step_start", ""),
+    ("on_pre_optimizer_step", "gradients_ready", ""),
+    ("on_optimizer_step", "optimizer_step_end", ""),
+    ("on_substep_end", "train_batch_end", "not for the last batch of a step there"),
+    ("on_step_end", "train_step_end", ""),
+    ("on_epoch_end", "train_epoch_end", "before the evaluation there; here on_epoch_end comes after it"),
+    ("on_prediction_step", "eval_batch_end", "in evaluate and predict there; here on_predict_batch_end is its own"),
+    ("on_evaluate", "eval_end", ""),
+    ("on_predict", "predict_end", ""),
+    ("on_log", "metrics_ready", "logs are run.metrics here"),
+    ("on_save", "checkpoint_saved", ""),
+    ("on_train_end", "train_end", ""),
+)
+
+_KERAS: tuple[tuple[str, str, str], ...] = (
+    ("on_train_begin", "train_start", ""),
+    ("on_epoch_begin", "train_epoch_start", ""),
+    ("on_batch_begin", "train_batch_start", ""),
+    ("on_train_batch_begin", "train_batch_start", ""),
+    ("on_train_batch_end", "train_batch_end", _AFTER_UPDATE),
+    ("on_batch_end", "train_batch_end", _AFTER_UPDATE),
+    ("on_epoch_end", "epoch_end", ""),
+    ("on_test_begin", "eval_start", _EVAL_STAGES),
+    ("on_test_batch_begin", "eval_batch_start", _EVAL_STAGES),
+    ("on_test_batch_end", "eval_batch_end", _EVAL_STAGES),
+    ("on_test_end", "eval_end", _EVAL_STAGES),
+    ("on_predict_begin", "predict_start", ""),
+    ("on_predict_batch_begin", "predict_batch_start", ""),
+    ("on_predict_batch_end", "predict_batch_end", ""),
+    ("on_predict_end", "predict_end", ""),
+    ("on_train_end", "train_end", ""),
+)
+
 FOREIGN_HOOKS: tuple[ForeignHook, ...] = tuple(
     ForeignHook(system, hook, event, note)
     for system, rows in (
@@ -208,6 +245,8 @@ FOREIGN_HOOKS: tuple[ForeignHook, ...] = tuple(
         ("Lightning", _LIGHTNING),
         ("Composer", _COMPOSER),
         ("AIToolbox", _AITOOLBOX),
+        ("Hugging Face", _HUGGING_FACE),
+        ("Keras", _KERAS),
     )
     for hook, event, note in rows
 )

@@ -94,7 +94,7 @@ class Hooks:
         """An interval of training metrics is final, in `run.metrics` and the history."""
 
     def on_train_epoch_end(self, run: Run) -> None:
-        """The updates of the epoch are done, its evaluation is not."""
+        """The updates are done, the evaluation not yet; after a stop in the epoch `clock.epoch` does not count it."""
 
     def on_eval_start(self, run: Run) -> None:
         """An evaluation begins."""
@@ -115,7 +115,7 @@ class Hooks:
         """The evaluation is done, its metrics can be read."""
 
     def on_epoch_end(self, run: Run) -> None:
-        """The epoch is done, and so is the evaluation due at its edge: all metrics are final."""
+        """The epoch and its evaluation are done; after a stop in the epoch `clock.epoch` does not count it."""
 
     def on_step_settled(self, run: Run) -> None:
         """The step is evaluated and decided upon, not yet saved."""
@@ -136,7 +136,7 @@ class Hooks:
         """A checkpoint has been loaded."""
 
     def on_interrupt(self, run: Run) -> None:
-        """Ctrl-C was pressed once; the step is finished, the run is about to stop."""
+        """Ctrl-C was pressed once, or a time limit ends this process; the step is finished, the run is stopping."""
 
     def on_preempt(self, run: Run) -> None:
         """A signal asked the run to leave."""

@@ -116,6 +116,7 @@ class Line(Generic[View]):
         stop: Callable[[str, str], None],
         rank: int = 0,
         local_rank: int = 0,
+        world_size: int = 1,
         guard: Callable[[Callable[..., Any], str, str, object], Callable[..., Any]] | None = None,
     ) -> None:
         """``guard``: around the hooks of callbacks that run on some ranks only."""
@@ -124,6 +125,7 @@ class Line(Generic[View]):
         self._stop = stop
         self._rank = rank
         self._local_rank = local_rank
+        self._world_size = world_size
         self._guard = guard
         self._costs: dict[tuple[str, str, str], Cost] = {}  # by name, state key and hook
         self._fatal: Exception | None = None
@@ -146,13 +148,7 @@ class Line(Generic[View]):
         new: list[Member[View]] = [] if task is None else [Member(task, is_task=True)]
         new += [Member(check_kind(callback)) for callback in callbacks]
         members = self.members + new
-        _refuse_doubles(members)
-        known = known_events(member.callback for member in members)
-        for member in new:
-            check_hooks(member.callback, known)
-            _check_ranks(member)
-        live = [member.callback for member in members if not (member.is_task or member.disabled)]
-        order, gradient_order = sort(live), sort(live, raw_gradients=True)
+        known, order, gradient_order = _check(members, new, world_size=self._world_size)
         for member in new:
             member.view = self._view(member)
         self.members, self.known, self.order, self.gradient_order = members, known, order, gradient_order
@@ -221,6 +217,10 @@ class Line(Generic[View]):
 
     def _cost(self, member: Member[View], hook: str) -> Cost:
         return self._costs.setdefault((member.name, member.key, hook), Cost())
+
+    def written(self) -> set[str]:
+        """All metrics and resources that callbacks and the task declare in ``writes``."""
+        return {name for member in self.members for name in getattr(member.callback, "writes", ())}
 
     # -- calling -----------------------------------------------------------------------------
 
@@ -325,6 +325,25 @@ class Line(Generic[View]):
         return tuple(sorted((row for row in rows if row.calls), key=lambda row: -row.seconds))
 
 
+def check_callbacks(callbacks: Iterable[object]) -> None:
+    """Raise what ``Line.add`` would raise for these callbacks, as far as it is known without the task."""
+    members: list[Member[Any]] = [Member(check_kind(callback)) for callback in callbacks]
+    _check(members, members, has_task=False)
+
+
+def _check(
+    members: list[Member[View]], new: list[Member[View]], *, world_size: int | None = None, has_task: bool = True
+) -> tuple[dict[str, Event], Order, Order]:
+    """Check the new ones among all members; the events that are known, the order and that of raw gradients."""
+    _refuse_doubles(members)
+    known = known_events(member.callback for member in members)
+    for member in new:
+        check_hooks(member.callback, known, has_task=has_task)
+        _check_ranks(member, world_size)
+    live = [member.callback for member in members if not (member.is_task or member.disabled)]
+    return known, sort(live), sort(live, raw_gradients=True)
+
+
 def runs_on(callback: object, rank: int, local_rank: int) -> bool:
     """Whether a callback's ``ranks`` include this process."""
     ranks: Ranks = getattr(callback, "ranks", "all")
@@ -337,31 +356,61 @@ def runs_on(callback: object, rank: int, local_rank: int) -> bool:
     return rank in ranks
 
 
-def _check_ranks(member: Member[Any]) -> None:
+def keeper_of(callback: object, world_size: int) -> int:
+    """The first rank on which a callback runs: its state is the callback's state."""
+    ranks: Ranks = getattr(callback, "ranks", "all")
+    return 0 if isinstance(ranks, str) else min((rank for rank in ranks if rank < world_size), default=0)
+
+
+def _check_ranks(member: Member[Any], world_size: int | None) -> None:
+    """``world_size`` is ``None`` before the processes have joined."""
     ranks = getattr(member.callback, "ranks", "all")
     if ranks in ("all", "zero", "local_zero"):
         return
-    if isinstance(ranks, set | frozenset) and all(isinstance(rank, int) for rank in ranks):
+    if not isinstance(ranks, set | frozenset) or not ranks or not all(_is_rank(rank) for rank in ranks):
+        raise RegistrationError(
+            f"{member.name}.ranks = {ranks!r}; use 'all', 'zero', 'local_zero' or a set such as {{0, 2}}"
+        )
+    if world_size is None or min(ranks) < world_size:
         return
-    raise RegistrationError(
-        f"{member.name}.ranks = {ranks!r}; use 'all', 'zero', 'local_zero' or a set such as {{0, 2}}"
+    if world_size > 1:
+        raise RegistrationError(
+            f"{member.name}.ranks = {ranks!r}: this run has {world_size} processes (ranks 0 to {world_size - 1}), "
+            f"so it would never run. Use ranks that the run has."
+        )
+    import logging  # 6 ms that an import of the events need not take
+
+    logging.getLogger("hookline").warning(
+        "%s.ranks = %r: this run is one process (rank 0), so it does not run", member.name, ranks
     )
 
 
+def _is_rank(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _refuse_doubles(members: list[Member[Any]]) -> None:
-    seen: dict[str, Callback] = {}
+    seen: list[Member[Any]] = []
     for member in members:
         if member.is_task:
             continue
-        key = member.callback.state_key
-        if key in seen:
-            if seen[key] is member.callback:
-                raise RegistrationError(f"{key} is in the list of callbacks twice; the same object can be there once")
+        if any(other.callback is member.callback for other in seen):
             raise RegistrationError(
-                f"two callbacks are both {key}; give one of them a name, so that a resume can tell them apart: "
-                f"callback.name = 'second'"
+                f"{member.key} is in the list of callbacks twice; the same object can be there once"
             )
-        seen[key] = member.callback
+        if member.callback.declares_state and any(
+            other.key == member.key and other.callback.declares_state for other in seen
+        ):
+            raise need_name(member.key)
+        seen.append(member)
+
+
+def need_name(key: str) -> RegistrationError:
+    """Two callbacks are made alike and both keep a state."""
+    return RegistrationError(
+        f"two callbacks are both {key}; give one of them a name, so that a resume can tell them apart: "
+        f"callback.name = 'second'"
+    )
 
 
 def _any_event(hook: Callable[..., Any], event: Event) -> Callable[..., Any]:

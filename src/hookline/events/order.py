@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from hookline.errors import OrderError, RegistrationError
 from hookline.events.callback import Callback, callback_name, names_of
 
 EVERYTHING = "*"
 EVERYTHING_WORD = "everything"
+ROLES = {
+    "load": "puts weights into the model before training",
+    "plan": "decides before the first step how large batches, accumulation windows or learning rates are",
+    "structure": "freezes layers or adds parameter groups",
+    "schedule": "schedules the learning rate",
+    "guard": "leaves out bad steps",
+    "average": "averages weights, and puts the average into the model",
+    "restore": "puts earlier weights back when training ends",
+    "constrain": "keeps the weights in a form, such as sparse",
+    "select": "puts the best weights into the model at the very end",
+    "convert": "replaces layers by others",
+}
+"""What a callback does to the model or the optimizers. Callbacks with a role run in this order."""
+
 PHASES = (
     "reads nothing: before those that monitor, in list order",
     "reads what others write",
@@ -47,7 +61,7 @@ def phase(callback: Callback) -> int:
 
 
 def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order:
-    """Writers before readers, ``before`` / ``after`` as declared; ties keep phase and list order.
+    """Writers before readers, ``before`` / ``after`` as declared, roles in their order; ties keep phase and list order.
 
     At ``gradients_ready`` (``raw_gradients``) the readers of the gradients see them raw, so they run
     before the writers (clipping, noise).
@@ -62,11 +76,11 @@ def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order
             if why != f"reads {EVERYTHING_WORD}":  # said once, of its phase
                 reasons.setdefault(id(second), []).append((id(first), f"after {callback_name(first)}: {why}"))
 
-    for callback in callbacks:
-        for other in _named(callback, callback.after, callbacks):
-            put(other, callback, "declared with after")
-        for other in _named(callback, callback.before, callbacks):
-            put(callback, other, f"declared with before by {callback_name(callback)}")
+    for first, second, why in _by_name(callbacks):
+        put(first, second, why)
+    for first, second in _by_role(callbacks):
+        if (position[id(second)], position[id(first)]) not in edges:  # else the user said so
+            put(first, second, f"role {first.role} before {second.role}")
     declared = set(edges)
     for writer in callbacks:
         for reader in callbacks:
@@ -86,7 +100,17 @@ def _shared(writer: Callback, reader: Callback) -> list[str]:
         return []
     if EVERYTHING in reader.reads:
         return [] if EVERYTHING in writer.reads else [EVERYTHING_WORD]
-    return [read for read in reader.reads if any(overlaps(read, written) for written in writer.writes)]
+    if EVERYTHING in writer.reads:  # it runs last, also if it writes something at the end
+        return []
+    shared = [read for read in reader.reads if any(overlaps(read, written) for written in writer.writes)]
+    # Two callbacks that both read and write one thing have no order by it: they are two writers.
+    return [read for read in shared if not (read in reader.writes and read in writer.reads)]
+
+
+def declares_writes(member: object) -> bool:
+    """Whether it says what it logs. A class that sets ``writes = ()`` says that it logs no metric."""
+    owners = (member, *type(member).__mro__)
+    return any("writes" in vars(owner) for owner in owners if owner not in (Callback, object))
 
 
 def overlaps(one: str, other: str) -> bool:
@@ -109,6 +133,22 @@ def overlaps(one: str, other: str) -> bool:
         open_ += [way for way in ways if way not in seen]
         seen.update(ways)
     return False
+
+
+def _by_name(callbacks: Sequence[Callback]) -> Iterator[tuple[Callback, Callback, str]]:
+    """All pairs that ``before`` and ``after`` order, and why."""
+    for callback in callbacks:
+        for other in _named(callback, callback.after, callbacks):
+            yield other, callback, "declared with after"
+        for other in _named(callback, callback.before, callbacks):
+            yield callback, other, f"declared with before by {callback_name(callback)}"
+
+
+def _by_role(callbacks: Sequence[Callback]) -> list[tuple[Callback, Callback]]:
+    """All pairs of callbacks whose roles say which runs first."""
+    numbers = {role: number for number, role in enumerate(ROLES)}
+    with_role = [callback for callback in callbacks if callback.role]
+    return [pair for pair in permutations(with_role, 2) if numbers[pair[0].role] < numbers[pair[1].role]]
 
 
 def _named(callback: Callback, names: Sequence[str | type], callbacks: Sequence[Callback]) -> list[Callback]:
@@ -180,7 +220,7 @@ def _refuse_two_writers(callbacks: Sequence[Callback], edges: dict[tuple[int, in
                 if names[0] == names[1]:
                     raise OrderError(
                         f"two {names[0]} both write {shared[0]!r}: leave one of them out; or give each a name, and say "
-                        f"which comes first with before or after on one of them"
+                        f"which comes first with before or after on one of them (SaveBest: load_best=False on one)"
                     )
                 raise OrderError(
                     f"{names[0]} and {names[1]} both write {shared[0]!r}; say which comes first: "

@@ -10,14 +10,14 @@ from typing import Any
 
 from hookline.errors import RegistrationError, kind_of
 from hookline.events.callback import Callback, callback_name
-from hookline.events.foreign import our_name
+from hookline.events.foreign import ForeignHook, our_name
+from hookline.events.foreign_names import PARAMETERS, UNMISTAKABLE
 from hookline.events.hooks import Hooks
+from hookline.events.order import ROLES
 from hookline.events.spec import BY_NAME, SCOPES, Event, is_resource
 from hookline.events.when import FunctionCallback
 
 SCOPE_HOOKS = tuple(scope.hook for scope in SCOPES)
-COMMON_NAMES = ("close", "init")
-"""Hooks of Composer whose names a callback may well use for methods of its own."""
 FOREIGN_PARAMETERS = {
     **{name: f"run.{name}" for name in ("batch", "loss", "outputs", "model", "optimizer", "metrics")},
     **dict.fromkeys(("epoch", "epoch_idx"), "run.clock.epoch"),
@@ -28,6 +28,8 @@ FOREIGN_PARAMETERS = {
     "trainer": "run, with the engine at run.loop",
 }
 """How other systems call the first parameter of a hook, and where it is here."""
+MISSPELT = 0.8
+"""From this similarity on, a name that is not known is a misspelt one."""
 TAKEN = ("self", "event", "run")
 """What every hook or ``on_event`` is called with, so no payload can have these names."""
 
@@ -86,15 +88,18 @@ def _is_name(name: object) -> bool:
     return isinstance(name, str) and name.isidentifier()
 
 
-def check_hooks(member: object, known: Mapping[str, Event]) -> None:
-    """Every ``on_*`` and ``around_*`` is a known hook and takes what it will be given."""
+def check_hooks(member: object, known: Mapping[str, Event], *, has_task: bool = True) -> None:
+    """Every ``on_*`` and ``around_*`` is a known hook and takes what it will be given.
+
+    ``has_task=False``: the task, which may declare more events, comes later. An unknown event is then an error only
+    if its name is that of another system or almost that of one of ours.
+    """
     if isinstance(member, FunctionCallback):
-        if member.event not in known:
-            raise RegistrationError(
-                f"hl.on({member.event!r}): no such event{suggestion(member.event, known, prefix='')}"
-            )
-        _check_hook(f"hl.on({member.event!r}) on {member.name}", member.function, known[member.event].gives)
-        _check_stage(member, known[member.event].stages)
+        if member.event in known:
+            _check_hook(f"hl.on({member.event!r}) on {member.name}", member.function, known[member.event].gives)
+            _check_stage(member, known[member.event].stages)
+        else:
+            _refuse_unknown(f"hl.on({member.event!r})", member.event, known, prefix="", has_task=has_task)
         _check_declarations(member)
         return
     _check_decorated(member)
@@ -107,12 +112,26 @@ def check_hooks(member: object, known: Mapping[str, Event]) -> None:
         elif attribute.startswith("on_"):
             event = known.get(attribute.removeprefix("on_"))
             if event is None:
-                raise RegistrationError(f"{where}: no such event{suggestion(attribute, known)}")
-            _check_hook(where, getattr(member, attribute), event.gives)
+                _refuse_unknown(where, attribute, known, has_task=has_task)
+            else:
+                _check_hook(where, getattr(member, attribute), event.gives)
         elif attribute.startswith("around_"):
             _check_scope(where, getattr(member, attribute), attribute)
         elif isinstance(member, Callback):
-            _check_foreign(where, attribute, known)
+            _check_foreign(where, attribute, getattr(member, attribute), known)
+
+
+def _refuse_unknown(
+    where: str, written: str, known: Mapping[str, Event], *, prefix: str = "on_", has_task: bool
+) -> None:
+    """Raise for an event that is not known; without the task, only for what can hardly be an event of the task."""
+    name = written.removeprefix("on_")
+    error = RegistrationError(f"{where}: no such event{suggestion(written, known, prefix=prefix)}")
+    if has_task:
+        raise error
+    if name in known or _foreign(written) or get_close_matches(name, known, n=1, cutoff=MISSPELT):
+        error.add_note(f"If the task declares {name!r}, list it in the events of the callback as well.")
+        raise error
 
 
 def _check_stage(member: FunctionCallback, stages: tuple[str, ...]) -> None:
@@ -147,16 +166,25 @@ def overridden(member: object, hook: str) -> Callable[..., Any] | None:
 
 def _check_declarations(callback: Callback) -> None:
     """One text in place of a tuple would be read letter by letter, and mean nothing."""
-    for field in ("reads", "writes", "state"):
+    for field in ("reads", "writes", "state", "state_depends_on"):
         value = getattr(callback, field)
         if isinstance(value, str):
             raise RegistrationError(
                 f"{callback_name(callback)}.{field} = {value!r} is one text; make it a tuple: {field} = ({value!r},)"
             )
+    if missing := [name for name in callback.state_depends_on if not hasattr(callback, name)]:
+        raise RegistrationError(
+            f"{callback_name(callback)}.state_depends_on lists {missing[0]!r}, which it lacks: "
+            f"set self.{missing[0]} in __init__"
+        )
     if not isinstance(callback.name, str):
         raise RegistrationError(f"{type(callback).__qualname__}.name = {callback.name!r}; a name is a text")
     if not isinstance(callback.optional, bool):
         raise RegistrationError(f"{callback_name(callback)}.optional = {callback.optional!r}; use True or False")
+    if callback.role and callback.role not in ROLES:
+        close = get_close_matches(callback.role, ROLES, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Use one of {', '.join(ROLES)}."
+        raise RegistrationError(f"{callback_name(callback)}.role = {callback.role!r}: there is no such role. {hint}")
     written = [name for name in callback.writes if is_resource(name)]
     if callback.optional and written:
         raise RegistrationError(
@@ -186,7 +214,7 @@ def suggestion(written: str, known: Mapping[str, Event], prefix: str = "on_") ->
     name = written.removeprefix("on_")
     if not prefix and name in known:
         return f"; did you mean {name}?"
-    foreign = our_name(written) or our_name(f"on_{name}") or our_name(name)
+    foreign = _foreign(written)
     if foreign:
         ways = "; ".join(
             f"{row.system}'s {row.hook} is {prefix}{row.event} here{f' ({row.note})' if row.note else ''}"
@@ -201,11 +229,30 @@ def suggestion(written: str, known: Mapping[str, Event], prefix: str = "on_") ->
     return "; `hookline events` lists them, and a new one is declared with events = (hl.Event(…),)"
 
 
-def _check_foreign(where: str, name: str, known: Mapping[str, Event]) -> None:
-    """A method that has the name of a hook without its ``on_``, or of another system's hook."""
-    if our_name(name) and name not in COMMON_NAMES:
+def _foreign(written: str) -> tuple[ForeignHook, ...]:
+    """The hooks of other systems that were meant, with or without ``on_``."""
+    name = written.removeprefix("on_")
+    return our_name(written) or our_name(f"on_{name}") or our_name(name)
+
+
+def _check_foreign(where: str, name: str, method: Any, known: Mapping[str, Event]) -> None:
+    """Refuse a hook without its ``on_``: one of another system, by its parameters, or one of ours.
+
+    A callback may have a ``close(self)``, ``setup(self, path)`` or ``setup(self, args)`` of its own.
+    """
+    rows = our_name(name)
+    if not rows and name not in known:
+        return
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return
+    takes = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    is_foreign = len(takes) > 1 or not set(takes).isdisjoint(UNMISTAKABLE)
+    if rows and is_foreign and set(takes) <= set(PARAMETERS):
         raise RegistrationError(f"{where}: no such hook{suggestion(name, known)}")
-    if name in known:
+    is_ours = is_foreign or takes == ["run"]
+    if name in known and is_ours and set(takes) <= {"run", *known[name].gives, *PARAMETERS}:
         raise RegistrationError(f"{where}: a hook starts with on_; did you mean on_{name}?")
 
 

@@ -36,7 +36,12 @@ class When:
 
     @property
     def always(self) -> bool:
-        return self.every is None and self.at is None and not self.once and not self.stage
+        return not self.has_state and not self.stage
+
+    @property
+    def has_state(self) -> bool:
+        """True if it depends on when the hook ran before, which a checkpoint holds."""
+        return self.every is not None or self.at is not None or self.once
 
     @property
     def arguments(self) -> str:
@@ -69,14 +74,14 @@ class Gate:
                 return
             schedule.fired(run.clock)
         elif when.at is not None:
-            if not run.clock.reached(when.at.of(run.max_duration, "hl.on(at=…)")):
+            if not run.clock.reached(when.at.of(run.max_duration)):
                 return
             self.done = True
         self.done = self.done or when.once
         self.call(run, **payload)
 
     def _resolve(self, run: Run, every: Duration) -> Schedule:
-        self.schedule = Schedule(every.of(run.max_duration, "hl.on(every=…)"))
+        self.schedule = Schedule(every.of(run.max_duration))
         if self._saved is not None:
             self.schedule.load_state_dict(self._saved)
         return self.schedule
@@ -91,13 +96,26 @@ class Gate:
 class FunctionCallback(Callback):
     """A callback made of one function by ``hl.on``."""
 
+    state_depends_on = ("event", "name", "at")
+
     def __init__(self, event: str, function: Callable[..., Any], when: When, writes: tuple[str, ...] = ()) -> None:
         self.event = event
         self.function = function
         self.when = when
         self.ranks = when.ranks
-        self.writes = writes
+        if writes:  # without, the function may log anything
+            self.writes = writes
         self.name = getattr(function, "__qualname__", type(function).__qualname__)
+
+    @property
+    def at(self) -> str | None:
+        """When it runs once, as a string: one that has run is to run again at another time."""
+        return None if self.when.at is None else str(self.when.at)
+
+    @property
+    def declares_state(self) -> bool:
+        """True if a checkpoint holds when it ran last."""
+        return self.when.has_state
 
     @property
     def state_key(self) -> str:

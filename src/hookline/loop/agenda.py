@@ -10,6 +10,7 @@ from hookline.events.cost import Sampler
 from hookline.loop.series import FOLD
 from hookline.loop.verification import AtSteps
 from hookline.progress import Clock, Duration, Schedule
+from hookline.progress.duration import PASSES, same_scale
 
 
 class Agenda:
@@ -31,23 +32,43 @@ class Agenda:
         "wake",
     )
 
-    def __init__(self, clock: Clock, sampler: Sampler, log_every: Duration | None, eval_every: Duration | None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        sampler: Sampler,
+        log_every: Duration | None,
+        eval_every: Duration | None,
+        max_duration: Duration | None,
+    ) -> None:
         self._clock = clock
         self._sampler = sampler
         self._pick = sampler.next_after(0)
         self._looked = clock.step
-        self._logs = None if log_every is None else Schedule(log_every)
-        self._evals = None if eval_every is None else Schedule(eval_every)
-        self._ended: float = 0  # when the last interval has, in the unit of `log_every`
+        self._logs = None if log_every is None else Schedule.of(log_every, max_duration)
+        self._evals = None if eval_every is None else Schedule.of(eval_every, max_duration)
+        self._ended = 0.0  # when the last interval has, in the unit of `log_every`
         self.saves: list[Schedule | AtSteps] = []
         """When checkpoints are due."""
-        self.max_duration: Duration | None = None
+        self.max_duration = max_duration
         self._due: float = 0
         self.wake: float = 0
         self.finished = False
         """Whether ``max_duration`` is reached."""
         self.sampling = False
         """Whether the step that begins now is one of those whose hooks are timed."""
+
+    def plan(self, max_duration: Duration | None) -> None:
+        """Training begins, or a hook has changed how long it is: shares of it are other intervals now."""
+        self.max_duration = max_duration
+        for schedule in (self._logs, self._evals, *self.saves):
+            if isinstance(schedule, Schedule):
+                schedule.replan(max_duration, self._clock)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether something is due at parts of an epoch."""
+        schedules = (self._logs, self._evals, *self.saves)
+        return any(isinstance(s, Schedule) and s.every.unit == PASSES for s in schedules)
 
     @property
     def has_evaluations(self) -> bool:
@@ -108,7 +129,7 @@ class Agenda:
                 schedule.load_state_dict(state[name])
         logs, then = self._logs, state["logs"]
         if logs is not None:  # in another unit it is not known when that was
-            same = then is not None and Duration.parse(then["every"]).unit == logs.every.unit
+            same = then is not None and same_scale(Duration.from_state(then["every"]).unit, logs.every.unit)
             self._ended = state.get("ended", 0) if same else self._clock.elapsed(logs.every.unit)
         for save in self.saves:
             save.fired(self._clock)

@@ -14,7 +14,7 @@ from hookline.loop.data import is_one_shot
 from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.evaluation_parts import all_predictions
 from hookline.loop.leaving import stop_in_batch
-from hookline.loop.loaders import named_loaders
+from hookline.loop.loaders import LOADERS, check_loader, named_loaders
 from hookline.loop.moment import take_moment
 from hookline.loop.supervised import title_of
 
@@ -48,7 +48,8 @@ def _closed(loop: Loop, batches: Batches) -> Iterator[None]:
     """On every way out: a traceback would keep the evaluation open. An error is told where it was before that."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        loop.session.note_stage(error)
         add_place(error, loop.session.where())
         raise
     finally:
@@ -76,6 +77,8 @@ def _evaluate_batch(loop: Loop, task: Any, run: Run, state: RunState, batch: Any
         if "outputs" in found:
             state.outputs = found["outputs"]
         weight, found = found.get("weight"), found.get("loss")
+    if loop.loss_weights is not None and found is not None and weight is None:
+        found, weight = loop.loss_weights.in_evaluation(found, loop.samples)
     if found is not None:
         loop.session.book.log_loss(found, loop.samples if weight is None else weight)
 
@@ -163,6 +166,24 @@ class LoopAnswers:
 
     def snapshot(self, member: Member[Run]) -> dict[str, Any]:
         return take_moment(self._loop, member)
+
+    def replace_loader(self, stage: str, loader: Any) -> None:
+        """``run.loaders[stage] = loader``: from the next epoch or evaluation on."""
+        loop, where = self._loop, f"run.loaders[{stage!r}] = …"
+        in_fit = loop.entry_point in ("fit", "train")
+        if stage not in LOADERS:
+            raise SetupError(f"{where}: no such loader. Use {', '.join(map(repr, LOADERS))}.")
+        if stage not in loop.state.loaders and in_fit and not loop.is_own:
+            raise SetupError(f"{where}: this run has none. Pass one to fit(…, {stage}=…).")
+        if stage == "train" and loop.requests.is_trained:
+            raise SetupError(f"{where}: training is over. Pass the loader to the next fit(…).")
+        if not in_fit and loop.clock.is_evaluating:
+            raise SetupError(f"{where}: no evaluation follows this one. Replace the loader in on_setup.")
+        if stage in ("train", "predict"):
+            check_loader(loader, LOADERS[stage])
+        else:
+            named_loaders(loader, stage)
+        loop.use_loader(stage, loader)
 
     def _keep(self, asked: tuple[str, ...], loaders: dict[str | None, Any], compute: Any) -> Any:
         """The answer, kept with how it was asked for: stage and loaders give the names in it."""

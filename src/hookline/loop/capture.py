@@ -13,7 +13,11 @@ from hookline.checkpoint.matching import match
 from hookline.checkpoint.snapshot import Snapshot
 from hookline.errors import CheckpointMismatchError
 from hookline.events import Callback, Member
+from hookline.events.callback import identity_of
+from hookline.events.line import need_name
 from hookline.events.when import Gate
+from hookline.loop.buffers import load_buffers
+from hookline.loop.callback_matching import holds_state
 from hookline.loop.metric_states import load_metric_states, metric_states, metrics_in
 from hookline.loop.placing import placed_optimizer, placed_state, placed_weights
 from hookline.loop.random_states import random_states
@@ -44,9 +48,10 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
     scaler, course, given = loop.precision.scaler, loop.course.state_dict(), loop.settings.max_duration
     return {
         "clock": state.clock.state_dict(),
-        "model": _beside_weights(loop),
+        "model": _beside_weights(loop, in_memory=in_memory),
         "optimizers": {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()},
         "schedulers": [scheduler.scheduler.state_dict() for scheduler in state.schedulers],
+        "scheduler_owners": _scheduler_owners(loop),
         "scaler": None if scaler is None else scaler.state_dict(),
         "usual_weight": None if session.ranks is None else session.ranks.usual_weight,
         "random": random_states(),
@@ -61,6 +66,12 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
         "messages": state.messages.state_dict(),
         "callbacks": callback_states(loop, in_memory=in_memory),
     }
+
+
+def _scheduler_owners(loop: Loop) -> list[str | None]:
+    """For each scheduler the key of the callback that has made it, if one has."""
+    keys = {id(member.callback): member.key for member in loop.line.members}
+    return [keys.get(id(getattr(scheduler, "by", None))) for scheduler in loop.state.schedulers]
 
 
 def restore(loop: Loop, snapshot: Snapshot) -> None:
@@ -105,8 +116,11 @@ def restore_training(loop: Loop, weights: Mapping[str, Tensor], saved: Mapping[s
 # -- the model -----------------------------------------------------------------------------------
 
 
-def _beside_weights(loop: Loop) -> dict[str, Any]:
-    """What belongs to the model and is no weight of it: frozen and evaluating parts, a loss with parameters, extras."""
+def _beside_weights(loop: Loop, *, in_memory: bool) -> dict[str, Any]:
+    """What belongs to the model and is no weight of it: frozen and evaluating parts, a loss with parameters, extras.
+
+    A snapshot in memory has all buffers that no state dict has: see ``take_moment``.
+    """
     module, model = loop.session.module, loop.state.model
     state = model.state_dict()
     return {
@@ -115,6 +129,7 @@ def _beside_weights(loop: Loop) -> dict[str, Any]:
         "extra": {name: value for name, value in state.items() if not isinstance(value, Tensor)},
         "task": {} if module is model else _outside(module, model),
         "metrics": metric_states(module),
+        "buffers": {} if in_memory else loop.session.buffers.changed(module),
     }
 
 
@@ -134,6 +149,9 @@ def _load_model(loop: Loop, weights: Mapping[str, Tensor], beside: Mapping[str, 
         match(others, beside["task"], strict=True) if others or beside["task"] else None
         module.load_state_dict(placed_weights(others, beside["task"]), strict=False)
     load_metric_states(module, beside.get("metrics", {}))
+    load_buffers(module, beside.get("buffers", {}), loop.state.device)
+    if beside["frozen"] is None:
+        return
     frozen, evaluating = set(beside["frozen"]), set(beside["evaluating"])
     for name, parameter in module.named_parameters():
         if parameter.requires_grad == (name in frozen):
@@ -168,15 +186,20 @@ def _load_named(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) ->
 
 def callback_states(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
     """The state of each callback by its key; an optional one that cannot say it is switched off."""
-    found = {}
+    found: dict[str, Any] = {}
     for member in loop.line.members:
         if member.is_task or member.disabled:
             continue
         try:
-            found[member.key] = _state_of(loop, member, in_memory)
+            state = _state_of(loop, member, in_memory)
         except Exception as error:
             if not loop.line.tolerates(member.view, "state_dict", error):
                 raise
+            continue
+        if member.key not in found or not holds_state(found[member.key]):
+            found[member.key] = state
+        elif holds_state(state):
+            raise need_name(member.key)
     return found
 
 
@@ -201,7 +224,8 @@ def _state_of(loop: Loop, member: Member[Run], in_memory: bool) -> dict[str, Any
     saved = callback.snapshot_dict() if in_memory else callback.state_dict()
     state = {key: value for key, value in saved.items() if key not in held}
     gates = {event: [gate.state_dict() for gate in found] for event, found in _gates(member)}
-    return {"state": state, "held": {name: _part_state(part) for name, part in held.items()}, "gates": gates}
+    found = {"state": state, "held": {name: _part_state(part) for name, part in held.items()}, "gates": gates}
+    return found if in_memory else {**identity_of(callback), **found}
 
 
 def _load_state(loop: Loop, member: Member[Run], saved: Mapping[str, Any]) -> None:
@@ -261,6 +285,6 @@ def _load_part(part: Any, state: Any) -> None:
 
 def _gates(member: Member[Run]) -> Iterator[tuple[str, list[Gate]]]:
     for event, calls in member.calls.items():
-        gates = [call for call in calls if isinstance(call, Gate)]
+        gates = [call for call in calls if isinstance(call, Gate) and call.when.has_state]
         if gates:
             yield event, gates

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hookline.errors import DataError, MetricError, SetupError
+from hookline.errors import DataError, SetupError
+from hookline.events.order import overlaps
 from hookline.loop.agenda import Agenda
 from hookline.loop.data import begun
 from hookline.loop.feed import Feed
 from hookline.loop.gradients import clear_gradients
-from hookline.loop.monitors import check_train_monitors
+from hookline.loop.monitors import Doubts, check_train_monitors
 from hookline.loop.schedulers import Scheduler
 from hookline.loop.series import Series
 from hookline.loop.session import Session
@@ -19,6 +20,7 @@ from hookline.loop.supervised import SupervisedTask
 from hookline.loop.weights import Weights
 from hookline.records.redact import redact_text
 from hookline.run import BREAK, MISSING, StopRequest
+from hookline.run.history import missing_metric
 
 
 class Course:
@@ -30,12 +32,17 @@ class Course:
         self._clock, self._book, self._requests = session.state.clock, session.book, session.state.requests
         self._weights = weights
         self._evaluated = -1  # the version of the weights at the last evaluation
+        self._plateaus: dict[str, int | None] = {}  # the step of the value that they moved on last, by metric
         self._updates_before = 0  # this training began
         self.mid_epoch = self._resumed = False
+        self.doubts = Doubts()
+        """Which monitored metrics the first interval must have."""
         self._announced = self._monitors_checked = self._epoch_trained = False
         self._mark = 0
         settings = session.settings
-        self.agenda = Agenda(self._clock, self._line.sampler, settings.log_every, settings.eval_every)
+        self.agenda = Agenda(
+            self._clock, self._line.sampler, settings.log_every, settings.eval_every, settings.max_duration
+        )
         self.evaluate: Callable[[], None] | None = None
         """How the loop evaluates by itself, if it can; the own loop asks ``eval_due`` instead."""
         self.at_edge = False
@@ -63,7 +70,7 @@ class Course:
         self.train_mode()
         for optimizer in self._state.optimizers.values():
             clear_gradients(optimizer)
-        self.agenda.max_duration = self._state.max_duration
+        self.agenda.plan(self._state.max_duration)
         self._scopes.enter(self._line.hooks.around_train)
         self._line.emit(self._line.hooks.train_start)
         self.agree()  # on the time, too, before it decides anything
@@ -86,7 +93,7 @@ class Course:
 
     def end_broken_training(self) -> None:
         """The body of the own loop was left by ``break`` or ``return``: its scopes are closed already."""
-        self._session.stop(BREAK, "the body of the loop")
+        self._session.stop(BREAK, "the body of the loop", left_body=True)
         self.decided()
         if self.epoch_open:
             if not self._epoch_trained:
@@ -134,6 +141,7 @@ class Course:
             "mid_epoch": self.mid_epoch,
             "edge_pending": self.epoch_open and self.at_edge,
             "evaluated": self._evaluated == self._weights.version(),
+            "plateaus": dict(self._plateaus),
             "updates_before": self._updates_before,
             "monitors_checked": self._monitors_checked,
             "evaluate": self._requests.evaluate,
@@ -147,6 +155,7 @@ class Course:
         self.agenda.load_state_dict(state["agenda"])
         self.mid_epoch, self.edge_pending = state["mid_epoch"], state["edge_pending"]
         self._evaluated = self._weights.version() if state["evaluated"] else -1
+        self._plateaus = dict(state.get("plateaus", {}))  # older checkpoints lack it
         self._updates_before = state["updates_before"]
         self._monitors_checked = state["monitors_checked"]
         self._requests.evaluate = state["evaluate"] and self._requests.can_evaluate
@@ -155,11 +164,12 @@ class Course:
             self._requests.ask_stop(StopRequest(*state["stop"]))
         self._requests.attention = self._requests.attention or self._requests.evaluate
 
-    def went_back(self, epoch: int, agenda: Mapping[str, Any]) -> None:
+    def went_back(self, epoch: int, state: Mapping[str, Any]) -> None:
         """Steps were taken back, and with them the schedulers, to that epoch; the data is in this one."""
+        self._plateaus = dict(state.get("plateaus", {}))
         for done in range(epoch + 1, self._clock.epoch + 1):
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "ep" and s.due(done)])
-        self.agenda.went_back(agenda)
+        self.agenda.went_back(state["agenda"])
         self._evaluated, self._requests.evaluate = -1, False
 
     # -- an epoch ------------------------------------------------------------------------------
@@ -190,12 +200,14 @@ class Course:
     def end_epoch_training(self, *, completed: bool) -> None:
         """The updates of the epoch are done; ``clock.epoch`` counts it if it was completed."""
         if completed:
-            self._clock.epoch += 1
+            self._clock.end_epoch()
             self.mid_epoch = False
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "ep" and s.due(self._clock.epoch)])
         self._epoch_trained = True
         self.agenda.interval_due()  # the edge ends it, due or not
         self._end_interval(widened=self.agenda.interval_is_short)
+        if self._session.ranks is not None:
+            self._session.ranks.compare_parameters()  # before they are evaluated and saved
         if completed:
             self._book.end_epoch()
         self._line.emit(self._line.hooks.train_epoch_end)
@@ -276,7 +288,7 @@ class Course:
             if not self._monitors_checked:
                 self._monitors_checked = True
                 names = list(self._book.names())
-                check_train_monitors(self._line, {*names, *map(self._book.inner_name, names)})
+                check_train_monitors(self._line, {*names, *map(self._book.inner_name, names)}, self.doubts)
             self._line.emit(self._line.hooks.metrics_ready)
             if self.agree():
                 self._book.end_interval(of_epoch=False)  # what monitors have just logged is of this step, too
@@ -296,7 +308,7 @@ class Course:
         trained = self._weights.updates() > self._updates_before
         interrupted = stop is not None and stop.interrupt
         final = self.over and trained and self.agenda.has_evaluations and not interrupted
-        if stop is not None and stop.reason == BREAK:
+        if stop is not None and stop.left_body:
             return False  # the body was left, on this rank or on another: nobody is there to evaluate
         return (self._requests.evaluate or final) and self._evaluated != self._weights.version()
 
@@ -334,7 +346,7 @@ class Course:
         evaluate = requests.evaluate and self.evaluate is not None
         requests.attention = requests.preempt is not None or requests.rollback is not None or evaluate
         if self.agenda.max_duration != self._state.max_duration:  # a hook has changed it
-            self.agenda.max_duration = self._state.max_duration
+            self.agenda.plan(self._state.max_duration)
             self.agenda.look()
         if stop is not None and not self._announced:
             self._announced = True
@@ -351,26 +363,34 @@ class Course:
 
     def step_schedulers(self, schedulers: list[Scheduler]) -> None:
         """Move the schedulers that are due: by count, or on the metric of a plateau."""
+        names = dict.fromkeys(scheduler.monitor for scheduler in schedulers if scheduler.unit == "eval")
+        values = {name: self._plateau_metric(name) for name in names}  # several may have one metric
         for scheduler in schedulers:
-            if scheduler.unit == "eval":
-                scheduler.scheduler.step(self._plateau_metric(scheduler))
-            else:
+            if scheduler.unit != "eval":
                 scheduler.scheduler.step()
+            elif (value := values[scheduler.monitor]) is not None:
+                scheduler.scheduler.step(value)
         if schedulers and self._line.hooks.scheduler_step:
             self._line.emit(self._line.hooks.scheduler_step)
 
-    def _plateau_metric(self, scheduler: Scheduler) -> Any:
-        if scheduler.monitor not in set(self._book.names()):
-            raise MetricError(
-                f"ReduceLROnPlateau watches {scheduler.monitor!r}, which nobody logs; there is "
-                f"{', '.join(sorted(self._book.names())) or 'none'}: hl.Scheduler(scheduler, monitor='val/…')"
-            )
-        found = self._book.value(scheduler.monitor)
+    def _plateau_metric(self, name: str) -> Any:
+        """The metric of a plateau; ``None`` if it was not measured since the last evaluation that had it."""
+        found = self._book.value(name) if self._is_measured(name) else None
         ranks = self._session.ranks
-        if ranks is None:
-            return found
-        said = ranks.group.exchange(found)  # inside an interval each has its own: the learning rate must be one
-        return sum(said) / len(said)
+        # inside an interval each rank has its own value: the learning rate must be one
+        said = [found] if ranks is None else ranks.group.exchange(found)
+        if any(value is None for value in said):
+            return None
+        self._plateaus[name] = self._book.measured_at(name)
+        return found if ranks is None else sum(said) / len(said)
+
+    def _is_measured(self, name: str) -> bool:
+        """Whether there is a new value. A callback may log a metric that it declares at some evaluations only."""
+        if name in self._book.names():
+            return self._book.measured_at(name) != self._plateaus.get(name)
+        if not any(overlaps(name, written) for written in self._line.written()):
+            raise missing_metric("ReduceLROnPlateau", name, self._book.names())
+        return False
 
     def _drop_moment(self) -> None:
         state = self._state

@@ -43,6 +43,8 @@ def evaluation(
     states = None if silent else loop.saving.states_before_evaluation()
     with saved_if_preempted(loop, stage, states), untouched(loop, stage, list(loaders.values()), silent=silent):
         _share_model(loop)
+        if not silent:
+            loop.check_replaced(stage)
         depth = book.open_layer(loop.session.module if silent else None)
         try:
             if not silent:
@@ -212,8 +214,8 @@ def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[An
                 return True
             continue
         state.batch, state.outputs = batch, MISSING
-        loop.samples, loop.tokens = loop.count(batch)
         line.emit(getattr(line.hooks, f"{event}_start"))
+        loop.samples, loop.tokens = loop.count(state.batch)  # a hook may have replaced it
         if ranks is not None:
             ranks.strategy.before_batch()
         if loop.precision.dtype is None:
@@ -298,7 +300,7 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     with ignoring_workers(loader):
         iterator, position = begun(lambda: iter(loader)), 0
     workers = Workers()
-    second = loop.line.hooks is loop.line.silent and loader is loop.state.loaders.get("train")  # see second_iterator
+    second = loop.line.hooks is loop.line.silent and _is_trained_on(loop, loader)  # see second_iterator
     if second or not getattr(loader, "persistent_workers", False):
         workers.watch(iterator)  # one that never returns ignores torch's SIGTERM, and torch waits for it for ever
     else:
@@ -324,6 +326,11 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
             yield loop.state.batch
     finally:
         workers.end()
+
+
+def _is_trained_on(loop: Loop, loader: Any) -> bool:
+    """Whether training reads from this loader, or will."""
+    return loader is loop.fed or loader is loop.state.loaders.get("train")
 
 
 def _next(loop: Loop, iterator: Iterator[Any]) -> Any:
@@ -353,7 +360,7 @@ def untouched(loop: Loop, stage: str, loaders: list[Any], *, silent: bool = Fals
     with ExitStack() as stack:
         stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
         for loader in loaders:
-            if silent and loader is state.loaders.get("train"):
+            if silent and _is_trained_on(loop, loader):
                 stack.enter_context(second_iterator(loader))
         stack.enter_context(same_gradients(module))
         stack.enter_context(same_modes(module))
@@ -364,6 +371,9 @@ def untouched(loop: Loop, stage: str, loaders: list[Any], *, silent: bool = Fals
         line.hooks = line.silent if silent else line.fast  # the costs of a step are those of training
         try:
             yield
+        except BaseException as error:
+            loop.session.note_stage(error)
+            raise
         finally:
             loop.clock.end_eval()
             state.stage, state.loader_name, state.batch, state.outputs, state.loss = moment

@@ -32,10 +32,15 @@ def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str
         _make(folder, exist_ok=True)
         return name, folder
     free, number = folder, 1
-    while free.exists() or not _make(free):
+    while not _make(free):
         number += 1
         free = folder.with_name(f"{name}-{number}")
     return free.name, free
+
+
+def is_inside(path: Path, folder: Path, *linked: Path) -> bool:
+    """True if a path is in a run's folder, or in one of its folders that are links to somewhere else."""
+    return any(path.resolve().is_relative_to(part.resolve()) for part in (folder, folder / FOLDER, *linked))
 
 
 def _refuse_another_run(settings: Settings, folder: Path) -> None:
@@ -44,10 +49,8 @@ def _refuse_another_run(settings: Settings, folder: Path) -> None:
     if not rows and not ((folder / FOLDER).is_dir() and Store(folder / FOLDER).checkpoints()):
         return
     resume = settings.resume
-    if resume is None or (resume.path != "auto" and folder.resolve() not in Path(resume.path).resolve().parents):
+    if resume is None or (resume.path != "auto" and not is_inside(Path(resume.path), folder)):
         holds = "metrics.jsonl" if rows else FOLDER
-        if resume is not None and Path(resume.path).resolve() == folder.resolve():
-            return
         raise SetupError(
             f"folder={str(folder)!r} holds a run already ({holds}); give another, remove it, or go on with it: "
             f"resume='auto'"

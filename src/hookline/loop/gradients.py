@@ -93,7 +93,8 @@ def check_weight(weight: Any, where: Callable[[], str]) -> Any:
 
 def no_backward(where: str) -> LossError:
     return LossError(
-        f"no backward in the step after {where}: return a loss from train_batch or call loop.backward(loss); "
+        f"no backward in the step after {where}: return a loss from train_batch or call loop.backward(loss), "
+        f"without loss.backward(), which Hookline calls; "
         f"to leave a batch out, call run.skip_step()"
     )
 
@@ -138,18 +139,18 @@ def added_up(pending: list[tuple[Any, Any, Any]], loss: tuple[Any, Any, Any]) ->
 
 def raise_explained(loss: Any, where: str, error: Exception) -> NoReturn:
     """Raise what is wrong with the loss; or the error itself, when the loss is fine and something else failed."""
-    problem = _explain(loss, where)
+    problem = _explain(loss, where, error)
     if problem is None:
         raise error
     raise problem from error
 
 
-def _explain(loss: Any, where: str) -> LossError | None:
+def _explain(loss: Any, where: str, error: Exception) -> LossError | None:
     """What is wrong with a loss, or ``None`` when it is fine and something else failed."""
     if not isinstance(loss, torch.Tensor):
         return LossError(
             f"the loss at {where} is {kind_of(loss)} ({loss!r:.80}), not a tensor; "
-            f"return the loss tensor itself, without .item()"
+            f"return the loss tensor itself, without .item() and without loss.backward(), which Hookline calls"
         )
     if loss.ndim:
         return LossError(
@@ -159,6 +160,12 @@ def _explain(loss: Any, where: str) -> LossError | None:
     if not loss.requires_grad:
         return LossError(
             f"the loss at {where} has no gradient: it was detached or computed under no_grad, "
-            f"or every parameter is frozen"
+            f"or every parameter is frozen. Hookline calls loss.backward(): if train_batch calls it, leave it out"
+        )
+    if "backward through the graph a second time" in str(error):
+        return LossError(
+            f"the graph of the loss at {where} is used up: loss.backward() was called before. Hookline calls "
+            f"loss.backward(), optimizer.step() and zero_grad() itself: leave them out and return the loss. If two "
+            f"losses share a graph, return their sum."
         )
     return None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from torch import nn
 
@@ -13,6 +12,8 @@ from hookline.distributed import Group, Place, this_process
 from hookline.distributed.choose import as_strategy
 from hookline.distributed.env import alone_under_slurm
 from hookline.distributed.last_words import leave_last_words
+from hookline.distributed.same import Facts, canonical, check_same, flat
+from hookline.distributed.strategy import Strategy
 from hookline.errors import SetupError, words_of
 from hookline.loop.ranks import Ranks
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookline")
 
+PRESENT: Final = "it"
+"""The value of a fact that says only that something is there: ``rank 0 has it, rank 1 does not have it``."""
 BEFORE_VOTE = ("train_step_start", "train_batch_start", "forward_start", "forward_end", "loss_ready", "backward_start")
 """Events of a step at which its vote is still to come."""
 
@@ -52,18 +55,8 @@ def join(place: Place, session: Session) -> Ranks:
         for event in BEFORE_VOTE
     )
     ranks.watchdog.start()
-    facts = {
-        "the entry point": state.entry_point,
-        "the list of callbacks": [member.key for member in session.line.members],
-        "max_duration": str(state.max_duration),
-        "accumulate": settings.accumulate,
-        "eval_every": str(settings.eval_every),
-        "log_every": str(settings.log_every),
-        "precision": settings.precision,
-        "strategy": type(strategy).__name__,
-    }
     try:
-        check_same(group, facts)
+        check_same(group, facts_of_run(session, strategy), "Pass the same arguments on all ranks.")
     except BaseException as error:
         leave_last_words(f"rank {group.rank}: {words_of(error)}")
         ranks.close()
@@ -71,24 +64,56 @@ def join(place: Place, session: Session) -> Ranks:
     return ranks
 
 
-def check_same(group: Group, facts: Mapping[str, Any]) -> None:
-    """By all: what must be the same on all ranks, or they would wait for one another in different places."""
-    said = group.exchange(dict(facts))
-    for key, value in said[0].items():
-        for rank, its in enumerate(said):
-            if its.get(key) != value:
-                raise SetupError(
-                    f"{key} is {value!r} on rank 0 and {its.get(key)!r} on rank {rank}{_apart(value, its.get(key))}; "
-                    f"give all the same"
-                )
+def facts_of_run(session: Session, strategy: Strategy) -> Facts:
+    """What must be the same on all ranks and is known before ``setup``.
+
+    Not compared: the folder, the name, the device, sinks, and callbacks that run on rank zero alone. Others need none.
+    """
+    state, settings = session.state, session.settings
+    resume, extend = settings.resume, session.state.loop.extend
+    kind = f"strategy {type(strategy).__name__}"
+    arguments: Callable[[], Mapping[str, object]] = getattr(strategy, "compared_arguments", dict)
+    facts = {
+        "entry point": state.entry_point,
+        "max_duration": str(state.max_duration),
+        "extend": str(extend),
+        "accumulate": str(settings.accumulate),
+        "eval_every": str(settings.eval_every),
+        "log_every": str(settings.log_every),
+        "precision": settings.precision,
+        "seed": str(settings.seed),
+        "resume": "None" if resume is None else f"{resume.path}{' (strict)' if resume.strict else ''}",
+        kind: PRESENT,
+        **{f"{kind}, {name}": canonical(value) for name, value in arguments().items()},
+    }
+    for member in session.line.members:
+        if getattr(member.callback, "ranks", "all") != "zero":
+            facts[f"{'task' if member.is_task else 'callback'} {member.key}"] = PRESENT
+    for stage, given in state.loaders.items():
+        facts[f"{stage} loader"] = PRESENT
+        if isinstance(given, Mapping):
+            facts |= {f"{stage} loader {name!r}": PRESENT for name in given}
+    return facts
 
 
-def _apart(zeros: Any, its: Any) -> str:
-    """What one of two lists has and the other has not."""
-    if not isinstance(zeros, list) or not isinstance(its, list):
-        return ""
-    odd = [*(Counter(zeros) - Counter(its)), *(Counter(its) - Counter(zeros))]
-    return f" ({', '.join(odd)} only on one)" if odd else " (in another order)"
+def check_same_optimizers(ranks: Ranks, session: Session) -> None:
+    """By all, each time that a fit is opened: with another learning rate on one rank, weights would drift apart."""
+    state = session.state
+    names = {id(parameter): name for name, parameter in session.module.named_parameters()}
+    facts: Facts = {}
+    for index, scheduler in enumerate(state.schedulers):  # first: they add to parameter groups
+        where = f"scheduler {index}"
+        facts[where] = type(scheduler.scheduler).__qualname__
+        facts |= {f"{where}, every": str(scheduler.every), f"{where}, monitor": scheduler.monitor}
+        facts |= flat(where, scheduler.scheduler.state_dict())
+    for key, optimizer in state.optimizers.items():
+        facts[f"optimizer {key}"] = PRESENT if type(optimizer).__name__ == key else type(optimizer).__qualname__
+        for index, group in enumerate(optimizer.param_groups):
+            where = f"optimizer {key}, group {index}"
+            held = [names.get(id(parameter), "one outside the model") for parameter in group["params"]]
+            facts |= {where: f"{len(held)} parameters", f"{where}, parameters": ", ".join(held)}
+            facts |= {f"{where}, {name}": canonical(value) for name, value in group.items() if name != "params"}
+    check_same(ranks.group, facts, "Build the same optimizers and schedulers on all ranks.")
 
 
 def roots_of(module: nn.Module, model: nn.Module) -> list[nn.Module]:

@@ -3,106 +3,127 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from typing import Any, TypedDict
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 from hookline.errors import SetupError
+from hookline.events.foreign_names import ELSEWHERE
+from hookline.events.foreign_names import KEYWORDS as OPTIONS
+from hookline.events.foreign_names import PLACES as ARGUMENTS
+from hookline.loop.settings import Settings
 
-OPTIONS = {
-    "logger": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
-    "loggers": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
-    "max_epochs": "write max_duration='10ep'",
-    "num_epochs": "write max_duration='10ep'",
-    "n_epochs": "write max_duration='10ep'",
-    "epochs": "write max_duration='10ep'",
-    "max_steps": "write max_duration='500st'",
-    "num_steps": "write max_duration='500st'",
-    "steps": "write max_duration='500st'",
-    "accumulate_grad_batches": "write accumulate=4",
-    "gradient_accumulation_steps": "write accumulate=4",
-    "log_every_n_steps": "write log_every='50st'",
-    "val_check_interval": "write eval_every='500st' or '1ep'",
-    "eval_interval": "write eval_every='500st' or '1ep'",
-    "accelerator": "write device='cuda'",
-    "default_root_dir": "write folder='…'",
-    "save_folder": "write folder='…'",
-    "output_dir": "write folder='…'",
-    "run_name": "write name='…'",
-    "ckpt_path": "write resume='…'",
-    "resume_from_checkpoint": "write resume='…'",
-    "load_path": "write resume='…'",
-    "random_seed": "write seed=1",
-}
-"""What is an option of ``Trainer``, ``Loop`` and the functions here."""
+EXAMPLES = {"max_duration": "max_duration='10ep'", "loss": "loss=nn.CrossEntropyLoss()"}
+"""How an argument is written by name; ``name=…`` for the others."""
 
-ARGUMENTS = {
-    **dict.fromkeys(("train_loader", "train_dataloader", "train_dataloaders", "train_data", "train_dl"), "train"),
-    **dict.fromkeys(("val_loader", "val_dataloader", "val_dataloaders", "val_data", "val_dl"), "val"),
-    **dict.fromkeys(("valid_loader", "validation_loader", "validation_data", "valid", "validation"), "val"),
-    **dict.fromkeys(("eval_loader", "eval_dataloader", "eval_data"), "val"),
-    **dict.fromkeys(("test_loader", "test_dataloader", "test_dataloaders", "test_data", "test_dl"), "test"),
-    **dict.fromkeys(("criterion", "loss_fn", "loss_func", "loss_function"), "loss"),
-    **dict.fromkeys(("opt", "optim", "optimizers"), "optimizer"),
-    **dict.fromkeys(("lr_scheduler", "schedulers", "lr_schedulers"), "scheduler"),
-}
-"""What is an argument of ``fit`` and its siblings here."""
-
-ELSEWHERE = {
-    **dict.fromkeys(
-        ("lr", "learning_rate", "weight_decay"),
-        "it is the optimizer's: write optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4)",
-    ),
-    **dict.fromkeys(
-        ("batch_size", "shuffle", "num_workers"), "it is the loader's: write DataLoader(data, batch_size=32)"
-    ),
-    **dict.fromkeys(("gradient_clip_val", "max_grad_norm", "grad_clip"), "write callbacks=[hl.GradientClip(norm=1.0)]"),
-    **dict.fromkeys(
-        ("verbose", "enable_progress_bar", "progress_bar"), "write callbacks=[hl.ProgressBar(style=None)] for no bar"
-    ),
-    "patience": "write callbacks=[hl.EarlyStopping(patience=3)]",
-    "early_stopping": "write callbacks=[hl.EarlyStopping('val/loss')]",
-    "enable_checkpointing": "write callbacks=[hl.Checkpointer()]",
-}
-"""What is something else here."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class NoOptions(TypedDict):
-    """No keywords: a method that takes these says itself what is wrong with others, and type checkers refuse them."""
+class Later:
+    """A call that ``checked`` makes in place of the function that returned it."""
+
+    __slots__ = ("args", "function", "kwargs")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
 
 
-def check_options(given: Iterable[str], known: Sequence[str]) -> None:
-    """The options of a trainer, a loop or a function."""
-    for key in given:
-        if key in known:
-            continue
-        if key in OPTIONS or key in ELSEWHERE:
-            raise SetupError(f"unknown option {key}=…; {OPTIONS.get(key) or ELSEWHERE[key]}")
-        arguments = set(ARGUMENTS.values())
-        close = get_close_matches(ARGUMENTS.get(key, key), [*known, *arguments], n=1)
-        if close and close[0] in arguments:
-            raise SetupError(
-                f"unknown option {key}=…; {close[0]} is an argument of fit: write "
-                f"fit(…, {close[0]}=…); in the body of an own loop it is yours"
-            )
-        hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
-        raise SetupError(f"unknown option {key}=…; {hint}")
+def later(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return this call instead of making it, as the last line of a ``checked`` function.
+
+    The decorator makes the call. The stack of a training step then holds the frame of the decorator in place of the
+    frame of the function, not both.
+    """
+    return cast("R", Later(function, args, kwargs))
 
 
-def refuse(method: Callable[..., Any], unknown: Mapping[str, object], options: Iterable[str]) -> None:
-    """Keywords that a method of a trainer does not have; ``options`` are those of the trainer itself."""
-    if not unknown:
-        return
-    takes = [name for name in inspect.signature(method).parameters if name != "unknown"]
-    verb, key = method.__name__, next(iter(unknown))
-    close = get_close_matches(key, takes, n=1)
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Raise ``SetupError`` with a hint for an argument that the function does not take.
+
+    The function keeps its explicit signature, which editors and ``help()`` show.
+    """
+    parameters = inspect.signature(function).parameters
+    by_position = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not kwargs.keys() <= parameters.keys():
+            raise _unknown_keyword(function, kwargs, list(parameters))
+        if len(args) > len(by_position):
+            raise _too_many(function, args[len(by_position)], list(parameters), by_position)
+        found = function(*args, **kwargs)
+        return found.function(*found.args, **found.kwargs) if isinstance(found, Later) else found
+
+    return call
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """As the user writes it: that of the class for ``__init__``."""
+    return function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+
+def _too_many(function: Callable[..., Any], extra: object, takes: list[str], by_position: list[str]) -> SetupError:
+    """An error for the first positional argument that the function does not take."""
+    name, first = _name_of(function), takes[len(by_position)]
+    positional = ", ".join(name for name in by_position if name != "self")
+    rule = f"takes only {positional} by position; give the others" if positional else "takes arguments only"
+    dots = "…, " if positional else ""
+    example = f"{name}({dots}{EXAMPLES.get(first, f'{first}=…')})"
+    return SetupError(f"{name}({dots}{extra!r:.60}): {name} {rule} by name, for example {example}")
+
+
+def _unknown_keyword(function: Callable[..., Any], given: Iterable[str], takes: list[str]) -> SetupError:
+    """An error for the first keyword that the function does not take."""
+    key = next(key for key in given if key not in takes)
+    name, options = _name_of(function), list(Settings.__dataclass_fields__)
+    known = [option for option in options if option in takes]
+    if not known:
+        return SetupError(f"{name}({key}=…): no such argument; {_hint_of_method(name, key, takes, options)}")
+    if _option(key) in options and _option(key) not in known:
+        return SetupError(
+            f"{name}({key}=…): no such argument; {_option(key)} is an option of fit and train: leave it out"
+        )
+    if key in OPTIONS or key in ELSEWHERE:
+        return SetupError(f"unknown option {key}=…; {OPTIONS.get(key) or ELSEWHERE[key]}")
+    arguments = dict.fromkeys(ARGUMENTS.values())
+    others = [argument for argument in takes if argument not in ("self", *known, *arguments)]
+    close = get_close_matches(ARGUMENTS.get(key, key), [*known, *others, *arguments], n=1)
+    if close and close[0] in arguments:
+        if name in ("evaluate", "test", "predict"):
+            hint = f"write {close[0]}=…" if close[0] in takes else _leave_out(close[0])
+            return SetupError(f"{name}({key}=…): no such argument; {hint}")
+        where = "" if name in ("fit", "train") else "; in a custom loop, call it yourself"
+        return SetupError(
+            f"unknown option {key}=…; {close[0]} is an argument of fit: write fit(…, {close[0]}=…){where}"
+        )
+    hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
+    return SetupError(f"unknown option {key}=…; {hint}")
+
+
+def _leave_out(argument: str) -> str:
+    """For an argument that training alone takes."""
+    verbs = "fit" if argument in ("val", "test") else "fit and train"
+    return f"{argument} is an argument of {verbs}: leave it out"
+
+
+def _option(key: str) -> str:
+    """The option that a hint of ``OPTIONS`` names, or the key itself."""
+    return OPTIONS[key].removeprefix("write ").partition("=")[0] if key in OPTIONS else key
+
+
+def _hint_of_method(verb: str, key: str, takes: list[str], options: list[str]) -> str:
+    """For a keyword that a method of a trainer does not take; ``options`` are those of the trainer itself."""
     if key in options or key in OPTIONS:
         write = OPTIONS.get(key, f"write {key}=…")
-        hint = f"it is an option of the trainer: {write} in Trainer(…), before .{verb}(…)"
-    elif key in ELSEWHERE:
-        hint = ELSEWHERE[key]
-    elif ARGUMENTS.get(key) in takes:
-        hint = f"write {ARGUMENTS[key]}=…"
-    else:
-        hint = f"did you mean {close[0]}?" if close else f"the arguments are {', '.join(takes)}"
-    raise SetupError(f"{verb}({key}=…): no such argument; {hint}")
+        return f"it is an option of the trainer: {write} in Trainer(…), before .{verb}(…)"
+    if key in ELSEWHERE:
+        return ELSEWHERE[key]
+    if ARGUMENTS.get(key) in takes:
+        return f"write {ARGUMENTS[key]}=…"
+    if ARGUMENTS.get(key, key) in ARGUMENTS.values():
+        return _leave_out(ARGUMENTS.get(key, key))
+    arguments = [name for name in takes if name != "self"]
+    close = get_close_matches(key, arguments, n=1)
+    return f"did you mean {close[0]}?" if close else f"the arguments are {', '.join(arguments)}"

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hookline.errors import DataError, kind_of
 from hookline.loop.data import sure_length
+
+LOADERS = {"train": "training", "val": "val", "test": "test", "predict": "prediction"}
+"""By stage, as messages name them."""
 
 
 def check_loader(loader: Any, what: str) -> None:
@@ -21,6 +25,13 @@ def check_loader(loader: Any, what: str) -> None:
     if type(loader) in (list, tuple) and any(isinstance(item, DataLoader) for item in loader):
         several = "evaluate on several as a dict of named ones, such as val={'easy': …, 'hard': …}"
         raise DataError(f"the {what} loader is {kind_of(loader)} of loaders, not of batches; {several}")
+    if _is_inputs_and_targets(loader):
+        kind = "tensors" if isinstance(loader[0], Tensor) else "arrays"
+        convert = "x, y" if kind == "tensors" else "torch.as_tensor(x), torch.as_tensor(y)"
+        raise DataError(
+            f"the {what} loader is {kind_of(loader)} of {len(loader)} {kind}, not of batches: write "
+            f"DataLoader(TensorDataset({convert}), batch_size=32)"
+        )
     if isinstance(loader, Mapping):
         raise DataError(f"the {what} loader is a dict; named loaders are for evaluation, pass one loader here")
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
@@ -33,6 +44,20 @@ def check_loader(loader: Any, what: str) -> None:
             " (drop_last=True with fewer samples than the batch size?)" if getattr(loader, "drop_last", False) else ""
         )
         raise DataError(f"the {what} loader is empty: its length is 0{hint}")
+
+
+def _is_inputs_and_targets(loader: Any) -> bool:
+    """Whether it is the whole data, ``(x, y)``: two arrays of one length that cannot both be batches of inputs.
+
+    Batches of inputs have one dtype and one number of dimensions; in a list they may be of several lengths, as texts.
+    """
+    if type(loader) not in (tuple, list) or len(loader) != 2 or not all(hasattr(part, "dtype") for part in loader):
+        return False
+    one, other = (tuple(part.shape) for part in loader)
+    if not one or not other or one[0] != other[0]:
+        return False
+    differ = one != other if type(loader) is tuple else len(one) != len(other)
+    return bool(differ or loader[0].dtype != loader[1].dtype)
 
 
 def named_loaders(loaders: Any, what: str) -> dict[str | None, Any]:

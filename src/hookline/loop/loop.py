@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self
 
+import torch
 from torch import nn
 
 from hookline.checkpoint.request import Resume
+from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import Preempted, ScopeError, StopTraining, words_of
 from hookline.events import explain
 from hookline.loop.answers import LoopAnswers
 from hookline.loop.data import no_batches
 from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.handles import batches_twice
+from hookline.loop.keywords import checked
 from hookline.loop.leaving import stop_in_batch, stops_here
 from hookline.loop.loaders import check_loader, named_loaders
 from hookline.loop.monitors import warn_of_still_plateau
-from hookline.loop.notices import reached_already, say_finished, say_preempted
+from hookline.loop.notices import reached_already, say_finished, say_preempted, say_script_continues
 from hookline.loop.optimizers import watch_optimizers
 from hookline.loop.result import Result
 from hookline.loop.resume import load_checkpoint
 from hookline.loop.run_record import RunRecord
 from hookline.loop.saving import Saving
 from hookline.loop.session import Session
-from hookline.loop.settings import Options, Settings, as_list
+from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
 from hookline.loop.signals import Signals
 from hookline.loop.training import Training
 from hookline.loop.trial import Trial, trial
@@ -36,22 +40,54 @@ from hookline.loop.verification import VARIABLE, Verification
 from hookline.progress import Duration
 from hookline.run import MISSING, Run
 
+USER = "the user"
+"""Who asked to stop, if it was Ctrl-C."""
+
 
 class Loop(Training):
-    """Keep your loop; the callbacks attach to it.
+    """Adds callbacks, checkpoints and records to your own training loop.
 
-    >>> import torch
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> model = TinyModel()
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> with Loop(model, optimizer, max_duration="2ep", folder=False) as loop:
-    ...     for x, y in loop.batches(tiny_data(batches=3)):
-    ...         loop.backward(torch.nn.functional.cross_entropy(model(x), y))
-    ...         moved = loop.step()
-    >>> loop.run.clock.step
-    6
+    Args:
+        model: A model or a ``Task``.
+        optimizer: The optimizer: an instance, a class, a function of the parameters, or several in a list or dict.
+        scheduler: Learning rate scheduler, or a function that makes one for the optimizer.
+        callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        task: The task that drives the loop. ``Trainer`` sets it; a custom loop has none.
+        max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
+        eval_every: How often to evaluate on ``val``. ``None``: never.
+        log_every: Interval over which training metrics are averaged. ``None``: only over epochs, without
+            ``train/loss``.
+        accumulate: Number of batches that make one step.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
+        compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
+        strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
+            ``hl.FSDP(…)``.
+        seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
+        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path of a
+            checkpoint.
+        name: Name of the run: ``"run"`` or ``"project/run"``.
+        config: Hyper-parameters to store with the run.
+        sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
+            ``log(dict, step)``.
+        interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
+            ``"raise"`` ``KeyboardInterrupt``.
+
+    Example:
+        >>> import torch
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> model = TinyModel()
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with Loop(model, optimizer, max_duration="2ep", folder=False) as loop:
+        ...     for x, y in loop.batches(tiny_data(batches=3)):
+        ...         loop.backward(torch.nn.functional.cross_entropy(model(x), y))
+        ...         moved = loop.step()
+        >>> loop.run.clock.step
+        6
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
@@ -60,13 +96,27 @@ class Loop(Training):
         scheduler: Any = None,
         callbacks: Iterable[object] = (),
         task: Any = None,
-        **options: Unpack[Options],
+        max_duration: str | Duration | None = None,
+        eval_every: str | Duration | None = "1ep",
+        log_every: str | Duration | None = "100st",
+        accumulate: int = 1,
+        precision: PrecisionName = "fp32",
+        device: str | torch.device | None = None,
+        compile: bool | Mapping[str, Any] = False,
+        strategy: StrategyName | Strategy = "auto",
+        seed: int | None = None,
+        folder: str | Path | Literal[False] | None = None,
+        resume: str | Path | Resume | None = None,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        sinks: Iterable[Any] = (),
+        interrupt: InterruptName = "return",
     ) -> None:
-        settings, self._verification = Settings.read(options), Verification.asked_for()
+        settings, self._verification = Settings.read(options_of(locals())), Verification.asked_for()
         if self._verification is not None:
             resume = Resume() if self._verification.resume else None
             settings = replace(settings, folder=self._verification.folder, resume=resume)
-        callbacks = [*as_list(callbacks), *(c for sink in settings.sinks for c in getattr(sink, "callbacks", ()))]
+        callbacks = [*as_list(callbacks), *settings.callbacks_of_sinks()]
         super().__init__(Session(model, task, optimizer, scheduler, callbacks, settings, self))
         self.state.answers = LoopAnswers(self)
         self.saving = Saving(self)
@@ -115,7 +165,8 @@ class Loop(Training):
                 self.line.emit(self.line.hooks.fit_start)
                 watch_optimizers(self)
         except BaseException as error:
-            raise self._close(error) or error from None
+            raised = self._close(error) or error
+            raise raised from raised.__cause__  # not from the one that it replaces
         return self
 
     def __exit__(
@@ -128,10 +179,23 @@ class Loop(Training):
         raised = self._close(None if stopped else error)
         if raised is not None and raised is not error:
             raise raised
+        if raised is None and self._was_interrupted:
+            if self.settings.interrupt == "raise":
+                raise KeyboardInterrupt
+            say_script_continues(self)
         return stopped
+
+    @property
+    def _was_interrupted(self) -> bool:
+        """Whether Ctrl-C ended training. A ``TimeLimit`` ends it in the same way, and is not meant."""
+        stop = self.requests.stop
+        return self.signals.in_fit and stop is not None and stop.by_user
 
     def _close(self, error: BaseException | None) -> BaseException | None:
         """The end hooks after a normal end, then ``teardown`` on every way out; the error to raise."""
+        if self.session.is_forked:  # the hooks, the files and the workers of the run are its parent's
+            self.signals.restore()
+            return error
         error = error if error is None else self.session.failed(error)
         self.handles.close(because=error)
         if error is None:
@@ -178,7 +242,7 @@ class Loop(Training):
 
     def _interrupt(self) -> None:
         """The first Ctrl-C: a vote to stop."""
-        self.session.stop("keyboard interrupt", "the user", interrupt=True)
+        self.session.stop("keyboard interrupt", USER, interrupt=True, by_user=True)
 
     def _take_folder(self) -> None:
         self.saving.open()
@@ -239,7 +303,8 @@ class Loop(Training):
         if self.finished:
             say_finished(self)
             return self.handles.track(no_batches())
-        return self.handles.track(self._train(self._feed_of(loader)))
+        self._feed_of(loader)  # what is wrong with it is known before the first hook of training
+        return self.handles.track(self._train())
 
     def trial(self) -> AbstractContextManager[Trial]:
         """Steps of training that leave no trace, in ``fit_start`` or ``train_start``: ``with loop.trial() as t``."""
@@ -291,7 +356,7 @@ class Loop(Training):
             stop_reason=self.stop_reason(),
             stopped_by=None if stop is None else stop.by,
             interrupted=stop is not None and stop.interrupt,
-            folder=state.folder,
+            _folder=state.folder,
             best_checkpoint=self.saving.best(),
             costs=self.line.costs(),
             failures=tuple(self.line.failures),

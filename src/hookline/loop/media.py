@@ -8,8 +8,8 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -19,10 +19,11 @@ from hookline.loop.pictures import pixels_of
 from hookline.loop.png import encode_png, png_size
 from hookline.loop.series import step_of
 from hookline.records import Cell, FileRow, HistogramRow, ImageRow, Record, TableRow, TextRow
-from hookline.records.redact import redact_text, whole_text
+from hookline.records.redact import redact_table, redact_text, whole_text
 
 if TYPE_CHECKING:
     from hookline.loop.session import Session
+    from hookline.sinks.jsonl import JsonLines
 
 FOLDER = "media"
 MOST_ROWS = 10_000
@@ -83,9 +84,10 @@ class LoopMedia:
             return
         when, folder, kept = self._when(name, step), self._folder, str(source)
         if folder is not None:
-            kept = f"{_free(folder, name, when[0], '')}/{_safe(source.name)}"
-            (folder / kept).parent.mkdir(parents=True)
-            shutil.copyfile(source, folder / kept)
+            copy = f"{_free(folder, name, when[0], '')}/{_safe(source.name)}"
+            with source.open("rb") as file:
+                if self._session.stream.write_file(folder / copy, lambda target: _copy(file, target)):
+                    kept = copy
         self._write(FileRow(name, *when, file=whole_text(kept), size=source.stat().st_size))
 
     # ------------------------------------------------------------------------------------------
@@ -93,10 +95,9 @@ class LoopMedia:
     def _picture(self, name: str, png: bytes, caption: str, step: int | None) -> None:
         when, (width, height), file = self._when(name, step), png_size(png), ""
         if self._folder is not None:
-            file = _free(self._folder, name, when[0], ".png")
-            target = self._folder / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(png)
+            target = _free(self._folder, name, when[0], ".png")
+            if self._session.stream.write_file(self._folder / target, lambda path: path.write_bytes(png)):
+                file = target
         self._write(ImageRow(name, *when, width, height, redact_text(caption), file, png))
 
     def _claim(self, name: str, kind: str) -> str:
@@ -124,14 +125,30 @@ class LoopMedia:
             self._session.stream.write([row])
 
 
-def forget_pictures(folder: Path, *, keep: set[str]) -> None:
-    """Delete the pictures and files of steps that did not happen, because the run goes on from before them."""
-    of_step = "step-" + "[0-9]" * 8 + "*"
-    for path in [*(folder / FOLDER).rglob(f"{of_step}.png"), *(folder / FOLDER).rglob(f"{of_step}/*")]:
-        if path.is_file() and path.relative_to(folder).as_posix() not in keep:
-            path.unlink(missing_ok=True)
+def rewind_rows_and_media(rows: JsonLines, size: int) -> None:
+    """Take back the rows after ``size`` bytes, and delete the images and files that only these rows name."""
+    before = _files_of(rows.read(rows.size, quietly=True))
+    rows.rewind(size)
+    delete_media(rows.path.parent, before - _files_of(rows.read(size, quietly=True)))
+
+
+def _files_of(rows: Iterable[Record]) -> set[str]:
+    return {row.file for row in rows if isinstance(row, ImageRow | FileRow)}
+
+
+def delete_media(folder: Path, files: Iterable[str]) -> None:
+    """Delete images and files that rows of this run have named, each relative to the run's folder."""
+    for file in files:
+        parts, path = PurePosixPath(file).parts, folder / file
+        if parts[:1] == (FOLDER,) and ".." not in parts and path.is_file():  # only what is kept here is ours
+            path.unlink()
             with suppress(OSError):  # it has others
                 path.parent.rmdir()
+
+
+def _copy(file: BinaryIO, target: Path) -> None:
+    with target.open("wb") as copy:
+        shutil.copyfileobj(file, copy, 1 << 20)
 
 
 def _free(folder: Path, name: str, step: int, suffix: str) -> str:
@@ -180,7 +197,7 @@ def _table(name: str, rows: Any, columns: Sequence[str] | None) -> tuple[tuple[s
     if uneven := next((row for row in cells if len(row) != len(names)), None):
         columns_are = f"{len(names)} columns ({', '.join(names)})"
         raise MetricError(f"{name}: a row of {len(uneven)} cells in a table of {columns_are}")
-    return names, tuple(cells)
+    return names, tuple(tuple(row) for row in redact_table(names, cells))
 
 
 def _cells(row: Any, columns: Sequence[Any]) -> tuple[Cell, ...]:
@@ -193,7 +210,7 @@ def _cell(value: Any) -> Cell:
         value = value.item() if not isinstance(value, Tensor) or value.numel() == 1 else str(value.tolist())
     if value is None or isinstance(value, bool | int | float):
         return value
-    return redact_text(str(value))
+    return str(value)
 
 
 def _histogram(name: str, values: Any, bins: int) -> tuple[tuple[float, ...], tuple[int, ...], int]:

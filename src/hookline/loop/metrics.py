@@ -235,14 +235,20 @@ class MetricBook:
                 seen.update(dict.fromkeys(self._names.shown(name)))
         return iter(seen)
 
+    @property
+    def newest(self) -> Mapping[str, Value]:
+        """The value of the last row of each metric; nothing that is pending is read."""
+        return self._rows.newest
+
     def inner_name(self, name: str) -> str:
         """The name under which a metric is logged that is shown by this one: who renames it reads it."""
         return self._names.inner(name)
 
     def measured_at(self, name: str) -> int | None:
-        """The step of its newest value: this one, if it is pending in training."""
-        pending = (*self._layers[0].pending(), *self._layers[0].objects.names())
-        return self._state.clock.step if self._names.inner(name) in pending else self._rows.measured.get(name)
+        """The step of its newest value: this one, if it is pending in training or in an evaluation that is open."""
+        inner = self._names.inner(name)
+        is_pending = any(inner in layer.pending() or inner in layer.objects.names() for layer in self._layers)
+        return self._state.clock.step if is_pending else self._rows.measured.get(name)
 
     def measured_now(self, *, pending: bool = False) -> dict[str, float]:
         """The numbers that were measured at this very step, those of an evaluation that is open included.

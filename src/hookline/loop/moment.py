@@ -5,9 +5,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from hookline.errors import ScopeError
+from hookline.loop.buffers import load_buffers, other_buffers
 from hookline.loop.capture import (
     capture_state,
     capture_weights,
@@ -38,8 +37,8 @@ def take_moment(loop: Loop, by: Member[Run] | None = None) -> Moment:
     state = capture_state(loop, in_memory=True)
     if by is not None:
         state["callbacks"].pop(by.key, None)
-    moment: Moment = deepcopy({"weights": capture_weights(loop), "buffers": _other_buffers(loop), "state": state})
-    return moment
+    weights, buffers = capture_weights(loop), other_buffers(loop.session.module)
+    return deepcopy({"weights": weights, "buffers": buffers, "state": state})
 
 
 def put_back(loop: Loop, moment: Moment) -> None:
@@ -48,9 +47,7 @@ def put_back(loop: Loop, moment: Moment) -> None:
     It is copied: whoever gets it may keep it and change it, and the moment may be gone back to again.
     """
     saved = deepcopy(moment["state"])
-    own = dict(loop.session.module.named_buffers())
-    for name, value in moment["buffers"].items():
-        own[name].copy_(value)
+    load_buffers(loop.session.module, moment["buffers"], loop.state.device)
     restore_training(loop, moment["weights"], saved)
     set_random_states(saved["random"])
 
@@ -67,7 +64,7 @@ def roll_back(loop: Loop, moment: Moment, by: Member[Run]) -> None:
     loop.accumulate = saved["accumulate"] or loop.settings.accumulate
     load_callback_states(loop, saved["callbacks"], structural=False, but=by)
     session.book.go_back(saved["metrics"], metrics_by_path(loop), same_epoch=same_epoch)  # it resets what they hold
-    loop.course.went_back(then["epoch"], saved["course"]["agenda"])
+    loop.course.went_back(then["epoch"], saved["course"])
     _forget_votes(loop, then["step"], by)
     loop.saving.generation += 1
     rewind_rows(loop, saved["history"]["bytes"])
@@ -80,10 +77,3 @@ def _forget_votes(loop: Loop, step: int, by: Member[Run]) -> None:
     stop = loop.requests.stop
     if stop is not None and stop.step > step and stop.by != by.name and not stop.interrupt:
         loop.requests.stop = None
-
-
-def _other_buffers(loop: Loop) -> dict[str, Tensor]:
-    """The buffers that no state dict has."""
-    module = loop.session.module
-    known = module.state_dict()
-    return {name: buffer for name, buffer in module.named_buffers() if name not in known}

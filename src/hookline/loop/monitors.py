@@ -1,83 +1,116 @@
-"""Metrics that callbacks monitor: does somebody log each of them?"""
+"""Does somebody log each metric that callbacks monitor?"""
 
 from __future__ import annotations
 
 import logging
-from difflib import get_close_matches
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hookline.errors import MetricError
-from hookline.events import Line
-from hookline.events.order import EVERYTHING, overlaps
-from hookline.events.spec import is_resource
+from hookline.events import Line, Member
+from hookline.events.callback import callback_name
+from hookline.events.order import EVERYTHING, declares_writes, overlaps
+from hookline.events.spec import BY_NAME, is_resource
 from hookline.events.validate import overridden
 from hookline.loop.schedulers import Scheduler
+from hookline.loop.supervised import SupervisedTask
+from hookline.run.history import missing_metric
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
 
 logger = logging.getLogger("hookline")
 
-EVAL_HOOKS = (
-    "on_event",
-    "on_eval_batch_end",
-    "on_eval_loader_end",
-    "on_eval_end",
-    "around_eval",
-)
+EVALUATION = ("eval_batch_end", "eval_loader_end", "eval_end")
+"""The events at which a callback that declares nothing may log a metric of an evaluation."""
+
+EPOCH_END = ("train_epoch_end", "epoch_end")
+"""The events at which such a callback may log a metric after the first interval."""
+
+LATER = ("test/", "predict/")
+"""Metrics of what follows training. ``test`` and ``predict`` may also be called separately."""
 
 
-def check_monitors(
-    line: Line[Any], logged: set[str], schedulers: list[Scheduler], *, seen: int, all_loaders: int
-) -> None:
-    """A monitored evaluation metric that nobody feeds is an error now, not after an epoch.
+def check_monitors(loop: Loop, logged: set[str], *, seen: int, all_loaders: int) -> Doubts:
+    """Raise before the first step if a callback monitors a metric that nobody will log.
 
-    Callbacks and tasks that declare no ``writes`` but have evaluation hooks may log it there; then the
-    reader itself says so at the first evaluation.
+    ``logged`` are the metrics of the sanity check, which has ``seen`` that many of the evaluation loaders. A callback
+    that declares neither ``reads`` nor ``writes`` may log any name, and so may ``train_batch`` of a task. The metrics
+    that only these can log in training are returned. A metric that only these can log in an evaluation is known only
+    after the evaluation: then the callback that monitors it raises.
     """
-    on_plateau = [scheduler for scheduler in schedulers if scheduler.unit == "eval"]
-    if on_plateau and not all_loaders:
+    line, task = loop.line, loop.session.task
+    plateaus = [scheduler for scheduler in loop.state.schedulers if scheduler.unit == "eval"]
+    if plateaus and not all_loaders:
         raise MetricError(
-            f"ReduceLROnPlateau (on {on_plateau[0].monitor!r}) moves after each evaluation, and no validation loader "
-            f"was passed, so that it would never move: write fit(model, train, val, …)"
+            f"ReduceLROnPlateau monitors {plateaus[0].monitor!r} after each evaluation, but fit got no validation "
+            f"loader. Write fit(model, train, val, …)."
         )
-    if all_loaders and (seen < all_loaders or _somebody_may_log(line)):
-        return
     known = logged | _written(line)
-    readers = [(repr(callback), name) for callback in line.order.callbacks for name in callback.reads]
-    readers += [("ReduceLROnPlateau", scheduler.monitor) for scheduler in on_plateau]
-    for reader, name in readers:
-        evaluation_metric = name.startswith("val/") or "/" not in name
-        if is_resource(name) or name == EVERYTHING or not evaluation_metric:
+    undeclared = [member for member in line.members if not _is_declared(member.callback)]
+    in_evaluation = bool(all_loaders) and (seen < all_loaders or any(_hears_evaluations(m) for m in undeclared))
+    at_epoch_end = any(member.hooks_for(BY_NAME[name]) for member in undeclared for name in EPOCH_END)
+    in_training = type(task) is not SupervisedTask or any(not member.is_task for member in undeclared)
+    optimizers = loop.state.optimizers if len(loop.state.optimizers) > 1 else ()
+    losses = {"train/loss", *(f"train/{name}/loss" for name in optimizers)} if loop.settings.log_every else set()
+    doubts = []
+    for reader, name in _monitored(line, plateaus):
+        if _is_known(name, known | losses) or name.startswith(LATER) or ("/" in name and in_evaluation):
             continue
-        if not any(overlaps(name, other) for other in known):
-            if name.startswith("val/") and not all_loaders:
-                raise MetricError(
-                    f"{reader} reads {name!r}, and no validation loader was passed: write fit(model, train, val, …), "
-                    f"or monitor a metric of training, such as 'train/loss'. {_says_so(name)}"
-                )
-            raise _nobody_logs(reader, name, known | {"train/loss"})
+        if name.startswith("val/") and not all_loaders:
+            raise MetricError(
+                f"{reader} monitors {name!r}, but fit got no validation loader. Write fit(model, train, val, …), or "
+                f"monitor a metric of training, such as 'train/loss'. A callback that logs {name!r} must declare it: "
+                f"writes = ({name!r},)."
+            )
+        if "/" not in name or name.startswith("val/") or not in_training:
+            raise missing_metric(reader, name, known | losses)
+        if name.startswith("train/") or not at_epoch_end:  # else the callback raises when it first needs the metric
+            doubts.append((reader, name))
+    return Doubts(tuple(doubts), frozenset(known))
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What the check before the first step could not decide."""
+
+    monitored: tuple[tuple[str, str], ...] = ()
+    """Callback and metric. Only training can still log the metric."""
+    known: frozenset[str] = frozenset()
+
+
+def check_train_monitors(line: Line[Any], logged: set[str], doubts: Doubts) -> None:
+    """Raise after the first interval for a metric of training that nobody has logged or declared."""
+    known = logged | doubts.known | _written(line)
+    of_training = [(reader, name) for reader, name in _monitored(line, []) if name.startswith("train/")]
+    for reader, name in (*doubts.monitored, *of_training):
+        if not _is_known(name, known):
+            raise missing_metric(reader, name, known)
+
+
+def _monitored(line: Line[Any], plateaus: list[Scheduler]) -> list[tuple[str, str]]:
+    """The metrics that callbacks and schedulers read, each with the name of its reader."""
+    read = [(callback_name(callback), name) for callback in line.order.callbacks for name in callback.reads]
+    found = [(reader, name) for reader, name in read if name != EVERYTHING and not is_resource(name)]
+    return [*found, *(("ReduceLROnPlateau", scheduler.monitor) for scheduler in plateaus)]
+
+
+def _is_known(name: str, known: set[str]) -> bool:
+    """Averages over an epoch are logged by the loop."""
+    return any(overlaps(name, other) or name == f"{other}_epoch" for other in known)
 
 
 def _written(line: Line[Any]) -> set[str]:
-    return {name for member in line.members for name in getattr(member.callback, "writes", ())}
+    return {name for name in line.written() if not is_resource(name)}
 
 
-def _somebody_may_log(line: Line[Any]) -> bool:
-    members = [member.callback for member in line.members]
-    silent = [m for m in members if not getattr(m, "writes", ()) and not getattr(m, "reads", ())]
-    return any(overridden(member, hook) for member in silent for hook in EVAL_HOOKS)
+def _is_declared(member: object) -> bool:
+    return declares_writes(member) or bool(getattr(member, "reads", ()))
 
 
-def check_train_monitors(line: Line[Any], known: set[str]) -> None:
-    """After the first interval: a ``train/…`` metric that nobody has logged or declared."""
-    for callback in line.order.callbacks:
-        for name in callback.reads:
-            written = {w for member in line.members for w in getattr(member.callback, "writes", ())}
-            if name.startswith("train/") and not any(
-                overlaps(name, k) or name == f"{k}_epoch" for k in known | written
-            ):
-                raise _nobody_logs(repr(callback), name, known | written)
+def _hears_evaluations(member: Member[Any]) -> bool:
+    events = any(member.hooks_for(BY_NAME[name]) for name in EVALUATION)
+    return events or overridden(member.callback, "around_eval") is not None
 
 
 def warn_of_still_plateau(loop: Loop) -> None:
@@ -90,16 +123,3 @@ def warn_of_still_plateau(loop: Loop) -> None:
             "in an own loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
             *(on_plateau[0].monitor, loop.settings.eval_every),
         )
-
-
-def _nobody_logs(reader: str, name: str, known: set[str]) -> MetricError:
-    close = get_close_matches(name, known, n=1) or [k for k in known if k.rpartition("/")[2] == name]
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return MetricError(
-        f"{reader} reads {name!r}, which nobody logs; {hint}known: {', '.join(sorted(known))}. {_says_so(name)}"
-    )
-
-
-def _says_so(name: str) -> str:
-    """How a callback or a function declares a metric that it logs."""
-    return f"A callback that logs it says so with writes = ({name!r},), a function with hl.on(…, writes=({name!r},))"

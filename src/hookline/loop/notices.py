@@ -39,6 +39,16 @@ def warn_if_nothing_saves(loop: Loop) -> None:
         )
 
 
+def warn_of_parts(rank: int) -> None:
+    """The first epoch of a stream begins, and something is due at parts of an epoch."""
+    if not rank:
+        logger.warning(
+            "a share of max_duration is a part of an epoch, and the training loader has no length: in the first epoch "
+            "it counts as done at the end; later epochs count as long as the one before. Write it in steps ('100st'), "
+            "or give the loader a length"
+        )
+
+
 def say_preempted(loop: Loop, error: Preempted) -> None:
     """When all is done, and a signal ends a fit: what another process can go on from, and what went wrong."""
     if error.signal and not loop.state.rank and loop.entry_point in ("fit", "train"):  # 0: by `verify-resume`
@@ -60,9 +70,19 @@ def unsavable_is_said() -> Iterator[None]:
 
 
 def say_interrupted(loop: Loop, saved: Path) -> None:
-    """After Ctrl-C, where checkpoints are kept."""
+    """After Ctrl-C, or when a time limit ends this process: why, and where the checkpoint is."""
+    stop = loop.requests.stop
     if not loop.state.rank:
-        logger.warning("Ctrl-C: saved %s", saved)
+        logger.warning("%s: saved %s", "interrupted" if stop is None else stop.reason, saved)
+
+
+def say_script_continues(loop: Loop) -> None:
+    """After Ctrl-C, when ``fit`` is about to return."""
+    if not loop.state.rank:
+        logger.warning(
+            "interrupted at step %d; the script continues. Press Ctrl-C again to end it, or twice during another fit",
+            loop.clock.step,
+        )
 
 
 def say_finished(loop: Loop) -> None:

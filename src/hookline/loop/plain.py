@@ -17,15 +17,16 @@ from hookline.loop.answers import check_returned
 from hookline.loop.data import END, LEFT
 from hookline.loop.data import count as count_rows
 from hookline.loop.gradients import clear_gradients, raise_explained
-from hookline.loop.supervised import PARTS, own_loss_of, title_of
+from hookline.loop.supervised import note_loss_error, note_model_error, own_loss_of, title_of
 from hookline.run import MISSING
+from hookline.run.targets import PARTS
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
 
 TrainBatch = Callable[[Any, Any], Any]
 ONE = (1,)  # the shape that a number is counted by
-BETWEEN, COMPUTING, UPDATING, MOVED = range(4)  # where in a step an error comes
+BETWEEN, COUNTING, COMPUTING, UPDATING, MOVED = range(5)  # where in a step an error comes
 
 
 def plain_steps(loop: Loop, train_batch: TrainBatch) -> None:
@@ -54,7 +55,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
     state, line, clock, requests, session = loop.state, loop.line, loop.clock, loop.requests, loop.session
     hooks, name, swapped, position, last = line.hooks, loop._names[0], loop.weights.raw, loop.position, loop.length - 1
     iterator, move, count, losses = loop.iterator, loop.move, loop.count, loop._losses
-    course, agenda = loop.course, loop.course.agenda
+    course, agenda, weights = loop.course, loop.course.agenda, loop.loss_weights
     while loop.steps_are_plain and hooks.plain and line.hooks is hooks and not requests.attention and position < last:
         requests.waiting = True
         try:
@@ -98,9 +99,10 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             value = loss.tolist() if loss.is_cpu else loss.detach().clone()
         clock.batch, clock.sample, clock.token = clock.batch + 1, clock.sample + samples, clock.token + (tokens or 0)
         _update(loop, state.optimizers[name], name)
+        weight = None if weights is None else weights.in_training(samples, needed=False)
         if losses is not None:
             losses.values.append(value)
-            losses.weights.append(samples)
+            losses.weights.append(samples if weight is None else weight)
         clock.step += 1
         if hooks.train_step_end:
             line.emit(hooks.train_step_end)
@@ -126,6 +128,9 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     heard, model = bool(hooks.train_step_start or hooks.train_step_end), modules["model"]
     samples, tokens, stage = loop.samples, loop.tokens, BETWEEN
     changed = due = handed = False
+    if task.loss_weights.loss is not compute:
+        task.loss_weights.choose(compute, model)
+    weigh, usual = task.loss_weights.in_plain_step, task.loss_weights.has_usual_targets
     try:
         while not requests.attention and position < last:
             requests.waiting = True
@@ -156,9 +161,10 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                     _finish(loop, train_batch)
                     break
                 model, optimizer = modules["model"], state.optimizers[name]
-            stage = COMPUTING
+            stage = COUNTING
             x, y = batch
             samples, tokens = ((x.shape or ONE)[0], None) if by_rows and x.__class__ is Tensor else count(batch)
+            stage = COMPUTING
             outputs = state.outputs = model(x)
             loss = state.loss = compute(outputs, y)
             loss.backward()
@@ -181,7 +187,12 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             state.optimizer = MISSING
             if losses is not None:
                 losses.values.append(loss.tolist() if loss.is_cpu else loss.detach().clone())  # see number_or_copy
-                losses.weights.append(samples)
+                # Flat targets of classes are as many as the samples: to count those that are ignored would cost 4 µs.
+                if weigh is None or (usual and y.ndim == 1):
+                    losses.weights.append(samples)
+                else:
+                    weight = weigh(outputs, batch, y, samples, False, False)
+                    losses.weights.append(samples if weight is None else weight)
             clock.step = step = clock.step + 1
             stage = BETWEEN
             if heard:
@@ -233,9 +244,14 @@ def _open(loop: Loop) -> None:
 
 def _end_inside(loop: Loop, stage: int, error: BaseException) -> None:
     """The computation of a step has failed, or has asked to stop."""
-    loss = loop.state.loss
+    state, task = loop.state, loop.session.task
+    loss = state.loss
     _open(loop)
-    loop._batch_open, loop._moved = stage == COMPUTING, stage == MOVED
+    loop._batch_open, loop._moved = stage in (COUNTING, COMPUTING), stage == MOVED
+    if stage == COMPUTING and isinstance(error, Exception) and state.outputs is MISSING:
+        note_model_error(error, task.model, state.batch)
+    elif stage == COMPUTING and isinstance(error, Exception) and loss is MISSING:
+        note_loss_error(error, task.loss, state.outputs, state.batch[1], state.batch)
     if isinstance(error, StopTraining) and loss is MISSING:
         loop.drop_batch(error.reason, title_of(loop.session.task))
     elif isinstance(error, Exception) and loss is not MISSING:

@@ -10,6 +10,7 @@ from torch import nn
 
 from hookline.checkpoint.agreement import agreed
 from hookline.checkpoint.packing import pack, unpack
+from hookline.events.line import keeper_of
 from hookline.loop.feed.seeding import Apart, mix
 from hookline.loop.metric_states import metrics_in
 from hookline.loop.random_states import random_states
@@ -26,19 +27,25 @@ logger = logging.getLogger("hookline")
 def gathered(loop: Loop, ranks: Ranks, capture: Callable[[Loop], dict[str, Any]]) -> dict[str, Any]:
     """By all: the state with what each rank has of its own, by rank. Only rank zero's is used, and so only it is whole.
 
-    All else is the same on every rank, or rank zero's: counters, schedulers, and the state of callbacks. What one rank
-    cannot save is an error on all of them.
+    All else is the same on every rank, or rank zero's: counters and schedulers. The state of a callback is that of the
+    first rank that runs it. What one rank cannot save is an error on all of them.
     """
     state: dict[str, Any] = {}
     packed: list[bytes] = []
+    elsewhere = {member.key: keeper_of(member.callback, ranks.group.size) for member in loop.line.members}
+    elsewhere = {key: rank for key, rank in elsewhere.items() if rank}
 
     def prepare() -> None:
         state.update(capture(loop))
-        packed.append(pack(_own(loop, state)))
+        kept = {key: state["callbacks"].get(key) for key, rank in elsewhere.items() if rank == ranks.group.rank}
+        packed.append(pack({**_own(loop, state), "kept": kept}))
 
     agreed(ranks.group, prepare)
     told = ranks.group.gather(packed[0])
-    return {**state, "ranks": [unpack(part) for part in told] if ranks.group.rank == 0 else []}
+    parts = [unpack(part) for part in told] if ranks.group.rank == 0 else []
+    kept = {key: its for part in parts for key, its in part.pop("kept").items()}
+    callbacks = {key: its for key, its in (state["callbacks"] | kept).items() if its is not None}
+    return {**state, "callbacks": callbacks, "ranks": parts}
 
 
 def _own(loop: Loop, state: Mapping[str, Any]) -> dict[str, Any]:

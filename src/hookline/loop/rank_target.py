@@ -77,6 +77,10 @@ class RankTarget(Target):
         if self.writer is not None:
             self.writer.close()
 
+    def prune_finished(self) -> None:
+        """By all."""
+        by_zero(self._group, super().prune_finished)
+
     def newest(self) -> Path | None:
         """By all."""
         found = by_zero(self._group, lambda: None if (its := super(RankTarget, self).newest()) is None else str(its))

@@ -16,6 +16,7 @@ from torch import nn
 from hookline.distributed import Group
 from hookline.distributed.connections import tells_of_lost_peer
 from hookline.distributed.places import Places
+from hookline.distributed.same import check_same_parameters
 from hookline.distributed.stacks import words_for_others
 from hookline.distributed.strategy import Strategy
 from hookline.distributed.votes import Ballot, Votes
@@ -42,7 +43,7 @@ class Ranks:
         self.group, self.strategy = group, strategy
         self._requests, self._clock = requests, clock
         self.watchdog = Watchdog(
-            group, hang_after=strategy.hang_after, timeout=strategy.timeout, progress=lambda: _progress(clock)
+            group, hang_after=strategy.hang_after, timeout=strategy.timeout, progress=lambda: progress_of(clock)
         )
         self._raised: tuple[BaseException, BaseException] | None = None  # the first error, and what it is called
         self._names: tuple[str, ...] = ()
@@ -50,6 +51,11 @@ class Ranks:
         self._votes_in_evaluation = Votes(group, apart=APART_IN_EVALUATION, long_step=APART_IN_EVALUATION)
         self._evaluated = 0  # batches of the loader under way
         self._weighted = self._counted = False
+        self.ignores_targets: bool | None = None
+        """True if the first batch of a rank contains -100: after the vote all ranks count the targets of each batch.
+
+        ``None`` before the first batch of this rank.
+        """
         self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
         self._samples = self._tokens = 0
         self.usual_weight: float | None = None
@@ -294,7 +300,7 @@ class Ranks:
 
     def leaves(self) -> None:
         """The body of the own loop was left on this rank: the next vote tells the others."""
-        self._wishes.leaving = StopRequest(BREAK, "the body of the loop", self._clock.step)
+        self._wishes.leaving = StopRequest(BREAK, "the body of the loop", self._clock.step, left_body=True)
 
     def vote(self, *, logged: bool = False) -> bool:
         """By all, at an edge: an interval, an evaluation, an epoch or a save has ended. What was asked for counts.
@@ -308,6 +314,15 @@ class Ranks:
         found = self._votes.end(self._clock.step)[0]
         self._apply(found)
         return found.logged > 0
+
+    def compare_parameters(self) -> None:
+        """By all, when the updates of an epoch are done: raise an error if replicas have drifted apart."""
+        replicated: Callable[[], Mapping[str, Tensor]] = getattr(self.strategy, "replicated_parameters", dict)
+        self.watchdog.beat += 1
+        if self.places is not None:
+            self.places.begins()
+        when = f"At the end of epoch {self._clock.epoch} (step {self._clock.step})"
+        check_same_parameters(self.group, replicated(), when)
 
     def before_evaluation(self) -> None:
         """By all, before an evaluation or a prediction."""
@@ -358,14 +373,19 @@ class Ranks:
     def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
         samples, tokens = (self._samples, self._tokens) if counts else (0, 0)
         weighted = self._votes.always
-        return self._wishes.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
+        ignores = bool(self.ignores_targets)
+        return self._wishes.ballot(
+            skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted, ignores=ignores
+        )
 
     def _apply(self, found: Ballot) -> None:
         self._votes.always |= found.weighted > 0
+        if found.ignores:
+            self.ignores_targets = True
         self._wishes.grant(found)
 
 
-def _progress(clock: Clock) -> object:
+def progress_of(clock: Clock) -> object:
     """What changes as long as a rank is at work: in training, and in an evaluation."""
     try:
         evaluated = clock.eval.batch

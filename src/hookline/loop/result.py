@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from hookline.events import CostRow, Failure
 from hookline.progress import Clock
 from hookline.progress.counted import counted
-from hookline.records import Value
 from hookline.run import History
+from hookline.run.run import no_folder
 from hookline.sinks.pump import SinkReport
 
 
@@ -20,23 +18,36 @@ from hookline.sinks.pump import SinkReport
 class Result:
     """The end of a run: the model, the numbers, who stopped it and why, what the callbacks cost."""
 
-    model: nn.Module
+    model: Any
+    """The model or task that was trained."""
     history: History
-    metrics: dict[str, Value]
-    """The newest value of each metric."""
+    metrics: dict[str, Any]
+    """The newest value of each metric: a float, or a list for an array."""
     clock: Clock
     stop_reason: str
     stopped_by: str | None
     """The callback or task that asked to stop; ``None`` at the end of ``max_duration``."""
     interrupted: bool
     """Ctrl-C ended it; another ``fit`` with the same trainer and model goes on from here."""
-    folder: Path | None
+    _folder: Path | None
     best_checkpoint: Path | None
     costs: tuple[CostRow, ...]
     failures: tuple[Failure, ...]
     """The optional callbacks that failed and were switched off."""
     sinks: tuple[SinkReport, ...] = ()
     """How each sink fared."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run. A run with ``folder=False`` has none and raises: ask ``result.has_folder`` first."""
+        if self._folder is None:
+            raise no_folder("result")
+        return self._folder
+
+    @property
+    def has_folder(self) -> bool:
+        """True if the run wrote into a folder; False with ``folder=False``."""
+        return self._folder is not None
 
     def __repr__(self) -> str:
         metrics = ", ".join(f"{name}={_short(value)}" for name, value in sorted(self.metrics.items()))
@@ -63,7 +74,7 @@ class Result:
         firsts = {failure.callback: failure for failure in reversed(self.failures)}
         lines += [f"switched off after {count} failure(s): {firsts[name]}" for name, count in counts.items()]
         lines += [f"sink {report}" for report in self.sinks if not report.is_well]
-        if self.folder is not None:
+        if self.has_folder:
             lines.append(f"folder: {self.folder}")
         return "\n".join(lines)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from hookline.checkpoint import Checkpoint, Snapshot, Store
 from hookline.checkpoint.agreement import agreed, by_zero
 from hookline.checkpoint.inspect import inspect
-from hookline.checkpoint.names import MANIFEST
+from hookline.checkpoint.names import MANIFEST, STATE
 from hookline.checkpoint.plan import FOLDER
 from hookline.checkpoint.request import Resume
 from hookline.errors import (
@@ -24,12 +24,15 @@ from hookline.errors import (
     CheckpointNotFoundError,
     HooklineWarning,
 )
+from hookline.loop.callback_matching import for_this_run, holds_state
 from hookline.loop.capture import load_callback_states, restore
 from hookline.loop.environment import environment
-from hookline.loop.media import forget_pictures
+from hookline.loop.folder import is_inside
+from hookline.loop.media import rewind_rows_and_media
 from hookline.loop.notices import say_resumed, warn_if_nothing_saves
 from hookline.loop.placing import rooms
 from hookline.loop.rank_states import of_this_rank
+from hookline.loop.state_shape import StateSource, check_shape, names_state_file
 from hookline.loop.stream import METRICS
 from hookline.progress import Duration
 from hookline.records import FileRow, ImageRow, MetricRow
@@ -46,6 +49,11 @@ logger = logging.getLogger("hookline")
 
 def load_checkpoint(loop: Loop, resume: Resume) -> bool:
     """Load what the run goes on from, after ``setup`` and before ``model_ready``. Whether there was anything."""
+    with names_state_file() as source:
+        return _load_checkpoint(loop, resume, source)
+
+
+def _load_checkpoint(loop: Loop, resume: Resume, source: StateSource) -> bool:
     warn_if_nothing_saves(loop)
     state = loop.state
     store, found = _find(loop, resume)
@@ -53,8 +61,11 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
         _begin_anew(loop)
         return False
     checkpoint, snapshot = found
+    source.path = checkpoint.path / STATE
     if snapshot.state is not None:
-        snapshot = replace(snapshot, state=of_this_rank(loop, snapshot.state, snapshot.about.step))
+        of_rank = of_this_rank(loop, snapshot.state, snapshot.about.step)
+        check_shape(loop, of_rank, source.path)
+        snapshot = replace(snapshot, state=for_this_run(loop, of_rank))
     restore(loop, snapshot)
     loop.course.step_pending = snapshot.about.pending_eval and not loop.course.edge_pending
     if snapshot.about.pending_eval and snapshot.state and snapshot.state["save"]:
@@ -62,8 +73,8 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
     _say_callbacks(loop, snapshot)
     load_callback_states(loop, snapshot.state["callbacks"] if snapshot.state else {}, structural=False)
     _say_environment(loop, checkpoint)
-    # The folder may be a link, or the path may lead there on another way.
-    own = state.folder is not None and checkpoint.path.resolve().is_relative_to(state.folder.resolve())
+    linked = [target.store.folder for target in loop.saving.targets]
+    own = state.folder is not None and is_inside(checkpoint.path, state.folder, *linked)
     _rewind(loop, checkpoint, snapshot, own=own)
     if own:
         loop.saving.run_id = checkpoint.about.run
@@ -76,6 +87,7 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
         loop.ended = snapshot.state["ended"] if snapshot.state else None
     elif checkpoint.about.finished:
         loop.requests.stop = loop.requests.wished_stop = None  # it had stopped; now it is asked for more
+    source.path = None  # what follows is not read from it
     say_resumed(loop, checkpoint.path)
     for path in _told(loop, lambda: list(map(str, _passed_over(store, checkpoint, resume)))):
         state.checkpoint = Path(path)
@@ -216,7 +228,7 @@ def _begin_anew(loop: Loop) -> None:
     rows = loop.session.stream.rows
     if rows is not None and rows.size:
         logger.info("there is no checkpoint in %s: the run begins anew, and its metrics too", loop.state.folder)
-        rows.rewind(0)
+        rewind_rows_and_media(rows, 0)
 
 
 def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool) -> None:
@@ -276,16 +288,14 @@ def _take_back(loop: Loop, size: int, *, own: bool) -> None:
     rows, history = loop.session.stream.rows, loop.state.history
     if rows is None:
         return
-    rows.rewind(size)
+    if own:
+        rewind_rows_and_media(rows, size)
+    else:
+        rows.rewind(size)
     history.clear()
-    pictures = set()
     for row in rows.read(size):
         if isinstance(row, MetricRow):
             history.record(row)
-        elif isinstance(row, ImageRow | FileRow):
-            pictures.add(row.file)
-    if own:
-        forget_pictures(rows.path.parent, keep=pictures)
 
 
 def _say_callbacks(loop: Loop, snapshot: Snapshot) -> None:
@@ -293,24 +303,9 @@ def _say_callbacks(loop: Loop, snapshot: Snapshot) -> None:
     here = {member.key for member in loop.line.members if not member.is_task}
     if (new := sorted(here - saved)) and not loop.state.rank:
         logger.info("callbacks that the checkpoint does not know, and that begin anew: %s", ", ".join(new))
-    with_state = [key for key in saved - here if _has_state(snapshot.state["callbacks"][key])]  # type: ignore[index]
+    with_state = [key for key in saved - here if holds_state(snapshot.state["callbacks"][key])]  # type: ignore[index]
     if missing := sorted(with_state):
-        changed = [key for key in new if _kind(key) in map(_kind, missing)]
-        because = (
-            f"; {', '.join(changed)} begins without a state, because its arguments are others: one with a name "
-            f"(callback.name = 'mine', from the first run on) keeps its state when they change"
-        )
-        lacking = f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}"
-        _warn(loop, lacking + because if changed else lacking)
-
-
-def _kind(key: str) -> str:
-    """The class, of a key such as ``EarlyStopping(patience=3)``."""
-    return key.partition("(")[0]
-
-
-def _has_state(saved: Any) -> bool:
-    return any(saved.values())
+        _warn(loop, f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}")
 
 
 def _say_environment(loop: Loop, checkpoint: Checkpoint) -> None:

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from hookline.errors import Preempted, words_of
+from hookline.events.monitored import monitored_metrics
 from hookline.loop.run_settings import loader_settings, run_settings
-from hookline.loop.stream import EVENTS, METRICS
+from hookline.loop.stream import EVENTS, METRICS, write_error
 from hookline.records import EventRow, Record, from_json
+from hookline.records.metric import losses_not_finite
 from hookline.records.plain import public
 from hookline.records.redact import redact_arguments, redact_text
-from hookline.records.run_file import CallbackEntry, CostEntry, MonitorEntry, RunFile, SessionEntry, Status
+from hookline.records.run_file import FILE, CallbackEntry, CostEntry, MonitorEntry, RunFile, SessionEntry, Status
 from hookline.sinks.jsonl import JsonLines
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ class RunRecord:
             rows.write([EventRow("killed", step, epoch, seconds, KILLED)])
             rows.close()
         except OSError as error:
-            logger.warning("%s could not be written: %s", EVENTS, error)
+            logger.warning("%s. The run continues without it", write_error(folder / EVENTS, error).problem)
         return *before, replace(last, status="killed", reason=KILLED, last_step=step, last_epoch=epoch, seconds=seconds)
 
     def end(self, loop: Loop, error: BaseException | None) -> None:
@@ -103,15 +105,24 @@ class RunRecord:
             costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in loop.line.costs()),
             failures=tuple(redact_text(str(failure)) for failure in loop.line.failures),
             sinks=tuple(redact_text(str(report)) for report in loop.session.stream.reports),
+            not_finite=tuple(losses_not_finite(loop.session.book.newest)),
         )
         settings = {**self._file.settings, **public(loader_settings(loop))}
-        self._file = replace(self._file, callbacks=_callbacks(loop), monitors=_monitors(loop), settings=settings)
+        self._file = replace(
+            self._file,
+            callbacks=_callbacks(loop),
+            monitors=_monitors(loop),
+            monitored=_monitored(loop),
+            settings=settings,
+        )
         self._file = self._file.with_session(session, again=True)
         self._session = None
         self._write(folder)
         if self.when_written is not None:
             try:
                 self.when_written(folder)
+            except OSError as failed:
+                logger.warning("the run is complete, but its report could not be written: %s", failed)
             except Exception:  # nobody's run fails because of its report
                 logger.warning("the run is complete, but its report could not be made", exc_info=True)
 
@@ -119,7 +130,9 @@ class RunRecord:
         try:
             if self._file is not None:
                 self._file.write(folder)
-        except (OSError, ValueError, TypeError) as error:
+        except OSError as error:
+            logger.warning("%s. The run continues without it", write_error(folder / FILE, error).problem)
+        except (ValueError, TypeError) as error:
             logger.warning("run.json could not be written: %s", error)
 
 
@@ -216,6 +229,7 @@ def _facts(loop: Loop) -> RunFile:
         arguments=tuple(redact_arguments(sys.argv)),
         callbacks=_callbacks(loop),
         monitors=_monitors(loop),
+        monitored=_monitored(loop),
         model={
             "class": type(state.model).__qualname__,
             "parameters": sum(sizes),
@@ -241,6 +255,10 @@ def _callbacks(loop: Loop) -> tuple[CallbackEntry, ...]:
 def _monitors(loop: Loop) -> tuple[MonitorEntry, ...]:
     plans = [target.plan for target in loop.saving.targets]
     return tuple(MonitorEntry(plan.folder, plan.monitor, plan.mode) for plan in plans if plan.monitor is not None)
+
+
+def _monitored(loop: Loop) -> tuple[str, ...]:
+    return tuple(monitored_metrics(loop.line.order.callbacks, loop.state.schedulers))
 
 
 def _versions() -> dict[str, str]:

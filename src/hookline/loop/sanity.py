@@ -38,7 +38,7 @@ def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
     loop.course.agree()  # one rank may have asked to stop
     if loop.requests.stop is not None:
         return  # it may have been left, and nothing is trained
-    check_monitors(loop.line, logged, loop.state.schedulers, seen=len(again), all_loaders=len(loaders))
+    loop.course.doubts = check_monitors(loop, logged, seen=len(again), all_loaders=len(loaders))
 
 
 @contextmanager
@@ -49,6 +49,9 @@ def _without_trace(loop: Loop) -> Iterator[None]:
     loop.state.stage, session.is_trying = "val", True
     try:
         yield
+    except BaseException as error:
+        session.note_stage(error)
+        raise
     finally:
         loop.state.stage, session.is_trying = "train", False
         session.book.drop_layers(depth)

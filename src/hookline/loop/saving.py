@@ -16,6 +16,7 @@ from hookline.checkpoint.request import Resume, has_checkpoint
 from hookline.checkpoint.retention import best
 from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary, words_of
 from hookline.loop.capture import callback_states, capture_state, load_callback_states
+from hookline.loop.media import rewind_rows_and_media
 from hookline.loop.notices import say_interrupted, unsavable_is_said
 from hookline.loop.rank_target import RankTarget
 from hookline.loop.ranks import Ranks
@@ -41,7 +42,7 @@ class Saving:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self.targets: list[Target] = []
-        self._lock: FolderLock | None = None
+        self._locks: list[FolderLock] = []
         self._own: Target | None = None
         self._uncopyable = False
         self.verification: Verification | None = None
@@ -54,6 +55,7 @@ class Saving:
         self._goes_on: bool | None = None
         self._told: Path | None = None  # what was saved after Ctrl-C
         self._cost = loop.line.cost_of("(checkpoints)", "saving")  # in this thread, and without the hooks
+        loop.session.stream.continues_on_full_disk = self.continues_on_full_disk
 
     # -- opening and closing -------------------------------------------------------------------
 
@@ -74,7 +76,15 @@ class Saving:
 
     def _take(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)  # someone may have removed it since the last fit
-        self._lock = FolderLock(folder).acquire()
+        self._locks = [FolderLock(folder).acquire()]
+        checkpoints = (folder / FOLDER).resolve()
+        if checkpoints.is_dir() and not checkpoints.is_relative_to(folder.resolve()):
+            # A link to another disk: who comes to it over another path finds a lock there.
+            try:
+                self._locks.append(FolderLock(checkpoints).acquire())
+            except BaseException:
+                self._locks.pop().close()
+                raise
         Store(folder / FOLDER).sweep()
 
     def will_go_on(self, resume: Resume) -> bool:
@@ -117,7 +127,7 @@ class Saving:
             self._check_found(plan, folder)
         agenda, schedule = self._loop.course.agenda, None
         if plan.every is not None:
-            schedule = Schedule(plan.every.of(self._loop.state.max_duration, "every=… of checkpoints"))
+            schedule = Schedule.of(plan.every, self._loop.state.max_duration)
             schedule.fired(self._loop.clock)
             agenda.saves.append(schedule)
             agenda.wake = 0  # one that joins in the middle of a run may be due before anything else is
@@ -164,14 +174,17 @@ class Saving:
 
     def close(self) -> None:
         """Give the folder free; where an interrupt has left a save that is being written, when that has ended."""
-        lock, self._lock = self._lock, None
-        if lock is None:
-            return
+        locks, self._locks = self._locks, []
         writing = [target.writer for target in self.targets if target.writer is not None and target.writer.in_flight]
-        for writer in writing:
-            writer.when_ended(lock.close)
-        if not writing:
-            lock.close()
+        for lock in locks:
+            for writer in writing:
+                writer.when_ended(lock.close)
+            if not writing:
+                lock.close()
+
+    def continues_on_full_disk(self) -> bool:
+        """True if a callback saves with ``on_save_error="warn"`` and none with ``"raise"``."""
+        return bool(self.targets) and all(target.plan.on_error == "warn" for target in self.targets)
 
     # -- when ----------------------------------------------------------------------------------
 
@@ -259,6 +272,9 @@ class Saving:
             if target.plan.at_end or target.asked or asked:
                 target.asked = target.deferred = False
                 self._save(target, finished=finished)
+        for target in self.targets if finished and loop.requests.preempt is None else ():
+            self._guarded(target, target.wait)
+            self._guarded(target, target.prune_finished)
 
     def failed(self, error: BaseException, *, exact: bool) -> None:
         """The run ends with an error: save for those who asked for it; what goes wrong here is noted on the error."""
@@ -296,7 +312,7 @@ class Saving:
         load_callback_states(self._loop, states["callbacks"])
         rows = self._loop.session.stream.rows
         if rows is not None and rows.size > states["rows"]:  # pictures and texts
-            rows.rewind(states["rows"])
+            rewind_rows_and_media(rows, states["rows"])
 
     @property
     def due(self) -> bool:
@@ -350,6 +366,8 @@ class Saving:
 
     def _save(self, target: Target, *, at_once: bool = False, **about: Any) -> None:
         loop, line, scopes, cost = self._loop, self._loop.line, self._loop.scopes, self._cost
+        if loop.session.is_forked:
+            return
         if not loop.requests.may_save:
             logger.warning("not saved: a second signal came, and what it interrupted may be half done")
             return

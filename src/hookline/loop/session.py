@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from datetime import datetime
@@ -16,11 +17,16 @@ from hookline.distributed.guard import guarded
 from hookline.distributed.rebinding import rebind
 from hookline.errors import LeaveWait, Preempted, SetupError, StopTraining, add_place, first_of, words_of
 from hookline.events import Line, Member, Messages, Scopes
+from hookline.events.foreign_names import ATTRIBUTES
+from hookline.loop.blocked_hooks import blocked_hooks_named
+from hookline.loop.buffers import BuffersAsBuilt
 from hookline.loop.data import END, LEFT, reason_of
 from hookline.loop.feed.seeding import mix
 from hookline.loop.folder import make_folder, place
-from hookline.loop.joining import find_place, join, roots_of
+from hookline.loop.joining import check_same_optimizers, find_place, join, roots_of
+from hookline.loop.lazy_modules import named_lazy_module
 from hookline.loop.leaving import stop_in_data
+from hookline.loop.loaders import LOADERS
 from hookline.loop.media import LoopMedia
 from hookline.loop.metrics import MetricBook
 from hookline.loop.optimizers import make_optimizers
@@ -33,7 +39,8 @@ from hookline.loop.settings import Settings
 from hookline.loop.stream import Stream
 from hookline.loop.task_methods import no_model
 from hookline.progress import Clock
-from hookline.records import EventRow, Record
+from hookline.records import EventRow, MetricRow, Record
+from hookline.records.metric import losses_not_finite
 from hookline.records.plain import public
 from hookline.records.redact import redact_text
 from hookline.run import MISSING, History, Requests, Run, RunState, StopRequest
@@ -41,13 +48,14 @@ from hookline.sinks.sink import RunInfo
 
 logger = logging.getLogger("hookline")
 
-LOADERS = {"train": "training", "val": "val", "test": "test", "predict": "prediction"}
-"""By stage, as messages name them."""
-
 
 class Session:
     """State, line, scopes and metric book of a run; what surrounds training, evaluation and prediction."""
 
+    _failed_in: tuple[int, str] = (0, "")
+    """By ``id``, so that nothing holds it: the error that has left an evaluation, and the stage of the evaluation."""
+    _failed_stage = ""
+    """The stage in which the run has failed."""
     failed_fetch: BaseException | None = None
     """The error of the training loader: it rose between two steps."""
 
@@ -66,14 +74,16 @@ class Session:
         self.settings, self.task = settings, task
         self.module: nn.Module = model if task is None else task
         self._given_optimizer, self._given_scheduler = optimizer, scheduler
-        self.restore, self._ready = ExitStack(), False
+        self.restore, self._ready, self.buffers = ExitStack(), False, BuffersAsBuilt()
+        self._has_folder = False  # a fit has made it; an evaluation makes none
+        self._process = os.getpid()
         here, started = find_place(), datetime.now().astimezone()
         self._place, (project, name, folder) = here, place(settings, started)
         self.ranks: Ranks | None = None
         """The other processes, while a run is open; nothing where there is only one."""
         self._replaced: Mapping[torch.Tensor, torch.Tensor] = {}  # parameters of a model that was sharded
         self.line = self._make_line()
-        self.stream, self._failures_noted = Stream(settings.sinks), 0
+        self.stream, self._failures_noted, self._nan_noted = Stream(settings.sinks), 0, False
         self.seed, self.is_trying = 0, False
         self.state = RunState(
             line=self.line,
@@ -115,6 +125,7 @@ class Session:
             stop=self._stop_training,
             rank=self._place.rank,
             local_rank=self._place.local_rank,
+            world_size=self._place.world_size,
             guard=guarded if self._place.world_size > 1 else None,
         )
 
@@ -123,10 +134,12 @@ class Session:
         clock = self.state.clock
         return f"step {clock.step}, epoch {clock.epoch} ({self.state.stage})"
 
-    def stop(self, reason: str, by: str, *, interrupt: bool = False) -> None:
+    def stop(
+        self, reason: str, by: str, *, interrupt: bool = False, left_body: bool = False, by_user: bool = False
+    ) -> None:
         """A vote to stop that is no callback's ``run.stop``; by ``StopTraining`` an evaluation is left as well."""
         requests = self.state.requests
-        requests.ask_stop(StopRequest(reason, by, self.state.clock.step, interrupt))
+        requests.ask_stop(StopRequest(reason, by, self.state.clock.step, interrupt, left_body, by_user))
         if requests.is_trained and not interrupt and self.state.stage in ("val", "test"):
             logger.warning("the evaluation that %s left has no metrics", by)
 
@@ -141,21 +154,31 @@ class Session:
     # -- records -------------------------------------------------------------------------------
 
     @property
+    def is_forked(self) -> bool:
+        """True in a child process that was forked while the run is open: the run's files are its parent's."""
+        return os.getpid() != self._process
+
+    @property
+    def _writes_records(self) -> bool:
+        """True in a fit, in the process that writes the run's files."""
+        return self.state.entry_point in ("fit", "train") and self.state.rank == 0 and not self.is_forked
+
+    @property
     def keeps_records(self) -> bool:
         """Whether what is logged now becomes a record: in a fit, and not in what leaves no trace."""
-        state = self.state
-        in_fit = state.entry_point in ("fit", "train") and state.rank == 0
-        return in_fit and self.line.hooks is not self.line.silent and not self.is_trying
+        return self._writes_records and self.line.hooks is not self.line.silent and not self.is_trying
 
     def _write(self, rows: Sequence[Record]) -> None:
-        if self.state.entry_point in ("fit", "train") and self.state.rank == 0:
+        if self._writes_records:
             self.stream.write(rows)
             self._note_trouble()
+            if not self._nan_noted:
+                self._note_nan(rows)
 
     def note(self, name: str, text: str = "", *, took: float = 0.0) -> None:
         """Something happened, for the timeline; ``took``: it began so many seconds ago."""
         clock = self.state.clock
-        if self.state.entry_point in ("fit", "train") and self.state.rank == 0 and not self.is_trying:
+        if self._writes_records and not self.is_trying:
             began = max(0.0, clock.seconds - took)
             self.stream.note(EventRow(name, clock.step, clock.epoch, began, redact_text(text), took))
 
@@ -168,6 +191,21 @@ class Session:
         for trouble in self.stream.trouble():
             logger.warning("the sink %s; training goes on", trouble)
             self.note("sink", trouble)
+
+    def _note_nan(self, rows: Sequence[Record]) -> None:
+        """Warn of the first loss that is not finite, unless a callback looks after it."""
+        values = {row.name: row.value for row in rows if isinstance(row, MetricRow)}
+        found = losses_not_finite(values)
+        if not found:
+            return
+        self._nan_noted = True
+        self.note("nan", found[0])
+        if not any(getattr(member.callback, "handles_nan", False) for member in self.line.members):
+            logger.warning(
+                "%s at step %d. Training continues. Add hl.StopOnNaN() to stop before such a value is in the weights.",
+                found[0],
+                self.state.clock.step,
+            )
 
     def start_stream(self, run_id: str) -> None:
         """After a checkpoint is loaded, if there is one: from here on sinks get what is written."""
@@ -242,12 +280,14 @@ class Session:
 
     def open(self, entry_point: str, *, take_folder: Callable[[], None], load: Callable[[], None]) -> None:
         """The folder, ``setup``, then device, optimizers, compile and resume, then ``model_ready``."""
-        state = self.state
+        state, self._process = self.state, os.getpid()
         state.entry_point = entry_point
         state.stage = {"evaluate": "val", "test": "test", "predict": "predict"}.get(entry_point, "train")
         state.exception = MISSING
+        self._failed_in, self._failed_stage = (0, ""), ""
         self.restore.enter_context(same_modes(self.module))
         self.restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        self.restore.enter_context(blocked_hooks_named(self.line, state.clock))
         self._join()
         if self.settings.seed is not None and not self._ready:
             seed_everything(self.settings.seed)
@@ -256,9 +296,10 @@ class Session:
             self.seed = self.seed if self.ranks is None else self.ranks.group.from_zero(self.seed)
             state.config.setdefault("seed", self.seed)
         self.failed_fetch = None
-        if entry_point in ("fit", "train"):
-            if not self._ready:
-                self._make_folder()
+        in_fit = entry_point in ("fit", "train")
+        if not self._ready or (in_fit and not self._has_folder):
+            self._find_folder(make=in_fit)
+        if in_fit:
             take_folder()
         self.book.forget_names()
         self.line.emit(self.line.hooks.setup)
@@ -267,14 +308,17 @@ class Session:
             self.move_held_modules(member)
         if entry_point in ("fit", "train") and not state.optimizers:
             self._make_optimizers()
+        if self.ranks is not None and entry_point in ("fit", "train"):
+            check_same_optimizers(self.ranks, self)
         if self.settings.compile and not self._ready:
             self._compile()
         if entry_point in ("fit", "train"):
+            self.buffers.remember(self.module)
             load()
         if self.ranks is not None:
             self.ranks.attach(state.optimizers if entry_point in ("fit", "train") else {})
             self._seed_this_rank()
-        self._ready = True
+        self._ready, self._has_folder = True, self._has_folder or in_fit
         state.clock.start()
         self.line.emit(self.line.hooks.model_ready)
 
@@ -283,7 +327,7 @@ class Session:
         if self._place.world_size > 1:
             self.ranks = join(self._place, self)
             self.book.join(self.ranks)
-            self.scopes.failing = self.ranks.failed
+            self.scopes.failing = self._tell_ranks
             self.restore.enter_context(rank_logs(self.ranks.group))
 
     def _place_model(self) -> None:
@@ -299,15 +343,16 @@ class Session:
         if self.settings.seed is not None and self.state.rank and not self._ready:
             seed_everything(mix(self.seed, self.state.rank))
 
-    def _make_folder(self) -> None:
-        """Rank zero makes it; the others only know where it is."""
+    def _find_folder(self, *, make: bool) -> None:
+        """Agree on the run's folder; for a fit, rank zero makes it. Its default name has the time of one rank."""
         state = self.state
-        if state.rank == 0:
+        if make and state.rank == 0:
             state.name, state.folder = make_folder(self.settings, state.name, state.folder)
         if self.ranks is not None:
             found = self.ranks.group.from_zero([state.name, str(state.folder or "")])
             state.name, state.folder = found[0], Path(found[1]) if found[1] else None
-        self.stream.open(state.folder if state.rank == 0 else None)
+        if make:
+            self.stream.open(state.folder if state.rank == 0 else None)
 
     def move_held_modules(self, member: Member[Run]) -> None:
         """Modules and metrics that a callback holds go where the model is."""
@@ -342,11 +387,30 @@ class Session:
 
     # -- closing -------------------------------------------------------------------------------
 
+    def note_stage(self, error: BaseException) -> None:
+        """An error leaves an evaluation, which then puts the stage back: keep the stage for ``on_exception``."""
+        if self._failed_in[0] != id(error):  # else it was noted further inside
+            self._failed_in = id(error), self.state.stage
+
     def failed(self, error: BaseException) -> BaseException:
         """It ends the run, and the other ranks are told at once; what is to be raised."""
+        self._failed_stage = self._failed_in[1] if self._failed_in[0] == id(error) else self.state.stage
+        self._note_foreign_attribute(error)
         if self.state.batch is not MISSING:
             add_place(error, self.where().partition(" (")[0])  # an evaluation that it has left is closed by now
-        return error if self.ranks is None else self.ranks.failed(error)
+        error = named_lazy_module(self.module, error)
+        return self._tell_ranks(error)
+
+    def _tell_ranks(self, error: BaseException) -> BaseException:
+        """An error ends this rank, and the others hear of it; a forked child is not a rank."""
+        return error if self.ranks is None or self.is_forked else self.ranks.failed(error)
+
+    def _note_foreign_attribute(self, error: BaseException) -> None:
+        """Note where ``self.log`` and its like are here, if a task or callback has looked for it on itself."""
+        if not isinstance(error, AttributeError) or error.name not in ATTRIBUTES:
+            return
+        if any(error.obj is its for its in (self.task, *(member.callback for member in self.line.members))):
+            error.add_note(f"self.{error.name} of other systems is {ATTRIBUTES[error.name]} here")
 
     def close(
         self, error: BaseException | None, finish_saves: Callable[[BaseException | None], list[BaseException]]
@@ -368,7 +432,9 @@ class Session:
             error = first_of(error, [raised])
         if error is not None and not isinstance(error, Preempted):
             state.exception = error
+            stage, state.stage = state.stage, self._failed_stage or state.stage
             error = first_of(error, line.emit_to_all(line.hooks.exception))
+            state.stage = stage
         error = first_of(error, line.emit_to_all(line.hooks.teardown))
         try:
             if self.ranks is not None and not self.ranks.broken:
@@ -377,7 +443,7 @@ class Session:
                 self.book.end_interval()  # what was logged in the last hooks, or before an error
                 self._note_end(error)
         except BaseException as raised:  # a full disk; Ctrl-C, of which others must hear, while they are waited for
-            told = raised if self.ranks is None or isinstance(raised, Exception) else self.ranks.failed(raised)
+            told = raised if isinstance(raised, Exception) else self._tell_ranks(raised)
             error = first_of(error, [told])
         try:
             self.stream.close()

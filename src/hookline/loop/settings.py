@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, Self, TypedDict, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 
@@ -15,96 +15,80 @@ from hookline.checkpoint.request import Resume
 from hookline.distributed import this_process
 from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import SetupError
-from hookline.loop.keywords import check_options
+from hookline.events.foreign_names import PRECISIONS
 from hookline.progress import Duration
+from hookline.records.file_names import check_path
+from hookline.run.paths import path_to_write
 from hookline.sinks.log_object import as_sink
 from hookline.sinks.sink import Sink
 
 PrecisionName = Literal["fp32", "bf16", "fp16"]
-
-
-class Options(TypedDict, total=False):
-    """Keyword arguments of ``Trainer``, ``Loop``, ``fit``, ``train``, ``evaluate``, ``test``, ``predict``."""
-
-    max_duration: str | Duration | None
-    """How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"``, ``"2h"``."""
-    eval_every: str | Duration | None
-    """How often to evaluate, ``"1ep"`` if not given; ``None`` never."""
-    log_every: str | Duration | None
-    """The interval over which training metrics are averaged; ``None``: only over epochs, and no ``train/loss``."""
-    accumulate: int
-    """So many batches make one step."""
-    precision: PrecisionName
-    device: str | torch.device | None
-    """``None`` takes a GPU when there is one."""
-    compile: bool | Mapping[str, Any]
-    """``True``, or the keywords for ``torch.compile``; in place, so no key is renamed."""
-    strategy: StrategyName | Strategy
-    """In several processes: ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)``, ``hl.FSDP(…)``; ``"auto"`` is ``"ddp"`` for most."""
-    seed: int | None
-    folder: str | Path | Literal[False] | None
-    """The run's own folder; ``None`` makes a new one under ``runs/``, ``False`` writes nothing."""
-    resume: str | Path | Resume | None
-    """``"auto"`` goes on from the newest checkpoint in ``folder``, if there is one; or the path of a checkpoint."""
-    name: str | None
-    """``"project/run"`` or ``"run"``."""
-    config: Mapping[str, Any] | None
-    """Hyper-parameters to keep with the run."""
-    sinks: Iterable[Any]
-    """Where records go, too: ``[hl.sinks.TensorBoard()]``, or any object with ``log(dict, step)``."""
+InterruptName = Literal["return", "raise"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Checked options."""
+    """Checked options. Their types as given, their defaults and their documentation are those of ``Trainer``."""
 
-    max_duration: Duration | None = None
-    eval_every: Duration | None = Duration(1, "ep")
-    log_every: Duration | None = Duration(100, "st")
-    accumulate: int = 1
-    precision: PrecisionName = "fp32"
-    device: torch.device = field(default_factory=lambda: default_device(None))
-    compile: bool | Mapping[str, Any] = False
-    strategy: Any = "auto"
-    seed: int | None = None
-    folder: Path | Literal[False] | None = None
-    resume: Resume | None = None
-    name: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    sinks: tuple[Sink, ...] = ()
+    max_duration: Duration | None
+    eval_every: Duration | None
+    log_every: Duration | None
+    accumulate: int
+    precision: PrecisionName
+    device: torch.device
+    compile: bool | Mapping[str, Any]
+    strategy: StrategyName | Strategy
+    seed: int | None
+    folder: Path | Literal[False] | None
+    resume: Resume | None
+    name: str | None
+    config: Mapping[str, Any]
+    sinks: tuple[Sink, ...]
+    interrupt: InterruptName
 
     @classmethod
-    def read(cls, options: Options) -> Self:
+    def read(cls, options: Mapping[str, Any]) -> Self:
         """Check the options; each mistake says what to write instead."""
-        given: dict[str, Any] = dict(options)
-        check_options(given, list(cls.__dataclass_fields__))
+        given = dict(options)
         for key in ("max_duration", "eval_every", "log_every"):
-            if given.get(key) is not None:
+            if given[key] is not None:
                 given[key] = Duration.parse(given[key], f"{key}=…")
-        max_duration = given.get("max_duration")
+        max_duration = given["max_duration"]
         if max_duration is not None and max_duration.unit == "dur":
             raise SetupError(
                 f"max_duration={str(max_duration)!r}: 'dur' is a share of max_duration itself; use ep, st, s …"
             )
         for key in ("eval_every", "log_every"):
-            if given.get(key) is not None:
-                given[key] = given[key].of(max_duration, f"{key}=…")
-        _check_accumulate(given.get("accumulate", 1))
-        _check_precision(given.get("precision", "fp32"))
-        _check_strategy(given.get("strategy", "auto"))
-        _check_name(given.get("name"))
+            if given[key] is not None:
+                given[key].of(max_duration)  # without max_duration a share is an error
+        _check_accumulate(given["accumulate"])
+        _check_precision(given["precision"])
+        _check_interrupt(given["interrupt"])
+        _check_strategy(given["strategy"])
+        _check_name(given["name"])
         _check_kinds(given)
-        given["device"] = default_device(given.get("device"))
-        if isinstance(given.get("folder"), str):
-            given["folder"] = Path(given["folder"])
-        given["resume"] = Resume.read(given.get("resume"), given.get("folder"))
-        given["config"] = dict(given.get("config") or {})
-        given["sinks"] = as_sinks(given.get("sinks", ()))
+        given["device"] = default_device(given["device"])
+        if given["folder"]:
+            given["folder"] = path_to_write(given["folder"], "folder")
+        given["resume"] = Resume.read(given["resume"], given["folder"])
+        given["config"] = dict(given["config"] or {})
+        given["sinks"] = as_sinks(given["sinks"])
         for sink in given["sinks"]:
-            if given.get("folder") is False and getattr(sink, "needs_folder", False):
-                name = type(sink).__name__
-                raise SetupError(f"{name}() writes into the run's folder, and folder=False: give it a place of its own")
+            if given["folder"] is False and getattr(sink, "needs_folder", False):
+                raise SetupError(
+                    f"{type(sink).__name__}: it writes into the run's folder, and this run has none (folder=False). "
+                    f"Give the sink an absolute path, or give the run a folder."
+                )
         return cls(**given)
+
+    def callbacks_of_sinks(self) -> list[object]:
+        """The callbacks that sinks bring with them."""
+        return [callback for sink in self.sinks for callback in getattr(sink, "callbacks", ())]
+
+
+def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The options among the arguments of a function: ``options_of(locals())`` as its first line."""
+    return {name: arguments[name] for name in Settings.__dataclass_fields__ if name in arguments}
 
 
 def as_list(callbacks: Iterable[object]) -> list[object]:
@@ -128,7 +112,8 @@ def as_sinks(sinks: Any) -> tuple[Sink, ...]:
 def default_device(device: str | torch.device | None) -> torch.device:
     """The device that was asked for, or the accelerator if there is one, or the CPU."""
     if device is None:
-        found = torch.accelerator.current_accelerator()
+        # Without check_available, a CUDA build of torch answers "cuda" on a machine that has no GPU.
+        found = torch.accelerator.current_accelerator(check_available=True)
         if found is None:
             return torch.device("cpu")
         place = this_process()  # each process of a machine has a device of its own
@@ -138,7 +123,10 @@ def default_device(device: str | torch.device | None) -> torch.device:
         found = torch.device(device)
         torch.empty(0, device=found)  # says whether it is there
     except (RuntimeError, TypeError, AssertionError) as error:
-        raise SetupError(f"device={device!r}: {str(error).splitlines()[0]}") from None
+        raise SetupError(
+            f"device={device!r}: {str(error).splitlines()[0]}. Write device='cuda', 'mps' or 'cpu', or leave device= "
+            f"out to use the accelerator of this machine, if it has one."
+        ) from None
     return found
 
 
@@ -149,7 +137,14 @@ def _check_accumulate(accumulate: object) -> None:
 
 def _check_precision(precision: object) -> None:
     if precision not in get_args(PrecisionName):
-        raise SetupError(f"precision={precision!r}: use one of {', '.join(get_args(PrecisionName))}")
+        meant = PRECISIONS.get(precision) if isinstance(precision, str | int) else None
+        hint = f"write precision={meant!r}" if meant else f"use one of {', '.join(get_args(PrecisionName))}"
+        raise SetupError(f"precision={precision!r}: {hint}")
+
+
+def _check_interrupt(interrupt: object) -> None:
+    if interrupt not in get_args(InterruptName):
+        raise SetupError(f"interrupt={interrupt!r}: use one of {', '.join(get_args(InterruptName))}")
 
 
 def _check_strategy(strategy: object) -> None:
@@ -164,22 +159,26 @@ def _check_strategy(strategy: object) -> None:
 
 def _check_kinds(given: dict[str, Any]) -> None:
     """Options of the wrong kind, which would fail later and elsewhere."""
-    folder, seed = given.get("folder"), given.get("seed")
+    folder, seed = given["folder"], given["seed"]
     if folder is not None and folder is not False and (not isinstance(folder, str | Path) or not str(folder)):
         raise SetupError(
             f"folder={folder!r}: give a path, None for a new folder under runs/, or False to write nothing"
         )
+    if folder:
+        check_path("folder", folder)
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise SetupError(f"seed={seed!r}: give a whole number")
-    if not isinstance(given.get("config") or {}, Mapping):
+    if not isinstance(given["config"] or {}, Mapping):
         hint = ", such as vars(args)" if isinstance(given["config"], Namespace | SimpleNamespace) else ""
         raise SetupError(f"config={given['config']!r}: give a dict of hyper-parameters{hint}")
-    if not isinstance(given.get("compile", False), bool | Mapping):
+    if not isinstance(given["compile"], bool | Mapping):
         raise SetupError(f"compile={given['compile']!r}: give True, or a dict of keywords for torch.compile")
 
 
 def _check_name(name: object) -> None:
     if name is not None and not isinstance(name, str):
         raise SetupError(f"name={name!r}: give 'run' or 'project/run'")
+    if name is not None:
+        check_path("name", name)
     if name is not None and (not name.strip("/ ") or name.count("/") > 1 or ".." in name):
         raise SetupError(f"name={name!r}: give 'run' or 'project/run'")

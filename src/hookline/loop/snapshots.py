@@ -9,6 +9,7 @@ from hookline.loop.capture import capture_state, capture_weights
 from hookline.loop.environment import environment
 from hookline.loop.rank_states import gathered
 from hookline.loop.verification import told_to_command
+from hookline.progress.duration import PASSES
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -23,6 +24,7 @@ def take_snapshot(loop: Loop, *, weights_only: bool, **about: Any) -> Snapshot:
         batch=clock.batch,
         sample=clock.sample,
         seconds=clock.seconds,
+        passes=clock.elapsed(PASSES),
         run=loop.saving.run_id,
         generation=loop.saving.generation,
         metrics=loop.session.book.measured_now(),

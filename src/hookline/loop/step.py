@@ -21,11 +21,13 @@ from hookline.loop.gradients import (
     with_weight,
 )
 from hookline.loop.handles import Handles
+from hookline.loop.loss_weights import LossWeights
 from hookline.loop.optimizers import name_of
 from hookline.loop.ranks import Ranks
 from hookline.loop.schedulers import of_optimizer
 from hookline.loop.series import Series, number_or_copy
 from hookline.loop.session import Session
+from hookline.loop.supervised import SupervisedTask
 from hookline.loop.weights import Weights
 from hookline.run import MISSING
 
@@ -37,8 +39,8 @@ class Steps:
     __slots__ = (
         "_accumulate", "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names",
         "_pending", "_plain", "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full",
-        "_window_start", "clock", "course", "handles", "line", "look_due", "precision", "ranks", "requests", "samples",
-        "scopes", "session", "settings", "state", "steps_are_plain", "tokens", "weights",
+        "_window_start", "clock", "course", "handles", "line", "look_due", "loss_weights", "precision", "ranks",
+        "requests", "samples", "scopes", "session", "settings", "state", "steps_are_plain", "tokens", "weights",
     )  # fmt: skip
 
     tokens: int | None
@@ -50,6 +52,7 @@ class Steps:
         self.weights = Weights(self.state.model, self.clock)
         self.course = Course(session, self.weights)
         self.handles = Handles(self.requests)
+        self.loss_weights = session.task.loss_weights if isinstance(session.task, SupervisedTask) else None
         self._autocast, self._scaled = self.precision.dtype is not None, self.precision.scaler is not None
         self._losses = self.course.losses()
         self._names: tuple[str, ...] = ()  # of all optimizers
@@ -75,7 +78,9 @@ class Steps:
     def accumulate(self, batches: int) -> None:
         if not isinstance(batches, int) or batches < 1 or self._window:
             raise SetupError(f"loop.accumulate = {batches!r}: give 1 or more batches, at the edge of a step")
-        self._accumulate = batches
+        self._accumulate = self.clock.batches_per_step = batches
+        if self.course.agenda.has_parts:
+            self.course.agenda.wake = 0  # what is due at a part of an epoch comes at another step
         # One batch a step in one process needs no weights: a plain backward, bitwise that of a bare loop.
         self._plain = batches == 1 and self.state.world_size == 1
         self._bare = self._plain and not self._scaled
@@ -92,6 +97,8 @@ class Steps:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         state, line = self.state, self.line
         names = self._names if optimizer is None else (name_of(optimizer, state.optimizers),)
+        if self.loss_weights is not None:
+            weight = self._weigh(self.loss_weights, weight)
         weighted = weight is not None
         weight = self.samples if weight is None else check_weight(weight, self.session.where)
         if outputs is not None:
@@ -139,6 +146,20 @@ class Steps:
             else:
                 count_weight(name, self._window, weight, self._touched, self._weighed, self.session.where)
         return None
+
+    def _weigh(self, weights: LossWeights, given: Any) -> Any:
+        """The weight that was given, else the one that fits the loss; ``None`` stands for the samples."""
+        ranks = self.ranks
+        idle = ranks is not None and ranks.idle
+        needed = given is None and not self._plain and not idle
+        if ranks is not None and ranks.ignores_targets is None:  # the first batch of this fit
+            weights.reset_ignored()
+            ranks.ignores_targets = False
+        undecided = ranks is not None and not ranks.ignores_targets
+        found = weights.in_training(self.samples, needed=needed, several_ranks=undecided)
+        if ranks is not None and weights.ignores_targets:
+            ranks.ignores_targets = True
+        return given if idle or given is not None else found
 
     def _has_counted(self, name: str) -> bool:
         """Whether this batch has had a loss of this optimizer's, which it has not stepped on yet."""

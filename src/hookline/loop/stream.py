@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from hookline.checkpoint.commit import free_bytes
+from hookline.errors import RecordWriteError
 from hookline.records import EventRow, Record
-from hookline.sinks.jsonl import JsonLines
+from hookline.sinks.jsonl import WaitingJsonLines
 from hookline.sinks.pump import WAIT, Pump, SinkReport
 from hookline.sinks.sink import RunInfo, Sink
 
 logger = logging.getLogger("hookline")
 
-METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
+METRICS, EVENTS, MEDIA = "metrics.jsonl", "events.jsonl", "media"
 
 
 class Stream:
-    """``metrics.jsonl`` is rewound by a resume; ``events.jsonl``, the timeline, keeps what really happened."""
+    """``metrics.jsonl`` is rewound by a resume; ``events.jsonl``, the timeline, keeps what really happened.
+
+    Rows that a full disk does not take wait in memory. A file that cannot be written is a ``RecordWriteError``, or a
+    warning where the run continues without it.
+    """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = _named(sinks)
         self._pumps: list[Pump] = []
         self._left: list[Pump] = []  # of an earlier fit, whose sinks hang
-        self._events: JsonLines | None = None
+        self._events: WaitingJsonLines | None = None
         self._is_open = False
-        self.rows: JsonLines | None = None
+        self._media_written = self._media_dropped = 0
+        self._media_error = ""
+        self.rows: WaitingJsonLines | None = None
         self.reports: tuple[SinkReport, ...] = ()
-        """How the sinks fared, once the run is over."""
+        """How the sinks fared, once the run is over; the run's own files are in it if they could not be written."""
+        self.continues_on_full_disk: Callable[[], bool] = lambda: False
+        """Whether a file that cannot be written is a warning and not an error."""
 
     def open(self, folder: Path | None) -> None:
-        self.rows = None if folder is None else JsonLines(folder / METRICS)
-        self._events = None if folder is None else JsonLines(folder / EVENTS)
+        self.rows = None if folder is None else WaitingJsonLines(folder / METRICS)
+        self._events = None if folder is None else WaitingJsonLines(folder / EVENTS)
 
     def after(self, earlier: Stream) -> None:
         """Another stream had the same sinks: one that hangs there is not given to a second thread."""
@@ -44,6 +55,7 @@ class Stream:
             logger.warning("left out, because they hang since the last fit: %s", ", ".join(hung))
         self._pumps = [Pump(name, sink) for name, sink in self._sinks.items() if name not in hung]
         self.reports, self._is_open = (), True
+        self._media_written = self._media_dropped = 0
         for pump in self._pumps:
             pump.start(info)
 
@@ -53,21 +65,49 @@ class Stream:
             pump.restart(info)
 
     def write(self, records: Sequence[Record]) -> None:
-        if self.rows is not None:
-            self.rows.write(records)
+        """Write rows to ``metrics.jsonl`` and hand them to the sinks."""
         for pump in self._pumps:
             pump.put(records)
+        if self.rows is not None:
+            self._append(self.rows, records, is_needed=True)
 
     def note(self, row: EventRow) -> None:
         """Something happened; what fails before the start leaves the folder as it was."""
-        if self._is_open and self._events is not None:
-            try:
-                self._events.write([row])
-            except OSError as error:  # a timeline is for people: nobody's run ends because of it
-                logger.warning("%s could not be written, and is not tried again: %s", EVENTS, error)
-                self._events = None
         for pump in self._pumps:
             pump.put([row])
+        if self._is_open and self._events is not None:  # a timeline is for people: no run ends because of it
+            self._append(self._events, [row], is_needed=False)
+
+    def _append(self, file: WaitingJsonLines, rows: Sequence[Record], *, is_needed: bool) -> None:
+        had_failed = file.error is not None
+        file.write(rows)
+        if file.error is not None:
+            error = write_error(file.path, file.error)
+            if is_needed and not self.continues_on_full_disk():
+                raise error from file.error
+            if not had_failed:
+                logger.warning("%s. Rows wait in memory and are tried again before each later row", error.problem)
+        elif had_failed:
+            logger.warning("%s can be written again: the rows that waited in memory are in it", file.path)
+
+    def write_file(self, path: Path, write: Callable[[Path], object]) -> bool:
+        """Write an image or another file of the record; False if it could not be written and the run continues."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path)
+        except OSError as cause:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            error = write_error(path, cause)
+            if not self.continues_on_full_disk():
+                raise error from cause
+            if not self._media_dropped:
+                logger.warning("%s. The file is left out; its row is written without it", error.problem)
+            self._media_dropped += 1
+            self._media_error = error.problem
+            return False
+        self._media_written += 1
+        return True
 
     def trouble(self) -> list[str]:
         """What has gone wrong with sinks for the first time."""
@@ -80,18 +120,39 @@ class Stream:
         try:
             self.reports = tuple(pump.close(WAIT) for pump in self._pumps)
         finally:
-            self._end()
+            self.reports += self._end()
         for report in self.reports:
             if report.hung:  # nobody else says so, and somebody may have waited for it
                 logger.warning("the sink %s", report)
         return self.reports
 
-    def _end(self) -> None:
+    def _end(self) -> tuple[SinkReport, ...]:
+        """Close the run's own files; a report for each that could not be written."""
         self._left = [pump for pump in (*self._left, *self._pumps) if pump.is_busy]
         self._pumps, self._is_open = [], False
-        for file in (self.rows, self._events):
-            if file is not None:
-                file.close()
+        reports = [_close_file(file) for file in (self.rows, self._events) if file is not None]
+        if self._media_dropped:
+            lost = self._media_dropped
+            reports.append(SinkReport(MEDIA, self._media_written, lost, lost, self._media_error))
+        if self.rows is not None:
+            self.open(self.rows.path.parent)  # a next fit counts from zero
+        return tuple(report for report in reports if report.failures)
+
+
+def write_error(path: Path, cause: OSError) -> RecordWriteError:
+    """The error for a file of a run's record."""
+    return RecordWriteError(str(path), cause, free=free_bytes(path.parent))
+
+
+def _close_file(file: WaitingJsonLines) -> SinkReport:
+    """Try the rows that wait a last time."""
+    error = file.error
+    if not file.retry() and file.error is not None:
+        error, lost = file.error, file.abandon()
+        logger.warning("%s: %d rows are lost: %s", file.path, lost, write_error(file.path, error).problem)
+    file.close()
+    problem = "" if error is None else write_error(file.path, error).problem
+    return SinkReport(file.path.name, file.written, file.dropped, file.failures, problem)
 
 
 def _named(sinks: Sequence[Sink]) -> dict[str, Sink]:

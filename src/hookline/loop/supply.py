@@ -33,7 +33,7 @@ def first_feed(loop: Training, loader: Any) -> Feed:
     feed = make_feed(loop, loader, loop.ranks)
     check_goes_on(loop, feed)
     _compare(loop, facts_of(loader))
-    if loop.saved_feed:
+    if loop.saved_feed and loop.feed is None:
         feed.load_state_dict(loop.saved_feed)
     if loop.saving.is_used and not loop.state.rank:
         for note in feed.notes:
@@ -57,6 +57,16 @@ def _compare(loop: Training, here: Facts) -> None:
             ", and in this epoch samples may come twice or not at all" if place.taken else "",
         )
     loop.saved_facts = here
+
+
+def warn_of_lost_loader(loop: Training) -> None:
+    """Warn before the first epoch after a resume if no hook has replaced the train loader again."""
+    saved, loop.saved_replaced = loop.saved_replaced, 0
+    if saved and not loop.times_replaced("train") and not loop.state.rank:
+        logger.warning(
+            "run.loaders['train'] was replaced before the checkpoint was saved, and not in this process: training "
+            "continues on the loader that fit got. Replace it in on_fit_start."
+        )
 
 
 def check_goes_on(loop: Training, feed: Feed) -> None:
@@ -112,7 +122,8 @@ def data_state(loop: Training, *, mid_epoch: bool) -> dict[str, Any]:
         "batch": batch,
         "taken": taken(loop, batch) if mid_epoch else 0,
         "own": loop.saved_own if loop.feed is None else _own(loop.feed),
-        "facts": (loop.saved_facts if loop.feed is None else facts_of(loop.state.loaders["train"]))._asdict(),
+        "facts": (loop.saved_facts if loop.feed is None else facts_of(loop.fed))._asdict(),
+        "replaced": loop.times_replaced("train"),
     }
 
 
@@ -126,6 +137,7 @@ def load_data_state(loop: Training, saved: Mapping[str, Any], *, mid_epoch: bool
     loop.session.seed = saved["seed"]
     loop.saved_feed, loop.saved_own = saved["feed"], saved.get("own", 1)
     loop.saved_facts = Facts(**saved.get("facts", {}))
+    loop.saved_replaced = saved.get("replaced", 0)
     loop.place = Position(clock.epoch, saved.get("batch", batch), saved.get("taken", batch))
 
 

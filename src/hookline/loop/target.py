@@ -84,6 +84,20 @@ class Target:
         gone = [checkpoint for checkpoint in to_delete(there, self.plan.keep) if checkpoint.path != newest.path]
         if gone and len(there) - len(gone) == 1:
             self.store.verify(newest)  # it is about to be the only one
+        self._delete(gone)
+
+    def prune_finished(self) -> None:
+        """The run is finished: with ``keep_last=0`` the newest one goes as well, unless another rule keeps it."""
+        if self.plan.keep is None or self.plan.keep.last:
+            return
+        there = self.store.checkpoints()
+        gone = to_delete(there, self.plan.keep, is_finished=True)
+        for checkpoint in there if gone else ():
+            if checkpoint not in gone:
+                self.store.verify(checkpoint)
+        self._delete(gone)
+
+    def _delete(self, gone: list[Checkpoint]) -> None:
         for checkpoint in gone:
             try:
                 self.store.delete(checkpoint)

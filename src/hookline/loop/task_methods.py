@@ -39,15 +39,19 @@ STEPS = ("training_step", "train_step", "validation_step", "val_step", "eval_ste
 """Those of them that nobody has as a helper of his own."""
 
 
-def check_task(task: Task[Any], loss: object = None, optimizer: object = None) -> None:
+def check_task(task: Task[Any], loss: object = None, weight: object = None, optimizer: object = None) -> None:
     """Each method takes what it will be given; none is one of another system, which nobody would call.
 
-    ``loss`` and ``optimizer`` are what was passed beside the task: nobody would call the loss either, and the optimizer
+    ``loss``, ``weight`` and ``optimizer`` were passed next to the task: nothing calls the first two, and the optimizer
     takes the place of the task's own.
     """
     kind = type(task)
     if loss is not None:
         logger.warning("loss= is not used: %s is a task, which computes its own; leave loss= out", kind.__name__)
+    if weight is not None:
+        logger.warning(
+            "weight= is not used: %s is a task; let its train_batch return {'loss': …, 'weight': …}", kind.__name__
+        )
     if optimizer is not None and _has_optimizers(task):
         logger.warning(
             "optimizer= is used, and what %s.configure_optimizers returns is not, schedulers included; "

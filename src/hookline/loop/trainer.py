@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal
 
+import torch
 from torch import nn
 
+from hookline.checkpoint.request import Resume
+from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import SetupError, StopTraining
+from hookline.events import check_callbacks
 from hookline.loop.answers import Returning, check_returned, evaluate_task, predict_task
-from hookline.loop.keywords import NoOptions, refuse
+from hookline.loop.keywords import checked, later
 from hookline.loop.leaving import left_before_end
 from hookline.loop.loaders import check_loader, named_loaders
 from hookline.loop.loop import Loop
@@ -21,29 +24,73 @@ from hookline.loop.optimizers import needs_closure
 from hookline.loop.plain import plain_steps
 from hookline.loop.result import Result
 from hookline.loop.sanity import sanity_check
-from hookline.loop.settings import Options, Settings, as_list
+from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
 from hookline.loop.supervised import SupervisedTask, title_of
 from hookline.loop.task import Task
 from hookline.loop.task_methods import check_task, missing_method
 from hookline.progress import Duration
-from hookline.records import Value
 
 
 class Trainer:
-    """Trains, evaluates and predicts with a task or a plain model, and callbacks.
+    """Trains, evaluates and predicts with a model or a task, and callbacks.
 
-    >>> import torch
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="2ep", folder=False)
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> result.stop_reason
-    'max_duration (2ep) reached'
+    Args:
+        max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
+        callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        eval_every: How often to evaluate on ``val``. ``None``: never.
+        log_every: Interval over which training metrics are averaged. ``None``: only over epochs, without
+            ``train/loss``.
+        accumulate: Number of batches that make one step.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
+        compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
+        strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
+            ``hl.FSDP(…)``.
+        seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
+        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path of a
+            checkpoint.
+        name: Name of the run: ``"run"`` or ``"project/run"``.
+        config: Hyper-parameters to store with the run.
+        sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
+            ``log(dict, step)``.
+        interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
+            ``"raise"`` ``KeyboardInterrupt``.
+
+    Example:
+        >>> import torch
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="2ep", folder=False)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> result.stop_reason
+        'max_duration (2ep) reached'
     """
 
-    def __init__(self, *, callbacks: Iterable[object] = (), **options: Unpack[Options]) -> None:
-        Settings.read(options)  # what is wrong is said here, not at the first fit
-        self._options = options
+    @checked
+    def __init__(
+        self,
+        *,
+        max_duration: str | Duration | None = None,
+        callbacks: Iterable[object] = (),
+        eval_every: str | Duration | None = "1ep",
+        log_every: str | Duration | None = "100st",
+        accumulate: int = 1,
+        precision: PrecisionName = "fp32",
+        device: str | torch.device | None = None,
+        compile: bool | Mapping[str, Any] = False,
+        strategy: StrategyName | Strategy = "auto",
+        seed: int | None = None,
+        folder: str | Path | Literal[False] | None = None,
+        resume: str | Path | Resume | None = None,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        sinks: Iterable[Any] = (),
+        interrupt: InterruptName = "return",
+    ) -> None:
+        self._options = options_of(locals())
+        settings = Settings.read(self._options)  # mistakes are errors here, not at the first fit
         self._callbacks = as_list(callbacks)
+        check_callbacks([*self._callbacks, *self.default_callbacks(self._callbacks), *settings.callbacks_of_sinks()])
         self._given: tuple[Any, ...] = ()
         self._loop: Loop | None = None
 
@@ -56,6 +103,7 @@ class Trainer:
 
     # -- entry points --------------------------------------------------------------------------
 
+    @checked
     def fit(
         self,
         model: nn.Module,
@@ -64,74 +112,126 @@ class Trainer:
         test: Any = None,
         *,
         loss: Callable[..., Any] | None = None,
+        weight: Callable[[Any, Any], Any] | None = None,
         optimizer: Any = None,
         scheduler: Any = None,
         callbacks: Iterable[object] = (),
         extend: str | Duration | None = None,
-        **unknown: Unpack[NoOptions],
     ) -> Result:
-        """Train, evaluate on ``val`` as it goes and on ``test`` at the end.
+        """Train the model, evaluate on ``val`` during training and on ``test`` at the end.
 
-        A second ``fit`` with the same model goes on from the first; ``extend="2ep"`` makes it longer.
+        A second ``fit`` with the same model continues the first.
+
+        Args:
+            model: A model or a ``Task``.
+            train: Loader of the training batches: a ``DataLoader`` or any other iterable.
+            val: Loader for the evaluations during training, or a dict of named loaders.
+            test: Loader for one evaluation after training, or a dict of named loaders.
+            loss: Loss function of a plain model, called with outputs and targets.
+            weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
+            optimizer: Optimizer of a plain model: an instance, a class, a function of the parameters, or several in
+                a list or dict.
+            scheduler: Learning rate scheduler, or a function that makes one for the optimizer.
+            callbacks: Callbacks for this call only, in addition to those of the trainer.
+            extend: Continue the last ``fit`` for this much longer, for example ``"2ep"``.
         """
-        refuse(self.fit, unknown, Options.__annotations__)
-        return self._fit("fit", model, train, val, test, loss, optimizer, scheduler, callbacks, extend)
+        return later(self._fit, "fit", model, train, val, test, loss, weight, optimizer, scheduler, callbacks, extend)
 
+    @checked
     def train(
         self,
         model: nn.Module,
         train: Any,
         *,
         loss: Callable[..., Any] | None = None,
+        weight: Callable[[Any, Any], Any] | None = None,
         optimizer: Any = None,
         scheduler: Any = None,
         callbacks: Iterable[object] = (),
         extend: str | Duration | None = None,
-        **unknown: Unpack[NoOptions],
     ) -> Result:
-        """``fit`` without any evaluation."""
-        refuse(self.train, unknown, Options.__annotations__)
-        return self._fit("train", model, train, None, None, loss, optimizer, scheduler, callbacks, extend)
+        """Train the model without any evaluation.
 
+        Args:
+            model: A model or a ``Task``.
+            train: Loader of the training batches: a ``DataLoader`` or any other iterable.
+            loss: Loss function of a plain model, called with outputs and targets.
+            weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
+            optimizer: Optimizer of a plain model: an instance, a class, a function of the parameters, or several in
+                a list or dict.
+            scheduler: Learning rate scheduler, or a function that makes one for the optimizer.
+            callbacks: Callbacks for this call only, in addition to those of the trainer.
+            extend: Continue the last ``fit`` for this much longer, for example ``"2ep"``.
+        """
+        return later(
+            self._fit, "train", model, train, None, None, loss, weight, optimizer, scheduler, callbacks, extend
+        )
+
+    @checked
     def evaluate(
         self,
         model: nn.Module,
         val: Any,
         *,
         loss: Callable[..., Any] | None = None,
+        weight: Callable[[Any, Any], Any] | None = None,
         callbacks: Iterable[object] = (),
-        **unknown: Unpack[NoOptions],
-    ) -> dict[str, Value]:
-        """The metrics of one evaluation on ``val``, a loader or a dict of named ones."""
-        refuse(self.evaluate, unknown, Options.__annotations__)
-        return self._evaluate("evaluate", "val", model, val, loss, callbacks)
+    ) -> dict[str, Any]:
+        """Evaluate the model on ``val`` and return the metrics, named ``val/…``.
 
+        Args:
+            model: A model or a ``Task``.
+            val: Loader of the batches, or a dict of named loaders.
+            loss: Loss function of a plain model, called with outputs and targets.
+            weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
+            callbacks: Callbacks for this call only, in addition to those of the trainer.
+        """
+        return self._evaluate("evaluate", "val", model, val, loss, weight, callbacks)
+
+    @checked
     def test(
         self,
         model: nn.Module,
         test: Any,
         *,
         loss: Callable[..., Any] | None = None,
+        weight: Callable[[Any, Any], Any] | None = None,
         callbacks: Iterable[object] = (),
-        **unknown: Unpack[NoOptions],
-    ) -> dict[str, Value]:
-        """The metrics of one evaluation on ``test``; they are named ``test/…``."""
-        refuse(self.test, unknown, Options.__annotations__)
-        return self._evaluate("test", "test", model, test, loss, callbacks)
+    ) -> dict[str, Any]:
+        """Evaluate the model on ``test`` and return the metrics, named ``test/…``.
 
+        Args:
+            model: A model or a ``Task``.
+            test: Loader of the batches, or a dict of named loaders.
+            loss: Loss function of a plain model, called with outputs and targets.
+            weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
+            callbacks: Callbacks for this call only, in addition to those of the trainer.
+        """
+        return self._evaluate("test", "test", model, test, loss, weight, callbacks)
+
+    @checked
     def predict(
-        self, model: nn.Module, loader: Any, *, callbacks: Iterable[object] = (), **unknown: Unpack[NoOptions]
+        self,
+        model: nn.Module,
+        loader: Any,
+        *,
+        callbacks: Iterable[object] = (),
     ) -> Any:
-        """Predictions in the loader's order: one tensor where shapes allow it, else a list of batches."""
-        refuse(self.predict, unknown, Options.__annotations__)
-        loop = self._prepare("predict", model, None, None, None)
+        """Return the predictions in the loader's order: one tensor if the shapes allow it, else a list of batches.
+
+        Args:
+            model: A model or a ``Task``.
+            loader: Loader of the batches.
+            callbacks: Callbacks for this call only, in addition to those of the trainer.
+        """
+        loop = self._prepare("predict", model, None, None, None, None)
         self._need(loop, "predict_batch", "predict")
         with _with(loop, callbacks):
             return predict_task(loop, loop.predict_batches(loader))
 
     def explain(self, model: nn.Module | None = None) -> str:
         """For each event who runs, in which order, and why."""
-        loop = self._loop or self._prepare("fit", model or nn.Identity(), None, None, None)
+        loop = self._loop or self._prepare("fit", model or nn.Identity(), None, None, None, None)
         return loop.explain()
 
     # -- how -----------------------------------------------------------------------------------
@@ -144,16 +244,17 @@ class Trainer:
         val: Any,
         test: Any,
         loss: Any,
+        weight: Any,
         optimizer: Any,
         scheduler: Any,
         callbacks: Iterable[object],
         extend: str | Duration | None,
     ) -> Result:
         before = self._loop
-        loop = self._prepare(entry, model, loss, optimizer, scheduler)
+        loop = self._prepare(entry, model, loss, weight, optimizer, scheduler)
         if extend is not None and before is not None and loop is not before:
             raise SetupError(
-                "extend= goes on with the last fit, but model, loss, optimizer or scheduler is another one; "
+                "extend= goes on with the last fit, but model, loss, weight, optimizer or scheduler is another one; "
                 "pass the same objects again"
             )
         loop.extend = None if extend is None else Duration.parse(extend, f"{entry}(extend=…)")
@@ -166,6 +267,7 @@ class Trainer:
         tests = {} if test is None else named_loaders(test, "test")
         if vals or tests:
             self._need(loop, "eval_batch", "evaluation")
+        loop.state.loaders.clear()  # of the fit before
         loop.state.loaders.update({"train": train} | ({"val": val} if vals else {}) | ({"test": test} if tests else {}))
         loop.requests.can_evaluate = bool(vals)
         loop.course.evaluate = (lambda: evaluate_task(loop, loop.eval_batches(val))) if vals else None
@@ -199,19 +301,28 @@ class Trainer:
 
     def _train_with_closures(self, loop: Loop, task: Any, batches: Iterable[Any]) -> None:
         """An optimizer such as LBFGS computes the loss itself, several times a step."""
-        for batch in batches:
+        for _ in batches:
             try:
-                loop.step(closure=partial(task.train_batch, loop.run, batch))
+                # A hook may replace the batch before its first forward, and the closure is called several times.
+                loop.step(closure=lambda: task.train_batch(loop.run, loop.state.batch))
             except StopTraining as stop:
                 loop.drop_batch(stop.reason, title_of(task))
                 continue
             loop.step()
 
     def _evaluate(
-        self, entry: str, stage: str, model: nn.Module, loaders: Any, loss: Any, callbacks: Iterable[object]
-    ) -> dict[str, Value]:
-        loop = self._prepare(entry, model, loss, None, None)
+        self,
+        entry: str,
+        stage: str,
+        model: nn.Module,
+        loaders: Any,
+        loss: Any,
+        weight: Any,
+        callbacks: Iterable[object],
+    ) -> dict[str, Any]:
+        loop = self._prepare(entry, model, loss, weight, None, None)
         self._need(loop, "eval_batch", entry)
+        loop.state.loaders[stage] = loaders
         with _with(loop, callbacks):
             batches = Returning(loop.eval_batches(loaders, stage))
             evaluate_task(loop, batches)
@@ -219,32 +330,34 @@ class Trainer:
             raise left_before_end(loop, entry)
         return dict(batches.value)
 
-    def _prepare(self, entry: str, model: nn.Module, loss: Any, optimizer: Any, scheduler: Any) -> Loop:
+    def _prepare(self, entry: str, model: nn.Module, loss: Any, weight: Any, optimizer: Any, scheduler: Any) -> Loop:
         """The loop for this model: that of the last call if nothing differs, else a new one."""
-        given = (model, loss, optimizer, scheduler)
+        given = (model, loss, weight, optimizer, scheduler)
         loop = self._loop
         if loop is not None and loop._open and self._goes_on(entry, given):
             raise under_way(entry)  # before anything of the run is changed: whoever asked may be optional
         if loop is None or not self._goes_on(entry, given):
             is_task = isinstance(model, Task)
             if isinstance(model, Task):
-                check_task(model, loss, optimizer)
+                check_task(model, loss, weight, optimizer)
             loop = Loop(
                 model,
                 optimizer if is_task else None,
                 scheduler=scheduler if is_task else None,
                 callbacks=self._callbacks + self.default_callbacks(self._callbacks),
-                task=model if is_task else SupervisedTask(model, loss, optimizer, scheduler),
+                task=model if is_task else SupervisedTask(model, loss, optimizer, scheduler, weight=weight),
                 **self._options,
             )
             loop.record.when_written = self.when_written
             if self._loop is not None:
                 loop.session.stream.after(self._loop.session.stream)
                 if entry in ("fit", "train") and model is self._given[0]:
-                    others = zip(("loss", "optimizer", "scheduler"), given[1:], self._given[1:], strict=True)
+                    others = zip(("loss", "weight", "optimizer", "scheduler"), given[1:], self._given[1:], strict=True)
                     say_anew(self._loop, [name for name, *pair in others if not _same(*pair)])
             if self._loop is None or entry in ("fit", "train"):  # an evaluation of another model ends no fit
                 self._given, self._loop = given, loop
+        if entry in ("fit", "train") and loop.loss_weights is not None:
+            loop.loss_weights.check(loop.accumulate, loop.state.world_size)
         loop.entry_point = entry
         return loop
 
@@ -252,7 +365,9 @@ class Trainer:
         """Whether a call goes on with the last loop; an evaluation may leave out loss and optimizer."""
         if entry in ("fit", "train"):
             return given[0] is self._given[0] and all(map(_same, given[1:], self._given[1:]))
-        return given[0] is self._given[0] and given[1] in (None, self._given[1])
+        return given[0] is self._given[0] and all(
+            its is None or its is last for its, last in zip(given[1:3], self._given[1:3], strict=True)
+        )
 
     def _need(self, loop: Loop, method: str, verb: str) -> None:
         if not hasattr(loop.session.task, method):

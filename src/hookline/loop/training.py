@@ -15,18 +15,21 @@ from hookline.errors import SetupError
 from hookline.events import Member
 from hookline.loop.data import END, LEFT, to_device
 from hookline.loop.feed import Facts, Feed, SharedFeed
+from hookline.loop.feed.agreement import check_alike
 from hookline.loop.feed.part import Part
 from hookline.loop.feed.position import Position
 from hookline.loop.leaving import leave_wait, leave_with_others
 from hookline.loop.loaders import named_loaders
 from hookline.loop.moment import roll_back
+from hookline.loop.notices import warn_of_parts
 from hookline.loop.random_states import set_random_states
 from hookline.loop.ranks import Ranks
 from hookline.loop.saving import Saving
 from hookline.loop.session import Session
 from hookline.loop.step import Steps
-from hookline.loop.supply import begin_epoch, first_feed, length_of_epoch, share_of, taken
+from hookline.loop.supply import begin_epoch, first_feed, length_of_epoch, share_of, taken, warn_of_lost_loader
 from hookline.loop.task import counter
+from hookline.progress.counted import counted
 from hookline.run import MISSING, Run
 
 
@@ -47,9 +50,12 @@ class Training(Steps):
         self.repeat_epoch = False
         """Each epoch gives the batches of the first one again. For one fit, from ``setup`` on."""
         self._used: dict[str, Any] = {}  # loaders in place of those that were passed
+        self._replaced: dict[str, int] = {}  # how often, by stage
+        self.saved_replaced = 0  # how often the run had replaced its train loader, in the checkpoint
         self.in_hand: Any = MISSING  # what a plain step has fetched and left to the general way: a batch, END or LEFT
         self.feed: Feed | None = None
-        self._fed: Any = None  # the loader that it is of
+        self.fed: Any = None
+        """The loader that it is of; ``run.loaders['train']`` may be the one of the next epoch already."""
         self.saved_feed: dict[str, Any] = {}  # from a checkpoint, until the loader is known
         self.saved_own, self.saved_facts = 1, Facts()  # see SharedFeed.own
         self.place = Position()  # of the data, where this epoch was begun or gone on with
@@ -58,15 +64,17 @@ class Training(Steps):
         self.saved_random: dict[str, Any] | None = None
         self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
 
-    def _train(self, feed: Feed) -> Generator[Any, None, None]:
+    def _train(self) -> Generator[Any, None, None]:
         mark = len(self.scopes)
         try:
             self.course.start_training()
             self._restore_random()
             if self.course.edge_pending:
                 self.course.finish_pending_edge()
+            warn_of_lost_loader(self)
             while not self.course.decided() or self.course.cut_pending:
-                yield from self._epoch(feed)
+                self.check_replaced("train")
+                yield from self._epoch(self._feed_of(self.state.loaders["train"]))
             self._leave_if_preempted()
             self.course.end_training(mark)
         except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
@@ -172,6 +180,12 @@ class Training(Steps):
         begin_epoch(self, feed)
         self.iterator = self.course.start_epoch(feed, self.taken, repeat=self.repeat_epoch)
         self.length = length_of_epoch(self, feed)  # not before: a hook or `set_epoch` may have changed the data
+        if not math.isinf(self.length):
+            self.clock.epoch_batches = int(self.length)
+        elif self.clock.epoch_batches is None and self.course.agenda.has_parts:
+            warn_of_parts(self.state.rank)
+        if self.course.agenda.has_parts:
+            self.course.agenda.wake = 0  # when a part of this epoch is done is known only now
         self._restore_random()
         self.saved_random, self.in_hand = None, MISSING
         self.position = self.clock.batch_in_epoch
@@ -233,9 +247,11 @@ class Training(Steps):
 
     def _feed_of(self, loader: Any) -> Feed:
         """The feed of a loader, kept while the loader is the same: an iterator is where it was left."""
-        if self.feed is None or self._fed is not loader:
-            self.feed = first_feed(self, loader)
-            self._fed = loader
+        if self.feed is None or self.fed is not loader:
+            before, self.feed = self.feed, first_feed(self, loader)
+            self.fed = loader
+            if before is not None:
+                before.close()
         if isinstance(self.feed, SharedFeed) and self.ranks is not None:
             self.feed.circle = self.ranks.group  # of this fit
         return self.feed
@@ -249,8 +265,21 @@ class Training(Steps):
         return share_of(loader, length, self.limits.get(stage), self.session.ranks)
 
     def use_loader(self, stage: str, loader: Any) -> None:
-        """In ``setup`` or ``fit_start``: take this loader in place of the one that was passed, in this fit."""
+        """Take this loader in place of the one that was passed, in this fit, from the next epoch or evaluation on."""
         self._used[stage] = self.state.loaders[stage] = loader
+        self._replaced[stage] = self._replaced.get(stage, 0) + 1
+
+    def times_replaced(self, stage: str) -> int:
+        """Return how often the loader of a stage was replaced in this fit."""
+        return self._replaced.get(stage, 0)
+
+    def check_replaced(self, stage: str) -> None:
+        """By all ranks, before an epoch or an evaluation: each has replaced the loader as often as the others."""
+        if self.ranks is not None:
+            if self.ranks.places is not None:
+                self.ranks.places.begins()
+            what, times = f"run.loaders[{stage!r}] was replaced", counted(self.times_replaced(stage), "time")
+            check_alike(self.ranks.group, what, times, "replace it on all ranks")
 
     def added(self, member: Member[Run]) -> None:
         """A callback joined a run that is under way."""
@@ -281,7 +310,7 @@ class Training(Steps):
 
     def forget_plans(self) -> None:
         """A fit begins: its callbacks say anew what they change about the data."""
-        self.limits, self.repeat_epoch, self._used = {}, False, {}
+        self.limits, self.repeat_epoch, self._used, self._replaced = {}, False, {}, {}
 
     def _leave_if_preempted(self) -> None:
         """At the edge of a step, or before the first: a signal ends the process, after a checkpoint."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
 from hookline.distributed import Group
@@ -64,13 +65,14 @@ class Wishes:
         """Rare, so it may cost an exchange: who has asked, and why."""
         requests, asked = self._requests, self._requests.wished_stop
         stop = asked or self.leaving
-        mine = None if stop is None else [stop.reason, stop.by, stop.step, stop.interrupt]
+        mine = None if stop is None else asdict(stop)
         said = self._group.exchange({"stop": mine, "skip": requests.wished_skip, "signal": requests.wished_preempt})
         for rank, its in enumerate(said):
             if its["stop"] is not None and requests.stop is None:
-                reason, by, step, interrupt = its["stop"]
-                by = by if rank == self._group.rank or _all_say(said, "stop") else f"{by} on rank {rank}"
-                requests.ask_stop(StopRequest(reason, by, step, interrupt), agreed=True)
+                asked_there = StopRequest(**its["stop"])
+                if rank != self._group.rank and not _all_say(said, "stop"):
+                    asked_there = replace(asked_there, by=f"{asked_there.by} on rank {rank}")
+                requests.ask_stop(asked_there, agreed=True)
             if its["skip"] is not None and requests.skip is None and found.skip:
                 requests.skip = f"{its['skip']} on rank {rank}"
             if its["signal"] is not None and requests.preempt is None:

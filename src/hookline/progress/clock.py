@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from copy import copy
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, NoReturn
 
 from hookline.errors import DurationError, NotAvailableError, SetupError
-from hookline.progress.duration import UNITS, Duration
+from hookline.progress.duration import PASSES, UNITS, Duration
 
 _COUNTERS: Final = ("epoch", "step", "batch", "sample", "token")
 
@@ -20,6 +23,7 @@ class _Marks(NamedTuple):
     sample: int = 0
     token: int = 0
     seconds: float = 0.0
+    epoch: int = 0
 
 
 class EvalClock:
@@ -79,7 +83,9 @@ class Clock:
         "_seconds",
         "_started",
         "batch",
+        "batches_per_step",
         "epoch",
+        "epoch_batches",
         "sample",
         "step",
         "token",
@@ -94,6 +100,9 @@ class Clock:
         self.token = 0
         self.updates: dict[str, int] = {}
         """The calls of ``optimizer.step()`` by the optimizer's name; a step may make none, or several."""
+        self.epoch_batches: int | None = None
+        """The batches of an epoch on this rank; of a loader without a length, those of the epoch before."""
+        self.batches_per_step = 1
         self._now = now
         self._seconds = 0.0
         self._started: float | None = None
@@ -128,26 +137,54 @@ class Clock:
 
     def mark_epoch(self) -> None:
         """Begin an epoch: ``*_in_epoch`` count from here."""
-        self._marks = _Marks(self.step, self.batch, self.sample, self.token, self.seconds)
+        self._marks = _Marks(self.step, self.batch, self.sample, self.token, self.seconds, self.epoch)
+
+    def end_epoch(self) -> None:
+        """Count the epoch that is complete."""
+        self.epoch += 1
+        self.epoch_batches = self.batch_in_epoch or self.epoch_batches
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """The epochs with the part of the one that is under way: batches, and how many of them are one epoch.
+
+        Where the length of the epoch is not known, that are the complete epochs.
+
+        >>> clock = Clock()
+        >>> clock.epoch_batches, clock.batch = 8, 2
+        >>> clock.passes
+        (2, 8)
+        """
+        length = self.epoch_batches
+        if not length:
+            return self.epoch, 1
+        # Between two epochs the batches in the epoch are still those of the one that is complete.
+        begun = self.batch - self._marks.batch if self.epoch == self._marks.epoch else 0
+        return self.epoch * length + min(begun, length), length
 
     @property
     def step_in_epoch(self) -> int:
+        """Steps since the epoch began."""
         return self.step - self._marks.step
 
     @property
     def batch_in_epoch(self) -> int:
+        """Loader batches since the epoch began."""
         return self.batch - self._marks.batch
 
     @property
     def sample_in_epoch(self) -> int:
+        """Samples since the epoch began."""
         return self.sample - self._marks.sample
 
     @property
     def token_in_epoch(self) -> int:
+        """Tokens since the epoch began."""
         return self.token - self._marks.token
 
     @property
     def seconds_in_epoch(self) -> float:
+        """Wall time in seconds since the epoch began."""
         return self.seconds - self._marks.seconds
 
     def go_back(self, step: int, updates: Mapping[str, int]) -> None:
@@ -166,6 +203,11 @@ class Clock:
                 "eval_start to eval_end or from predict_start to predict_end."
             )
         return self._evals[-1]
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether an evaluation or prediction is running."""
+        return bool(self._evals)
 
     def begin_eval(self) -> EvalClock:
         """Open the clock of an evaluation or prediction; a hook of one may open another inside it."""
@@ -198,6 +240,9 @@ class Clock:
                 return self.token
             case "s":
                 return self.seconds if self._agreed_seconds is None else self._agreed_seconds
+            case _ if unit == PASSES:
+                batches, length = self.passes
+                return batches / length
             case "dur":
                 raise DurationError(
                     "a clock does not know max_duration, so it cannot tell which share ('dur') is done: "
@@ -224,16 +269,19 @@ class Clock:
             "updates": dict(self.updates),
             "seconds": self.seconds,
             "epoch_start": self._marks._asdict(),
+            "epoch_batches": self.epoch_batches,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved clock. A running clock keeps running, from the saved time on."""
         _require(state, (*_COUNTERS, "updates", "seconds", "epoch_start"), "the saved clock")
-        _require(state["epoch_start"], _Marks._fields, "'epoch_start' of the saved clock")
+        marks = {"epoch": state["epoch"], **state["epoch_start"]}
+        _require(marks, _Marks._fields, "'epoch_start' of the saved clock")
         for name in _COUNTERS:
             setattr(self, name, state[name])
         self.updates = dict(state["updates"])
-        self._marks = _Marks(*(state["epoch_start"][name] for name in _Marks._fields))
+        self._marks = _Marks(*(marks[name] for name in _Marks._fields))
+        self.epoch_batches = state.get("epoch_batches")
         self._seconds = state["seconds"]
         if self._started is not None:
             self._started = self._now()
@@ -245,6 +293,95 @@ class Clock:
         counters = ", ".join(f"{name}={getattr(self, name)}" for name in _COUNTERS)
         state = "" if self._started is None else ", running"
         return f"Clock({counters}, seconds={round(self.seconds, 3)}{state})"
+
+
+def _delegate(name: str) -> Any:
+    return property(attrgetter(f"_real.{name}"))  # a hook that hears every step reads it
+
+
+class EvalClockView(EvalClock):
+    """``run.clock.eval``: the clock of an evaluation, to be read."""
+
+    __slots__ = ("_real",)
+    _real: EvalClock
+
+    batch, sample, token = _delegate("batch"), _delegate("sample"), _delegate("token")
+    _now, _started, _ended = _delegate("_now"), _delegate("_started"), _delegate("_ended")
+
+    def __init__(self, real: EvalClock) -> None:
+        object.__setattr__(self, "_real", real)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise _only_the_loop(f"run.clock.eval.{name} = …")
+
+    def end(self) -> NoReturn:
+        raise _only_the_loop("run.clock.eval.end()")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copy, (self._real,)  # a copy is a clock of its own
+
+
+class ClockView(Clock):
+    """``run.clock``: the clock of a run, to be read. The loop has the clock itself, whose counters are plain."""
+
+    __slots__ = ("_real",)
+    _real: Clock
+
+    epoch, step, batch = _delegate("epoch"), _delegate("step"), _delegate("batch")
+    sample, token, seconds = _delegate("sample"), _delegate("token"), _delegate("seconds")
+    _now, _seconds, _started = _delegate("_now"), _delegate("_seconds"), _delegate("_started")
+    _agreed_seconds, _marks, _evals = _delegate("_agreed_seconds"), _delegate("_marks"), _delegate("_evals")
+    epoch_batches, batches_per_step = _delegate("epoch_batches"), _delegate("batches_per_step")
+
+    def __init__(self, real: Clock) -> None:
+        object.__setattr__(self, "_real", real)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise _only_the_loop(f"run.clock.{name} = …")
+
+    @property
+    def updates(self) -> Mapping[str, int]:  # type: ignore[override]
+        return MappingProxyType(self._real.updates)
+
+    @property
+    def eval(self) -> EvalClock:
+        return EvalClockView(self._real.eval)
+
+    def start(self) -> NoReturn:
+        raise _only_the_loop("run.clock.start()")
+
+    def pause(self) -> NoReturn:
+        raise _only_the_loop("run.clock.pause()")
+
+    def mark_epoch(self) -> NoReturn:
+        raise _only_the_loop("run.clock.mark_epoch()")
+
+    def end_epoch(self) -> NoReturn:
+        raise _only_the_loop("run.clock.end_epoch()")
+
+    def begin_eval(self) -> NoReturn:
+        raise _only_the_loop("run.clock.begin_eval()")
+
+    def end_eval(self) -> NoReturn:
+        raise _only_the_loop("run.clock.end_eval()")
+
+    def agree_seconds(self, seconds: float) -> NoReturn:
+        raise _only_the_loop("run.clock.agree_seconds()")
+
+    def go_back(self, step: int, updates: Mapping[str, int]) -> NoReturn:
+        raise _only_the_loop("run.clock.go_back()")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> NoReturn:
+        raise _only_the_loop("run.clock.load_state_dict()")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copy, (self._real,)  # a copy is a clock of its own
+
+
+def _only_the_loop(act: str) -> NotAvailableError:
+    return NotAvailableError(
+        f"{act}: only the loop counts. Set run.max_duration to train longer or shorter, or call run.stop('why') to end."
+    )
 
 
 def _require(state: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
@@ -13,12 +12,14 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
-from hookline.errors import DurationError, HooklineWarning
+from hookline.errors import DurationError
 
 COUNTS: Final = ("ep", "st", "sp", "tok")
 UNITS: Final[Mapping[str, str]] = MappingProxyType(
     {"ep": "epochs", "st": "steps", "sp": "samples", "tok": "tokens", "s": "seconds", "dur": "share"}
 )
+PASSES: Final = "pass"
+"""Epochs with the part of the one that is under way: what a share of epochs is that are not whole. Nobody writes it."""
 # In the order in which they are joined and printed: "1d12h", "1h30m".
 _SECONDS_IN: Final[Mapping[str, int]] = MappingProxyType({"d": 86400, "h": 3600, "m": 60, "s": 1})
 _NAMES: Final[Mapping[str, str]] = MappingProxyType({"d": "days", "h": "hours", "m": "minutes", **UNITS})
@@ -70,14 +71,14 @@ class Duration:
     '31m30s'
     >>> Duration.parse("5ep") < Duration.parse("10ep")
     True
-    >>> Duration.parse("0.5dur").of(Duration.parse("5ep"))
+    >>> Duration.parse("0.5dur").of(Duration.parse("6ep"))
     Duration.parse('3ep')
     """
 
     value: int | float
     """Whole for ``ep``, ``st``, ``sp``, ``tok``; seconds for ``s``; above 0 and at most 1 for ``dur``."""
     unit: str
-    """``ep``, ``st``, ``sp``, ``tok``, ``s`` or ``dur``."""
+    """``ep``, ``st``, ``sp``, ``tok``, ``s`` or ``dur``; for a part of an epoch ``PASSES``."""
 
     def __post_init__(self) -> None:
         if problem := _problem(self.value, self.unit):
@@ -108,16 +109,26 @@ class Duration:
             raise DurationError(f"{where}: {error}" if where else str(error)) from None
         return cls(value, unit)
 
+    @classmethod
+    def from_state(cls, text: str) -> Duration:
+        """Read what ``str`` has made of a duration, also of a part of an epoch.
+
+        >>> Duration.from_state(str(Duration.parse("0.25dur").of(Duration.parse("1ep")))).value
+        0.25
+        """
+        number = text.removesuffix(PASSES)
+        return cls.parse(text) if number == text else cls(float(number), PASSES)
+
     @property
     def counts(self) -> bool:
         """Whether it counts something (epochs, steps, samples, tokens); not so for time and shares."""
         return self.unit in COUNTS
 
-    def of(self, max_duration: Duration | None, where: str = "") -> Duration:
+    def of(self, max_duration: Duration | None) -> Duration:
         """Turn a share into that part of ``max_duration``; any other duration is returned as it is.
 
-        Counts are rounded up, so that the smallest share is still one step. Where it is the argument ``where``, a
-        share that is less than an epoch of a run that counts epochs is warned of: it would come once an epoch.
+        Steps, samples and tokens are rounded up, so that the smallest share is still one step. A share of epochs
+        that is not a whole number of them is that part of the data: see ``Clock.passes``.
 
         >>> Duration.parse("0.1dur").of(Duration.parse("95st"))
         Duration.parse('10st')
@@ -133,13 +144,8 @@ class Duration:
             )
         # The share as it is written: in floats 0.07 * 100 is above 7, and would be rounded up to 8.
         part = Fraction(repr(self.value)) * Fraction(max_duration.value)
-        if where and max_duration.unit == "ep" and part < 1:
-            warnings.warn(
-                f"{where}: '{self}' of max_duration='{max_duration}' is less than an epoch, and only whole ones are "
-                f"counted, so that it is '1ep'; write it in steps or samples, such as '100st'",
-                HooklineWarning,
-                stacklevel=2,
-            )
+        if max_duration.unit == "ep" and part.denominator > 1:
+            return Duration(float(part), PASSES)
         return Duration(math.ceil(part) if max_duration.counts else float(part), max_duration.unit)
 
     def __str__(self) -> str:
@@ -188,13 +194,22 @@ class Duration:
         if "dur" in (self.unit, other.unit):
             advice = "resolve the share first with .of(max_duration)"
         raise DurationError(
-            f"cannot {verb} '{self}' ({UNITS[self.unit]}) and '{other}' ({UNITS[other.unit]}): {advice}."
+            f"cannot {verb} '{self}' ({_unit_name(self)}) and '{other}' ({_unit_name(other)}): {advice}."
         )
+
+
+def same_scale(one: str, other: str) -> bool:
+    """Whether numbers of these two units can be compared: whole epochs and parts of them can."""
+    return one == other or {one, other} == {"ep", PASSES}
+
+
+def _unit_name(duration: Duration) -> str:
+    return UNITS.get(duration.unit, "epochs and parts of them")
 
 
 def _problem(value: int | float, unit: str) -> str | None:
     """Why the two are not a duration, or None."""
-    if unit not in tuple(UNITS):
+    if unit not in (*UNITS, PASSES):
         return f"the unit must be one of {', '.join(UNITS)}; Duration.parse('30m') reads the others"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return f"the value must be an int or a float, not {type(value).__name__}"

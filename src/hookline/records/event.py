@@ -12,7 +12,7 @@ class EventRow:
 
     ``name`` is one of ``start``, ``resume``, ``eval``, ``checkpoint``, ``checkpoint_failed``, ``stop``,
     ``interrupt``, ``preempt``, ``exception``, ``callback_disabled``, ``sink``, ``step_skipped``, ``rollback``,
-    ``restore``, ``killed`` and ``end``. The last row of each process is ``end`` if it came to its end, else
+    ``restore``, ``nan``, ``killed`` and ``end``. The last row of each process is ``end`` if it came to its end, else
     ``exception`` or ``preempt``; of one that was killed, the next one writes ``killed``.
     """
 

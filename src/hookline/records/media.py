@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hookline.records.regular_file import open_regular
+
 Cell = str | int | float | bool | None
 
 
@@ -32,7 +34,8 @@ class ImageRow:
         """The PNG, from memory or from the folder of the run."""
         if self.png or folder is None:
             return self.png
-        return (folder / self.file).read_bytes()
+        with open_regular(folder / self.file) as file:
+            return file.read()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +25,19 @@ class MetricRow:
     value: Value
     kind: Kind
     seconds: float
+
+
+def losses_not_finite(values: Mapping[str, Value]) -> list[str]:
+    """Each loss that is NaN or infinite, in words. Other metrics may be NaN on purpose.
+
+    >>> losses_not_finite({"train/loss": math.nan, "val/loss": 0.5, "val/auc": math.nan})
+    ['train/loss is nan']
+    """
+    return [
+        f"{name} is {value}"
+        for name, value in values.items()
+        if name.endswith("loss") and isinstance(value, float) and not math.isfinite(value)
+    ]
 
 
 def encode(value: Any) -> Any:

@@ -15,10 +15,10 @@ from hookline.records.redact import redact
 LONGEST = 500
 
 
-def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
+def plain(value: Any, above: tuple[int, ...] = (), *, tuples: type[list[Any] | tuple[Any, ...]] = list) -> Any:
     """Numbers, texts, lists and dicts as they are, dataclasses and namespaces as dicts; all else as a short text.
 
-    ``above`` are those that it lies in: one that holds itself ends there.
+    ``above`` are those that it lies in: one that holds itself ends there. ``tuples`` is what a tuple becomes.
 
     >>> plain({"lr": 0.1, "layers": (1, 2), "path": __import__("pathlib").PurePosixPath("a/b")})
     {'lr': 0.1, 'layers': [1, 2], 'path': 'a/b'}
@@ -31,11 +31,12 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
         return float(value) if math.isfinite(value) else str(float(value))
     below = (*above, id(value))
     if (parts := _parts(value)) is not None and id(value) not in above:
-        return {key: plain(its, below) for key, its in parts.items()}
+        return {key: plain(its, below, tuples=tuples) for key, its in parts.items()}
     if isinstance(value, Mapping) and id(value) not in above:
-        return {str(key): plain(its, below) for key, its in value.items()}
+        return {str(key): plain(its, below, tuples=tuples) for key, its in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and id(value) not in above:
-        return [plain(its, below) for its in value]
+        items = [plain(its, below, tuples=tuples) for its in value]
+        return tuples(items) if isinstance(value, tuple) else items
     try:
         text = str(value)
     except Exception as error:
@@ -66,4 +67,4 @@ def _has_usual_words(kind: type) -> bool:
 
 def public(value: Any) -> Any:
     """Plain, and without secrets."""
-    return redact(plain(value))
+    return redact(plain(value, tuples=tuple))  # a tuple of two may be a name and its value; redact makes it a list

@@ -1,8 +1,14 @@
-"""Secrets are not written down: keys and tokens by name, by known prefix, in addresses and in arguments."""
+"""Secrets are not written down. Two rules decide, and every structure below uses them.
+
+A name is that of a secret (``is_secret``): then its value is hidden, in a mapping, behind an option of a command line,
+in a pair ``("password", x)``, in a record ``{"name": "password", "value": x}`` and in a column of a table. A string
+carries a secret (``redact_text``): a known prefix, a header, the user of an address, ``curl -u``, a key of W&B.
+"""
 
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any
@@ -18,8 +24,12 @@ _SECRET = re.compile(
     r"[a-z]*apikeys?|(access|account|anthropic|aws|hf|openai|private|secret|ssh|wandb)keys?|"
     r"(access|api|auth|bot|gh|github|gitlab|hf|hub|oauth|refresh|secret|session|wandb)tokens?|"
     r"(admin|db|ftp|ldap|mail|mysql|pg|redis|root|smtp|sql|ssh|user)pass|"
-    r"auth|authorization|bearer|cookies?|credentials?|passcode|token|webhooks?"
+    r"auth|authorization|bearer|cookies?|cred|creds|credentials?|jwt|passcode|psk|token|webhooks?"
 )
+_AMBIGUOUS = frozenset(
+    {"auth", "bearer", "cookie", "cookies", "cred", "pass", "psk", "pw", "token", "webhook", "webhooks"}
+)
+"""A pair or a column with such a name may be about something else: ``("token", "the")``."""
 _SECRET_PAIR = re.compile(
     r"(access|account|anthropic|api|aws|comet|deploy|encryption|hf|license|openai|private|sas|signing|ssh|storage|"
     r"subscription|wandb) keys?|(access|api|auth|bearer|hf|refresh) tokens"
@@ -30,6 +40,8 @@ _OF_A_COURSE = re.compile(
     r"two) pass"
 )
 """``db_pass`` is a secret; ``low_pass`` and ``second_pass`` are none."""
+_OF_A_LAYER = re.compile(r"(conv|depthwise|dw|kernel) pw")
+"""``db_pw`` is a secret; ``conv_pw``, a pointwise convolution, is none."""
 _OF_A_VOCABULARY = re.compile(
     r"(audio|average|avg|bad|bos|class|cls|distill|distillation|dummy|empty|end|eoi|eos|eot|first|image|label|last|mask|"
     r"max|mean|memory|min|n|next|num|pad|padding|patch|per|pool|prefix|prompt|register|sep|separator|soft|special|start|"
@@ -84,6 +96,29 @@ _HEADER = re.compile(
     r"""(?P<sign>["']?\s{0,3}[:=]\s{0,3}["']?)[^\s"'][^\r\n"']*""",
     re.IGNORECASE | re.MULTILINE,
 )
+_NAME = re.compile(r"[\w./-]+")
+_OPTION_NAME = re.compile(r"--?[A-Za-z][\w.-]*")
+_RANDOM = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_+/=.~-]{8,}")
+_WORD = re.compile(r"(?:[A-Za-z][a-z]*|[A-Z]+)(?:[ _./-](?:[A-Za-z][a-z]*|[A-Z]+))*")
+"""What may stand in a list beside the name of a secret: ``["secret", "public"]`` are two classes, and no pair."""
+_NO_VALUE = frozenset({"True", "False", "None", "true", "false", "null", "none"})
+_NAME_KEYS, _VALUE_KEYS = ("name", "key", "variable", "var", "field", "header", "option"), ("value", "val", "content")
+_HEX_KEY = re.compile(r"[0-9a-f]{40}")
+_NO_KEY = r"artifact|commit|digest|git|hash|head|rev|revision|sha|sha1|version"
+_WANDB = re.compile(r"wandb|weights\W{1,3}(?:and\W)?biases|w&b", re.IGNORECASE)
+_WANDB_KEY = re.compile(
+    r"(?P<before>(?:wandb|weights\W{1,3}(?:and\W)?biases|w&b)(?:(?!\b(?:" + _NO_KEY + r")\b)[^\r]){0,80}?"
+    r"(?<![0-9A-Za-z]))[0-9a-f]{40}(?![0-9A-Za-z])",
+    re.IGNORECASE,
+)
+"""A key of W&B looks like a commit: what stands before it must tell."""
+_CURL_USERS = ("-u", "-U", "--user", "--proxy-user")
+_CURL_USER = re.compile(
+    r"""(?P<before>\bcurl\b[^\n|;]{0,200}?\s(?:-[uU]|--user|--proxy-user)(?:\s{1,20}|=)?["']?(?!\d+:\d+\b)[^\s:"'|;-][^\s:"']{0,99}:)"""
+    r"""[^\s"']+"""
+)
+_BASIC = re.compile(r"\b(?P<kind>Basic)\s+(?P<code>[A-Za-z0-9+/_-]{6,}={0,2})", re.IGNORECASE)
+_NETRC = re.compile(r"(?P<before>\bmachine\s+\S{1,100}\s+login\s+\S{1,100}\s+password\s+)\S+")
 _BEARER = re.compile(r"\b(?P<kind>Bearer)\s+(?=[A-Za-z._~+/=-]{0,40}[0-9])[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 
 
@@ -105,6 +140,8 @@ def _secret_words(name: str) -> set[str]:
     found = {word for word in words if _SECRET.fullmatch(word) or _PASSWORD.fullmatch(word)}
     if words[-1:] == ["pass"] and not any(map(_OF_A_COURSE.fullmatch, pairs[-1:])):
         found.add("pass")
+    if words[-1:] == ["pw"] and not any(map(_OF_A_LAYER.fullmatch, pairs[-1:])):
+        found.add("pw")
     found |= {pair for pair in pairs if _SECRET_PAIR.fullmatch(pair)}
     is_vocabulary = found == {"token"} and any(map(_OF_A_VOCABULARY.fullmatch, pairs))
     return set() if is_vocabulary else found
@@ -132,11 +169,26 @@ def _hide(text: str) -> str:
     text = _PRIVATE_KEY.sub(HIDDEN, text)
     text = _HEADER.sub(rf"\g<name>\g<sign>{HIDDEN}", text)
     text = _BEARER.sub(rf"\g<kind> {HIDDEN}", text)
+    text = _BASIC.sub(_hide_basic, text)
     text = _KNOWN.sub(HIDDEN, text)
+    text = _WANDB_KEY.sub(rf"\g<before>{HIDDEN}", text)
+    text = _CURL_USER.sub(rf"\g<before>{HIDDEN}", text)
+    text = _NETRC.sub(rf"\g<before>{HIDDEN}", text)
     text = _HOOK.sub(rf"\g<place>{HIDDEN}", text)
     text = _IN_ADDRESS.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _UNTIL_A_SLASH.sub(rf"\g<scheme>{HIDDEN}@", text)
     return _hide_values(_hide_values(text, _NAMED), _OPTION)
+
+
+def _hide_basic(found: re.Match[str]) -> str:
+    """``Basic dXNlcjpwYXNz`` is a user and a password; ``Basic training`` is not."""
+    code = found["code"].rstrip("=")
+    try:
+        decoded = b64decode(code + "=" * (-len(code) % 4), altchars=b"-_" if set(code) & set("-_") else None)
+        is_user = ":" in decoded.decode() and decoded.decode().isprintable()
+    except ValueError:
+        is_user = False
+    return f"{found['kind']} {HIDDEN}" if is_user else found[0]
 
 
 def _hide_values(text: str, pattern: re.Pattern[str]) -> str:
@@ -155,8 +207,8 @@ def _hide_values(text: str, pattern: re.Pattern[str]) -> str:
 
 
 def _is_sentence(name: str, sign: str, value: str) -> bool:
-    """``the next token: apple`` and ``pass: 3 of 4``, ``pass=0.73``."""
-    if _counts(name, value):
+    """``the next token: apple`` and ``pass: 3 of 4``, ``pass=0.73``, ``password_field=False``."""
+    if _counts(name, value) or value in _NO_VALUE:
         return True
     if sign != ": " or name.lower() not in ("pass", "token"):
         return False
@@ -175,17 +227,102 @@ def redact(value: Any, name: str = "") -> Any:
     {'lr': 0.1, 'wandb': {'key': '[redacted]'}, 'data': {'password': ['[redacted]']}, 'token': None}
     """
     if isinstance(value, Mapping):
-        shown = ((_redact_key(key), its) for key, its in value.items())  # judged as it is shown: twice is as once
-        return {key: redact(its, _below(name, str(key))) for key, its in shown}
+        shown = {_redact_key(key): its for key, its in value.items()}  # judged as it is shown: twice is as once
+        names = {key: _below(name, str(key)) for key in shown} | _names_in_record(shown)
+        return {
+            key: HIDDEN if _is_wandb_key(f"{name}.{key}", its) else redact(its, names[key])
+            for key, its in shown.items()
+        }
     if isinstance(value, str | bytes | bytearray):
         if value and is_secret(name) and not _is_special_token(name, value):
             return HIDDEN
         return redact_text(value) if isinstance(value, str) else value
     if isinstance(value, Sequence | Set):
-        return [redact(its, name) for its in value]
+        return _redact_items(list(value), name, is_pair=isinstance(value, tuple))
     if isinstance(value, int | float) and not isinstance(value, bool):
         return HIDDEN if any(map(_PASSWORD.fullmatch, _secret_words(name))) else value
     return value
+
+
+def _redact_items(items: list[Any], name: str, *, is_pair: bool) -> list[Any]:
+    """A list: of values, a pair of a name and its value, or a command line.
+
+    ``is_pair``: two items are a pair, as in a tuple and in a list of pairs. In another list the second may be a word.
+    """
+    if is_secret(name):
+        return [redact(item, name) for item in items]
+    if all(isinstance(item, list | tuple) and len(item) == 2 for item in items):
+        return [_redact_items(list(item), name, is_pair=True) for item in items]
+    if len(items) == 2 and _hides_in_pair(items[0], items[1]) and (is_pair or not _is_word(items[1])):
+        return [redact(items[0], name), HIDDEN]
+    found: list[Any] = []
+    option, said = "", name  # the option before, and all words before
+    for item in items:
+        text = item if isinstance(item, str) else ""
+        is_option = _OPTION_NAME.fullmatch(text) is not None
+        found.append(redact(item, name) if is_option else _redact_item(item, option, said, name))
+        option, said = text if is_option else "", f"{said} {text[:100]}"[-300:]
+    return found
+
+
+def _redact_item(item: Any, option: str, said: str, name: str) -> Any:
+    """One value of a list; ``option`` stands before it."""
+    if _is_wandb_key(said, item):
+        return HIDDEN
+    if isinstance(item, str) and option in _CURL_USERS and re.search(r"\bcurl\b", said):
+        item = _CURL_USER.sub(rf"\g<before>{HIDDEN}", f"curl {option} {item}").removeprefix(f"curl {option} ")
+    if not is_secret(option) or (isinstance(item, str) and (item in _NO_VALUE or _counts(option, item))):
+        return redact(item, name)
+    return redact(item, option)
+
+
+def _hides_in_pair(name: Any, value: Any) -> bool:
+    """Whether a value is a secret because the one before it, or the head of its column, names one."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("-") or value == HIDDEN:
+        return False
+    if not isinstance(value, str | bytes | bytearray | int | float) or (isinstance(value, str) and value in _NO_VALUE):
+        return False
+    if _secret_words(name) - _AMBIGUOUS:
+        return bool(redact(value, name) == HIDDEN)
+    return is_secret(name) and isinstance(value, str) and _RANDOM.fullmatch(value) is not None
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and len(value) < 32 and _WORD.fullmatch(value) is not None
+
+
+def _names_in_record(record: Mapping[Any, Any]) -> dict[Any, str]:
+    """``{"name": "password", "value": x}``: the name of ``value``, if there is one that says secret."""
+    keys = {str(key).lower(): key for key in record}
+    name = next((record[keys[key]] for key in _NAME_KEYS if key in keys), None)
+    if not isinstance(name, str) or not is_secret(name) or not _NAME.fullmatch(name.lstrip("-")):
+        return {}
+    return {keys[key]: name for key in _VALUE_KEYS if key in keys}
+
+
+def _is_wandb_key(said: str, value: Any) -> bool:
+    """Whether a value is a key of W&B: 40 hexadecimal digits, as of a commit, where W&B is named and no commit is."""
+    if not isinstance(value, str) or not _HEX_KEY.fullmatch(value) or not _WANDB.search(said):
+        return False
+    return not {word.lower() for word in _WORDS.findall(said)} & set(_NO_KEY.split("|"))
+
+
+def redact_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The rows of a table without the secrets of its columns.
+
+    >>> redact_table(["user", "password"], [["me", "hunter2"]])
+    [['me', '[redacted]']]
+    """
+    heads = [column if is_secret(column) else "" for column in columns]
+    lower = [column.lower() for column in columns]
+    is_record = bool({*_NAME_KEYS} & {*lower} and {*_VALUE_KEYS} & {*lower})  # a column of names, and one of values
+    found = []
+    for row in rows:
+        named = _names_in_record(dict(zip(columns, row, strict=True))) if is_record else {}
+        its = [named.get(column, head) for column, head in zip(columns, heads, strict=True)]
+        pairs = zip(its, row, strict=True)
+        found.append([HIDDEN if _hides_in_pair(head, cell) else redact(cell) for head, cell in pairs])
+    return found
 
 
 def _below(name: str, key: str) -> str:
@@ -217,11 +354,12 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     hidden = ""  # the option before, if its value is a secret
     for argument in arguments:
         if hidden and re.fullmatch(r"-\w?|--.*", argument, re.DOTALL) is None:  # "-abc" is a value, "-v" an option
-            found.append(argument if _counts(hidden, argument) else HIDDEN)
+            found.append(argument if _counts(hidden, argument) or argument in _NO_VALUE else HIDDEN)
             hidden = ""
             continue
         name, sign, value = argument.partition("=")
         secret = re.fullmatch(r"[-+]*[\w./-]+", name) is not None and is_secret(name) and not _counts(name, value)
-        found.append(f"{name}={HIDDEN}" if secret and sign else redact_text(argument))
+        shown = f"{name}={HIDDEN}" if secret and sign and value not in _NO_VALUE else redact_text(argument)
+        found.append(HIDDEN if _is_wandb_key(" ".join(arguments[: len(found)])[-300:], argument) else shown)
         hidden = name if secret and not sign and argument.startswith("-") else ""
     return found

@@ -7,10 +7,30 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType, NoneType
 from typing import Any, Literal, Self
+
+from hookline.records.regular_file import open_regular
 
 FILE = "run.json"
 FORMAT = 1
+
+_TYPES: Mapping[str, tuple[type, ...]] = MappingProxyType(
+    {
+        "str": (str,),
+        "Status": (str,),
+        "Literal['min', 'max']": (str,),
+        "int": (int,),
+        "bool": (bool,),
+        "float": (int, float),
+        "str | None": (str, NoneType),
+        "int | None": (int, NoneType),
+        "Mapping[str, Any]": (dict,),
+        "Mapping[str, str]": (dict,),
+        "Mapping[str, Any] | None": (dict, NoneType),
+    }
+)
+"""The types of the fields below, and what JSON has for them; a tuple is made of each list."""
 
 Status = Literal["running", "finished", "stopped", "interrupted", "preempted", "failed", "killed"]
 """A session that was killed is ``running`` until the next one finds it so."""
@@ -68,6 +88,8 @@ class SessionEntry:
     """Of optional callbacks."""
     sinks: tuple[str, ...] = ()
     """How each sink fared, in words."""
+    not_finite: tuple[str, ...] = ()
+    """The losses whose newest value is NaN or infinite, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +115,8 @@ class RunFile:
     callbacks: tuple[CallbackEntry, ...] = ()
     monitors: tuple[MonitorEntry, ...] = ()
     """Of what saves checkpoints; empty if nothing says which is the best, or an earlier version wrote the file."""
+    monitored: tuple[str, ...] = ()
+    """The metrics that callbacks decide by."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """Its class, and how many parameters it has: ``class``, ``parameters``, ``trainable``."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -124,10 +148,8 @@ class RunFile:
             found["arguments"] = tuple(found.get("arguments", ()))
             found["callbacks"] = tuple(_read(CallbackEntry, entry) for entry in found.get("callbacks", ()))
             found["monitors"] = tuple(_read(MonitorEntry, entry) for entry in found.get("monitors", ()))
+            found["monitored"] = tuple(map(str, found.get("monitored", ())))
             found["sessions"] = tuple(_read_session(entry) for entry in found.get("sessions", ()))
-            for key in ("config", "settings", "model", "versions", "platform"):
-                if not isinstance(found.get(key, {}), dict):
-                    raise ValueError(f"its {key} is {found[key]!r:.40} and not a table of values")
             run: Self = _read(cls, found)
             return run
         except (TypeError, KeyError, AttributeError) as error:
@@ -136,7 +158,8 @@ class RunFile:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """That of a run's folder; ``OSError`` or ``ValueError`` if there is none that can be read."""
-        return cls.from_json((folder / FILE).read_text(encoding="utf-8"))
+        with open_regular(folder / FILE) as file:
+            return cls.from_json(file.read().decode("utf-8"))
 
     def write(self, folder: Path) -> None:
         """In one piece: whoever reads meanwhile sees the old one or the new one."""
@@ -151,12 +174,19 @@ class RunFile:
 
 
 def _read(kind: type[Any], found: Mapping[str, Any]) -> Any:
-    known = {field.name for field in fields(kind)}
-    return kind(**{key: value for key, value in found.items() if key in known})
+    """An entry of the file; a field of another type than it should have is a ``ValueError``."""
+    known = {field.name: field for field in fields(kind)}
+    given = {key: value for key, value in found.items() if key in known}
+    for key, value in given.items():
+        type_name = str(known[key].type)
+        types = (tuple,) if type_name.startswith("tuple") else _TYPES[type_name]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise ValueError(f"its {key} is {value!r:.40} and not of the type {type_name}")
+    return kind(**given)
 
 
 def _read_session(found: Mapping[str, Any]) -> SessionEntry:
     costs = tuple(_read(CostEntry, entry) for entry in found.get("costs", ()))
-    texts = {key: tuple(found.get(key, ())) for key in ("failures", "sinks")}
+    texts = {key: tuple(found.get(key, ())) for key in ("failures", "sinks", "not_finite")}
     session: SessionEntry = _read(SessionEntry, {**found, "costs": costs, **texts})
     return session

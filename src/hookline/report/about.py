@@ -18,6 +18,7 @@ from hookline.report.read import RunData
 LABELS = {
     "running": "running",
     "finished": "finished",
+    "nan": "finished with NaN",
     "stopped": "stopped early",
     "interrupted": "interrupted",
     "preempted": "preempted",
@@ -46,6 +47,7 @@ def status_of(run: RunData) -> dict[str, Any]:
     if session is not None:
         key = _status(session, run)
         reason = _GONE if key == "gone" else cut(str(session.reason), LONGEST_REASON)
+        reason = "; ".join([*map(str, session.not_finite[:MOST]), reason]) if key == "nan" else reason
         return {"key": key, "label": LABELS[key], "reason": reason, "by": session.stopped_by}
     ending = max(
         (events.newest for name, events in run.events.items() if name in _ENDINGS),
@@ -270,6 +272,8 @@ def _newest(file: RunFile | None) -> SessionEntry | None:
 def _status(session: SessionEntry, run: RunData) -> str:
     if session.status == "running" and run.gone:
         return "gone"
+    if session.status == "finished" and session.not_finite:
+        return "nan"
     return session.status if isinstance(session.status, str) and session.status in LABELS else "unknown"
 
 

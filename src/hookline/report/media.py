@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from hookline.records import HistogramRow, ImageRow, MetricRow, TableRow, TextRow
 from hookline.records.metric import encode
+from hookline.records.regular_file import open_regular
 from hookline.report.charts import EPOCH, epoch_of, is_epoch, short
 from hookline.report.fit import cut
 from hookline.report.kept import Kept
@@ -121,9 +122,9 @@ def _png(row: ImageRow, folder: Path) -> bytes | None:
     """The picture, if it is one and lies in the run's folder: the row may be anybody's."""
     try:
         path = (folder / row.file).resolve()
-        if not row.file or not path.is_relative_to(folder.resolve()) or not path.is_file():
+        if not row.file or not path.is_relative_to(folder.resolve()):
             return None
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             found = file.read(PICTURES + 1)
     except (OSError, ValueError):
         return None

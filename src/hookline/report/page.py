@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 from hookline import __version__
 from hookline.records.direction import known_direction
+from hookline.records.regular_file import open_regular
 from hookline.report.about import costs_of, events_of, facts_of, put_back_of, sessions_of, settings_of, status_of
 from hookline.report.charts import MACHINE, Chart, by_name, curve, plan, section_title, share
 from hookline.report.clock import clock_of, of_the_loop
@@ -29,7 +31,7 @@ LARGEST = 4_500_000
 NUMBERS = 2_000
 """The table of all metrics has so many rows at most."""
 HEAD = 4000
-"""The title of a page is in its first so many characters."""
+"""The title of a page is in its first so many bytes."""
 Page = dict[str, Any]
 """All that a page shows, as plain values."""
 
@@ -153,8 +155,9 @@ def _compared(title: str, run: RunData) -> dict[str, Any]:
 def is_comparison(path: Path) -> bool:
     """Whether a file begins as what ``render_compare`` makes does; not one that cannot be read."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return re.search(r"<title>\d+ runs · Hookline</title>", file.read(HEAD)) is not None
+        with open_regular(path) as file:
+            head = file.read(HEAD).decode("utf-8", "replace")
+            return re.search(r"<title>\d+ runs · Hookline</title>", head) is not None
     except OSError:
         return False
 
@@ -169,9 +172,16 @@ def titles(runs: Sequence[RunData]) -> list[str]:
     """Titles that tell the runs apart; without a project that is that of all of them."""
     short = common_project(runs)
     found = [run.file.name if short and run.file else run.title for run in runs]
+    return told_apart(found, [run.folder for run in runs])
+
+
+def told_apart(titles: Sequence[str], folders: Sequence[Path], above: Path | None = None) -> list[str]:
+    """Titles of which several are the same get the path of the run, from ``above`` or the folder of all of them."""
+    paths = [os.path.abspath(folder) for folder in folders]
+    start = os.path.commonpath(paths) if above is None and paths else os.path.abspath(above or ".")
     return [
-        title if found.count(title) == 1 else f"{title} ({run.folder.absolute().parent.name}/{run.folder.name})"
-        for title, run in zip(found, runs, strict=True)
+        title if titles.count(title) == 1 else f"{title} ({os.path.relpath(path, start)})"
+        for title, path in zip(titles, paths, strict=True)
     ]
 
 
@@ -209,10 +219,15 @@ def render(data: Page, live: Live | None = None) -> str:
     return document(f"{data['title']} · Hookline", data, fallback(data), online=live is not None)
 
 
-def write(text: str, path: Path) -> Path:
-    """In one piece: whoever opens it meanwhile sees the old page or the new one. A link or a pipe stays one."""
+def write(text: str, path: Path, *, to_device: bool = False) -> Path:
+    """Write a page in one piece: a reader sees the old page or the new one. A link stays a link.
+
+    ``to_device``: the user has named the path, so it may be a pipe or a device such as ``/dev/stdout``.
+    """
     target = path.resolve()
-    if target.exists() and not target.is_file():  # /dev/stdout, /dev/null
+    if target.exists() and not target.is_file():
+        if not to_device:
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         target.write_text(text, encoding="utf-8")
         return path
     fresh = target.with_name(f".{target.name}.{os.getpid()}")

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from hookline.errors import SetupError
 from hookline.records import FileRow, HistogramRow, ImageRow, MetricRow, TableRow, TextRow
+from hookline.records.regular_file import open_regular
 from hookline.records.run_file import FILE, RunFile
 from hookline.report.kept import Kept
 from hookline.report.lock import is_free
@@ -117,7 +118,7 @@ class _RowFile:
     def read(self) -> float:
         """Read what is new; when the file was written to. ``SetupError`` if it is there and cannot be read."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 if not self._goes_on(file):
                     self._start_again()
                 file.seek(self._offset)

@@ -15,18 +15,26 @@ from __future__ import annotations
 
 import errno
 import hmac
+import io
 import secrets
+import socket
 import sys
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any, Protocol
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from hookline.errors import SetupError
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 ADDRESS = "127.0.0.1"
+REQUEST_TIMEOUT_S = 30.0
+"""A client has this long to send its whole request, and as long to take the answer."""
 HTML, JSON, TEXT = ("text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8")
 NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 HEADERS = {
@@ -65,7 +73,7 @@ WELCOME = b'<!doctype html><meta charset="utf-8"><title>Hookline</title><meta ht
 class Server(ThreadingHTTPServer):
     """Serves a site on the loopback address until ``shutdown``; ``url`` is what to open in a browser.
 
-    Port 0 is any that is free.
+    Port 0 is any that is free. A request that has not come whole after ``request_timeout`` seconds is dropped.
 
     >>> class Hello:
     ...     def answer(self, path, query):
@@ -75,8 +83,8 @@ class Server(ThreadingHTTPServer):
     True
     """
 
-    def __init__(self, site: Site, port: int) -> None:
-        self.site = site
+    def __init__(self, site: Site, port: int, *, request_timeout: float = REQUEST_TIMEOUT_S) -> None:
+        self.site, self.request_timeout = site, request_timeout
         self.token, self.session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         try:
             super().__init__((ADDRESS, port), _Handler)
@@ -100,10 +108,31 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class _UntilDeadline(io.RawIOBase):
+    """Reads from a socket until a deadline. The timeout of a socket alone starts again with every byte."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._end = connection, monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        left = self._end - monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: Server
-    timeout = 30
     server_version, sys_version = "hookline", ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_UntilDeadline(self.connection, self.server.request_timeout))
 
     def parse_request(self) -> bool:
         """Whether a request is to be answered. What is wrong with any of them is refused here."""
@@ -171,6 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._refuse(status, explain or status.description)
 
     def _send(self, status: HTTPStatus, answer: Answer, *headers: tuple[str, str]) -> None:
+        self.connection.settimeout(self.server.request_timeout)
         self.send_response(status)
         own = {"Content-Type": answer.kind, "Content-Security-Policy": answer.policy}
         for name, value in (*own.items(), ("Content-Length", str(len(answer.body))), *HEADERS.items(), *headers):

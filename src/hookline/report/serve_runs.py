@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hookline.records import MetricRow, from_json
+from hookline.records.chosen import choose_metrics
+from hookline.records.regular_file import open_regular
 from hookline.records.run_file import FILE, RunFile
 from hookline.report.about import facts_of, status_of
 from hookline.report.charts import MACHINE, is_epoch
@@ -103,7 +105,7 @@ class Summary:
     goal: dict[str, Any] | None
     """How far it is to go: see ``goal_of``."""
     metrics: dict[str, str]
-    """The newest values of a few of them, evaluations first."""
+    """The newest values of a few of them: what callbacks monitor first, then evaluations."""
     written: float
     """When the newest row came, in seconds since 1970; 0 if none did."""
 
@@ -147,7 +149,9 @@ class Glance:
         except (TypeError, ValueError, AttributeError):  # not written by us; it must not hide the others
             about = RunData(self.folder)
             status, facts = status_of(about), facts_of(about)
-        chosen = sorted(filter(self._matters, self._values), key=self._place)
+        monitored = () if file is None else file.monitored
+        names = sorted((name for name in self._values if self._matters(name) or name in monitored), key=self._place)
+        chosen = choose_metrics(names, monitored, {"": SHOWN})
         return Summary(
             self.name,
             str(facts["project"]),
@@ -173,7 +177,7 @@ class Glance:
 
     def _read(self) -> float:
         path = self.folder / METRICS
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if self._offset is not None and not self._goes_on(file):
                 self._forget()
             start = self._offset

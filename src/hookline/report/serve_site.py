@@ -27,7 +27,7 @@ from hookline import __version__
 from hookline.errors import SetupError
 from hookline.report.document import document, embedded, policy
 from hookline.report.lock import is_free
-from hookline.report.page import Live, Page, compare_data, page_data, render
+from hookline.report.page import Live, Page, compare_data, page_data, render, told_apart
 from hookline.report.read import RunData, RunReader
 from hookline.report.serve import JSON, Answer, Query
 from hookline.report.serve_runs import Glance, Runs, stamp
@@ -101,7 +101,10 @@ class WatchedSite:
         found = self.runs.find()
         with self._lock:
             self._glances = {name: self._glances.get(name) or Glance(folder, name) for name, folder in found.items()}
-            rows = [asdict(glance.look()) for glance in self._glances.values()]
+            runs = [glance.look() for glance in self._glances.values()]
+        titles = told_apart([f"{run.project}/{run.name}" for run in runs], list(found.values()), self.runs.folder)
+        names = [title.removeprefix(f"{run.project}/") for run, title in zip(runs, titles, strict=True)]
+        rows = [asdict(run) | {"name": name} for run, name in zip(runs, names, strict=True)]
         return {"page": "watch", "title": self.runs.folder.name, "notes": [], "most": MOST, "list": rows}
 
     def _read(self, names: Sequence[str], since: str = "") -> tuple[str, Page] | None:

@@ -33,8 +33,8 @@ class Callbacks:
     def __contains__(self, what: object) -> bool:
         return any(what is c or what is type(c) or what in names_of(c) for c in self)
 
-    def __getitem__(self, name: str) -> Callback:
-        return self._find(name).callback  # type: ignore[no-any-return]
+    def __getitem__(self, name: str) -> Any:
+        return self._find(name).callback
 
     def add(self, callback: Callback) -> None:
         """Register a callback now; its ``on_setup`` runs at once."""
@@ -63,6 +63,10 @@ class Callbacks:
         """Whether a metric was written by an optional callback that has been switched off."""
         off = [member.callback for member in self._line.members if member.disabled]
         return any(overlaps(metric, written) for callback in off for written in callback.writes)
+
+    def declare(self, metric: str) -> bool:
+        """Whether a callback or the task lists a metric in ``writes``: it may be logged later."""
+        return any(overlaps(metric, name) for name in self._line.written())
 
     @property
     def disabled(self) -> tuple[Failure, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from heapq import merge
 from importlib import import_module
 from typing import Any
 
 from hookline.errors import MetricError, SetupError
-from hookline.records import MetricRow, Value
+from hookline.records import MetricRow
 
 STEP_ROWS = 10_000
 """So many of the step values of each metric stay in memory; all evaluation and epoch values do."""
@@ -28,7 +28,25 @@ def unknown_metric(name: str, known: list[str]) -> UnknownMetricError:
     return UnknownMetricError(f"no metric {name!r}; {hint}there is {', '.join(sorted(known)) or 'none yet'}")
 
 
-class History(Mapping[str, list[Value]]):
+def missing_metric(reader: str, name: str, known: Iterable[str]) -> MetricError:
+    """A callback monitors a metric that is not there.
+
+    >>> print(missing_metric("EarlyStopping", "val/acc", ["train/loss", "val/accuracy"]))
+    EarlyStopping monitors 'val/acc', but no such metric was logged. Available: train/loss, val/accuracy. Did you mean \
+'val/accuracy'? A callback that logs 'val/acc' must declare it: writes = ('val/acc',), or hl.on(…, writes=('val/acc',)).
+    """
+    available = sorted(set(known))
+    same_ending = [other for other in available if other.rpartition("/")[2] == name.rpartition("/")[2]]
+    close = get_close_matches(name, same_ending, n=1, cutoff=0.0) or get_close_matches(name, available, n=1, cutoff=0.7)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return MetricError(
+        f"{reader} monitors {name!r}, but no such metric was logged. "
+        f"Available: {', '.join(available) or 'none'}. {hint}"
+        f"A callback that logs {name!r} must declare it: writes = ({name!r},), or hl.on(…, writes=({name!r},))."
+    )
+
+
+class History(Mapping[str, list[Any]]):
     """``history["val/loss"]`` is a list of values, ``history.steps("val/loss")`` the steps they are of.
 
     >>> history = History()
@@ -62,7 +80,7 @@ class History(Mapping[str, list[Value]]):
             kept = deque((row for row in steps if row.step <= step), maxlen=self._step_rows)
             self._rows[name] = kept, [row for row in others if row.step <= step]
 
-    def __getitem__(self, name: str) -> list[Value]:
+    def __getitem__(self, name: str) -> list[Any]:
         return [row.value for row in self._named(name)]
 
     def __iter__(self) -> Iterator[str]:

@@ -22,11 +22,15 @@ class StopRequest:
     by: str
     step: int
     interrupt: bool = False
+    left_body: bool = False
+    """The body of an own loop was left by ``break`` or ``return``."""
+    by_user: bool = False
+    """Ctrl-C on some rank; ``by`` is a display string, which names the rank on the other ranks."""
 
     @property
     def goes_on(self) -> bool:
         """Whether it ends this process's part only: a resume goes on, as after Ctrl-C or a ``break``."""
-        return self.interrupt or self.reason == BREAK
+        return self.interrupt or self.left_body
 
 
 class Requests:

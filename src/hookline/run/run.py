@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from difflib import get_close_matches
@@ -13,7 +13,6 @@ from hookline.errors import MetricError, NotAvailableError, RoleError, SetupErro
 from hookline.events import Member, Messages
 from hookline.events.spec import moments
 from hookline.progress import Clock, Duration
-from hookline.records import Value
 from hookline.run.callbacks import Callbacks
 from hookline.run.history import History
 from hookline.run.requests import StopRequest
@@ -44,6 +43,28 @@ MEANT = {
 }
 """What people write, and what it is here."""
 
+INSTEAD = {
+    "model": " Change its parameters in place, or pass another model to fit.",
+    "metrics": " Write run.log({'name': value}).",
+    "loaders": " Write run.loaders['train'] = ….",
+    "stop_reason": " Call run.stop('why').",
+    "clock": " Only the loop counts.",
+    "optimizers": " Change their param_groups in place, or return others from configure_optimizers.",
+    "optimizer": " Change its param_groups in place.",
+    "schedulers": " Add to the list, or remove from it.",
+    "callbacks": " Call run.callbacks.add(callback) or run.callbacks.remove(callback).",
+    "config": " Write run.config['name'] = value.",
+    "folder": " Give Trainer(folder=…).",
+    "name": " Give Trainer(name=…).",
+    "project": " Give Trainer(name='project/run').",
+    "device": " Give Trainer(device=…).",
+    "messages": " Call run.messages.send(key, value).",
+}
+"""What to write in place of an assignment to a field of ``run``."""
+
+TAKEN = {"forward_start": "batch", "forward_end": "outputs"}
+"""Events in which a field may be replaced, unless a task sends them itself: it holds batch and outputs already."""
+
 
 class Run:
     """The one argument of every hook: fields to read, verbs to act.
@@ -54,18 +75,23 @@ class Run:
 
     __slots__ = ("_state", "member")
 
+    _state: RunState
+    member: Member[Run]
+
     def __init__(self, state: RunState, member: Member[Run]) -> None:
-        self._state = state
-        self.member = member
+        object.__setattr__(self, "_state", state)
+        object.__setattr__(self, "member", member)
 
     # -- what is run ---------------------------------------------------------------------------
 
     @property
-    def model(self) -> torch.nn.Module:
+    def model(self) -> Any:
+        """The model or task that ``fit``, ``Loop`` or another entry point was given."""
         return self._state.model
 
     @property
     def task(self) -> Any:
+        """The task that ``fit`` was given, or the one that it made of a plain model. A custom loop has none."""
         return self._get("task", "the own loop has none; pass a task or a model to Trainer.fit")
 
     @property
@@ -84,50 +110,74 @@ class Run:
         return self._state.schedulers
 
     @property
-    def loaders(self) -> Mapping[str, Any]:
-        """``"train"``, ``"val"``, ``"test"``, ``"predict"``: what was passed in, as it was passed in."""
-        return self._state.loaders
+    def loaders(self) -> Loaders:
+        """``"train"``, ``"val"``, ``"test"``, ``"predict"``: what was passed in, as it was passed in.
+
+        ``run.loaders["train"] = loader`` counts from the next epoch, ``["val"]`` and ``["test"]`` from the next
+        evaluation.
+        """
+        return Loaders(self)
 
     @property
     def config(self) -> dict[str, Any]:
+        """The hyper-parameters that were given with ``config=``, and the seed."""
         return self._state.config
 
     @property
     def device(self) -> torch.device:
+        """The device that the model is on."""
         return self._state.device
 
     # -- the moment ----------------------------------------------------------------------------
 
     @property
     def batch(self) -> Any:
+        """The current batch, on the device.
+
+        Assign to it between ``on_batch_fetch_end`` and ``on_train_batch_start`` to replace the batch, and declare
+        ``writes = ("batch",)``.
+        """
         return self._get("batch")
 
     @batch.setter
     def batch(self, value: Any) -> None:
-        """Replace the batch, from ``on_batch_fetch_end`` to ``on_train_batch_start``; it ``writes`` ``"batch"``."""
         self._required("set run.batch")
-        self._state.batch = value
+        state = self._state
+        self._need_batch("batch")
+        if state.outputs is not MISSING or state.loss is not MISSING:
+            raise NotAvailableError(
+                "run.batch = …: the model has had this batch already. Replace it in on_batch_fetch_end, "
+                "on_train_batch_start, on_eval_batch_start, on_predict_batch_start or on_forward_start."
+            )
+        state.batch = value
 
     @property
     def outputs(self) -> Any:
+        """What the model returned for the current batch. Assign in ``on_forward_end`` to replace it for the loss."""
         return self._get("outputs", "a task that returns {'loss': …, 'outputs': …} provides them")
 
     @outputs.setter
     def outputs(self, value: Any) -> None:
+        self._required("set run.outputs")
+        self._need_batch("outputs")
         self._state.outputs = value
 
     @property
     def loss(self) -> torch.Tensor:
+        """The loss of the current batch.
+
+        Assign to it in ``on_loss_ready`` to replace the loss, and declare ``writes = ("loss",)``.
+        """
         return self._get("loss")  # type: ignore[no-any-return]
 
     @loss.setter
     def loss(self, value: torch.Tensor) -> None:
-        """Replace the loss, in ``on_loss_ready``; declare ``writes = ("loss",)``."""
         self._required("set run.loss")
         self._state.loss = value
 
     @property
     def stage(self) -> Stage:
+        """What runs now: ``"train"``, ``"val"``, ``"test"`` or ``"predict"``."""
         return self._state.stage  # type: ignore[return-value]
 
     @property
@@ -142,10 +192,12 @@ class Run:
 
     @property
     def clock(self) -> Clock:
-        return self._state.clock
+        """How far the run is: steps, epochs, batches, samples, tokens and seconds."""
+        return self._state.clock_view
 
     @property
     def max_duration(self) -> Duration | None:
+        """How long the run trains. Assign a duration such as ``"20ep"`` to change it during the run."""
         return self._state.max_duration
 
     @max_duration.setter
@@ -159,60 +211,82 @@ class Run:
 
     @property
     def exception(self) -> BaseException:
+        """The error that ends the run, in ``on_exception``."""
         return self._get("exception")  # type: ignore[no-any-return]
 
     @property
     def stop_reason(self) -> str:
+        """Why training is about to stop. It has a value once a callback, the user or the task asked to stop."""
         if self._state.requests.stop is None:
             raise _not_available("stop_reason", "nobody has asked to stop")
         return self._state.requests.stop.reason
 
     @property
     def checkpoint(self) -> Path:
+        """The path of the checkpoint that was saved, loaded or rejected."""
         return self._get("checkpoint")  # type: ignore[no-any-return]
 
     # -- the run -------------------------------------------------------------------------------
 
     @property
-    def metrics(self) -> Mapping[str, Value]:
-        """The newest value of each metric. To read one that is still being averaged costs a transfer."""
+    def metrics(self) -> Mapping[str, Any]:
+        """The newest value of each metric: a float, or a list for an array.
+
+        To read a metric that is still being averaged costs a transfer from the device.
+        """
         return LatestMetrics(self._state)
 
     @property
     def history(self) -> History:
+        """The values that each metric has had so far, with their steps."""
         return self._state.history
 
     @property
     def callbacks(self) -> Callbacks:
+        """The callbacks of the run: find one by class or name, add or remove one."""
         return Callbacks(self._state.line, self._state.loop)
 
     @property
     def messages(self) -> Messages:
+        """Messages between callbacks."""
         return self._state.messages
 
     @property
     def project(self) -> str:
+        """The project of the run: the part of ``name=`` before the slash."""
         return self._state.project
 
     @property
     def name(self) -> str:
+        """The name of the run."""
         return self._state.name
 
     @property
-    def folder(self) -> Path | None:
-        """The run's own folder, or ``None`` when the run writes nothing."""
-        return self._state.folder
+    def folder(self) -> Path:
+        """The folder of the run. A run with ``folder=False`` has none and raises: ask ``run.has_folder`` first."""
+        folder = self._state.folder
+        if folder is None:
+            raise no_folder("run")
+        return folder
+
+    @property
+    def has_folder(self) -> bool:
+        """True if the run writes into a folder; False with ``folder=False``."""
+        return self._state.folder is not None
 
     @property
     def started(self) -> datetime:
+        """When the run was made."""
         return self._state.started
 
     @property
     def rank(self) -> int:
+        """The index of this process, from 0 to ``world_size - 1``."""
         return self._state.rank
 
     @property
     def world_size(self) -> int:
+        """The number of processes that train together."""
         return self._state.world_size
 
     @property
@@ -289,7 +363,7 @@ class Run:
         self._required("called run.skip_step()")
         self._state.requests.ask_skip(self.member.name)
 
-    def evaluate(self, what: Any = "val") -> dict[str, Value]:
+    def evaluate(self, what: Any = "val") -> dict[str, Any]:
         """Evaluate now: ``"val"``, ``"test"``, ``"train"`` or a loader; gives metrics and changes nothing."""
         return self._state.answers.evaluate(what)
 
@@ -319,19 +393,57 @@ class Run:
 
     def emit(self, event: str, **payload: object) -> None:
         """Send an event: one declared with ``events``, or ``forward_start`` / ``forward_end`` in a task."""
-        self._state.line.emit_custom(event, payload)
+        state = self._state
+        batch, outputs = state.batch, state.outputs
+        state.line.emit_custom(event, payload)
+        if event in TAKEN and (state.batch is not batch or state.outputs is not outputs):
+            sender = type(self.member.callback).__name__
+            raise NotAvailableError(
+                f"run.{TAKEN[event]} = … in on_{event}: {sender} sends this event itself, so Hookline cannot hand "
+                f"it on. Replace the batch in on_train_batch_start, or let the task use SupervisedTask.call_model."
+            )
 
     # ------------------------------------------------------------------------------------------
 
-    def __getattr__(self, name: str) -> Any:
-        """A field that is not there: its own error if it has no value now, else what was probably meant."""
-        field = getattr(type(self), name, None)
-        if isinstance(field, property) and field.fget is not None:
-            return field.fget(self)  # Python comes here when a property raises an AttributeError: raise it again
-        known = [known for known in dir(type(self)) if not known.startswith("_")]
-        close = get_close_matches(name, known, n=1)
-        hint = MEANT.get(name) or (f"run.{close[0]}" if close else "")
-        raise AttributeError(f"run has no {name!r}" + (f"; did you mean {hint}?" if hint else ""))
+    if not TYPE_CHECKING:  # a type checker would take every misspelt name for a field
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise for a field that is not there: its own error if it has no value now, else what was meant."""
+            field = getattr(type(self), name, None)
+            if isinstance(field, property) and field.fget is not None:
+                return field.fget(self)  # Python comes here when a property raises an AttributeError: raise it again
+            known = [known for known in dir(type(self)) if not known.startswith("_")]
+            close = get_close_matches(name, known, n=1)
+            hint = MEANT.get(name) or (f"run.{close[0]}" if close else "")
+            raise AttributeError(f"run has no {name!r}" + (f"; did you mean {hint}?" if hint else ""))
+
+    if not TYPE_CHECKING:  # type checkers refuse what is not a field
+
+        def __setattr__(self, name: str, value: object) -> None:
+            found = getattr(type(self), name, None)
+            if isinstance(found, property) and found.fset is not None:
+                return found.fset(self, value)
+            if isinstance(found, property):
+                raise NotAvailableError(f"run.{name} = …: it cannot be replaced.{INSTEAD.get(name, '')}")
+            if callable(found) and not name.startswith("_"):
+                raise NotAvailableError(f"run.{name} = …: it is a method. Call run.{name}(…).")
+            close = get_close_matches(name, [known for known in dir(type(self)) if not known.startswith("_")], n=1)
+            meant = MEANT.get(name, "")
+            advice = (
+                f"Did you mean run.{close[0]}?" if close else f"Keep your own values on the callback (self.{name} = …)."
+            )
+            if meant.startswith("run.clock"):
+                advice = "Only the loop counts. Set run.max_duration, or call run.stop('why')."
+            elif meant:
+                advice = f"{'Call' if meant.endswith(')') else 'Write'} {meant}."
+            raise NotAvailableError(f"run.{name} = …: run has no such field. {advice}")
+
+    def _need_batch(self, field: str) -> None:
+        if self._state.batch is MISSING:
+            raise NotAvailableError(
+                f"run.{field} = …: no batch is being processed now. Set it between on_batch_fetch_end and the end of "
+                f"the batch."
+            )
 
     def _get(self, field: str, hint: str = "") -> Any:
         value = getattr(self._state, field)
@@ -350,7 +462,35 @@ class Run:
         return f"<Run {self.project}/{self.name} of {self.member.name}, {self.stage}, {self.clock!r}>"
 
 
-class LatestMetrics(Mapping[str, Value]):
+class Loaders(MutableMapping[str, Any]):
+    """The loaders of a run. One that is assigned is used from the next epoch or evaluation on."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getitem__(self, stage: str) -> Any:
+        return self._run._state.loaders[stage]
+
+    def __setitem__(self, stage: str, loader: Any) -> None:
+        self._run._required(f"set run.loaders[{stage!r}]")
+        self._run._state.answers.replace_loader(stage, loader)
+
+    def __delitem__(self, stage: str) -> None:
+        raise NotAvailableError(f"del run.loaders[{stage!r}]: a run keeps its loaders. Assign another one.")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._run._state.loaders)
+
+    def __len__(self) -> int:
+        return len(self._run._state.loaders)
+
+    def __repr__(self) -> str:
+        return repr(self._run._state.loaders)
+
+
+class LatestMetrics(Mapping[str, Any]):
     """A live view of the newest value of each metric."""
 
     __slots__ = ("_state",)
@@ -358,8 +498,8 @@ class LatestMetrics(Mapping[str, Value]):
     def __init__(self, state: RunState) -> None:
         self._state = state
 
-    def __getitem__(self, name: str) -> Value:
-        return self._state.metrics.value(name)  # type: ignore[no-any-return]
+    def __getitem__(self, name: str) -> Any:
+        return self._state.metrics.value(name)
 
     def __iter__(self) -> Iterator[str]:
         return self._state.metrics.names()
@@ -382,6 +522,14 @@ def _check_logged(values: object, more: tuple[object, ...]) -> None:
         )
     if not isinstance(values, Mapping) and not hasattr(values, "compute"):
         raise MetricError(f"run.log({values!r:.40}): it is {kind_of(values)}; give a dict: {{'name': value}}")
+
+
+def no_folder(owner: str) -> NotAvailableError:
+    """The error of ``run.folder`` and ``result.folder`` where there is none."""
+    return NotAvailableError(
+        f"{owner}.folder: this run has no folder, because of folder=False. Give the run a folder, or test "
+        f"{owner}.has_folder first."
+    )
 
 
 def _not_available(field: str, hint: str) -> NotAvailableError:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookline.events import Line, Messages
 from hookline.progress import Clock, Duration
+from hookline.progress.clock import ClockView
 from hookline.run.history import History
 from hookline.run.requests import Requests
 
@@ -59,6 +60,7 @@ class Answers(Protocol):
     def predict(self, what: Any) -> Any: ...
     def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]: ...
     def snapshot(self, member: Any) -> dict[str, Any]: ...
+    def replace_loader(self, stage: str, loader: Any) -> None: ...
 
 
 @dataclass(slots=True)
@@ -97,3 +99,8 @@ class RunState:
     checkpoint: Any = MISSING
     rank: int = 0
     world_size: int = 1
+    clock_view: Clock = field(init=False)
+    """What hooks see of the clock."""
+
+    def __post_init__(self) -> None:
+        self.clock_view = ClockView(self.clock)

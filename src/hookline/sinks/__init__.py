@@ -42,10 +42,12 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'hookline.sinks' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'hookline.sinks' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
@@ -13,6 +14,7 @@ from pathlib import Path
 from hookline.errors import SetupError
 from hookline.records import MetricRow, Record, Value
 from hookline.records.metric import encode
+from hookline.run.paths import in_run_folder, path_to_write
 from hookline.sinks.line_file import LineFile
 from hookline.sinks.sink import RunInfo
 
@@ -27,8 +29,8 @@ _STEP = re.compile(r'"(?:[^"]|"")*",(\d+),')
 class CSV:
     r"""Writes every metric to a CSV file, one value a row: ``name, step, epoch, value, kind, seconds``.
 
-    ``path`` is ``metrics.csv`` in the run's folder if not given. Only metrics are written: images, texts, tables,
-    histograms, files and events are not for a table of numbers; the run's folder has them.
+    ``path`` is ``metrics.csv`` if not given; a relative path is in the run's folder. Only metrics are written: images,
+    texts, tables, histograms, files and events are not for a table of numbers; the run's folder has them.
 
     The table is long and not wide, because metrics appear while a run goes on: a wide one would need a new column
     in the middle of it, that is, the whole file again, or a value that has no place. Here a row is written once,
@@ -53,18 +55,15 @@ class CSV:
     "'=x",10,1,"[1, 2]","eval",2.5
     """
 
-    def __init__(self, path: str | Path | None = None) -> None:
-        self.path = None if path is None else Path(path)
-        self.needs_folder = path is None
-        self._file: LineFile | None = None if self.path is None else LineFile(self.path)
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = None if path is None else path_to_write(path, "path", "CSV")
+        """As it was given. A relative path is in the run's folder."""
+        self._file = LineFile(self.path) if self.path is not None and self.path.is_absolute() else None
+        self.needs_folder = self._file is None
 
     def start(self, info: RunInfo) -> None:
         self.close()
-        path = self.path
-        if path is None:
-            if info.folder is None:
-                raise SetupError("CSV() writes to the run's folder, and this run has none; write CSV('metrics.csv')")
-            path = info.folder / "metrics.csv"
+        path = in_run_folder(self.path or Path("metrics.csv"), info.folder, "path", "CSV")
         self._file = LineFile(path)
         self._file.rewrite(chain([_text([COLUMNS])], _earlier(info, path)))
 

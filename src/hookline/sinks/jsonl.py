@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 from hookline.errors import HooklineWarning, SetupError
 from hookline.records import Record, from_json, to_json
-from hookline.sinks.line_file import LineFile
+from hookline.run.paths import in_run_folder, path_to_write
+from hookline.sinks.line_file import LineFile, encode_lines
 from hookline.sinks.sink import RunInfo
 
 OF_THE_LOOP = ("metrics.jsonl", "events.jsonl")
+MAX_WAITING_BYTES = 16_000_000
+"""The rows of one file that wait in memory while it cannot be written."""
 
 
 def _warn(text: str) -> None:
@@ -51,7 +56,7 @@ class JsonLines:
         self.close()
         # After a power cut the last line may be torn.
         whole = sum(len(line) for line in self._lines(size) if line.endswith(b"\n"))
-        if self.size > whole:
+        if self._file.size > whole:
             os.truncate(self.path, whole)
 
     def _lines(self, size: int) -> Iterator[bytes]:
@@ -68,12 +73,95 @@ class JsonLines:
         self._file.close()
 
 
+class WaitingJsonLines(JsonLines):
+    """Keeps rows that cannot be written in memory, and tries them again before each later row.
+
+    ``size``, ``read`` and ``rewind`` treat the waiting rows as a part of the file, so the position that a checkpoint
+    saves is also right after they are written. When too many rows wait, new ones are dropped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._waiting: deque[tuple[bytes, int]] = deque()  # what one call of write got, and its number of rows
+        self._moving = threading.Lock()  # a sink's thread may read while rows go from memory to the file
+        self.written = self.dropped = self.failures = 0
+        self.error: OSError | None = None
+        """Why rows wait; ``None`` if none does."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of rows that wait."""
+        return sum(count for _, count in self._waiting)
+
+    def write(self, rows: Sequence[Record]) -> None:
+        if not rows:
+            return
+        data = encode_lines("".join([f"{to_json(row)}\n" for row in rows]))
+        if self._waiting and self._waiting_bytes + len(data) > MAX_WAITING_BYTES and not self.retry():
+            self.dropped += len(rows)
+            return
+        with self._moving:
+            self._waiting.append((data, len(rows)))
+        self.retry()
+
+    def retry(self) -> bool:
+        """Write the rows that wait; whether none is left."""
+        with self._moving:
+            try:
+                while self._waiting:
+                    data, count = self._waiting[0]
+                    self._file.append(data)
+                    self._waiting.popleft()
+                    self.written += count
+            except OSError as error:
+                self.failures += 1
+                self.error = error
+                return False
+            self.error = None
+            return True
+
+    def abandon(self) -> int:
+        """Drop the rows that wait; the number of all rows that were dropped."""
+        self.dropped += self.waiting
+        self._waiting.clear()
+        return self.dropped
+
+    @property
+    def size(self) -> int:
+        """The bytes that are in the file, and of the rows that wait."""
+        with self._moving:
+            return self._file.size + self._waiting_bytes
+
+    def rewind(self, size: int) -> None:
+        excess = self.size - size
+        with self._moving:
+            while self._waiting and excess > 0:
+                excess -= len(self._waiting.pop()[0])
+        if excess > 0 or not self._waiting:
+            super().rewind(size)
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return sum(len(data) for data, _ in self._waiting)
+
+    def _lines(self, size: int) -> Iterator[bytes]:
+        with self._moving:
+            in_file, waiting = self._file.size, list(self._waiting)
+        yield from super()._lines(min(size, in_file))
+        size -= in_file
+        for data, _ in waiting:
+            if size <= 0:
+                return
+            yield from data[:size].splitlines(keepends=True)
+            size -= len(data)
+
+
 class JSONL:
     """Writes every record to a file of your choice, one JSON object a line: a second copy of ``metrics.jsonl``.
 
-    The run's folder always has its own ``metrics.jsonl``, and the loop writes that one itself. This copy may lie
-    on another disk, and in a run without a folder it is the only one. Unlike ``metrics.jsonl`` it also has the
-    events of the run (``kind`` is ``"event"``); pictures are named, not contained.
+    A relative ``path`` is in the run's folder; an absolute one may be on another disk. The loop itself always writes
+    ``metrics.jsonl``, if the run has a folder. Unlike ``metrics.jsonl`` this copy also has the events of the run
+    (``kind`` is ``"event"``); pictures are named, not contained.
 
     The file is that of one run: a new run begins it anew. After a resume it holds what ``metrics.jsonl`` holds at
     that step, so each metric has one value a step, and then goes on.
@@ -87,29 +175,43 @@ class JSONL:
     {"name": "val/loss", "step": 10, "epoch": 1, "value": 0.5, "kind": "eval", "seconds": 2.5}
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._rows = JsonLines(self.path)
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path_to_write(path, "path", "JSONL")
+        """As it was given. A relative path is in the run's folder."""
+        self.needs_folder = not self.path.is_absolute()
+        self._rows: JsonLines | None = None if self.needs_folder else JsonLines(self.path)
+        if str(self.path) in OF_THE_LOOP:
+            raise _is_taken(self.path)
 
     def start(self, info: RunInfo) -> None:
-        if info.folder is not None and self.path.resolve() in [info.folder.resolve() / name for name in OF_THE_LOOP]:
-            raise SetupError(
-                f"JSONL({str(self.path)!r}): the loop itself writes this file, without a sink; give a copy another path"
-            )
-        self._rows.close()
-        LineFile(self.path).rewrite(f"{to_json(row)}\n" for row in self._earlier(info))
-
-    def _earlier(self, info: RunInfo) -> Iterator[Record]:
-        """What still holds. A run without a folder has it nowhere but here."""
-        if info.folder is not None or not info.step:
-            return info.earlier()
-        return chain(info.earlier(), (row for row in self._rows.read(self._rows.size) if row.step <= info.step))
+        self.close()
+        path = in_run_folder(self.path, info.folder, "path", "JSONL")
+        if info.folder is not None and path.resolve() in [info.folder.resolve() / name for name in OF_THE_LOOP]:
+            raise _is_taken(self.path)
+        self._rows = rows = JsonLines(path)
+        LineFile(path).rewrite(f"{to_json(row)}\n" for row in _earlier(info, rows))
 
     def write(self, records: Sequence[Record]) -> None:
+        if self._rows is None:
+            raise SetupError(f"JSONL(path={str(self.path)!r}): no run has started it. Give an absolute path.")
         self._rows.write(records)
 
     def flush(self) -> None:
         """Every row is in the file as soon as it is written."""
 
     def close(self) -> None:
-        self._rows.close()
+        if self._rows is not None:
+            self._rows.close()
+
+
+def _earlier(info: RunInfo, rows: JsonLines) -> Iterator[Record]:
+    """The rows that still hold. A run without a folder has them only in this file."""
+    if info.folder is not None or not info.step:
+        return info.earlier()
+    return chain(info.earlier(), (row for row in rows.read(rows.size) if row.step <= info.step))
+
+
+def _is_taken(path: Path) -> SetupError:
+    return SetupError(
+        f"JSONL({str(path)!r}): the loop itself writes this file, without a sink; give a copy another path"
+    )

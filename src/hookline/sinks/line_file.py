@@ -24,7 +24,7 @@ class LineFile:
         self.path = path
         self._file: FileIO | None = None
 
-    def append(self, lines: str) -> None:
+    def append(self, lines: str | bytes) -> None:
         """Add lines; each ends with a line break."""
         if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:  # nobody could read it any more
             logger.warning("%s was deleted while a run writes it: its rows are lost, and it begins anew", self.path)
@@ -32,7 +32,7 @@ class LineFile:
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab", buffering=0)
-        data, written = _bytes(lines), 0
+        data, written = encode_lines(lines) if isinstance(lines, str) else lines, 0
         try:
             while written < len(data):  # a disk that is nearly full takes a part, and says why at the next one
                 written += self._file.write(data[written:])
@@ -51,7 +51,7 @@ class LineFile:
         fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             with fresh.open("wb") as file:
-                file.writelines(map(_bytes, lines))
+                file.writelines(map(encode_lines, lines))
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(self.path)
@@ -70,5 +70,6 @@ class LineFile:
             self._file = None
 
 
-def _bytes(text: str) -> bytes:
+def encode_lines(text: str) -> bytes:
+    """The bytes of a text, as they stand in the file."""
     return text.encode(errors="backslashreplace")  # half of a surrogate pair has no UTF-8

@@ -15,6 +15,8 @@ from urllib.request import Request, urlopen
 
 from hookline.errors import SetupError
 from hookline.records import Record
+from hookline.records.redact import redact_text
+from hookline.run.paths import is_address
 from hookline.sinks.mlflow_run import MlflowRun
 from hookline.sinks.sink import RunInfo
 
@@ -56,6 +58,11 @@ class MLflow:
             _import_quietly()
         except ImportError as error:
             raise SetupError(f"MLflow(): mlflow is missing ({error}): pip install 'hookline[mlflow]'") from error
+        if isinstance(tracking_uri, os.PathLike) and is_address(tracking_uri):
+            raise SetupError(
+                f"MLflow(tracking_uri={redact_text(str(tracking_uri))!r}): this is an address, of which pathlib has "
+                f"made a path; give it as a string"
+            )
         self.tracking_uri, self.experiment, self.run_name = tracking_uri, experiment, run_name
         self.tags = dict(tags or {})
         self._uri = ""

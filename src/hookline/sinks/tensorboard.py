@@ -13,6 +13,7 @@ from typing import Any
 from hookline.errors import SetupError
 from hookline.events import Callback
 from hookline.records import EventRow, ImageRow, MetricRow, Record
+from hookline.run.paths import in_run_folder, path_to_write
 from hookline.sinks.sink import RunInfo
 from hookline.sinks.tensorboard_file import EventFile, own_files, rewind
 from hookline.sinks.tensorboard_graph import ModelGraph
@@ -25,8 +26,8 @@ CHUNK = 1_000
 class TensorBoard:
     """Writes what TensorBoard shows: ``tensorboard --logdir runs``; install it with ``hookline[tensorboard]``.
 
-    Into ``folder``, which belongs to this run alone; without one, into ``tensorboard`` in the run's own folder. The
-    tag is the name of the row:
+    It writes into ``folder``, which belongs to this run alone and is ``tensorboard`` if not given. A relative path is
+    in the run's folder. The tag is the name of the row:
 
     - numbers are scalars, NaN and infinities too; an array is a table, and up to 16 elements also scalars
       (``val/recall/0`` …);
@@ -56,8 +57,9 @@ class TensorBoard:
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, graph: bool = False) -> None:
         if find_spec("tensorboard") is None:
             raise SetupError("sinks.TensorBoard needs TensorBoard: pip install 'hookline[tensorboard]'")
-        self.folder = None if folder is None else Path(folder)
-        self.needs_folder = folder is None
+        self.folder = None if folder is None else path_to_write(folder, "folder", "TensorBoard")
+        """As it was given. A relative path is in the run's folder."""
+        self.needs_folder = self.folder is None or not self.folder.is_absolute()
         self.graph = ModelGraph() if graph else None
         self.callbacks: tuple[Callback, ...] = () if self.graph is None else (self.graph,)
         self._file: EventFile | None = None
@@ -67,17 +69,14 @@ class TensorBoard:
         if self._file is not None:  # another try, or a run that was left
             self._file.close()
             self._file = None
-        folder = self.folder or (info.folder and info.folder / "tensorboard")
-        if folder is None:
-            raise SetupError(
-                "sinks.TensorBoard: the run writes nothing (folder=False), so say where to: "
-                "hl.sinks.TensorBoard('runs/tensorboard')"
-            )
+        given = self.folder or Path("tensorboard")
+        folder = in_run_folder(given, info.folder, "folder", "TensorBoard")
         self._summaries = Summaries(info.folder)
         self._config = flat_config(info.config)
         self._names: dict[str, dict[str, None]] = {"step": {}, "epoch": {}, "eval": {}}
         self._ended, self._step, self._seconds = False, info.step, 0.0
-        files = own_files(folder, None if self.folder is None else info.run_id)
+        is_own = self.needs_folder and ".." not in given.parts  # no other run writes there
+        files = own_files(folder, None if is_own else info.run_id)
         earlier = _Earlier(self._seen(info.earlier()))
         # A run without a folder has its earlier rows nowhere but here.
         kept = rewind(files, earlier.has if info.folder is not None else lambda _, step: step <= info.step)

@@ -14,6 +14,7 @@ from torch import nn
 
 from hookline.errors import SetupError
 from hookline.events import Callback
+from hookline.run.targets import argument_names, model_inputs
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -71,7 +72,7 @@ def trace(model: nn.Module, batch: Any) -> Any:
     if isinstance(batch, tuple | list):
         inputs = tuple(batch[:1] if len(batch) <= 2 else batch[:-1])
     elif isinstance(batch, Mapping):
-        called, inputs = _ByName(model), (dict(batch),)
+        called, inputs = _ByName(model), (dict(model_inputs(batch, argument_names(model.forward))),)
     else:
         inputs = (batch,)
     try:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from hookline.errors import SetupError
 from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, Record, TableRow, TextRow
+from hookline.run.paths import in_run_folder, path_to_write
 from hookline.sinks.names import Keys
 from hookline.sinks.sink import RunInfo
 
@@ -48,10 +49,10 @@ MOST_BINS = 512
 class WandB:
     """Writes everything to Weights & Biases. Nothing is sent unless ``mode`` or ``WANDB_MODE`` says ``"online"``.
 
-    Without either the run is offline: no network, no login, no question. It lies under ``wandb/`` in ``dir``, else
-    in ``$WANDB_DIR``, else in the run's own folder, and ``wandb sync`` sends it when you want. ``project`` is
-    ``$WANDB_PROJECT`` or that of the run, if it is not given. ``settings`` are fields of ``wandb.Settings``, such as
-    ``{"run_group": "sweep 7"}``, and win over what this sink sets.
+    Without either the run is offline: no network, no login, no question. It lies under ``wandb/`` in ``dir`` (relative
+    to the run's folder), else in ``$WANDB_DIR``, else in the run's own folder, and ``wandb sync`` sends it when you
+    want. ``project`` is ``$WANDB_PROJECT`` or that of the run, if it is not given. ``settings`` are fields of
+    ``wandb.Settings``, such as ``{"run_group": "sweep 7"}``, and win over what this sink sets.
 
     Each value has its ``step`` and ``epoch`` beside it, and ``step`` is the axis of every chart. Pictures, texts and
     tables can be looked at, files are saved; of their names W&B makes paths, so what could lead elsewhere becomes
@@ -70,7 +71,7 @@ class WandB:
         project: str | None = None,
         *,
         mode: Mode | None = None,
-        dir: str | Path | None = None,
+        dir: str | os.PathLike[str] | None = None,
         entity: str | None = None,
         tags: Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
@@ -83,7 +84,10 @@ class WandB:
             raise SetupError(f"WandB(mode={mode!r}): give 'offline', 'online' or 'disabled'; or None for $WANDB_MODE")
         if isinstance(tags, str):
             raise SetupError(f"WandB(tags={tags!r}): give a list of texts: tags=[{tags!r}]")
-        self.project, self.mode, self.dir, self.entity = project, mode, dir, entity
+        self.project, self.mode, self.entity = project, mode, entity
+        self.dir = None if dir is None else path_to_write(dir, "dir", "WandB")
+        """As it was given. A relative path is in the run's folder."""
+        self.needs_folder = self.dir is not None and not self.dir.is_absolute()
         self.tags = tuple(tags)
         self.settings = dict(settings or {})
         self._run: Any = None
@@ -98,6 +102,9 @@ class WandB:
         self._end()  # what is left of a start that failed
         import wandb
 
+        given = None if self.dir is None else in_run_folder(self.dir, info.folder, "dir", "WandB")
+        if given is not None:
+            given.mkdir(parents=True, exist_ok=True)  # W&B does not make it
         self._folder, self._exit_code, self._keys = info.folder, 0, Keys("names/", {})
         mode = self.mode or os.environ.get("WANDB_MODE") or "offline"
         known = {name: value for name, value in SETTINGS.items() if name in wandb.Settings.model_fields}
@@ -111,7 +118,7 @@ class WandB:
                     resume="allow",
                     project=self.project or os.environ.get("WANDB_PROJECT") or info.project,
                     name=info.name,
-                    dir=self.dir or os.environ.get("WANDB_DIR") or info.folder,
+                    dir=given or os.environ.get("WANDB_DIR") or info.folder,
                     entity=self.entity,
                     tags=self.tags or None,
                     config=dict(info.config),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from torch import nn
 
@@ -12,7 +12,6 @@ from hookline.errors import RegistrationError
 from hookline.events import Callback, Event, Failure, Line
 from hookline.events.spec import SCOPES
 from hookline.events.validate import suggestion
-from hookline.loop.settings import Options
 from hookline.run import Run, StopRequest
 from hookline.testing.stage import Stage
 
@@ -31,7 +30,7 @@ class Driven:
     def __init__(self, callback: Callback, stage: Stage, *, tolerant: bool = False) -> None:
         self._stage = stage
         self._tolerant = tolerant
-        self.callback = callback
+        self.callback: Any = callback
         self.run: Run = stage.run
         """The callback's own ``run``, as it is after the last event."""
         self.sent: list[str] = []
@@ -121,7 +120,7 @@ def drive(
     rank: int = 0,
     world_size: int = 1,
     tolerant: bool = False,
-    **options: Unpack[Options],
+    **options: Any,
 ) -> Driven:
     """Send a callback through a sequence of hooks, and see what it did.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from sys import modules
 from typing import Any
 
-from hookline.errors import HooklineError, RoleError
+from hookline.errors import HooklineError, NotAvailableError, RoleError
 from hookline.events import Callback, Event, Failure, on
 from hookline.events.spec import is_resource
 from hookline.loop import Loop
@@ -220,7 +220,7 @@ def own_loops(factory: Factory) -> None:
 
 @rule
 def files(factory: Factory) -> None:
-    """It writes to ``run.folder`` only; where that is ``None`` it writes nothing, or refuses with a clear error."""
+    """It writes to ``run.folder`` only; with ``folder=False`` it writes nothing, or refuses with its own error."""
     with tried_out() as folder:
         Fit([factory()], folder)()
         need(not files_here(), f"it writes outside of run.folder: {', '.join(files_here())}")
@@ -228,10 +228,12 @@ def files(factory: Factory) -> None:
         run = Fit([factory()], False)
         try:
             run()
+        except NotAvailableError:  # it did not ask run.has_folder, and failed in the middle of the run
+            raise
         except HooklineError:
             return
         _no_failures(run.failures)
-        need(not files_here(), f"run.folder is None and it writes {', '.join(files_here())}")
+        need(not files_here(), f"the run has no folder and it writes {', '.join(files_here())}")
 
 
 @rule

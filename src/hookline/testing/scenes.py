@@ -8,7 +8,7 @@ from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -16,7 +16,6 @@ from torch import nn
 from hookline.events import Callback, Failure
 from hookline.loop import Loop, Result, SupervisedTask, Trainer
 from hookline.loop.quiet import same_random_state
-from hookline.loop.settings import Options
 from hookline.testing.drive import Item
 from hookline.testing.surroundings import plain, random_states
 from hookline.testing.tiny import TinyModel, tiny_data
@@ -84,8 +83,14 @@ class Fit:
 
     def __init__(self, callbacks: Sequence[Callback], folder: Path | Literal[False] = False, **options: Any) -> None:
         self.task = Classifier()
-        defaults = {"max_duration": "2ep", "log_every": "2st", "device": "cpu", "seed": 0, "folder": folder}
-        self.trainer = Trainer(callbacks=callbacks, **cast(Options, defaults | options))
+        defaults: dict[str, Any] = {
+            "max_duration": "2ep",
+            "log_every": "2st",
+            "device": "cpu",
+            "seed": 0,
+            "folder": folder,
+        }
+        self.trainer = Trainer(callbacks=callbacks, **defaults | options)
 
     def __call__(self, extend: str | None = None) -> Result:
         return self.trainer.fit(self.task, TRAIN, VAL, VAL, extend=extend)

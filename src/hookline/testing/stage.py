@@ -17,7 +17,6 @@ from hookline.events import Callback, Event
 from hookline.events.spec import BY_NAME
 from hookline.loop import Loop, SupervisedTask, Task
 from hookline.loop.evaluating import untouched
-from hookline.loop.settings import Options
 from hookline.progress import Duration
 from hookline.run import MISSING, Run, RunState, StopRequest
 from hookline.testing.noting import NotedBook, NotedMessages, NotedRequests
@@ -50,7 +49,7 @@ class Stage:
         *,
         rank: int,
         world_size: int,
-        options: Options,
+        options: Mapping[str, Any],
     ) -> None:
         if data is None and model is None:
             data = tiny_data()
@@ -68,7 +67,7 @@ class Stage:
         self.emitted: list[tuple[str, dict[str, object]]] = []
         task = model if isinstance(model, Task) else SupervisedTask(model, loss, torch.optim.SGD)
         self.task = task
-        self.loop = Loop(model, task=task, callbacks=[callback], **{"folder": False, "device": "cpu"} | options)
+        self.loop = Loop(model, task=task, callbacks=[callback], **{"folder": False, "device": "cpu", **options})
         self.loop._open = True  # a callback that is added is set up at once, as in a run
         self.line, self.state, self.scopes = self.loop.line, self.loop.state, self.loop.scopes
         self.run: Run = self.line.members[-1].view

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 from hookline.callbacks import LambdaCallback
 from hookline.callbacks.debug import OOMReport
 from hookline.callbacks.debug.host_memory import host_memory
-from hookline.callbacks.debug.oom_report import is_out_of_memory, write_history
+from hookline.callbacks.debug.oom_report import write_history
+from hookline.callbacks.out_of_memory import is_out_of_memory
 from hookline.errors import RegistrationError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, run_script, tiny_data
@@ -215,11 +216,11 @@ def test_a_process_that_has_used_up_its_memory_can_still_report(tmp_path: Path) 
 
         class Leaking(TinyModel):
             def forward(self, x):
-                held.append(torch.ones(25_000_000))
+                held.append(torch.ones(50_000_000))
                 return super().forward(x)
 
         used = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmSize"))) * 1024
-        resource.setrlimit(resource.RLIMIT_AS, (used + 450_000_000,) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (used + 700_000_000,) * 2)
         trainer = Trainer(max_duration="9ep", callbacks=[OOMReport()], folder=sys.argv[1], device="cpu")
         try:
             trainer.fit(Leaking(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
@@ -231,9 +232,9 @@ def test_a_process_that_has_used_up_its_memory_can_still_report(tmp_path: Path) 
     assert done.stdout == "raised\n", done.stderr
     text = report(tmp_path / "run")
     rows = [line.split() for line in text.splitlines()]
-    (leak,) = (row for row in rows if row[-1:] == ["(25000000,)"] and "other" in row)
+    (leak,) = (row for row in rows if row[-1:] == ["(50000000,)"] and "other" in row)
     assert 1 <= int(leak[2]) <= 4
-    assert leak[0] == f"{int(leak[2]) * 100:,}.000"
+    assert leak[0] == f"{int(leak[2]) * 200:,}.000"
     assert "limit of the process: " in text
 
 

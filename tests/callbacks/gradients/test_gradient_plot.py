@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_training(tmp_path: Path
 
 
 def test_a_layer_that_is_not_there_is_an_error_with_the_nearest_names() -> None:
-    with pytest.raises(SetupError, match="no such layer; the nearest: hidden"):
+    with pytest.raises(SetupError, match=r"no layer with parameters of the model matches. The nearest names: hidden"):
         fit(GradientPlot(layers="hiden"))
 
 

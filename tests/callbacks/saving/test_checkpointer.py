@@ -64,6 +64,12 @@ def fit(folder: Path, *callbacks: object, val: Any = None, test: Any = None, tra
     return trainer.fit(TinyModel(), data, val, test, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 
 
+@pytest.mark.parametrize("dirpath", ["media", "media/best", "./spikes"])
+def test_folders_in_which_hookline_deletes_files_are_refused(dirpath: str) -> None:
+    with pytest.raises(SetupError, match=r"dirpath=.*: Hookline keeps other files"):
+        hl.Checkpointer(dirpath=dirpath)
+
+
 def steps(folder: Path, dirpath: str = "checkpoints") -> list[int]:
     return [checkpoint.about.step for checkpoint in Store(folder / dirpath).checkpoints()]
 
@@ -253,6 +259,48 @@ def test_the_only_checkpoint_that_can_be_resumed_stays_beside_a_newer_one_that_c
     assert steps(tmp_path) == [2, 3]
 
 
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("background", [True, False])
+def test_the_best_two_and_nothing_else(tmp_path: Path, weights_only: bool, background: bool) -> None:
+    best = hl.Checkpointer(
+        monitor="val/score", mode="min", keep_last=0, keep_best=2, weights_only=weights_only, background=background
+    )
+    values = Values(5, 1, 4, 2, 3)
+    result = fit(tmp_path, best, values, val=tiny_data(1), max_duration="20st")
+    assert steps(tmp_path) == [8, 16]
+    assert result.best_checkpoint == tmp_path / "checkpoints" / "step-00000008"
+
+
+def test_keep_best_means_the_validation_loss_unless_a_monitor_is_given(tmp_path: Path) -> None:
+    fit(tmp_path, hl.Checkpointer(keep_last=0, keep_best=2, weights_only=True), val=tiny_data(1), max_duration="16st")
+    losses = {
+        found.about.step: found.about.metrics["val/loss"] for found in Store(tmp_path / "checkpoints").checkpoints()
+    }
+    assert len(losses) == 2
+    assert losses.keys() == {12, 16}  # the loss falls
+
+
+def test_without_the_last_ones_a_signal_still_saves_what_a_resume_needs(tmp_path: Path) -> None:
+    def best() -> Any:
+        return hl.Checkpointer(monitor="val/score", mode="min", keep_last=0, keep_best=1)
+
+    leave = At("train_step_end", lambda run: signal.raise_signal(signal.SIGTERM), step=10)
+    with pytest.raises(hl.Preempted):
+        fit(tmp_path, best(), Values(1, 2), leave, val=tiny_data(1), max_duration="16st")
+    assert steps(tmp_path) == [4, 10]
+    fit(tmp_path, best(), Values(3, 4), val=tiny_data(1), max_duration="16st", resume="auto")
+    assert steps(tmp_path) == [4]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("best", ["best", "best-2", "best-3", "best-4"]), ("e{epoch}", ["e0", "e1", "e1-2", "e2"])],
+)
+def test_a_name_that_is_taken_gets_a_number(tmp_path: Path, name: str, expected: list[str]) -> None:
+    fit(tmp_path, hl.Checkpointer("2st", name=name, keep_last=None))
+    assert names(tmp_path) == expected
+
+
 def test_the_best_checkpoint_is_on_the_result_also_after_a_resume(tmp_path: Path) -> None:
     checkpointer = hl.Checkpointer(monitor="val/score", mode="min", keep_last=1)
     first = fit(tmp_path, checkpointer, Values(5, 1), val=tiny_data(1), max_duration="2ep")
@@ -287,7 +335,7 @@ def test_a_metric_that_is_nan_is_said_once_and_is_never_the_best(tmp_path: Path)
 
 
 def test_a_monitor_that_nobody_logs_is_found_before_the_first_step(tmp_path: Path) -> None:
-    with pytest.raises(MetricError, match=r"reads 'val/lose', which nobody logs; did you mean 'val/loss'"):
+    with pytest.raises(MetricError, match=r"monitors 'val/lose', but .* Did you mean 'val/loss'"):
         fit(tmp_path, hl.Checkpointer(monitor="val/lose", mode="min"), val=tiny_data(1))
     assert steps(tmp_path) == []
 
@@ -351,8 +399,6 @@ def test_a_metric_in_a_name_does_not_cost_the_checkpoint_of_a_signal(tmp_path: P
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("final", "each checkpoint needs its own"),
-        ("{epoch}", "each checkpoint needs its own"),
         ("{step:zz}", "cannot be filled in"),
         ("{steps}-{step}", r"cannot be filled in \('steps'\)"),
         ("{step", "cannot be filled in"),
@@ -450,8 +496,8 @@ def test_any_tool_can_read_the_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"keep_last": 0}, "Checkpointer: keep_last=0: give a whole number from 1 on"),
-        ({"keep_best": 1}, "Checkpointer: keep_best=1 without monitor="),
+        ({"keep_last": 0}, "Checkpointer: keep_last=0 without keep_best= or keep_every="),
+        ({"keep_last": -1}, "Checkpointer: keep_last=-1: give a whole number from 0 on"),
         ({"keep_best": -1, "monitor": "val/loss"}, "keep_best=-1: give a whole number"),
         ({"monitor": "val/loss", "keep_best": 0}, "monitor='val/loss' with keep_best=0"),
         ({"keep_every": "100tok"}, "keep_every='100tok'"),

@@ -170,6 +170,38 @@ def test_weights_that_do_not_fit_at_all_are_an_error_also_without_strict(tmp_pat
         fit(TinyModel(), hl.LoadWeights(tmp_path / "x.safetensors", strict=False))
 
 
+class Tied(nn.Module):
+    """Embedding and head share one tensor, as in most language models."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding = nn.Embedding(3, 4)
+        self.head = nn.Linear(4, 3)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(inputs)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("written", ["embedding.weight", "head.weight"])
+def test_a_hugging_face_folder_of_a_model_with_tied_weights_is_loaded(tmp_path: Path, written: str) -> None:
+    """``save_pretrained`` writes a shared tensor under one name and does not note the other."""
+    given = Tied(seed=1)
+    save_file(
+        {written: given.head.weight, "head.bias": given.head.bias}, tmp_path / "model.safetensors", {"format": "pt"}
+    )
+    first = First()
+    fit(Tied(seed=2), hl.LoadWeights(tmp_path), first)
+    assert all(torch.equal(first.weights[name], value) for name, value in given.state_dict().items())
+
+
+def test_a_tensor_that_no_name_in_the_file_stands_for_is_still_missing(tmp_path: Path) -> None:
+    save_file({"head.bias": torch.zeros(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointMismatchError, match=r"missing 2: embedding\.weight, head\.weight"):
+        fit(Tied(seed=2), hl.LoadWeights(tmp_path))
+
+
 def test_tied_weights_that_were_written_once_are_loaded(tmp_path: Path) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

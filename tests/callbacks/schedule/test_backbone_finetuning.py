@@ -191,7 +191,7 @@ def test_verbose_says_both_rates(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_model_without_such_a_layer_is_an_error_with_the_nearest_names() -> None:
-    with pytest.raises(SetupError, match="no layer of Net is called 'bakbone'; did you mean 'backbone"):
+    with pytest.raises(SetupError, match=r"BackboneFinetuning\(backbone='bakbone'\): .* The nearest names: backbone"):
         fit(BackboneFinetuning(1, backbone="bakbone"))
 
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks.out_of_memory import is_out_of_memory
 from hookline.callbacks.schedule import BatchSizeFinder, LRSchedule
 from hookline.callbacks.schedule.size_search import largest
-from hookline.callbacks.schedule.trying import is_out_of_memory
 from hookline.errors import RegistrationError, SetupError
 from hookline.loop import Result, SupervisedTask, Trainer
 from hookline.records import ImageRow, TableRow, from_json

@@ -213,7 +213,7 @@ def test_what_was_not_frozen_is_left_as_it_is_and_this_is_said(caplog: pytest.Lo
 
 
 def test_names_of_later_epochs_are_checked_before_training() -> None:
-    with pytest.raises(SetupError, match="did you mean 'hidden'"):
+    with pytest.raises(SetupError, match="The nearest names: hidden"):
         fit(Finetuning("hidden", {2: "hiden"}))
     with pytest.raises(SetupError, match="nothing is left to train"):
         fit(Finetuning("*", {1: "hidden"}))
@@ -225,7 +225,7 @@ def test_names_of_later_epochs_are_checked_before_training() -> None:
         (lambda: Finetuning("hidden", {-1: "hidden"}), "counted from 0"),
         (lambda: Finetuning("hidden", {1: {"lr": 0.1}}), "give 'layers'"),
         (lambda: Finetuning("hidden", {1: {"layers": "hidden", "rate": 1}}), "give 'layers'"),
-        (lambda: Finetuning("hidden", {1: ""}), "names no layer"),
+        (lambda: Finetuning("hidden", {1: ""}), "give names of layers or patterns"),
         (lambda: Finetuning("hidden", lr=0.0), "above 0"),
         (lambda: Finetuning("hidden", initial_denom_lr=0), "above 0"),
     ],

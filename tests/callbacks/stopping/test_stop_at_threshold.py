@@ -151,7 +151,7 @@ def test_a_metric_that_only_an_evaluation_could_give_needs_one() -> None:
 
 
 def test_a_metric_that_nobody_logs_is_found_before_the_first_step() -> None:
-    with pytest.raises(MetricError, match=r"did you mean 'val/score'"):
+    with pytest.raises(MetricError, match=r"Did you mean 'val/score'"):
         fit(StopAtThreshold("val/scores", 0.5, mode="max"), [1.0])
 
 

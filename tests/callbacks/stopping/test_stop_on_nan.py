@@ -432,9 +432,9 @@ def test_an_array_with_one_bad_value_stops() -> None:
 
 
 def test_a_metric_that_nobody_logs_is_an_error_that_lists_what_there_is() -> None:
-    with pytest.raises(MetricError, match=r"'val/acc', which nobody logs"):
+    with pytest.raises(MetricError, match=r"'val/acc', but no such metric was logged"):
         fit(tiny_data(2), StopOnNaN("val/acc"), val=tiny_data(1))
-    with pytest.raises(MetricError, match=r"'other/acc', which nobody logs; there is .*train/loss"):
+    with pytest.raises(MetricError, match=r"'other/acc', but no such metric was logged. Available: .*train/loss"):
         fit(tiny_data(2), StopOnNaN("other/acc"))
 
 

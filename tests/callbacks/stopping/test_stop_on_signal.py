@@ -154,7 +154,7 @@ class Requeue:
         self.calls: list[tuple[int, list[str]]] = []
 
     def __call__(self, run: Any) -> None:
-        there = [] if run.folder is None else sorted(path.name for path in run.folder.glob("checkpoints/*"))
+        there = sorted(path.name for path in run.folder.glob("checkpoints/*")) if run.has_folder else []
         self.calls.append((run.clock.step, there))
 
 

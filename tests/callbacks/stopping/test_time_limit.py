@@ -25,7 +25,7 @@ class Slow(hl.Callback):
         self.now = 0.0
 
     def on_setup(self, run: Any) -> None:
-        run.clock._now = lambda: self.now
+        run.loop.clock._now = lambda: self.now
 
     def on_train_step_start(self, run: Any) -> None:
         self.now += 10.0
@@ -143,6 +143,14 @@ def test_the_time_of_a_process_begins_anew_and_the_run_goes_on_bitwise(tmp_path:
     whole = TinyModel()
     fit(model=whole, max_duration="11st")
     assert all(map(torch.equal, weights(model), weights(whole)))
+
+
+def test_the_console_says_that_it_was_the_time_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fit(TimeLimit("30s", count="process"), hl.Checkpointer("100st"), folder=tmp_path)
+    saved = tmp_path / "checkpoints" / "step-00000003"
+    assert f"the time limit of 30s is reached: saved {saved}" in caplog.text
+    assert "Ctrl-C" not in caplog.text
+    assert "keyboard" not in caplog.text
 
 
 def test_until_leaves_the_run_so_that_it_can_go_on(tmp_path: Path) -> None:

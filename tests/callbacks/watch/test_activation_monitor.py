@@ -173,8 +173,14 @@ def test_of_a_layer_that_is_called_twice_the_first_call_is_taken() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"layers": "encodr"}, "ActivationMonitor(layers='encodr'): the model has no such layer; the nearest: encoder"),
-        ({"ignore": "Dropot"}, "ActivationMonitor(ignore='Dropot'): the model has no such layer; the nearest: Dropout"),
+        (
+            {"layers": "encodr"},
+            "ActivationMonitor(layers='encodr'): no layer of the model matches. The nearest names: encoder",
+        ),
+        (
+            {"ignore": "Dropot"},
+            "ActivationMonitor(ignore='Dropot'): no layer of the model matches. The nearest names: Dropout",
+        ),
     ],
 )
 def test_a_name_that_is_not_there_is_an_error_with_the_nearest(arguments: Any, message: str) -> None:
@@ -192,7 +198,7 @@ def test_when_everything_is_ignored_it_says_so() -> None:
     [
         ({"statistics": "median"}, "choose from norm"),
         ({"layers": False}, "give True"),
-        ({"ignore": ("",)}, "names such as"),
+        ({"ignore": ("",)}, "such as 'encoder'"),
     ],
 )
 def test_wrong_arguments_are_refused_when_it_is_made(arguments: Any, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import hookline as hl
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.watch.lr_monitor import LRMonitor
 from hookline.events.spec import STEP_EVENTS
@@ -41,13 +43,90 @@ def groups(*names: str | None, **options: Any) -> Any:
     return make
 
 
-def test_a_row_is_the_rate_that_the_next_step_uses() -> None:
-    def halved(optimizer: Any) -> Any:
-        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+class UsedRates(hl.Callback):
+    """What each optimizer stepped with, by step: read from the optimizer at the moment of its update."""
 
-    result = fit(LRMonitor(), lambda p: torch.optim.SGD(p, lr=0.8), halved)
-    assert result.history.steps("lr/SGD") == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert result.history["lr/SGD"] == pytest.approx([0.8 * 0.5**step for step in range(1, 9)])
+    def __init__(self) -> None:
+        self.lr: dict[str, dict[int, list[float]]] = {}
+
+    def on_optimizer_step_start(self, run: Any) -> None:
+        name = next(name for name, optimizer in run.optimizers.items() if optimizer is run.optimizer)
+        rates = [float(group["lr"]) for group in run.optimizer.param_groups]
+        self.lr.setdefault(name, {})[run.clock.step + 1] = rates
+
+    def check(self, history: Any, name: str, groups: tuple[str, ...] = ("",)) -> None:
+        for index, group in enumerate(groups):
+            steps = history.steps(f"lr/{name}{group}")
+            assert steps
+            assert history[f"lr/{name}{group}"] == [self.lr[name][step][index] for step in steps]
+
+
+def falling(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+
+
+@pytest.mark.parametrize("every", ["1st", "3st", "1ep"])
+@pytest.mark.parametrize("log_every", ["1st", "3st", None])
+@pytest.mark.parametrize("lr", [0.8, torch.tensor(0.5)], ids=["number", "tensor"])
+def test_a_row_is_the_rate_that_its_step_was_made_with(every: str, log_every: str | None, lr: Any) -> None:
+    used = UsedRates()
+
+    def adam(parameters: Any) -> Any:
+        return torch.optim.Adam(parameters, lr=lr if isinstance(lr, float) else lr.clone(), foreach=False)
+
+    result = fit(
+        LRMonitor(),
+        adam,
+        lambda optimizer: hl.Scheduler(falling(optimizer), every=every),
+        callbacks=[used],
+        log_every=log_every,
+    )
+    used.check(result.history, "Adam")
+    assert len(set(result.history["lr/Adam"])) > 1
+
+
+def test_momentum_and_weight_decay_are_those_of_the_step() -> None:
+    made: list[tuple[float, float]] = []
+
+    def cycle(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=8)
+
+    @hl.on("optimizer_step_start")
+    def keep(run: Any) -> None:
+        group = run.optimizer.param_groups[0]
+        group["weight_decay"] = 0.1 * run.clock.step
+        made.append((group["momentum"], group["weight_decay"]))
+
+    monitor = LRMonitor(momentum=True, weight_decay=True)
+    result = fit(monitor, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), cycle, callbacks=[keep])
+    assert list(zip(result.history["momentum/SGD"], result.history["weight_decay/SGD"], strict=True)) == made
+
+
+def test_each_optimizer_of_a_custom_loop_has_the_rates_of_its_own_last_update() -> None:
+    model, used = TinyModel(), UsedRates()
+    first, *others = model.parameters()
+    often = torch.optim.SGD([{"params": [first], "name": "a"}, {"params": others[:1], "name": "b"}], lr=0.4)
+    seldom = torch.optim.AdamW(others[1:], lr=0.2)
+    loop = Loop(
+        model,
+        {"often": often, "seldom": seldom},
+        scheduler=[falling(often), falling(seldom)],
+        callbacks=[LRMonitor(), used],
+        max_duration="2ep",
+        log_every="1st",
+        folder=False,
+        device="cpu",
+    )
+    with loop:
+        for number, (x, y) in enumerate(loop.batches(tiny_data())):
+            loop.backward(nn.functional.cross_entropy(model(x), y), often)
+            loop.step(often)
+            if number % 3 == 0:
+                loop.backward(nn.functional.cross_entropy(model(x), y), seldom)
+            loop.step()
+    history = loop.run.history
+    used.check(history, "often", ("/a", "/b"))
+    assert history["lr/seldom"] == [0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05]
 
 
 def test_several_groups_are_numbered() -> None:
@@ -108,6 +187,40 @@ def test_a_rate_that_is_a_tensor_is_a_row_like_any_other() -> None:
 def test_without_intervals_there_is_a_row_for_each_epoch() -> None:
     result = fit(LRMonitor(), torch.optim.SGD, log_every=None)
     assert result.history.steps("lr/SGD") == [4, 8]
+
+
+def test_a_row_that_a_resume_makes_up_is_of_the_step_before_it(tmp_path: Path) -> None:
+    def rows(folder: Path) -> list[tuple[int, float]]:
+        found = map(from_json, (folder / "metrics.jsonl").read_text().splitlines())
+        return [(row.step, row.value) for row in found if isinstance(row, MetricRow) and row.name == "lr/SGD"]
+
+    class Leave(hl.Callback):
+        def on_eval_start(self, run: Any) -> None:
+            if run.clock.step == 4:
+                signal.raise_signal(signal.SIGTERM)
+
+    def train(folder: Path, *callbacks: Any, **options: Any) -> None:
+        given = {"max_duration": "2ep", "log_every": None, "folder": folder, "device": "cpu"} | options
+        trainer = Trainer(callbacks=[LRMonitor(), *callbacks], **given)
+        loss, optimizer = nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.8)
+        trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer, scheduler=falling)
+
+    train(tmp_path / "whole")
+    with pytest.raises(hl.Preempted):
+        train(tmp_path / "run", Leave())
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    train(tmp_path / "run", resume="auto")
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole") == [(4, 0.1), (8, 0.8 * 0.5**7)]
+
+
+def test_a_monitor_that_joins_a_run_logs_the_rates_of_its_steps() -> None:
+    used, monitor = UsedRates(), LRMonitor()
+    join = hl.on("train_step_end", at="2st")(lambda run: run.callbacks.add(monitor))
+    trainer = Trainer(max_duration="2ep", log_every="1st", folder=False, device="cpu", callbacks=[used, join])
+    loss, optimizer = nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.8)
+    result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer, scheduler=falling)
+    used.check(result.history, "SGD")
+    assert result.history.steps("lr/SGD")[-1] == 8
 
 
 def test_after_a_crash_and_a_resume_each_step_has_one_row(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_a_log_of_another_run_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_or_with_one_that_cannot_be_written_the_run_does_not_begin(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="no folder to write to"):
+    with pytest.raises(SetupError, match=r"this run has none \(folder=False\)"):
         fit(log(), folder=False)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):

@@ -45,7 +45,10 @@ def test_a_bar_that_is_drawn_at_every_step_reads_nothing_more_than_the_loop() ->
 
 
 def a_run(loss: Any, **metrics: float) -> Any:
-    return SimpleNamespace(loss=loss, metrics=metrics, entry_point="fit")
+    loop = SimpleNamespace(settings=SimpleNamespace(log_every="1st"))
+    return SimpleNamespace(
+        loss=loss, metrics=metrics, entry_point="fit", stage="train", callbacks=(), schedulers=(), loop=loop
+    )
 
 
 def test_until_there_is_an_average_the_loss_of_the_last_step_is_shown() -> None:

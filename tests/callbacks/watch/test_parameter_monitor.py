@@ -153,7 +153,7 @@ def test_a_signal_at_the_edge_of_an_epoch_gives_its_step_no_second_row(tmp_path:
 
 
 def test_a_name_that_means_no_parameter_is_an_error_with_the_nearest() -> None:
-    message = r"ParameterMonitor\(layers='hiden'\): the model has no such layer; the nearest: hidden"
+    message = r"ParameterMonitor\(layers='hiden'\): no parameter of the model matches. The nearest names: hidden"
     with pytest.raises(SetupError, match=message):
         fit(ParameterMonitor(layers="hiden"))
 
@@ -164,7 +164,7 @@ def test_a_name_that_means_no_parameter_is_an_error_with_the_nearest() -> None:
         ({"statistics": "median"}, RegistrationError, "choose from norm, mean, std, zeros"),
         ({"statistics": ()}, RegistrationError, "choose from"),
         ({"layers": False}, RegistrationError, "give True for all"),
-        ({"layers": ()}, RegistrationError, "give True for all"),
+        ({"layers": ()}, RegistrationError, "give names of layers or patterns"),
         ({"every": "5ba"}, DurationError, "st"),
     ],
 )

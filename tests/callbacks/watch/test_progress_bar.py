@@ -298,7 +298,7 @@ def test_what_a_line_has_said_the_next_one_does_not_repeat(capsys: pytest.Captur
     stopper = EarlyStopping(patience=0, min_delta=99.0)
     fit(ProgressBar(style="plain"), stopper, val=tiny_data(), test=tiny_data(1), max_duration="9ep")
     *_, before, last = lines_of(capsys.readouterr().out)
-    assert before.startswith("epoch 2/9 step 4/4 train/loss ")
+    assert before.startswith("epoch 2/9 step 4/4 val/loss ")
     assert re.fullmatch(r"epoch 2/9 step 4/4 test/loss \S+ test/acc \S+ stopped: val/loss has not .*", last)
 
 
@@ -434,7 +434,7 @@ def test_the_first_bar_is_in_the_unit_of_max_duration_and_ends_full(
 def test_a_run_by_the_clock_shows_the_time_that_is_left() -> None:
     recorder, now = Recorder(), [0.0]
     clock = LambdaCallback(
-        on_setup=lambda run: setattr(run.clock, "_now", lambda: now[0]),
+        on_setup=lambda run: setattr(run.loop.clock, "_now", lambda: now[0]),
         on_train_step_start=lambda run: now.append(now.pop() + 10.0),
     )
     fit(clock, at_every_step(recorder), max_duration="90s")

@@ -34,7 +34,7 @@ class SlowTime:
 
     def callback(self, **seconds: float) -> LambdaCallback:
         def take(run: Any) -> None:
-            run.clock._now = lambda: self.now
+            run.loop.clock._now = lambda: self.now
 
         hooks = {hook: (lambda run, s=s: self.passes(s)) for hook, s in seconds.items()}
         return LambdaCallback(name="slow time", on_setup=take, **hooks)

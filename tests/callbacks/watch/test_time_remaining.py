@@ -39,7 +39,7 @@ class SlowTime:
 
     def callback(self) -> LambdaCallback:
         def take(run: Any) -> None:
-            run.clock._now = lambda: self.now
+            run.loop.clock._now = lambda: self.now
 
         def pass_step(run: Any) -> None:
             self.now += self.step if self.steps else self.first_step

@@ -145,7 +145,7 @@ def test_an_amount_of_all_is_what_is_pruned_afterwards(fn: str) -> None:
         ({"every": "2ep"}, [8]),
         ({"every": "3st", "start": "5st", "end": "9st"}, [6, 9]),
         ({"start": "2ep"}, [8, 12]),
-        ({"end": "0.5dur"}, [4, 8]),
+        ({"end": "0.5dur"}, [4]),  # one epoch and a half
     ],
 )
 def test_it_prunes_every_so_often_from_start_to_end(options: dict[str, Any], steps: list[int]) -> None:
@@ -361,7 +361,9 @@ def test_a_method_that_does_not_exist_is_refused_with_the_nearest() -> None:
 
 
 def test_a_name_that_matches_nothing_is_an_error_before_the_first_step() -> None:
-    with pytest.raises(SetupError, match=r"Pruning\(parameters='hiden\.weight'\): .*; the nearest: hidden\.weight"):
+    with pytest.raises(
+        SetupError, match=r"Pruning\(parameters='hiden\.weight'\): .* The nearest names: hidden\.weight"
+    ):
         fit(Pruning(parameters=["hiden.weight"]))
 
 
@@ -379,3 +381,29 @@ def test_a_layer_without_such_channels_is_an_error_before_the_first_step() -> No
 )
 def test_it_keeps_the_contract(make: Any) -> None:
     check_callback(make)
+
+
+class WithoutAmount(prune.BasePruningMethod):
+    PRUNING_TYPE = "unstructured"
+
+    def compute_mask(self, t: Any, default_mask: Any) -> Any:
+        return default_mask
+
+
+class WithoutMask(prune.BasePruningMethod):
+    PRUNING_TYPE = "unstructured"
+
+    def __init__(self, amount: float) -> None:
+        self.amount = amount
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (WithoutAmount, r"Pruning\(pruning_fn=WithoutAmount\): .* Write def __init__\(self, amount\)\."),
+        (WithoutMask, r"Pruning\(pruning_fn=WithoutMask\): the class is abstract. Write its compute_mask\."),
+    ],
+)
+def test_a_method_that_cannot_be_made_is_refused_at_once(method: Any, said: str) -> None:
+    with pytest.raises(RegistrationError, match=said):
+        Pruning(method)

@@ -335,7 +335,9 @@ def test_a_start_that_is_no_duration_is_refused() -> None:
 
 
 def test_a_name_that_matches_nothing_is_an_error_before_the_first_step() -> None:
-    with pytest.raises(SetupError, match=r"\(modules='hiden'\): the model has no such layer; the nearest: hidden"):
+    with pytest.raises(
+        SetupError, match=r"\(modules='hiden'\): no nn.Linear of the model matches. The nearest names: hidden"
+    ):
         fit(QuantizationAwareTraining(modules=["hiden"]))
 
 

@@ -423,3 +423,30 @@ def test_an_average_of_each_kind_in_one_run_is_an_error() -> None:
 )
 def test_it_keeps_the_contract(make: Any) -> None:
     check_callback(make)
+
+
+@pytest.mark.parametrize(("swa_lrs", "rates"), [(0.05, [0.05, 0.05]), ([0.05], [0.05, 0.02])])
+def test_a_group_that_is_added_after_the_start_is_annealed_too(
+    swa_lrs: Any, rates: list[float], tmp_path: Path
+) -> None:
+    """``BackboneFinetuning`` adds a group when it unfreezes: the next step failed."""
+
+    made: list[torch.optim.Optimizer] = []
+
+    def sgd(parameters: Any) -> torch.optim.Optimizer:
+        made.append(torch.optim.SGD(parameters, lr=0.1))
+        return made[-1]
+
+    def fit(**options: Any) -> Any:
+        callbacks = [
+            hl.SWA(swa_lrs, start="1ep", annealing="1st"),
+            hl.BackboneFinetuning(2, backbone="hidden", backbone_initial_lr=0.02, lambda_func=1.0),
+            hl.Checkpointer(),
+        ]
+        trainer = Trainer(callbacks=callbacks, folder=tmp_path / "run", **options)
+        return trainer.fit(TinyModel(), tiny_data(2), loss=LOSS, optimizer=sgd)
+
+    fit(max_duration="4ep")
+    fit(max_duration="6ep", resume="auto")
+    for optimizer in made:
+        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(rates)

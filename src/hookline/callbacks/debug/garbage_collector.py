@@ -37,6 +37,7 @@ class GarbageCollector(Callback):
     True
     """
 
+    writes = ()  # it logs no metric
     optional = True
 
     def __init__(self, every: int | str | Duration = 1000, *, generation: int = 2) -> None:

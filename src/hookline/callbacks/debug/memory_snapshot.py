@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookline.callbacks.debug.memory_recording import CudaRecording, HostRecording
-from hookline.callbacks.run_paths import check_writable
+from hookline.callbacks.run_paths import check_dirpath, output_folder
 from hookline.errors import RegistrationError
 from hookline.events import Callback
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -31,12 +31,13 @@ class MemorySnapshot(Callback):
     of each; it is logged as the text ``memory_snapshot/host``, too. ``tracemalloc`` makes Python two to four times
     slower while it records. What only the graph of a backward holds is not seen.
 
-    Files are in ``memory/`` in the run's folder, or in ``dirpath``. In ``evaluate``, ``test`` and ``predict`` it counts
-    batches. On every way out the recording ends, and what there is of it is written. A run that is resumed inside
-    the window records the rest of it; one that is resumed later records nothing. A rollback to before the window has
-    it recorded anew.
+    Files are in ``memory/`` in the run's folder, or in ``dirpath`` (relative to the run's folder). In ``evaluate``,
+    ``test`` and ``predict`` it counts batches. On every way out the recording ends, and what there is of it is written.
+    A run that is resumed inside the window records the rest of it; one that is resumed later records nothing. A
+    rollback to before the window has it recorded again.
 
     >>> import torch
+    >>> from pathlib import Path
     >>> from tempfile import mkdtemp
     >>> from hookline.loop import Trainer
     >>> from hookline.testing import TinyModel, tiny_data
@@ -69,12 +70,11 @@ class MemorySnapshot(Callback):
         self.steps = steps
         self.max_entries = max_entries
         self.rows = rows
-        self.dirpath = None if dirpath is None else Path(dirpath)
+        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "MemorySnapshot")
         self._recording: CudaRecording | HostRecording | None = None
 
     def on_setup(self, run: Run) -> None:
-        if self.dirpath is not None:
-            check_writable(self.dirpath / "report", "MemorySnapshot(dirpath=…)")
+        check_dirpath(run, self.dirpath, "MemorySnapshot")
 
     def on_train_step_end(self, run: Run) -> None:
         self._tick(run, run.clock.step)
@@ -136,7 +136,7 @@ class MemorySnapshot(Callback):
             recording.end()
 
     def _write(self, run: Run, recording: CudaRecording | HostRecording) -> None:
-        folder = self.dirpath or (run.folder and run.folder / "memory")
+        folder = output_folder(run, self.dirpath, "memory", "MemorySnapshot")
         in_fit = run.entry_point in IN_FIT
         number, stage = (run.clock.step, "train") if in_fit else (run.clock.eval.batch, run.stage)
         if folder is not None:

@@ -14,9 +14,11 @@ import torch
 
 from hookline.callbacks.debug.host_memory import host_memory
 from hookline.callbacks.debug.live_tensors import live_tensors, megabytes, table, tensors_in
-from hookline.callbacks.run_paths import check_writable
+from hookline.callbacks.out_of_memory import is_out_of_memory
+from hookline.callbacks.run_paths import check_dirpath, output_folder
 from hookline.errors import NotAvailableError, RegistrationError
 from hookline.events import Callback
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -25,8 +27,6 @@ logger = logging.getLogger("hookline")
 
 PACKAGE = Path(__file__).parents[2]
 MODULE_CALL = Path(str(torch.nn.modules.module.__file__))
-SAYS_SO = ("can't allocate memory", "not enough memory", "out of memory", "STATUS_ALLOC_FAILED")
-"""How a plain ``RuntimeError`` of torch, or of a library below it, says that there was no memory left."""
 
 
 class OOMReport(Callback):
@@ -35,12 +35,12 @@ class OOMReport(Callback):
     It hears ``torch.OutOfMemoryError``, ``MemoryError``, and a ``RuntimeError`` in which torch's allocator of the host,
     or cuBLAS or cuDNN, says so. While a run goes well it does nothing at all.
 
-    The report, ``oom/step-00000005-rank0.txt`` in the run's folder or in ``dirpath``, has: the error; the batch with
-    types, shapes and sizes; the sizes of weights, gradients and the optimizer's state; the memory of this process,
-    of the machine and its limits; torch's own summary of a CUDA device; the live tensors, the ``rows`` largest
-    groups; and which tensors the lines that failed held. Where you have torch record the history of a CUDA device
-    (``torch.cuda.memory._record_memory_history()``), it is written beside the report; a ``MemorySnapshot`` writes its
-    own. A run without a folder has the report in the log.
+    The report, ``oom/step-00000005-rank0.txt`` in the run's folder or in ``dirpath`` (relative to the run's folder),
+    has: the error; the batch with types, shapes and sizes; the sizes of weights, gradients and the optimizer's state;
+    the memory of this process, of the machine and its limits; torch's own summary of a CUDA device; the live tensors,
+    the ``rows`` largest groups; and which tensors the lines that failed held. Where you have torch record the history
+    of a CUDA device (``torch.cuda.memory._record_memory_history()``), it is written beside the report; a
+    ``MemorySnapshot`` writes its own. A run without a folder has the report in the log.
 
     A process that the system kills (exit code -9, "Killed") gets no chance to report.
 
@@ -61,23 +61,23 @@ class OOMReport(Callback):
     out of memory at step 0, epoch 0
     """
 
+    writes = ()  # it logs no metric
     optional = True
 
     def __init__(self, *, rows: int = 20, dirpath: str | os.PathLike[str] | None = None) -> None:
         if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
             raise RegistrationError(f"OOMReport(rows={rows!r}): give a whole number, 1 or more")
         self.rows = rows
-        self.dirpath = None if dirpath is None else Path(dirpath)
+        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "OOMReport")
 
     def on_setup(self, run: Run) -> None:
-        if self.dirpath is not None:
-            check_writable(self.dirpath / "report", "OOMReport(dirpath=…)")
+        check_dirpath(run, self.dirpath, "OOMReport")
 
     def on_exception(self, run: Run) -> None:
         if not is_out_of_memory(run.exception):
             return
         text = "\n".join(self._report(run))
-        folder = self.dirpath or (run.folder and run.folder / "oom")
+        folder = output_folder(run, self.dirpath, "oom", "OOMReport")
         if folder is None:
             logger.error("%s", text)
             return
@@ -108,19 +108,6 @@ class OOMReport(Callback):
         yield from ("", "live tensors:", *table(groups, self.rows))
         yield from ("", "tensors in the lines that failed, the last line last:")
         yield from (*_in_frames(run.exception, self.rows), "")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or the one that it was raised from, says that there was no memory left.
-
-    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not fit"))
-    (True, False)
-    """
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    if isinstance(error, RuntimeError) and any(words in str(error) for words in SAYS_SO):
-        return True
-    return error.__cause__ is not None and is_out_of_memory(error.__cause__)
 
 
 def write_history(path: Path, memory: Any) -> None:

@@ -7,14 +7,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks.run_paths import check_writable
+from hookline.callbacks.run_paths import check_dirpath, output_folder
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -37,12 +37,14 @@ class TorchProfiler(Callback):
     your own, which has not been started: then its schedule counts, and its ``on_trace_ready``, if it has one, keeps
     the trace. A run that is resumed goes on in the schedule where it was.
 
-    **What is written**, to ``profile/`` in the run's folder or to ``dirpath``: a trace for https://ui.perfetto.dev or
-    TensorBoard, ``train-00000005-rank0.pt.trace.json.gz``, and ``train-00000005-rank0.txt``, a table of ``rows`` rows,
-    by the time that an operator itself took on the run's device. The number is that of the step after which it was
-    written. The table is also logged as the text ``profile/operators``.
+    **What is written**, to ``profile/`` in the run's folder or to ``dirpath`` (relative to the run's folder): a trace
+    for https://ui.perfetto.dev or TensorBoard, ``train-00000005-rank0.pt.trace.json.gz``, and
+    ``train-00000005-rank0.txt``, a table of ``rows`` rows, by the time that an operator itself took on the run's
+    device. The number is that of the step after which it was written. The table is also logged as the text
+    ``profile/operators``.
 
     >>> import torch
+    >>> from pathlib import Path
     >>> from tempfile import mkdtemp
     >>> from hookline.loop import Trainer
     >>> from hookline.testing import TinyModel, tiny_data
@@ -86,7 +88,7 @@ class TorchProfiler(Callback):
         self.profile_memory = profile_memory
         self.with_stack = with_stack
         self.rows = rows
-        self.dirpath = None if dirpath is None else Path(dirpath)
+        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "TorchProfiler")
         self.steps = 0
         """Steps of the profiler in this fit, over all resumes."""
         cycle = wait + warmup + active
@@ -99,8 +101,7 @@ class TorchProfiler(Callback):
     def on_setup(self, run: Run) -> None:
         if any(isinstance(other, TorchProfiler) and other is not self for other in run.callbacks):
             raise SetupError("there are two TorchProfilers, and torch can have one at a time: leave one of them out")
-        if self.dirpath is not None:
-            check_writable(self.dirpath / "trace", "TorchProfiler(dirpath=…)")
+        check_dirpath(run, self.dirpath, "TorchProfiler")
         if run.entry_point in IN_FIT and run.clock.step == 0:  # a state that is about to be loaded comes later
             self.steps = self._recorded = 0
 
@@ -204,7 +205,7 @@ class TorchProfiler(Callback):
         return write
 
     def _write(self, profiler: Any, *, trace: bool) -> None:
-        run, folder = self._run, self.dirpath or (self._run.folder and self._run.folder / "profile")
+        run, folder = self._run, output_folder(self._run, self.dirpath, "profile", "TorchProfiler")
         by = "self_cpu_time_total" if run.device.type == "cpu" else "self_device_time_total"
         table = profiler.key_averages().table(sort_by=by, row_limit=self.rows)
         run.log_text("profile/operators", table)

@@ -45,6 +45,7 @@ class DerivedMetric(Callback):
     """
 
     state = ("seen",)
+    state_depends_on = ("metric", "reads")
 
     def __init__(self, name: str, function: Callable[[dict[str, Any]], Any], reads: Iterable[str]) -> None:
         self.reads = (reads,) if isinstance(reads, str) else tuple(reads)

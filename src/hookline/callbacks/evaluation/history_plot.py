@@ -12,9 +12,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hookline.callbacks.evaluation.curves import draw, panels
+from hookline.callbacks.run_paths import check_dirpath, output_folder
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -32,10 +34,11 @@ class HistoryPlot(Callback):
     (``"memory/*"``); without any, all numbers of ``train``, ``val`` and ``test``, and learning rates. A value that is
     NaN or infinite is a cross at the bottom, an array is left out.
 
-    ``formats`` are ``"png"``, ``"pdf"`` and ``"svg"``; ``dirpath`` is another folder. ``every`` is how often it is
-    drawn; by default at the end of each epoch, but in no more than two per cent of the time. ``log_y`` draws a
-    panel whose values are all positive on a logarithmic scale. With ``log`` the last figure is also logged, as
-    ``plots/history``, so that sinks have it too. It needs matplotlib (``hookline[plots]``), and leaves pyplot alone.
+    ``formats`` are ``"png"``, ``"pdf"`` and ``"svg"``; ``dirpath`` is another folder; a relative path is in the run's.
+    ``every`` is how often it is drawn; by default at the end of each epoch, but in no more than two per cent of the
+    time. ``log_y`` draws a panel whose values are all positive on a logarithmic scale. With ``log`` the last figure is
+    also logged, as ``plots/history``, so that sinks have it too. It needs matplotlib (``hookline[plots]``), and leaves
+    pyplot alone.
 
     >>> import torch
     >>> from tempfile import mkdtemp
@@ -70,7 +73,7 @@ class HistoryPlot(Callback):
         self.formats = (formats,) if isinstance(formats, str) else tuple(formats)
         if not self.formats or set(self.formats) - set(FORMATS):
             raise RegistrationError(f"HistoryPlot(formats={self.formats!r}): choose from {', '.join(FORMATS)}")
-        self.dirpath = None if dirpath is None else Path(dirpath)
+        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "HistoryPlot")
         self.every = None if every is None else Duration.parse(every, "HistoryPlot(every=…)")
         self.log_y = log_y
         self.log = log
@@ -89,6 +92,8 @@ class HistoryPlot(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._forget()
+        if run.entry_point in ("fit", "train"):
+            check_dirpath(run, self.dirpath, "HistoryPlot")
         if self.every is not None and (self.every.unit != "dur" or run.max_duration is not None):
             self._schedule = Schedule(self.every.of(run.max_duration))
 
@@ -118,7 +123,7 @@ class HistoryPlot(Callback):
 
     def _draw(self, run: Run) -> Any:
         """The figure, which is written; ``None`` as long as there is nothing to draw, or nobody to draw it for."""
-        folder = self.dirpath or (run.folder and run.folder / "plots")
+        folder = output_folder(run, self.dirpath, "plots", "HistoryPlot")
         found = panels(run.history, self.metrics)
         if not found or not (folder or self.log):
             return None

@@ -11,6 +11,7 @@ from hookline.callbacks.evaluation.tiles import Tile, as_pictures, in_rows, over
 from hookline.errors import MetricError, NotAvailableError, RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
+from hookline.run.targets import TARGET_KEYS, find_target
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 STAGES = ("train", "val", "test")
 MOST = 64
 INPUTS = ("image", "images", "pixel_values", "inputs", "input", "x")
-TARGETS = ("target", "targets", "labels", "label", "masks", "mask", "y")
 OUTPUTS = ("logits", "out", "outputs", "predictions")
 """Under one of these a dict has what is looked for."""
 
@@ -32,7 +32,7 @@ class ImageSamples(Callback):
 
     It fires at the first batch of each loader of the first evaluation after each ``every``; with ``stage="train"``
     when metrics are ready. Pictures are the first part of a batch that is a tuple, or ``"image"``, ``"pixel_values"``
-    or ``"x"`` of one that is a dict; targets the last part, or ``"label"``, ``"mask"`` or ``"y"``; a prediction is
+    or ``"x"`` of one that is a dict; targets the last part, or ``"labels"``, ``"mask"``, … of a dict; a prediction is
     the largest of ``run.outputs``. For anything else give functions of ``run``: ``inputs`` and ``targets`` for
     tensors, ``predictions`` for a class or a text for each picture, ``masks`` for masks of classes. ``classes`` are
     the names of the classes. With ``normalize`` a picture with values outside of 0 to 1 is scaled to them.
@@ -51,6 +51,7 @@ class ImageSamples(Callback):
     ['step-00000001.png', 'step-00000002.png']
     """
 
+    writes = ()  # it logs no metric
     optional = True
     ranks = "zero"
 
@@ -129,7 +130,7 @@ class ImageSamples(Callback):
                 f"ImageSamples: {shape} is no batch of pictures, which has the shape (count, channels, height, width) "
                 f"and 1, 3 or 4 channels; say where they are: ImageSamples(inputs=lambda run: run.batch['image'])"
             )
-        targets = self._first(self.targets(run) if self.targets else _part(run.batch, -1, TARGETS))
+        targets = self._first(self.targets(run) if self.targets else _target(run.batch))
         outputs = self._first(_part(_outputs(run), 0, OUTPUTS))
         true, predicted = self._masks(run, pictures, targets, outputs)
         if predicted is not None:
@@ -202,6 +203,12 @@ def _part(whole: Any, place: int, keys: Sequence[str]) -> Any:
     if isinstance(whole, tuple | list):
         return whole[place] if whole and (place == 0 or len(whole) > 1) else None
     return whole if place == 0 else None
+
+
+def _target(batch: Any) -> Any:
+    """By the rule that the loss goes by; an object has it as an attribute."""
+    of_object = not isinstance(batch, Mapping | tuple | list)
+    return _part(batch, -1, TARGET_KEYS) if of_object else find_target(batch)
 
 
 def _outputs(run: Run) -> Any:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookline.errors import MetricError, NotAvailableError, RegistrationError, kind_of
+from hookline.errors import MetricError, NotAvailableError, RegistrationError, describe, kind_of
 from hookline.events import Callback
+from hookline.run.targets import find_target
 
 if TYPE_CHECKING:
     from hookline.run import Run
 
 STAGES = ("train", "val", "test")
-TARGETS = ("target", "targets", "labels", "label", "y")
-"""Under one of these a batch that is a dict holds its targets."""
 
 
 class Metrics(Callback):
@@ -28,8 +27,8 @@ class Metrics(Callback):
     tensor with one value per sample. A ``MetricCollection`` in place of the dict is logged by its own keys; as one
     of the values, or where ``compute`` gives a dict, the rows are ``val/<name>/<key>``.
 
-    ``outputs`` is ``run.outputs``; the targets are the last part of a batch that is a tuple, or ``"target"``,
-    ``"labels"`` or ``"y"`` of one that is a dict. For anything else give functions of ``run``.
+    ``outputs`` is ``run.outputs``; the targets are the last part of a batch that is a tuple, or ``"labels"``,
+    ``"target"``, ``"y"``, … of one that is a dict. For anything else give functions of ``run``.
 
     An evaluation is computed at its end. With ``stages=("train", …)`` each batch of training is measured, too:
     ``train/acc`` is of a log interval and ``train/acc_epoch`` of the epoch. It fires after each batch of its stages.
@@ -46,6 +45,8 @@ class Metrics(Callback):
     >>> result.metrics["val/acc"]
     0.46875
     """
+
+    state_depends_on = ("stages", "_given")
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class Metrics(Callback):
                     metric.update(outputs, targets)
                 except Exception as error:
                     shown = name or type(metric).__name__
-                    error.add_note(f"in {shown!r} of Metrics, with {_kind(outputs)} and {_kind(targets)}")
+                    error.add_note(f"in {shown!r} of Metrics, with {describe(outputs)} and {describe(targets)}")
                     raise
                 run.log({name: metric} if name else metric)
 
@@ -128,16 +129,14 @@ class Metrics(Callback):
         batch = run.batch
         if self._targets is not None:
             return self._targets(run)
-        if isinstance(batch, tuple | list) and len(batch) > 1:
-            return batch[-1]
-        found = next((key for key in TARGETS if key in batch), None) if isinstance(batch, Mapping) else None
+        found = find_target(batch)
         if found is None:
             keys = f" with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
             raise MetricError(
                 f"Metrics finds no targets in a batch that is {kind_of(batch)}{keys}; give "
                 f"Metrics(…, targets=lambda run: run.batch[…])"
             )
-        return batch[found]
+        return found
 
 
 def _checked(metrics: Any) -> Iterator[tuple[str, Any]]:
@@ -185,10 +184,3 @@ def _detached(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _detached(item) for key, item in value.items()}
     return type(value)(map(_detached, value)) if type(value) in (tuple, list) else value
-
-
-def _kind(value: Any) -> str:
-    """What was given to a metric, in a few words."""
-    if isinstance(value, Tensor):
-        return f"a tensor of {tuple(value.shape)} ({str(value.dtype).removeprefix('torch.')})"
-    return f"a {type(value).__name__}"

@@ -20,10 +20,11 @@ from hookline.callbacks.gradients.layers import (
 )
 from hookline.callbacks.gradients.sampling import Sampling
 from hookline.callbacks.gradients.spread import draw, measure, read
-from hookline.callbacks.run_paths import check_writable
+from hookline.callbacks.run_paths import check_writable, written_path
 from hookline.callbacks.whole import whole
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +41,9 @@ class GradientPlot(Callback):
 
     It is drawn of the first step, and then of each step that completes ``every``: with ``"1ep"`` the last step of each
     epoch. Gradients are seen as they are before clipping, and not after they were cleared. In the run's folder the
-    pictures are ``media/gradients/distribution/step-00000100.png``; with ``dirpath`` they are also written there, as
-    ``gradients-00000100`` in each of ``formats`` (``"png"``, ``"pdf"``, ``"svg"``).
+    pictures are ``media/gradients/distribution/step-00000100.png``; with ``dirpath`` (a relative path is in the run's
+    folder) they are also written there, as ``gradients-00000100`` in each of ``formats`` (``"png"``, ``"pdf"``,
+    ``"svg"``).
 
     Each panel has a scale of its own, from the largest gradient to its opposite; counts are on a logarithmic scale, so
     that the tails are seen. Beside the name stand the standard deviation, the share of zeros, and how many numbers are
@@ -86,16 +88,19 @@ class GradientPlot(Callback):
         self._patterns = chosen_by(layers, "GradientPlot")
         self.every = self._sampling.every
         self.layers = layers
-        self.dirpath = None if dirpath is None else Path(dirpath)
+        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "GradientPlot")
+        self._folder: Path | None = None
         self._measured: dict[str, Tensor] = {}
 
     def on_setup(self, run: Run) -> None:
         self._sampling.begin(run)
         self._measured = {}
         check_layers(run.model, self._patterns, "GradientPlot")
+        self._folder = None
         if self.dirpath is not None and run.entry_point in ("fit", "train") and not run.rank:
-            check_writable(self.dirpath / "plot", "GradientPlot(dirpath=…)")
-            self.dirpath.mkdir(parents=True, exist_ok=True)
+            self._folder = written_path(run, self.dirpath, "dirpath", "GradientPlot")
+            check_writable(self._folder / "plot", "GradientPlot(dirpath=…)")
+            self._folder.mkdir(parents=True, exist_ok=True)
 
     def on_gradients_ready(self, run: Run) -> None:
         if self._sampling.wants(run):
@@ -135,6 +140,6 @@ class GradientPlot(Callback):
         with warnings.catch_warnings():  # a name may have letters that the font has not
             warnings.simplefilter("ignore")
             run.log_figure(f"{NAME}/{of}" if of else NAME, figure, step=step)
-            for suffix in self.formats if self.dirpath is not None else ():
-                name = f"gradients-{step:08d}{of and f'-{of}'}.{suffix}"
-                figure.savefig(Path(self.dirpath or ".", name), format=suffix)
+            if self._folder is not None:
+                for suffix in self.formats:
+                    figure.savefig(self._folder / f"gradients-{step:08d}{of and f'-{of}'}.{suffix}", format=suffix)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
+from hookline.callbacks.name_patterns import check_patterns, matches, patterns_or_all
 from hookline.callbacks.whole import whole
 
 Layers = bool | str | Sequence[str]
@@ -17,13 +17,13 @@ LOW = (torch.float16, torch.bfloat16)
 
 
 def chosen_by(layers: Layers, who: str) -> tuple[str, ...] | None:
-    """``None`` for all layers, nothing for none; else names, each with all that is inside it, or patterns."""
-    return () if layers is False else patterns_of(layers, who)
+    """``None`` for all layers, nothing for none; else names and patterns, each with all that is inside it."""
+    return () if layers is False else patterns_or_all(layers, who)
 
 
 def check_layers(model: nn.Module, patterns: Sequence[str] | None, who: str) -> None:
     """Each pattern means at least one layer that has parameters."""
-    check_patterns(patterns, list(dict.fromkeys(layer_names(model).values())), who)
+    check_patterns(patterns, list(dict.fromkeys(layer_names(model).values())), who, kind="layer with parameters")
 
 
 def layer_names(model: nn.Module) -> dict[int, str]:
@@ -42,7 +42,7 @@ def by_layer(parameters: Iterable[Tensor], model: nn.Module, patterns: Sequence[
     found: dict[str, list[Tensor]] = {}
     for parameter in parameters:
         name = names.get(id(parameter), REST)
-        found.setdefault(name if name and is_meant(name, patterns) else REST, []).append(parameter)
+        found.setdefault(name if name and matches(name, patterns) else REST, []).append(parameter)
     return found
 
 

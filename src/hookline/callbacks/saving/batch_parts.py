@@ -1,4 +1,4 @@
-"""The parts of a batch or of outputs: labels, tensors by name, batches put together."""
+"""The parts of a batch or of outputs: tensors by name, batches put together."""
 
 from __future__ import annotations
 
@@ -8,18 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-LABELS = ("labels", "label", "targets", "target", "y")
-"""Under one of these a dict has them."""
-
-
-def labels_of(batch: Any) -> Any:
-    """The last part of a tuple or list of two or more, or ``"labels"``, ``"target"``, ``"y"`` of a dict."""
-    if isinstance(batch, Mapping):
-        return next((batch[key] for key in LABELS if key in batch), None)
-    if isinstance(batch, tuple | list) and len(batch) > 1:
-        return batch[-1]
-    return None
 
 
 def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:

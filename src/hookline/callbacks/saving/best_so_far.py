@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from hookline.callbacks.monitor_mode import monitor_mode
+from hookline.callbacks.monitor_mode import monitor_mode, monitored_value
 from hookline.callbacks.saving.weights_file import copy_of
-from hookline.errors import MetricError, RegistrationError
+from hookline.errors import RegistrationError
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -72,21 +72,13 @@ class BestSoFar:
                     self.monitor,
                 )
             return False
-        value = self._read(run)
-        if not math.isfinite(value) or not self._is_better(value):
+        value = monitored_value(run, self.who, self.monitor)
+        if value is None or not math.isfinite(value) or not self._is_better(value):
             return False
         self.value, self.step, self.weights = value, run.clock.step, copy_of(run.model)
         if not run.rank:
             logger.info("the best %s so far: %.6g at step %d", self.monitor, value, self.step)
         return True
-
-    def _read(self, run: Run) -> float:
-        value = run.metrics.get(self.monitor)
-        if not isinstance(value, float | int):
-            known = ", ".join(sorted(run.metrics)) or "none"
-            what = "which nobody logs" if value is None else "which is an array; monitor a number"
-            raise MetricError(f"{self.who} monitors {self.monitor!r}, {what}; there is {known}")
-        return value
 
     def _is_better(self, value: float) -> bool:
         if self.value is None:

@@ -6,7 +6,6 @@ import math
 import re
 import warnings
 from dataclasses import replace
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookline.callbacks.monitor_mode import monitor_mode
@@ -15,6 +14,7 @@ from hookline.checkpoint.retention import Keep
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -29,13 +29,16 @@ class Checkpointer(Callback):
 
     **What is kept.** The last ``keep_last``, the best ``keep_best`` by ``monitor``, and one for ``keep_every`` so
     much training: all of them together. ``keep_last=None`` keeps all. An old one is deleted only when the new one
-    is whole on the disk. A checkpoint counts for ``monitor`` if the metric was measured at its step. So it is saved
-    after each evaluation, too, if there is a monitor, unless ``on_eval=False``.
+    is whole on the disk. With ``keep_last=0`` and ``keep_best=2`` a finished run has the best two and nothing else;
+    until then the newest is kept as well, so that a run that was interrupted can be resumed. ``monitor`` is
+    ``"val/loss"`` if ``keep_best`` is given alone. A checkpoint counts for ``monitor`` if the metric was measured at
+    its step. So it is saved after each evaluation, too, if there is a monitor, unless ``on_eval=False``.
 
     **What is written.** ``<folder>/<dirpath>/step-00000500/`` with the weights in ``model.safetensors``, which every
     other tool can read, the rest of the state, and a manifest with sizes and hashes. Nothing in it is a pickle.
     ``weights_only`` leaves the rest out; a run cannot go on from that. ``name`` is a template such as
-    ``"{epoch}-{step:06d}-{val/loss:.3f}"``; a metric that was not measured at the step is ``none`` there.
+    ``"{epoch}-{step:06d}-{val/loss:.3f}"``; a metric that was not measured at the step is ``none`` there, and
+    a name that is taken gets a number: ``"best-2"``.
     ``resume="auto"`` looks in the default ``dirpath`` alone: another is for a second ``Checkpointer``.
 
     **How.** With ``background=True`` the state is copied while training waits, and written while it goes on; one save
@@ -74,14 +77,17 @@ class Checkpointer(Callback):
     ) -> None:
         if keep_last is None and (keep_best or keep_every):
             raise RegistrationError("Checkpointer(keep_last=None) keeps all: leave out keep_best and keep_every")
+        if keep_best and monitor is None:
+            monitor = "val/loss"
         if keep_best is None:
             keep_best = 0 if monitor is None else 1
         if on_eval is None:
             on_eval = monitor is not None and not monitor.startswith("train/")
         if every is None and not on_eval:
             every = "1ep"
-        parts = PurePath(dirpath).parts
-        if PurePath(dirpath).is_absolute() or ".." in parts or not parts:
+        folder = path_to_write(dirpath, "dirpath", "Checkpointer")
+        parts = folder.parts
+        if folder.is_absolute() or ".." in parts or not parts:
             raise RegistrationError(f"Checkpointer(dirpath={dirpath!r}): give a folder inside the run's own")
         if parts[0] == FOLDER and len(parts) > 1:
             raise RegistrationError(f"Checkpointer(dirpath={dirpath!r}): {FOLDER!r} holds nothing but checkpoints")
@@ -99,7 +105,7 @@ class Checkpointer(Callback):
             best=keep_best,
             monitor=monitor,
             mode=self.mode,
-            every=None if self._share else given,
+            every=Duration(1, "ep") if self._share else given,  # a share is put in its place in on_setup
         )
         self.plan = SavePlan(
             every=None if every is None else Duration.parse(every, "Checkpointer(every=…)"),
@@ -111,7 +117,7 @@ class Checkpointer(Callback):
             weights_only=weights_only,
             background=background,
             name=name,
-            folder=str(PurePath(dirpath)),
+            folder=str(folder),
             on_error=on_save_error,
         )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from hookline.callbacks.ending import is_complete
-from hookline.callbacks.run_paths import check_writable, place
+from hookline.callbacks.run_paths import check_writable, written_path
 from hookline.callbacks.saving.atomic_file import replacing_with_others
 from hookline.callbacks.saving.best_so_far import BestSoFar
 from hookline.callbacks.saving.export_check import export
@@ -25,6 +25,7 @@ from hookline.callbacks.saving.whole_models import check_whole
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.events.line import Heard
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -64,7 +65,7 @@ class ExportModel(Callback):
     """
 
     ranks = "zero"
-    after = ("SaveBest",)
+    state_depends_on = ("monitor", "mode")
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class ExportModel(Callback):
         if monitor is not None and averaged:
             raise RegistrationError("ExportModel(monitor=…) has what was evaluated already: leave out averaged=True")
         self.format = format
-        self.path = Path(f"model{FORMATS[format].suffix}" if path is None else path)
+        self.path = path_to_write(f"model{FORMATS[format].suffix}" if path is None else path, "path", "ExportModel")
         self.monitor = monitor
         self.averaged = averaged
         self.inputs = inputs
@@ -100,6 +101,7 @@ class ExportModel(Callback):
         self.rehearse = rehearse
         self.on_error = on_error
         self._best = None if monitor is None else BestSoFar("ExportModel", monitor, mode, 0.0)
+        self.mode = None if self._best is None else self._best.mode
         self.reads = ("weights", "*") if monitor is None else ("weights", "*", monitor)
         self._sample: Call | None = None
         self._file: Path | None = None
@@ -124,9 +126,12 @@ class ExportModel(Callback):
         self._part(run.model)
         if self.averaged and not _swaps(run):
             raise SetupError("ExportModel(averaged=True): no callback of this run swaps weights in; add one like EMA()")
-        self._file = place(run, self.path, "ExportModel")
+        self._file = self._place(run)
         check_writable(self._file, "ExportModel")
-        check_own(run, self, ExportModel, lambda its: [place(run, its.path, "ExportModel")], "path")
+        check_own(run, self, ExportModel, lambda its: [its._place(run)], "path")
+
+    def _place(self, run: Run) -> Path:
+        return written_path(run, self.path, "path", "ExportModel")
 
     def on_fit_start(self, run: Run) -> None:
         if self._best is not None:

@@ -12,6 +12,7 @@ from torch import nn
 from hookline.checkpoint.foreign_weights import read_weights
 from hookline.checkpoint.matching import match
 from hookline.events import Callback
+from hookline.run.paths import path_to_read
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -42,9 +43,10 @@ class LoadWeights(Callback):
     """
 
     writes = ("weights",)
+    role = "load"
 
     def __init__(self, path: str | Path, *, prefix: str = "", strict: bool = True) -> None:
-        self.path = Path(path)
+        self.path = path_to_read(path, "path", "LoadWeights")
         self.prefix = prefix
         self.strict = strict
         self._model: weakref.ref[nn.Module] | None = None

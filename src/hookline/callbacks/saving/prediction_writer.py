@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from hookline.callbacks.run_paths import check_writable, place
+from hookline.callbacks.run_paths import check_writable, written_path
 from hookline.callbacks.saving.atomic_file import replacing
 from hookline.callbacks.saving.batch_parts import leaves
 from hookline.callbacks.saving.loader_names import check_names, file_name
@@ -20,6 +20,7 @@ from hookline.callbacks.saving.prediction_formats import FORMATS, Columns, Write
 from hookline.callbacks.saving.prediction_parts import Parts, Rest, fingerprint
 from hookline.errors import DataError, NotAvailableError, RegistrationError, SetupError
 from hookline.events import Callback
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -90,7 +91,7 @@ class PredictionWriter(Callback):
             raise RegistrationError(f"PredictionWriter(stages={stages!r}): choose from {', '.join(STAGES)}")
         if not isinstance(batches_per_file, int) or isinstance(batches_per_file, bool) or batches_per_file < 1:
             raise RegistrationError(f"PredictionWriter(batches_per_file={batches_per_file!r}): give 1 or more")
-        self.dirpath = Path(dirpath)
+        self.dirpath = path_to_write(dirpath, "dirpath", "PredictionWriter")
         self.interval = interval
         self.format = format
         self.suffix = suffix if suffix is not None else f".{format}" if isinstance(format, str) else ""
@@ -119,7 +120,7 @@ class PredictionWriter(Callback):
         self._forget()
         if isinstance(self.format, str):
             check_installed(self.format)
-        check_writable(place(run, self.dirpath, "PredictionWriter") / "file", "PredictionWriter")
+        check_writable(self._folder(run) / "file", "PredictionWriter")
         check_names(run, self.stages, "PredictionWriter")
         check_own(run, self, PredictionWriter, lambda its: its._paths(run), "dirpath")
 
@@ -151,9 +152,12 @@ class PredictionWriter(Callback):
     def on_teardown(self, run: Run) -> None:
         self._forget()
 
+    def _folder(self, run: Run) -> Path:
+        return written_path(run, self.dirpath, "dirpath", "PredictionWriter")
+
     def _paths(self, run: Run) -> list[Path]:
         """A file or a folder for each stage; evaluations add their step."""
-        folder, suffix = place(run, self.dirpath, "PredictionWriter"), self.suffix if self.interval == "epoch" else ""
+        folder, suffix = self._folder(run), self.suffix if self.interval == "epoch" else ""
         return [folder / f"{stage}{suffix}" for stage in self.stages]
 
     # -- how -----------------------------------------------------------------------------------
@@ -173,7 +177,7 @@ class PredictionWriter(Callback):
                 "written another number of batches; pass the loader itself, and what is written is not written again"
             )
         share = f"-rank{run.rank}" if several else ""
-        self._target = place(run, self.dirpath, "PredictionWriter") / f"{name}{share}"
+        self._target = self._folder(run) / f"{name}{share}"
         self._length = None if several else _length(run, loader)
         if self.interval == "epoch":
             return

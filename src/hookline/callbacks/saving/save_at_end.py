@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hookline.callbacks.ending import is_complete
-from hookline.callbacks.run_paths import check_writable, place
+from hookline.callbacks.run_paths import check_writable, written_path
 from hookline.callbacks.saving.atomic_file import write_parts
-from hookline.callbacks.saving.batch_parts import labels_of, leaves, together
+from hookline.callbacks.saving.batch_parts import leaves, together
 from hookline.callbacks.saving.loader_names import check_names, file_name
 from hookline.callbacks.saving.own_path import check_own
 from hookline.callbacks.saving.source_snapshot import check_paths, packed, script
@@ -23,6 +23,8 @@ from hookline.callbacks.saving.whole_models import check_whole
 from hookline.errors import NotAvailableError, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.records.plain import plain, public
+from hookline.run.paths import path_to_read, path_to_write
+from hookline.run.targets import find_target
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -46,8 +48,8 @@ class SaveAtEnd(Callback):
 
     ``predictions`` are the loaders to predict, of ``"val"``, ``"test"`` and ``"train"``; by default those of the first
     two that the run has, if its task can predict. ``labels`` takes them out of a batch; by default they are the last
-    part of a tuple, or ``"labels"``, ``"target"``, ``"y"`` of a dict. ``source`` are more files and folders to pack, or
-    ``False``. After an error, a signal or Ctrl-C nothing is written: the run has not come to its end.
+    part of a tuple, or ``"labels"``, ``"target"``, ``"y"``, … of a dict. ``source`` are more files and folders to
+    pack, or ``False``. After an error, a signal or Ctrl-C nothing is written: the run has not come to its end.
 
     >>> import tempfile, torch
     >>> from hookline.loop import Trainer
@@ -63,7 +65,6 @@ class SaveAtEnd(Callback):
     ranks = "zero"
     reads = ("weights", "*")
     """It runs last, when all others have put into the model and logged what they want."""
-    after = ("SaveBest",)
 
     def __init__(
         self,
@@ -77,9 +78,9 @@ class SaveAtEnd(Callback):
             predictions = (predictions,) if isinstance(predictions, str) else tuple(predictions)
             if wrong := [stage for stage in predictions if stage not in STAGES]:
                 raise RegistrationError(f"SaveAtEnd(predictions={wrong[0]!r}): use one of {', '.join(STAGES)}")
-        self.dirpath = Path(dirpath)
+        self.dirpath = path_to_write(dirpath, "dirpath", "SaveAtEnd")
         self.predictions: tuple[str, ...] | None = predictions
-        self.labels = labels_of if labels is None else labels
+        self.labels = find_target if labels is None else labels
         self.source = source if isinstance(source, bool) else _paths(source)
         self._packed = b""
         self._alone = True
@@ -89,13 +90,16 @@ class SaveAtEnd(Callback):
         usual = USUAL if self._alone else ()  # it runs on one rank, and a prediction needs all of them
         return usual if self.predictions is None else self.predictions
 
+    def _folder(self, run: Run) -> Path:
+        return written_path(run, self.dirpath, "dirpath", "SaveAtEnd")
+
     def on_setup(self, run: Run) -> None:
         self._packed = b""
         if run.entry_point not in ("fit", "train"):
             return
         check_whole(run, "SaveAtEnd")
-        check_writable(place(run, self.dirpath, "SaveAtEnd") / "model.safetensors", "SaveAtEnd")
-        check_own(run, self, SaveAtEnd, lambda its: [place(run, its.dirpath, "SaveAtEnd")], "dirpath")
+        check_writable(self._folder(run) / "model.safetensors", "SaveAtEnd")
+        check_own(run, self, SaveAtEnd, lambda its: [its._folder(run)], "dirpath")
         self._alone = run.world_size == 1
         if self.predictions:
             if not self._alone:
@@ -131,7 +135,7 @@ class SaveAtEnd(Callback):
     def on_teardown(self, run: Run) -> None:
         if not is_complete(run):
             return
-        folder = place(run, self.dirpath, "SaveAtEnd")
+        folder = self._folder(run)
         write_weights(folder / "model.safetensors", copy_of(run.model), {"step": str(run.clock.step)})
         for name, loader in self._loaders(run):
             self._write_predictions(run, folder / f"predictions-{name}", loader)
@@ -208,7 +212,8 @@ def _listed(value: Any) -> Any:
 
 
 def _paths(source: Any) -> tuple[Path, ...]:
-    return tuple(map(Path, (source,) if isinstance(source, str | os.PathLike) else source))
+    paths = (source,) if isinstance(source, str | os.PathLike) else source
+    return tuple(path_to_read(path, "source", "SaveAtEnd") for path in paths)
 
 
 def _can_predict(run: Run) -> bool:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor, nn
 
 from hookline.callbacks.ending import has_returned, say_put_back
-from hookline.callbacks.run_paths import check_writable, place
+from hookline.callbacks.run_paths import check_writable, written_path
 from hookline.callbacks.saving.best_so_far import BestSoFar
 from hookline.callbacks.saving.own_path import check_own
 from hookline.callbacks.saving.weights_file import copy_of, load_into, whole_weights, write_weights
 from hookline.distributed.dtensors import version_of
 from hookline.errors import RegistrationError
 from hookline.events import Callback
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -56,8 +57,8 @@ class SaveBest(Callback):
     True 12
     """
 
-    after = ("EMA", "SWA", "EarlyStopping", "LoadWeights", "Pruning")
-    """Of all that put weights into the model at the end, this one is the last."""
+    role = "select"
+    state_depends_on = ("monitor", "mode")
 
     def __init__(
         self,
@@ -68,12 +69,12 @@ class SaveBest(Callback):
         load_best: bool = True,
         min_delta: float = 0.0,
     ) -> None:
-        if Path(path).suffix != ".safetensors":
+        self.path = path_to_write(path, "path", "SaveBest")
+        if self.path.suffix != ".safetensors":
             raise RegistrationError(f"SaveBest(path={str(path)!r}): it writes safetensors; give '….safetensors'")
         self._best = BestSoFar("SaveBest", monitor, mode, min_delta)
         self.monitor = monitor
         self.mode = self._best.mode
-        self.path = Path(path)
         self.load_best = load_best
         self.reads = (monitor, "weights")
         self.writes = ("weights",) if load_best else ()
@@ -107,9 +108,9 @@ class SaveBest(Callback):
         if self._best.begin(run):
             self._on_disk = None
         self._is_trained = False
-        self._file = place(run, self.path, "SaveBest")
+        self._file = written_path(run, self.path, "path", "SaveBest")
         check_writable(self._file, "SaveBest")
-        check_own(run, self, SaveBest, lambda its: [place(run, its.path, "SaveBest")], "path")
+        check_own(run, self, SaveBest, lambda its: [written_path(run, its.path, "path", "SaveBest")], "path")
         if self._last is not None and (not run.clock.step or self._last.put_back(run.model)):
             self._last = None
 

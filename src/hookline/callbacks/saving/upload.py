@@ -18,6 +18,7 @@ from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 from hookline.records.redact import redact_text
+from hookline.run.paths import is_address
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -79,6 +80,11 @@ class Upload(Callback):
             raise RegistrationError(f"Upload(queue={queue!r}): how many items may wait; 1 or more")
         if not wait >= 0:
             raise RegistrationError(f"Upload(wait={wait!r}): seconds to wait at the end; 0 or more")
+        if isinstance(to, os.PathLike) and is_address(to):
+            raise RegistrationError(
+                f"Upload(to={redact_text(os.fspath(to))!r}): this is an address, of which pathlib has made a path; "
+                f"give it as a string"
+            )
         self.to = check_address(os.fspath(to))
         self.files = (files,) if isinstance(files, str) else tuple(files)
         self.exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
@@ -101,7 +107,7 @@ class Upload(Callback):
         if run.entry_point not in ("fit", "train"):
             return
         self.report = None
-        if run.folder is None:
+        if not run.has_folder:
             logger.warning("Upload does nothing: this run has no folder (folder=False)")
             return
         address = f"{self.to}/{run.project}/{run.name}"
@@ -114,7 +120,7 @@ class Upload(Callback):
             self._schedule.fired(run.clock)
 
     def on_checkpoint_saved(self, run: Run) -> None:
-        if self._queue is not None and run.folder is not None and run.checkpoint.is_relative_to(run.folder):
+        if self._queue is not None and run.checkpoint.is_relative_to(run.folder):
             if self._is_wanted(run.checkpoint.relative_to(run.folder).as_posix()):
                 self._queue.put(run.checkpoint)
             self._say_trouble(self._queue)
@@ -126,7 +132,7 @@ class Upload(Callback):
         self._upload_live(run)
 
     def _upload_live(self, run: Run) -> None:
-        if self._queue is None or self._schedule is None or run.folder is None or not self._schedule.due(run.clock):
+        if self._queue is None or self._schedule is None or not self._schedule.due(run.clock):
             return
         self._schedule.fired(run.clock)
         for name in LIVE:
@@ -135,13 +141,13 @@ class Upload(Callback):
         self._say_trouble(self._queue)
 
     def on_teardown(self, run: Run) -> None:
-        queue, folder, self._queue = self._queue, run.folder, None
-        if queue is None or folder is None:
+        queue, self._queue = self._queue, None
+        if queue is None:
             return
         wait = self.wait if run.loop.requests.preempt is None else min(self.wait, WAIT_AFTER_SIGNAL)
         end = monotonic() + wait
-        self._finish(queue, folder, end)
-        self._finish_later(run.loop.record, queue, folder, end)
+        self._finish(queue, run.folder, end)
+        self._finish_later(run.loop.record, queue, run.folder, end)
 
     def _finish_later(self, record: Any, queue: UploadQueue, folder: Path, end: float) -> None:
         """The last words of ``run.json`` and the report are written after the last hook."""

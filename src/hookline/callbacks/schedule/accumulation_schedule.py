@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
+from hookline.progress.duration import PASSES
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -36,6 +37,7 @@ class AccumulationSchedule(Callback):
     3
     """
 
+    role = "plan"
     writes = ("optimizer",)
     """What its steps are made of."""
 
@@ -91,24 +93,26 @@ class AccumulationSchedule(Callback):
     def on_rollback(self, run: Run) -> None:
         self._set(run)
 
-    def planned(self, epoch: int, step: int, run: Run) -> int | None:
-        """The batches of the step that follows so many epochs and steps, or ``None`` if that is not known before."""
-        if self.unit not in ("ep", "st", "dur"):
-            return None
+    def planned(self, epoch: int, step: int, part: float, run: Run) -> int | None:
+        """The batches of the step that follows so many epochs and steps, or ``None`` if that is not known before.
+
+        ``part`` is that of the epoch that is done.
+        """
         plan, unit = self._resolved(run)
-        if unit not in ("ep", "st"):
+        done: dict[str, float] = {"ep": epoch, "st": step, PASSES: epoch + part}
+        if unit not in done:
             return None
-        return _reached(plan, epoch if unit == "ep" else step) or int(run.loop.settings.accumulate)
+        return _reached(plan, done[unit]) or int(run.loop.settings.accumulate)
 
     def _resolved(self, run: Run) -> tuple[list[tuple[float, int]], str]:
         """The moments as numbers of one unit, in order."""
-        found, unit = [], self.unit
+        found, units = [], [self.unit]
         for moment, factor in self._entries:
             at = moment.of(run.max_duration) if isinstance(moment, Duration) else moment
             if isinstance(at, Duration):
-                unit = at.unit
+                units.append(at.unit)
             found.append((at.value if isinstance(at, Duration) else at, factor))
-        return sorted(found), unit
+        return sorted(found), PASSES if PASSES in units else units[-1]  # whole epochs are passes as well
 
     def _now(self, run: Run) -> int | None:
         return _reached(self._plan, run.clock.elapsed(self.unit))

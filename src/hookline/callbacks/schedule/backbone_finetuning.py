@@ -49,18 +49,9 @@ class BackboneFinetuning(Callback):
     """
 
     structural = True
+    state_depends_on = ("backbone",)
     writes = ("weights", "optimizer")
-    before = (
-        "EarlyStopping",
-        "SaveBest",
-        "EMA",
-        "SWA",
-        "Pruning",
-        "QuantizationAwareTraining",
-        "SpikeGuard",
-        "StopOnNaN",
-    )
-    after = ("LoadWeights", "AccumulationSchedule", "BatchSizeFinder", "LRFinder")
+    role = "structure"
 
     def __init__(
         self,
@@ -112,7 +103,7 @@ class BackboneFinetuning(Callback):
         if run.clock.step == 0:
             self._forget()
         self._run = run
-        self._names = named(run.model, (self.backbone,), "BackboneFinetuning")
+        self._names = named(run.model, (self.backbone,), "BackboneFinetuning", "backbone")
         if self.rate is None:
             self._frozen = Frozen()
             self._frozen.freeze(run.model, self._names, train_bn=self.train_bn)

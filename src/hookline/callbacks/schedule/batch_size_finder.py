@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from hookline.callbacks.out_of_memory import is_out_of_memory
 from hookline.callbacks.schedule.pictures import need_matplotlib, save_png, size_figure
 from hookline.callbacks.schedule.size_search import largest
 from hookline.callbacks.schedule.sized_loader import check_can_resize, most, resized
-from hookline.callbacks.schedule.trying import is_out_of_memory, need_one_process, need_task
+from hookline.callbacks.schedule.trying import need_one_process, need_task
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 
@@ -91,6 +92,7 @@ class BatchSizeFinder(Callback):
         self.apply = apply
         self.plot = plot
         self.optional = not apply
+        self.role = "plan"
         self.writes = ("optimizer",) if apply else ()
         self.after = ("AccumulationSchedule",)
         self._forget()
@@ -191,7 +193,7 @@ class BatchSizeFinder(Callback):
         run.log_table("batch_size_finder/trials", self.trials)
         if self.plot:
             figure = self.figure()
-            if run.folder is not None:
+            if run.has_folder:
                 save_png(figure, run.folder / "batch_size_finder.png")
             run.log_figure("plots/batch_size_finder", figure)
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from hookline.callbacks.name_patterns import patterns_of
 from hookline.callbacks.schedule.epochs import Epochs
 from hookline.callbacks.schedule.frozen import Frozen
 from hookline.callbacks.schedule.groups import grouping, leading, own_group, regroup, the_optimizer
-from hookline.callbacks.schedule.layers import check_something_is_left, named, patterns_of
+from hookline.callbacks.schedule.layers import check_something_is_left, named
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
@@ -53,10 +54,10 @@ class Finetuning(Callback):
     """
 
     structural = True
+    state_depends_on = ("layers", "unfrozen_layers")
     writes = ("weights", "optimizer")
-    before = ("BackboneFinetuning", "EarlyStopping", "SaveBest", "EMA", "SWA", "Pruning", "QuantizationAwareTraining",
-              "SpikeGuard", "StopOnNaN")  # fmt: skip
-    after = ("LoadWeights", "AccumulationSchedule", "BatchSizeFinder", "LRFinder")
+    role = "structure"
+    before = ("BackboneFinetuning",)
 
     def __init__(
         self,
@@ -100,6 +101,11 @@ class Finetuning(Callback):
         return (
             {name: list(rates) for name, rates in self._rates.items()} if self._run is None else self._look(self._run)
         )
+
+    @property
+    def unfrozen_layers(self) -> list[tuple[Duration | int, Any]]:
+        """What is unfrozen and when, without the learning rates."""
+        return [(when, what["layers"] if isinstance(what, Mapping) else what) for when, what in self.unfreeze]
 
     @property
     def frozen(self) -> tuple[str, ...]:

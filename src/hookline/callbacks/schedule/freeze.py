@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookline.callbacks.name_patterns import patterns_of
 from hookline.callbacks.schedule.frozen import Frozen
-from hookline.callbacks.schedule.layers import check_something_is_left, named, patterns_of
+from hookline.callbacks.schedule.layers import check_something_is_left, named
 from hookline.errors import SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
@@ -38,10 +39,10 @@ class Freeze(Callback):
     """
 
     structural = True
+    state_depends_on = ("layers", "but")
     writes = ("weights",)
-    before = ("Finetuning", "BackboneFinetuning", "EarlyStopping", "SaveBest", "EMA", "SWA", "Pruning",
-              "QuantizationAwareTraining", "SpikeGuard", "StopOnNaN")  # fmt: skip
-    after = ("LoadWeights",)
+    role = "structure"
+    before = ("Finetuning", "BackboneFinetuning")
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Freeze(Callback):
         train_bn: bool = False,
     ) -> None:
         self.layers = patterns_of(layers, "Freeze")
-        self.but = patterns_of(but, "Freeze(but=…)") if but else ()
+        self.but = patterns_of(but, "Freeze", "but") if but else ()
         self.until = None if until is None else Duration.parse(until, "Freeze(until=…)")
         self.train_bn = train_bn
         self._forget()

@@ -92,6 +92,7 @@ class LRFinder(Callback):
         self.optimizer = optimizer
         self.plot = plot
         self.optional = not apply
+        self.role = "plan"
         self.writes = ("optimizer",) if apply else ()
         self.after = ("AccumulationSchedule", "BatchSizeFinder")
         self._forget()
@@ -179,7 +180,7 @@ class LRFinder(Callback):
 
     def _draw(self, run: Run) -> None:
         figure = self.figure()
-        if run.folder is not None:
+        if run.has_folder:
             save_png(figure, run.folder / "lr_finder.png")
         run.log_figure("plots/lr_finder", figure)
 

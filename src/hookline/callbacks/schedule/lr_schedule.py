@@ -58,12 +58,13 @@ class LRSchedule(Callback):
     >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.6)
     >>> result = trainer.fit(TinyModel(), tiny_data(batches=4), loss=loss, optimizer=optimizer)
     >>> [round(lr, 3) for lr in result.history["lr/SGD"]]
-    [0.6, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
+    [0.3, 0.6, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
     """
 
     structural = True
     """Its schedulers are there before a checkpoint gives them their state."""
-    after = ("AccumulationSchedule", "BatchSizeFinder", "LRFinder", "Finetuning", "BackboneFinetuning")
+    role = "schedule"
+    state_depends_on = ("schedule", "every", "optimizer", "monitor", "mode")
 
     def __init__(
         self,
@@ -86,8 +87,9 @@ class LRSchedule(Callback):
         self.optimizer = optimizer
         self.options = options
         self._check()
+        self.mode = monitor_mode("LRSchedule", monitor, mode) if self._is_plateau else None
         if self._is_plateau:
-            self.options = {"mode": monitor_mode("LRSchedule", monitor, mode), **options}
+            self.options = {"mode": self.mode, **options}
             self.reads = (monitor,)
         elif mode is not None:
             raise RegistrationError(f"LRSchedule(mode={mode!r}): only a plateau has a mode; leave it out")
@@ -136,6 +138,8 @@ class LRSchedule(Callback):
         self.begins = 0
         """So many moves had been made in the run when it was planned; not 0 in a later fit."""
         self._before = (0, 0)
+        self._own_options: list[tuple[Any, dict[str, Any]]] = []
+        """After a resume: objects whose attributes a checkpoint has set, and the values that this run has given."""
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -153,6 +157,9 @@ class LRSchedule(Callback):
             )
 
     def on_train_start(self, run: Run) -> None:
+        for part, options in self._own_options:
+            vars(part).update(options)
+        self._own_options = []
         if not self._entries:
             self.begins = (run.clock.epoch if self.every.unit == "ep" else run.clock.step) // int(self.every.value)
             self.lengths = self._lengths(run)
@@ -183,7 +190,8 @@ class LRSchedule(Callback):
         self._run = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lengths": dict(self.lengths), "planned": self.planned, "begins": self.begins}
+        options = {name: repr(value) for name, value in self.options.items() if not callable(value)}
+        return {"lengths": dict(self.lengths), "planned": self.planned, "begins": self.begins, "options": options}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self._entries:  # a rollback: they stay, and get their own state back
@@ -191,6 +199,24 @@ class LRSchedule(Callback):
         self.lengths, self.planned, self.begins = dict(state["lengths"]), state["planned"], state["begins"]
         if self._run is not None and self.planned:
             self._add(self._run)
+            self._keep_options(state.get("options", {}))
+
+    def _keep_options(self, saved: Mapping[str, str]) -> None:
+        """A scheduler of torch saves its options with its state: those of this run count, not the saved ones."""
+        kept: set[str] = set()
+        for entry in self._entries:
+            scheduler: Any = entry.scheduler
+            shapes = [part for part in getattr(scheduler, "lr_lambdas", ()) if isinstance(part, Shape)]
+            for part in shapes or [scheduler]:
+                names = set(inspect.signature(type(part)).parameters) - {"last_epoch", "optimizer", *self.lengths}
+                options = {name: value for name, value in vars(part).items() if name in names}
+                self._own_options.append((part, options))
+                kept.update(options)
+        for name, value in self.options.items():
+            if name in saved and saved[name] != repr(value) and name not in (*kept, *self.lengths):
+                logger.warning(
+                    "%s keeps %s=%s of the checkpoint: its scheduler cannot change it", self._who, name, saved[name]
+                )
 
     # -- its schedulers ------------------------------------------------------------------------
 

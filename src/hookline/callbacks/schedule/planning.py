@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from hookline.callbacks.schedule.accumulation_schedule import AccumulationSchedule
 from hookline.errors import SetupError
 from hookline.progress import Duration
+from hookline.progress.duration import PASSES
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -17,8 +19,8 @@ def steps_in(duration: Duration, run: Run, who: str) -> int:
     """A number of steps or epochs as steps."""
     if duration.unit == "st":
         return int(duration.value)
-    if duration.unit == "ep":
-        return _steps_in_epochs(int(duration.value), run, who)
+    if duration.unit in ("ep", PASSES):
+        return _steps_in_epochs(duration.value, run, who)
     raise SetupError(
         f"{who}: how many steps are {str(duration)!r}? That is known for steps and epochs only; say how long the "
         f"schedule is, for example total='10000st'"
@@ -27,8 +29,8 @@ def steps_in(duration: Duration, run: Run, who: str) -> int:
 
 def epochs_in(duration: Duration, run: Run, who: str) -> int:
     """A number of steps or epochs as epochs, begun ones included."""
-    if duration.unit == "ep":
-        return int(duration.value)
+    if duration.unit in ("ep", PASSES):
+        return math.ceil(duration.value)
     steps = steps_in(duration, run, who)
     return math.ceil(steps / _steps_in_epochs(1, run, who))
 
@@ -42,23 +44,27 @@ def length_of_run(run: Run, total: Duration | None, who: str) -> Duration:
     return run.max_duration if total is None else total.of(run.max_duration)
 
 
-def _steps_in_epochs(epochs: int, run: Run, who: str) -> int:
+def _steps_in_epochs(epochs: float, run: Run, who: str) -> int:
+    """Begun steps included; ``epochs`` need not be whole."""
     batches = _batches_in_epoch(run, who)
+    whole, part = divmod(Fraction(repr(epochs)), 1)
+    last = math.ceil(part * batches)  # of an epoch that is not done whole
     accumulation = next((c for c in run.callbacks if isinstance(c, AccumulationSchedule)), None)
     if accumulation is None:
-        return epochs * math.ceil(batches / int(getattr(run.loop, "accumulate", run.loop.settings.accumulate)))
+        size = int(getattr(run.loop, "accumulate", run.loop.settings.accumulate))
+        return whole * math.ceil(batches / size) + math.ceil(last / size)
     steps = 0
-    for epoch in range(epochs):
+    for epoch, wanted in enumerate([*[batches] * whole, last]):
         done = 0
-        while done < batches:
-            factor = accumulation.planned(epoch, steps, run)
+        while done < wanted:
+            factor = accumulation.planned(epoch, steps, done / batches, run)
             if factor is None:
                 raise SetupError(
                     f"{who}: AccumulationSchedule changes by {accumulation.unit!r}, so the number of steps is not "
                     f"known before; say how long the schedule is, for example total='10000st'"
                 )
             if accumulation.unit == "ep":  # the same for the rest of the epoch
-                steps, done = steps + math.ceil(batches / factor), batches
+                steps, done = steps + math.ceil(wanted / factor), wanted
             else:
                 steps, done = steps + 1, done + factor
     return steps

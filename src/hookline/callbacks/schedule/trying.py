@@ -26,15 +26,3 @@ def need_task(run: Run, who: str) -> None:
 def need_one_process(run: Run, who: str) -> None:
     if run.world_size > 1:
         raise SetupError(f"{who} works in one process, and this run has {run.world_size}; find it on one, then set it")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is used up: that of Python, of torch on any device, or of a library below."""
-    if isinstance(error, MemoryError):
-        return True
-    words = str(error).lower()
-    return isinstance(error, RuntimeError) and any(sign in words for sign in SIGNS)
-
-
-SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed", "not enough memory")
-"""What torch, CUDA, cuBLAS and others write when memory is used up."""

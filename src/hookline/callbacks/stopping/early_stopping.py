@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookline.callbacks.ending import say_put_back
 from hookline.callbacks.monitor_mode import monitor_mode
 from hookline.callbacks.stopping.monitored import Moment, Monitored
-from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience
+from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience, with_all_units
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
@@ -62,7 +63,9 @@ class EarlyStopping(Callback):
         "decided_epoch",
         "evaluations",
         "decided_evaluations",
+        "decided_at",
     )
+    state_depends_on = ("monitor", "mode")
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class EarlyStopping(Callback):
         self.reads = (monitor,)
         if restore_best:
             self.writes = ("weights",)
-            self.after = ("EMA", "SWA")  # what they put into the model at the end is not the best
+            self.role = "restore"
         self._monitored = Monitored("EarlyStopping", monitor, decide_at)
         self._forget()
 
@@ -106,14 +109,19 @@ class EarlyStopping(Callback):
         self.best: float | None = None
         self.best_step = 0
         self.waited = 0
-        self.best_at: float = 0
-        """What the clock of the patience's unit showed at the best decision."""
+        self.best_at: dict[str, float] = {}
+        """What the clock showed at the best decision, by unit."""
         self.best_weights: dict[str, Any] | None = None
         self.decided_epoch = 0
         self.evaluations = 0
-        """How many there were in this run."""
+        """How many of this run have measured the metric."""
         self.decided_evaluations: int | None = None
         """How many there were at the last decision."""
+        self.decided_at: int | None = None
+        """The step of the value that the last decision was made by."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict({"decided_at": None, **state})  # older checkpoints lack it
 
     def on_setup(self, run: Run) -> None:
         if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:  # by another run
@@ -123,8 +131,13 @@ class EarlyStopping(Callback):
     def on_fit_start(self, run: Run) -> None:
         self._used = True
 
+    def on_train_start(self, run: Run) -> None:
+        self.best_at = with_all_units(run, self.patience, self.best_at)
+        if not self.restore_best:  # it may have been True before a resume
+            self.best_weights = None
+
     def on_eval_end(self, run: Run) -> None:
-        if not self._monitored.is_measured(run):
+        if not self._monitored.is_measured(run, self.decided_at):
             return
         self.evaluations += 1
         if self._monitored.at == "eval":
@@ -140,8 +153,14 @@ class EarlyStopping(Callback):
             self._decide(run)
 
     def on_train_end(self, run: Run) -> None:
-        self._monitored.say_if_never(run, self.evaluations, self.decided_evaluations)
+        self._monitored.warn_if_never(run, self.evaluations, self.decided_evaluations)
         if self.best_weights is None:
+            if self.restore_best and self.best is not None:
+                logger.warning(
+                    "EarlyStopping(restore_best=True): the run was resumed, and the weights of the best value, of step "
+                    "%d, were not kept before; the model keeps its last weights",
+                    self.best_step,
+                )
             return
         stop = run.loop.requests.stop
         if stop is not None and stop.goes_on:
@@ -156,12 +175,12 @@ class EarlyStopping(Callback):
             say_put_back(run, self.best_step, self.monitor, self.best)
 
     def _decide(self, run: Run) -> None:
-        if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations):
+        if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations, self.decided_at):
             return
-        self.decided_evaluations = self.evaluations
         value = self._monitored.value(run)
         if value is None:
             return
+        self.decided_evaluations, self.decided_at = self.evaluations, self._monitored.measured_at(run)
         if self.check_finite and not math.isfinite(value):
             run.stop(f"{self.monitor} is {value}")
         elif self.start is not None and not run.clock.reached(self.start.of(run.max_duration)):

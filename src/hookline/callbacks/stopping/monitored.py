@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Literal
 
-from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.callbacks.monitor_mode import monitored_value
+from hookline.errors import RegistrationError, SetupError
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -38,9 +39,27 @@ class Monitored:
                 f"pass a validation loader to fit, or decide_at='epoch' or 'interval'"
             )
 
-    def is_measured(self, run: Run) -> bool:
-        """In ``on_eval_end``: an evaluation of a fit, not the final test nor one of its own."""
-        return run.stage == "val" and run.entry_point == "fit"
+    def is_measured(self, run: Run, decided_at: int | None) -> bool:
+        """In ``on_eval_end``: an evaluation of a fit, not the final test nor a separate evaluation.
+
+        A callback may log a metric that it declares at some evaluations only: the others are no decisions.
+        """
+        if run.stage != "val" or run.entry_point != "fit":
+            return False
+        return not self._waits(run) or self._is_fresh(run, decided_at)
+
+    def measured_at(self, run: Run) -> int | None:
+        """The step of the newest value, which a decision keeps as its ``decided_at``."""
+        step: int | None = run.loop.session.book.measured_at(self.name)
+        return step
+
+    def _waits(self, run: Run) -> bool:
+        """Whether a callback declares the metric, and may log it less often than this one decides."""
+        return run.callbacks.declare(self.name) and not run.callbacks.lost(self.name)
+
+    def _is_fresh(self, run: Run, decided_at: int | None) -> bool:
+        """Whether the metric was measured since the last decision."""
+        return self.measured_at(run) not in (None, decided_at)
 
     def after_epoch(self, run: Run, decided: int) -> bool:
         """Not in one that was cut short: its metrics are those of the epoch before."""
@@ -50,18 +69,27 @@ class Monitored:
         """Not in one that a stop has cut short."""
         return self.at == "interval" and run.loop.requests.stop is None
 
-    def is_new(self, run: Run, evaluations: int, decided: int | None) -> bool:
-        """Not before the first evaluation, and no value twice; ``decided`` is how many there were last time."""
+    def is_new(self, run: Run, evaluations: int, decided: int | None, decided_at: int | None) -> bool:
+        """Not before the first evaluation, and no value twice; ``decided`` is how many there were last time.
+
+        ``decided_at`` is the step of the value that was decided by last time.
+        """
+        if self._waits(run):
+            return self._is_fresh(run, decided_at)
         if not self.name.startswith("val/"):
             return True
         if not evaluations:  # an own loop may log it by itself
             return self.name in run.metrics
         return decided is None or evaluations > decided
 
-    def say_if_never(self, run: Run, evaluations: int, decided: int | None) -> None:
-        """When training ends: without an evaluation it has had nothing to decide by. A run that is left may go on."""
+    def warn_if_never(self, run: Run, evaluations: int, decided: int | None) -> None:
+        """When training ends: nothing was there to decide by. A run that was interrupted may continue."""
         stop, waits = run.loop.requests.stop, self.at == "eval" or self.name.startswith("val/")
-        if waits and not evaluations and decided is None and not (stop is not None and stop.interrupt):
+        if decided is not None or (stop is not None and stop.interrupt):
+            return
+        if self.name not in run.metrics and run.callbacks.declare(self.name) and not self._warned:
+            logger.warning("%s decided nothing: %r was never logged", self._reader, self.name)
+        elif waits and not evaluations:
             logger.warning(
                 "%s decided nothing: it needs evaluations for %s, and none was made; "
                 "in an own loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
@@ -70,22 +98,14 @@ class Monitored:
             )
 
     def value(self, run: Run) -> float | None:
-        """The newest value; ``None``, said once, when the callback that logged it has been switched off."""
+        """The newest value; ``None`` before the first, and when the callback that logged it has been switched off."""
         name = self.name
         if run.callbacks.lost(name):
             if not self._warned:
                 self._warned = True
                 logger.warning("%s decides nothing: the callback that logged %s is switched off", self._reader, name)
             return None
-        if name not in run.metrics:
-            raise MetricError(
-                f"{self._reader} monitors {name!r}, which nobody logs; "
-                f"there is {', '.join(sorted(run.metrics)) or 'none'}"
-            )
-        value = run.metrics[name]
-        if isinstance(value, list):
-            raise MetricError(f"{self._reader} monitors {name!r}, which is an array; monitor a number")
-        return value
+        return monitored_value(run, self._reader, name)
 
     @property
     def decisions(self) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hookline.errors import RegistrationError
 from hookline.progress import Duration
+from hookline.progress.duration import COUNTS, PASSES
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -22,16 +23,29 @@ def read_patience(reader: str, patience: int | str | Duration) -> int | Duration
     return patience
 
 
-def clock_of(run: Run, patience: int | Duration) -> float:
-    """What the clock shows in the unit of the patience; nothing where decisions are counted."""
-    return 0 if isinstance(patience, int) else run.clock.elapsed(patience.of(run.max_duration).unit)
+def clock_of(run: Run, patience: int | Duration) -> dict[str, float]:
+    """What the clock shows, by unit: a resume may give the patience in another one.
+
+    Seconds are left out unless the patience is in seconds, because they differ between two equal runs.
+    """
+    units = [*COUNTS, PASSES]
+    if not isinstance(patience, int) and patience.of(run.max_duration).unit == "s":
+        units.append("s")
+    return {unit: run.clock.elapsed(unit) for unit in units}
 
 
-def is_over(run: Run, patience: int | Duration, *, waited: int, since: float) -> bool:
-    """After ``waited`` decisions, and since the clock showed ``since``."""
+def with_all_units(run: Run, patience: int | Duration, since: dict[str, float]) -> dict[str, float]:
+    """After a resume: a unit that the checkpoint lacks counts from now on."""
+    return {**clock_of(run, patience), **since} if since else since
+
+
+def is_over(run: Run, patience: int | Duration, *, waited: int, since: dict[str, float]) -> bool:
+    """After ``waited`` decisions, and since the clock showed ``since``; empty is the start of the run."""
     if isinstance(patience, int):
         return waited >= patience
-    return clock_of(run, patience) - since >= patience.of(run.max_duration).value
+    length = patience.of(run.max_duration)
+    # Rounded: a part of an epoch is a float, and 0.3 - 0.2 is less than 0.1.
+    return round(run.clock.elapsed(length.unit) - since.get(length.unit, 0), 9) >= length.value
 
 
 def in_words(patience: int | Duration, waited: int, decisions: str) -> str:

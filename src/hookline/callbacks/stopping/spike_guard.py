@@ -68,7 +68,10 @@ class SpikeGuard(Callback):
     (30, 29, [25])
     """
 
+    handles_nan = True
     writes = ("train/spikes",)
+    role = "guard"
+    state_depends_on = ("monitor",)
 
     def __init__(
         self,
@@ -135,7 +138,8 @@ class SpikeGuard(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.spikes = [dict(row) for row in state["spikes"]]
         self._put_usual(state["usual"])
-        self._taken = None if state["taken"] is None else _unpacked(state["taken"])
+        taken = state["taken"] if self.action == "rollback" else None
+        self._taken = None if taken is None else _unpacked(taken)
         self._snapshots = state["snapshots"]
 
     def _usual_now(self) -> dict[str, list[float]]:
@@ -165,7 +169,7 @@ class SpikeGuard(Callback):
                 f"SpikeGuard(action='skip') cannot leave out a step of {', '.join(run.optimizers)}: an update is made "
                 f"before all of its losses are known; use action='rollback'"
             )
-        self._aside = None if run.folder is None else BadBatches(run.folder, run.rank)
+        self._aside = BadBatches(run.folder, run.rank) if run.has_folder else None
         if self._aside is not None:
             self._aside.tidy(self.spikes)
 

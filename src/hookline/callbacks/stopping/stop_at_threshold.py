@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from hookline.callbacks.monitor_mode import monitor_mode
 from hookline.callbacks.stopping.monitored import Moment, Monitored
-from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience
+from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience, with_all_units
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
@@ -41,7 +42,8 @@ class StopAtThreshold(Callback):
     (1, 'StopAtThreshold')
     """
 
-    state = ("in_a_row", "since", "decided_epoch", "evaluations", "decided_evaluations")
+    state = ("in_a_row", "since", "decided_epoch", "evaluations", "decided_evaluations", "decided_at")
+    state_depends_on = ("monitor", "mode", "threshold", "when")
 
     def __init__(
         self,
@@ -71,13 +73,18 @@ class StopAtThreshold(Callback):
         self._used = False
         self.in_a_row = 0
         """How many decisions in a row have said that it is time to stop."""
-        self.since: float = 0
-        """What the clock of the patience's unit showed when that began."""
+        self.since: dict[str, float] = {}
+        """What the clock showed when that began, by unit; empty is the start of the run."""
         self.decided_epoch = 0
         self.evaluations = 0
-        """How many there were in this run."""
+        """How many of this run have measured the metric."""
         self.decided_evaluations: int | None = None
         """How many there were at the last decision."""
+        self.decided_at: int | None = None
+        """The step of the value that the last decision was made by."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict({"decided_at": None, **state})  # older checkpoints lack it
 
     def on_setup(self, run: Run) -> None:
         if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:
@@ -87,8 +94,11 @@ class StopAtThreshold(Callback):
     def on_fit_start(self, run: Run) -> None:
         self._used = True
 
+    def on_train_start(self, run: Run) -> None:
+        self.since = with_all_units(run, self.patience, self.since)
+
     def on_eval_end(self, run: Run) -> None:
-        if not self._monitored.is_measured(run):
+        if not self._monitored.is_measured(run, self.decided_at):
             return
         self.evaluations += 1
         if self._monitored.at == "eval":
@@ -104,15 +114,15 @@ class StopAtThreshold(Callback):
             self._decide(run)
 
     def on_train_end(self, run: Run) -> None:
-        self._monitored.say_if_never(run, self.evaluations, self.decided_evaluations)
+        self._monitored.warn_if_never(run, self.evaluations, self.decided_evaluations)
 
     def _decide(self, run: Run) -> None:
-        if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations):
+        if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations, self.decided_at):
             return
-        self.decided_evaluations = self.evaluations
         value = self._monitored.value(run)
         if value is None:
             return
+        self.decided_evaluations, self.decided_at = self.evaluations, self._monitored.measured_at(run)
         reached = value <= self.threshold if self.mode == "min" else value >= self.threshold
         if reached != (self.when == "reached"):
             self.in_a_row, self.since = 0, clock_of(run, self.patience)

@@ -46,7 +46,9 @@ class StopOnConstantPredictions(Callback):
     'all 32 predictions are 2'
     """
 
+    writes = ()  # it logs no metric
     state = ("in_a_row",)
+    state_depends_on = ("value", "tolerance")
 
     def __init__(
         self,

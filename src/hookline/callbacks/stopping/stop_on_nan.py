@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hookline.callbacks.monitor_mode import check_metric_name
 from hookline.callbacks.stopping.agreeing import of_all_ranks, skip_together, stop_together
 from hookline.callbacks.stopping.before_batch import BeforeBatch, module_of
 from hookline.callbacks.stopping.gradient_norm import gradients_of, not_finite, total_norm
-from hookline.errors import MetricError, RegistrationError
+from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
+from hookline.run.history import missing_metric
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -54,7 +56,10 @@ class StopOnNaN(Callback):
     'the loss is nan in epoch 0, batch 1; weights and optimizer are those of step 1'
     """
 
+    handles_nan = True
     state = ("seen", "decided_epoch", "looked")
+    role = "guard"
+    state_depends_on = ("monitor",)
     after = ("SpikeGuard",)  # what it leaves out is no reason to stop
 
     def __init__(
@@ -70,6 +75,9 @@ class StopOnNaN(Callback):
                 f"StopOnNaN({monitor!r}, every={every!r}): every is for 'loss' and 'gradients'; metrics are looked at "
                 f"when they are final"
             )
+        for name in names:
+            if name not in ("loss", "gradients"):
+                check_metric_name(f"StopOnNaN(monitor={monitor!r})", name)
         self.reads = names
         self._loss, self._gradients = "loss" in names, "gradients" in names
         self._metrics = tuple(name for name in names if name not in ("loss", "gradients"))
@@ -229,9 +237,9 @@ class StopOnNaN(Callback):
             if run.callbacks.lost(name):
                 continue
             if name not in run.metrics:
-                raise MetricError(
-                    f"StopOnNaN monitors {name!r}, which nobody logs; there is {', '.join(sorted(run.metrics))}"
-                )
+                if run.callbacks.declare(name):
+                    continue  # it may be logged later
+                raise missing_metric("StopOnNaN", name, run.metrics)
             value = run.metrics[name]
             if not bool(torch.isfinite(torch.as_tensor(value)).all()):
                 run.stop(f"{name} is {value}")

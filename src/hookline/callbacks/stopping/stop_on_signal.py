@@ -32,6 +32,7 @@ class StopOnSignal(Callback):
     (<Signals.SIGTERM: 15>, <Signals.SIGUSR1: 10>)
     """
 
+    writes = ()  # it logs no metric
     ranks = "all"
 
     def __init__(self, *signals: str | int, requeue: Requeue | Literal["slurm"] | None = None) -> None:

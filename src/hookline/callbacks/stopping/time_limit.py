@@ -40,6 +40,8 @@ class TimeLimit(Callback):
     ('TimeLimit', 'the time limit of 0.05s')
     """
 
+    writes = ()  # it logs no metric
+
     def __init__(
         self,
         duration: Time | None = None,
@@ -105,7 +107,7 @@ class TimeLimit(Callback):
             return
         # A vote that ends this process's part of the run, as Ctrl-C does: a resume goes on.
         run.loop.session.stop(reason, run.member.name, interrupt=True)
-        if run.folder is not None:
+        if run.has_folder:
             run.request_save()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
+from hookline.callbacks.name_patterns import check_patterns, matches, patterns_of, patterns_or_all
 from hookline.callbacks.sampled_steps import SampledSteps
 from hookline.callbacks.watch.activation_statistics import STATISTICS, measure
 from hookline.callbacks.watch.model_calls import tensors
@@ -37,7 +37,7 @@ class ActivationMonitor(Callback):
     ``log_every`` is. Of a step it takes the first batch, and of a layer that is called several times the first call.
     Only in these steps are there hooks on the model; they are taken off on every way out.
 
-    ``layers=True`` means every module that has no others inside; names (with all that is inside) and patterns choose
+    ``layers=True`` means every module that has no others inside; names and patterns, each with all inside it, choose
     any. ``ignore`` leaves out names, patterns, classes and their names: ``("*.norm", nn.Dropout, "GELU")``. What means
     nothing in the model is an error. A part that ``torch.compile`` has made is not looked into: this is said once.
 
@@ -67,7 +67,7 @@ class ActivationMonitor(Callback):
     ) -> None:
         self._steps = SampledSteps("ActivationMonitor", every)
         self.every = self._steps.every
-        self._patterns = patterns_of(layers, "ActivationMonitor")
+        self._patterns = patterns_or_all(layers, "ActivationMonitor")
         given = (ignore,) if isinstance(ignore, str | type) else tuple(ignore)
         self._ignored_types = tuple(item for item in given if isinstance(item, type))
         names = [item for item in given if not isinstance(item, type)]
@@ -169,8 +169,8 @@ class ActivationMonitor(Callback):
         if self._patterns is None and any(True for _ in part.children()):
             return False
         kind = type(part).__name__
-        ignored = is_meant(name, self._ignored) or is_meant(kind, self._ignored)
-        return is_meant(name, self._patterns) and not ignored and not isinstance(part, self._ignored_types)
+        ignored = matches(name, self._ignored) or matches(kind, self._ignored)
+        return matches(name, self._patterns) and not ignored and not isinstance(part, self._ignored_types)
 
     def _look(self, name: str, run: Run) -> Callable[..., None]:
         def look(module: nn.Module, args: Any, output: Any) -> None:

@@ -103,7 +103,7 @@ class DeviceMonitor(Callback):
             values["device/memory"] = psutil.virtual_memory().percent
             values["device/swap"] = psutil.swap_memory().percent
         if self.disk:
-            values["device/disk_used"] = _psutil().disk_usage(str(run.folder or ".")).percent
+            values["device/disk_used"] = _psutil().disk_usage(str(run.folder if run.has_folder else ".")).percent
         if self.gpu:
             values |= self._gpu(run.device)
         if values:

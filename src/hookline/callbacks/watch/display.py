@@ -56,7 +56,7 @@ class Progress:
     beside: str = ""
     """What is counted without a bar of its own: ``"epoch 3"`` when ``max_duration`` is in steps."""
     note: str = ""
-    """Why the run stopped, once it did."""
+    """Why the run stopped, once it did; at the end of training, the losses that are not finite."""
     over: bool = False
     """Whether this is the last of the call: nothing moves any more."""
 

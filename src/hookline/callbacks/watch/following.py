@@ -15,6 +15,7 @@ from hookline.callbacks.watch.pace import Pace
 from hookline.callbacks.watch.styles import Style
 from hookline.callbacks.watch.tracks import LoaderTrack, TrainTrack
 from hookline.progress import Duration, Schedule
+from hookline.records.metric import losses_not_finite
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -228,7 +229,15 @@ class Following:
         self._over = True
         if self._display is not None:
             self._read(run)
+            self._note = self._note or self._trouble(run)
             self._show(run)
+
+    def _trouble(self, run: Run) -> str:
+        """Of a training that came to its end: the losses that it ended with, if these are not finite."""
+        if self._train is None:
+            return ""
+        metrics = run.metrics
+        return ", ".join(losses_not_finite({name: metrics[name] for name in metrics if name.endswith("loss")}))
 
     def _close(self) -> None:
         """Leave everything as it was."""

@@ -63,7 +63,7 @@ class LogFile(Following, Callback):
         self.metrics = next((bar.metrics for bar in run.callbacks if isinstance(bar, ProgressBar)), ())
         super().on_setup(run)
         self._failed = False
-        if run.folder is None or run.entry_point not in ("fit", "train"):
+        if not run.has_folder or run.entry_point not in ("fit", "train"):
             self._due = math.inf
             return
         self._log = log = LogText(run.folder / "log.txt")

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookline.callbacks.monitor_mode import monitor_mode
+from hookline.callbacks.monitor_mode import check_metric_name, monitor_mode, monitored_value
+from hookline.callbacks.run_paths import written_path
 from hookline.callbacks.watch.mlperf_lines import EventType, append, cut, line, now_ms
-from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
+from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -34,9 +36,9 @@ class MLPerfLog(Callback):
     its name does not), else ``"aborted"``; without a ``target``, ``"success"`` when training comes to its planned end,
     and was not stopped before. It stops nothing: for that there is ``StopAtThreshold``.
 
-    ``cache_clear`` is a function that clears the system's caches, called before the run; ``path`` is another file,
-    which must not be there yet. After a resume the log goes on as if the run had never been stopped. It is not
-    optional: a result without its log is none, so what cannot be written stops the run.
+    ``cache_clear`` is a function that clears the system's caches, called before the run; ``path`` is another file
+    (relative to the run's folder), which must not be there yet. After a resume the log continues as if the run had
+    never been stopped. It is not optional: a result without its log is none, so what cannot be written stops the run.
 
     >>> import torch
     >>> from tempfile import mkdtemp
@@ -53,7 +55,8 @@ class MLPerfLog(Callback):
     """
 
     ranks = "zero"
-    state = ("lines", "has_started", "epoch", "told", "has_reached")
+    state = ("lines", "has_started", "epoch", "told", "has_reached", "measured_at")
+    state_depends_on = ("benchmark", "monitor", "mode", "target", "path")
 
     def __init__(
         self,
@@ -83,8 +86,9 @@ class MLPerfLog(Callback):
         self.status = status
         self.monitor = monitor
         self.target = target
+        check_metric_name(f"MLPerfLog(monitor={monitor!r})", monitor)
         self.mode = None if target is None else monitor_mode("MLPerfLog", monitor, mode)
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else path_to_write(path, "path", "MLPerfLog")
         self.cache_clear = cache_clear
         self.extra = dict(extra or {})
         self.reads = (monitor,)
@@ -98,8 +102,13 @@ class MLPerfLog(Callback):
         """The number of the epoch that is under way, or was last; the first is 1."""
         self.told: tuple[str, ...] = ()
         """What is said once in a log, and was."""
+        self.measured_at: int | None = None
+        """The step of the value in the last ``eval_accuracy``."""
         self._file: Path | None = None
         self._setup_ms = 0
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict({"measured_at": None, **state})  # older checkpoints lack it
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -114,16 +123,12 @@ class MLPerfLog(Callback):
                 pass
 
     def _place(self, run: Run) -> Path:
-        if self.path is not None:
-            return self.path
-        if run.folder is None:
-            raise SetupError("MLPerfLog: the run has no folder to write to; give folder=… or MLPerfLog(path='…')")
-        return run.folder / "mlperf" / "result_0.txt"
+        return written_path(run, self.path or Path("mlperf", "result_0.txt"), "path", "MLPerfLog")
 
     def on_fit_start(self, run: Run) -> None:
         if self._file is None:
             return
-        if not self.lines and self.path is not None and self.path.stat().st_size:
+        if not self.lines and self.path is not None and self._file.stat().st_size:
             raise SetupError(f"MLPerfLog(path={str(self.path)!r}): there is such a file; a log is of one run only")
         cut(self._file, self.lines)
         if not self.lines:
@@ -212,15 +217,15 @@ class MLPerfLog(Callback):
     def on_eval_end(self, run: Run) -> None:
         if run.stage != "val" or self._file is None:
             return
-        if self.monitor not in run.metrics:
-            raise MetricError(f"MLPerfLog(monitor={self.monitor!r}): this evaluation has {', '.join(run.metrics)}")
-        value = run.metrics[self.monitor]
-        if not isinstance(value, int | float):
-            raise MetricError(f"MLPerfLog(monitor={self.monitor!r}): it is an array, and the log takes one number")
-        if self.target is not None:
+        value = monitored_value(run, "MLPerfLog", self.monitor)
+        measured_at = run.loop.session.book.measured_at(self.monitor)
+        is_new = measured_at != self.measured_at
+        if value is not None and self.target is not None:
             self.has_reached |= value <= self.target if self.mode == "min" else value >= self.target
         self._once("eval_samples", run.clock.eval.sample)
-        self._write("POINT_IN_TIME", "eval_accuracy", float(value), **self._where(run))
+        if value is not None and is_new:
+            self.measured_at = measured_at
+            self._write("POINT_IN_TIME", "eval_accuracy", float(value), **self._where(run))
         self._write("INTERVAL_END", "eval_stop", **self._where(run))
 
     def _where(self, run: Run) -> dict[str, int]:

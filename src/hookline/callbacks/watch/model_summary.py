@@ -55,6 +55,7 @@ class ModelSummary(Callback):
     FLOPs a sample: 112 forward, 272 forward and backward
     """
 
+    writes = ()  # it logs no metric
     optional = True
     ranks = "zero"
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hookline.callbacks.monitor_mode import check_metric_name
 from hookline.errors import RegistrationError
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {
@@ -39,7 +40,17 @@ class Alert:
 
     @classmethod
     def parse(cls, text: str) -> Alert:
-        words = text.strip() if isinstance(text, str) else ""
+        alert = cls._read(text.strip() if isinstance(text, str) else "")
+        if alert is not None:
+            check_metric_name(f"Notify(alerts={text!r})", alert.metric)
+            return alert
+        raise RegistrationError(
+            f"Notify(alerts={text!r}): write a metric, one of {', '.join(SIGNS)} and a number, such as 'val/loss > 2'; "
+            f"or 'train/loss {NOT_FINITE}'"
+        )
+
+    @classmethod
+    def _read(cls, words: str) -> Alert | None:
         if words.endswith(NOT_FINITE) and len(words.split()) == 4:
             return cls(words, words.split()[0], NOT_FINITE)
         found = _COMPARISON.fullmatch(words)
@@ -48,7 +59,4 @@ class Alert:
                 return cls(words, found["metric"], found["sign"], value)
         except ValueError:
             pass
-        raise RegistrationError(
-            f"Notify(alerts={text!r}): write a metric, one of {', '.join(SIGNS)} and a number, such as 'val/loss > 2'; "
-            f"or 'train/loss {NOT_FINITE}'"
-        )
+        return None

@@ -12,6 +12,7 @@ from email.utils import format_datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from secrets import token_hex
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hookline.progress.counted import counted
@@ -61,11 +62,20 @@ class Message:
         return mail
 
 
-def compose(run: Run, event: str, headline: str, *, why: str, metrics: Sequence[str], attach: Sequence[str]) -> Message:
-    """A message about a run as it is now. Secrets are taken out of it."""
+def compose(
+    run: Run,
+    event: str,
+    headline: str,
+    *,
+    why: str,
+    metrics: Sequence[str],
+    attach: Sequence[str],
+    new: Mapping[str, float] = MappingProxyType({}),
+) -> Message:
+    """A message about a run as it is now; ``new`` values are not in its history yet. Secrets are taken out of it."""
     clock, name = run.clock, f"{run.project}/{run.name}"
-    shown = dict(_numbers(run, metrics))
-    files, left_out = _files(run.folder, attach)
+    shown = dict(_numbers(run, metrics, new))
+    files, left_out = _files(run.folder if run.has_folder else None, attach)
     counts = f"{counted(clock.step, 'step')}, {counted(clock.epoch, 'epoch')}, {_time(clock.seconds)}"
     parts = [f"{name} {headline}: {counts}.", why]
     parts += ["\n".join(f"{metric} = {value:.6g}" for metric, value in shown.items())]
@@ -83,10 +93,10 @@ def compose(run: Run, event: str, headline: str, *, why: str, metrics: Sequence[
     return Message(event, redact_text(_one_line(f"{name} {headline}")), text, facts, tuple(files))
 
 
-def _numbers(run: Run, patterns: Sequence[str]) -> Iterable[tuple[str, float]]:
-    """The newest number of each metric that is wanted. It is in memory: nothing is read from a device."""
-    for name in run.history:
-        value = run.history[name][-1]
+def _numbers(run: Run, patterns: Sequence[str], new: Mapping[str, float]) -> Iterable[tuple[str, float]]:
+    """The newest number of each metric that is wanted."""
+    for name in dict.fromkeys((*run.history, *new)):
+        value = new[name] if name in new else run.history[name][-1]
         if isinstance(value, int | float) and any(fnmatchcase(name, pattern) for pattern in patterns):
             yield name, value
 

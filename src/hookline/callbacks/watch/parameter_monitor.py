@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
+from hookline.callbacks.name_patterns import check_patterns, matches, patterns_or_all
 from hookline.callbacks.watch.interval import Interval
 from hookline.callbacks.whole import whole
 from hookline.errors import RegistrationError
@@ -33,7 +33,7 @@ class ParameterMonitor(Callback):
     ``parameters/std/…`` and ``parameters/zeros/…`` (from 0 to 1) are of one; one that is called ``total`` is
     ``model.total`` there. Frozen ones are there too.
     ``statistics`` are those of ``"norm"``, ``"mean"``, ``"std"`` and ``"zeros"`` that are wanted. ``layers`` chooses by
-    name: ``True`` for all, or names (with all that is inside) and patterns, such as ``("encoder", "*.bias")``; one that
+    name: ``True`` for all, or names and patterns, each with all inside it, such as ``("encoder", "*.bias")``; one that
     means no parameter is an error. ``histograms`` logs ``parameters/values/<name>`` as well.
 
     It looks at the end of each interval (``log_every``) and of each epoch; with ``every``, at the first of these after
@@ -63,7 +63,7 @@ class ParameterMonitor(Callback):
         histograms: bool = False,
     ) -> None:
         self.every = None if every is None else Duration.parse(every, "ParameterMonitor(every=…)")
-        self._patterns = patterns_of(layers, "ParameterMonitor")
+        self._patterns = patterns_or_all(layers, "ParameterMonitor")
         self.statistics = (statistics,) if isinstance(statistics, str) else tuple(statistics)
         if not set(self.statistics) <= STATISTICS.keys() or not (self.statistics or histograms):
             raise RegistrationError(
@@ -79,7 +79,8 @@ class ParameterMonitor(Callback):
         if self.every is not None and run.entry_point in ("fit", "train"):
             self._schedule = Schedule(self.every.of(run.max_duration))
             self._schedule.fired(run.clock)  # what a checkpoint knows better comes after this
-        check_patterns(self._patterns, [name for name, _ in run.model.named_parameters()], "ParameterMonitor")
+        names = [name for name, _ in run.model.named_parameters()]
+        check_patterns(self._patterns, names, "ParameterMonitor", kind="parameter")
 
     def on_metrics_ready(self, run: Run) -> None:
         self._report(run)
@@ -105,7 +106,7 @@ class ParameterMonitor(Callback):
             if not self._schedule.due(run.clock):
                 return
             self._schedule.fired(run.clock)
-        chosen = ((name, its) for name, its in run.model.named_parameters() if is_meant(name, self._patterns))
+        chosen = ((name, its) for name, its in run.model.named_parameters() if matches(name, self._patterns))
         # ``total`` is the name of the sum of all.
         found: dict[str, dict[str, Tensor]] = {kind: {} for kind in self.statistics}
         for given, parameter in chosen:

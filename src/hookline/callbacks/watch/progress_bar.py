@@ -24,7 +24,8 @@ class ProgressBar(Following, Callback):
     meanwhile appears above. In a log: a line now and then, and one at the end of each epoch and evaluation, but
     never many in a short time: 10,000 steps stay under 100 KB. It closes on every way out of a run.
 
-    ``metrics`` are the names to show; none means the newest of ``train/…`` and ``val/…``. A value is that of the
+    ``metrics`` are the names to show; none means those that callbacks monitor, then some of ``train/…`` and
+    ``val/…``. A value is that of the
     last complete interval (``log_every``), since to read one that is still being averaged would stop the device;
     before the first interval is over, ``train/loss`` is the loss of a step (on a GPU, of the first). ``style`` is
     ``"auto"`` (bars in a terminal that can move the cursor and in a notebook, else lines), ``"rich"``, ``"plain"``,

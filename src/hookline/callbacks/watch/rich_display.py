@@ -62,7 +62,8 @@ def draw(progress: Progress, console: Console, widths: tuple[int, int]) -> Group
         table.add_column(no_wrap=True, overflow="crop")
     for index, bar in enumerate(progress.bars):
         total = bar.done or 1 if progress.over and bar.total is None else bar.total  # else it would pulse for ever
-        line = BarLine(total=total, completed=bar.done, width=width) if width > 2 else ""
+        style = "yellow" if progress.note else "bar.finished"  # a bar at its end is green
+        line = BarLine(total=total, completed=bar.done, width=width, finished_style=style) if width > 2 else ""
         words = beside_bar(bar, progress.seconds if index == 0 else None, progress.over or bool(progress.note))
         table.add_row(
             safe(bar.name, console),

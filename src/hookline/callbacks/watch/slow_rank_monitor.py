@@ -68,6 +68,7 @@ class SlowRankMonitor(Callback):
     optional = True
     writes = ("ranks/*",)
     state = ("_slow_rank", "_slow_for", "_said")
+    state_depends_on = ("factor",)
 
     def __init__(self, *, factor: float = 1.5, patience: int = 3) -> None:
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 < factor < math.inf:

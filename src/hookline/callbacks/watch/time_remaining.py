@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hookline.callbacks.watch.interval import Aside, Interval
 from hookline.callbacks.watch.tracks import length
 from hookline.events import Callback
+from hookline.progress.duration import same_scale
 
 if TYPE_CHECKING:
     from hookline.progress import Duration
@@ -146,8 +147,9 @@ class TimeRemaining(Callback):
         every: Duration | None = run.loop.settings.eval_every
         if every is None or "val" not in run.loaders:
             return 0
+        every = every.of(end)
         apart = float(every.value)
-        if every.unit != end.unit:  # as many as there were of one in so many of the other
+        if not same_scale(every.unit, end.unit):  # as many as there were of one in so many of the other
             done = self._position(run, every.unit)
             if not done:
                 return 0

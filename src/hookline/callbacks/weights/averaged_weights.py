@@ -136,7 +136,8 @@ class AveragedWeights:
         if saved is None:
             self._averages = None
         elif self._averages is None or not self._averages.take(saved):
-            self._averages = Averages({name: tensor.detach().clone() for name, tensor in saved.items()})
+            own = {name: tensor.detach().clone() for name, tensor in saved.items()}
+            self._averages = Averages(own, self._dtype)
 
 
 def floating_dtype(owner: str, given: torch.dtype | str | None) -> torch.dtype | None:

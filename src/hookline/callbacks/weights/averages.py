@@ -28,8 +28,9 @@ class Averages:
     True
     """
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
         self.tensors = tensors
+        self._dtype = dtype
         self._model: weakref.ref[nn.Module] | None = None
         self._bound: dict[str, Tensor] = {}
         """The weights that they follow."""
@@ -42,7 +43,9 @@ class Averages:
     def of(cls, model: nn.Module, *, use_buffers: bool = False, dtype: torch.dtype | None = None) -> Averages:
         """Begin with what the model has now."""
         found = dict(_averaged(model, use_buffers=use_buffers))
-        averages = cls({name: tensor.detach().to(_kept_in(tensor, dtype), copy=True) for name, tensor in found.items()})
+        averages = cls(
+            {name: tensor.detach().to(_kept_in(tensor, dtype), copy=True) for name, tensor in found.items()}, dtype
+        )
         averages.bind(model)
         return averages
 
@@ -71,7 +74,7 @@ class Averages:
                 raise CheckpointMismatchError(
                     f"the average of {name} has the shape {tuple(average.shape)}, the model's {tuple(weight.shape)}"
                 )
-            average = average.to(weight.device)
+            average = average.to(weight.device, _kept_in(weight, self._dtype))
             average = self.tensors[name] = spread_like(average, weight)
             kind = (average.device, is_spread(weight), average.dtype, weight.dtype)
             kept, live = groups.setdefault(kind, ([], []))
@@ -104,7 +107,14 @@ class Averages:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy follows no model until it is bound."""
-        return {"tensors": self.tensors, "_model": None, "_bound": {}, "_alike": [], "_unlike": []}
+        return {
+            "tensors": self.tensors,
+            "_dtype": self._dtype,
+            "_model": None,
+            "_bound": {},
+            "_alike": [],
+            "_unlike": [],
+        }
 
 
 def _held(group: tuple[list[Tensor], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:

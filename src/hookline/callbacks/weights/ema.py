@@ -46,8 +46,8 @@ class EMA(Callback):
     """
 
     writes = ("weights",)
-    before = ("EarlyStopping",)
-    after = ("LoadWeights",)
+    role = "average"
+    state_depends_on = ("use_buffers",)
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class EMA(Callback):
         self.warmup = warmup
         self.evaluate = evaluate
         self.apply_at_end = apply_at_end
+        self.use_buffers = use_buffers
         self._average = AveragedWeights("EMA", use_buffers=use_buffers, dtype=dtype)
         self._is_every_step = str(self.every) == "1st"
         self._schedule = Schedule(Duration(1, "st"))

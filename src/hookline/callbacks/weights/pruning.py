@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 
 from hookline.callbacks.ending import has_returned
-from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
+from hookline.callbacks.name_patterns import check_patterns, matches, patterns_of
 from hookline.callbacks.weights.masks import METHODS, Rule, next_masks, pruned_share
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
@@ -58,7 +59,8 @@ class Pruning(Callback):
     [0.5, 0.75]
     """
 
-    after = ("EMA", "SWA", "EarlyStopping", "LoadWeights")
+    role = "constrain"
+    state_depends_on = ("parameters",)
 
     def __init__(
         self,
@@ -177,8 +179,8 @@ class Pruning(Callback):
         """The parameters that may be pruned, by name."""
         named = dict(model.named_parameters())
         if self.parameters is not None:
-            check_patterns(self.parameters, list(named), "Pruning", "parameters")
-            names = [name for name in named if is_meant(name, self.parameters)]
+            check_patterns(self.parameters, list(named), "Pruning", "parameters", kind="parameter")
+            names = [name for name in named if matches(name, self.parameters)]
         else:
             names = list(_prunable(model))
         if not names:
@@ -246,7 +248,7 @@ class Pruning(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.masks = {name: mask.clone() for name, mask in state["masks"].items()}
-        ticket = state["ticket"]
+        ticket = state["ticket"] if self.rewinds else None
         self._ticket = None if ticket is None else {name: weight.clone() for name, weight in ticket.items()}
         self._pairs = None
 
@@ -278,7 +280,23 @@ def _rule(fn: str | type[BasePruningMethod], together: bool, dim: int, norm: Any
     options: dict[str, Any] = {"dim": dim} if structured else {}
     if fn == "ln_structured":
         options["n"] = norm
+    _check_method(method, ("amount", *options))
     return Rule(method, together and not structured, of_all, options)
+
+
+def _check_method(method: type[BasePruningMethod], given: Sequence[str]) -> None:
+    """Raise if the method cannot be made with what it will be given."""
+    who, call = method.__name__, ", ".join(f"{name}=…" for name in given)
+    if inspect.isabstract(method):
+        missing = ", ".join(sorted(method.__abstractmethods__))
+        raise RegistrationError(f"Pruning(pruning_fn={who}): the class is abstract. Write its {missing}.")
+    try:
+        inspect.signature(method).bind(**dict.fromkeys(given))
+    except TypeError as error:
+        raise RegistrationError(
+            f"Pruning(pruning_fn={who}): it is made as {who}({call}), which its __init__ does not take: {error}. "
+            f"Write def __init__(self, {', '.join(given)})."
+        ) from None
 
 
 def _prunable(model: nn.Module) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hookline.callbacks.ending import has_returned
-from hookline.callbacks.name_patterns import check_patterns, is_meant, patterns_of
+from hookline.callbacks.name_patterns import check_patterns, matches, patterns_or_all
 from hookline.callbacks.weights.fake_quantized import (
     convert,
     is_quantized,
@@ -41,7 +41,7 @@ class QuantizationAwareTraining(Callback):
     **What.** ``weight_bits`` are 2 to 8, with one scale for each output channel, or for each ``group_size`` inputs.
     ``activation_bits`` is 8, with a scale for each row of a batch, found anew each time; or ``None`` for activations
     that stay as they are. ``config`` is any configuration of torchao that its ``QATConfig`` takes, in place of these.
-    ``modules`` are names, with all layers inside (``"encoder"``), and patterns (``"*.mlp.*"``).
+    ``modules`` are names (``"encoder"``) and patterns (``"*.mlp"``), each with all layers inside.
 
     **When.** When a fit begins, the layers are replaced by ones that round (their weights and names stay). With
     ``start`` the rounding begins after so much of training. When ``fit`` returns, the layers are converted
@@ -59,7 +59,7 @@ class QuantizationAwareTraining(Callback):
     """
 
     writes = ("weights",)
-    after = ("EMA", "SWA", "EarlyStopping", "LoadWeights", "Pruning", "SaveBest")
+    role = "convert"
     structural = True
     state = ("layers",)
 
@@ -86,7 +86,7 @@ class QuantizationAwareTraining(Callback):
         self.activation_bits = activation_bits
         self.group_size = group_size
         self.config = config
-        self.modules = patterns_of(modules, "QuantizationAwareTraining", "modules")
+        self.modules = patterns_or_all(modules, "QuantizationAwareTraining", "modules")
         self.start = None if start is None else Duration.parse(start, "QuantizationAwareTraining(start=…)")
         self.convert = convert
         self.layers: list[str] = []
@@ -102,10 +102,11 @@ class QuantizationAwareTraining(Callback):
         if run.entry_point not in ("fit", "train"):
             return
         need_torchao()
-        if self._model is not None and self._model() is run.model:
-            put_layers(run.model, self._prepared)  # again those with weights that can be trained
+        model: nn.Module = run.model
+        if self._model is not None and self._model() is model:
+            put_layers(model, self._prepared)  # again those with weights that can be trained
         else:
-            self._prepare(run.model)
+            self._prepare(model)
         self._is_converted = False
 
     def on_model_ready(self, run: Run) -> None:
@@ -136,8 +137,8 @@ class QuantizationAwareTraining(Callback):
             raise SetupError(
                 "QuantizationAwareTraining: there is no nn.Linear inside the model, and others it cannot do"
             )
-        check_patterns(self.modules, list(layers), "QuantizationAwareTraining", "modules")
-        names = [name for name in layers if is_meant(name, self.modules)]
+        check_patterns(self.modules, list(layers), "QuantizationAwareTraining", "modules", kind="nn.Linear")
+        names = [name for name in layers if matches(name, self.modules)]
         if done := [name for name in names if is_quantized(layers[name])]:
             raise SetupError(
                 f"QuantizationAwareTraining: {done[0]} is quantized already and cannot be trained; begin with the "

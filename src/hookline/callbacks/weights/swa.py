@@ -28,7 +28,8 @@ class SWA(Callback):
 
     **The learning rate.** With ``swa_lrs`` (one number, or one for each group of parameters) it goes from what it is at
     ``start`` to ``swa_lrs`` within ``annealing``, along a cosine or a line (``annealing_strategy``), as that of
-    torch's ``SWALR``, and stays there. It counts in place of what the run's schedulers say. Without ``swa_lrs`` the
+    torch's ``SWALR``, and stays there. It counts in place of what the run's schedulers say. A group that a callback
+    adds later also goes to the one number; with a list the group keeps its own learning rate. Without ``swa_lrs`` the
     learning rate is left alone.
 
     **Batch norm.** The mean of weights has other statistics than the mean of statistics. When training ends, they are
@@ -53,8 +54,8 @@ class SWA(Callback):
     (4, True)
     """
 
-    before = ("EarlyStopping", "LRMonitor")
-    after = ("LoadWeights", "LRSchedule")
+    role = "average"
+    state_depends_on = ("use_buffers",)
 
     def __init__(
         self,
@@ -86,13 +87,14 @@ class SWA(Callback):
         self.update_bn = update_bn
         self.evaluate = evaluate
         self.apply_at_end = apply_at_end
+        self.use_buffers = use_buffers
         self._average = AveragedWeights("SWA", use_buffers=use_buffers, dtype=dtype)
         self._schedule = Schedule(Duration(1, "st"))
         self._start = self._annealing = Duration(1, "st")
         self._anneal_from: float | None = None
         """What the clock of ``annealing`` showed at the start; ``None`` before it."""
         self._lrs: dict[str, list[float]] = {}
-        """The learning rates at the start, by optimizer."""
+        """The learning rates at the start, or of a group that was added later when it was added, by optimizer."""
 
     @property
     def updates(self) -> int:
@@ -163,7 +165,8 @@ class SWA(Callback):
     def _check_lrs(self, run: Run) -> None:
         if isinstance(self.swa_lrs, list):
             groups = {name: len(optimizer.param_groups) for name, optimizer in run.optimizers.items()}
-            if any(count != len(self.swa_lrs) for count in groups.values()):
+            wanted = len(self.swa_lrs)  # after a resume there may be groups that were added in training
+            if any(count < wanted or (count > wanted and not run.clock.step) for count in groups.values()):
                 have = ", ".join(f"{name} has {count}" for name, count in groups.items())
                 raise SetupError(f"SWA(swa_lrs={self.swa_lrs}): {len(self.swa_lrs)} rates for the groups; {have}")
 
@@ -174,14 +177,13 @@ class SWA(Callback):
             if not self._has_started(run):
                 return
             self._anneal_from = run.clock.elapsed(self._annealing.unit)
-            self._lrs = {
-                name: [float(group["lr"]) for group in optimizer.param_groups]
-                for name, optimizer in run.optimizers.items()
-            }
         share = self._share(run.clock.elapsed(self._annealing.unit) - self._anneal_from)
         for name, optimizer in run.optimizers.items():
-            goals = self.swa_lrs if isinstance(self.swa_lrs, list) else [self.swa_lrs] * len(optimizer.param_groups)
-            for group, goal, first in zip(optimizer.param_groups, goals, self._lrs[name], strict=True):
+            groups, firsts = optimizer.param_groups, self._lrs.setdefault(name, [])
+            if len(groups) > len(firsts):  # at the start, and when a callback has added a group since
+                firsts += [float(group["lr"]) for group in groups[len(firsts) :]]
+            goals = self.swa_lrs if isinstance(self.swa_lrs, list) else [self.swa_lrs] * len(groups)
+            for group, goal, first in zip(groups, goals, firsts, strict=False):
                 lr = goal * share + first * (1 - share)
                 if isinstance(group["lr"], Tensor):
                     group["lr"].fill_(lr)

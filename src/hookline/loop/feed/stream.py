@@ -13,6 +13,7 @@ from hookline.loop.data import END, generators, set_epoch, sure_length
 from hookline.loop.feed.notes import one_shot_notes, stateful_notes, stream_notes
 from hookline.loop.feed.seeding import Apart, mix
 from hookline.loop.feed.workers import Workers, ignoring_workers
+from hookline.loop.random_states import random_states, set_random_states
 
 STREAM = 3
 """Keeps the seeds of these feeds apart from those of orders and batches."""
@@ -70,7 +71,7 @@ class StreamFeed:
 class StatefulFeed:
     """A loader with ``state_dict`` and ``load_state_dict``: its position is its own affair.
 
-    Each batch is read under a seed of its own, so that nothing of the random states need be saved.
+    Each epoch is read on random states of its own, which are saved with the loader's state.
     """
 
     def __init__(self, loader: Any, *, seed: int, rank: int = 0) -> None:
@@ -86,19 +87,25 @@ class StatefulFeed:
         """The batches of an epoch, from a batch on: by the loader's state, where that is the one of the start."""
         tell_epoch(self._loader, epoch)
         self.length = sure_length(self._loader)
-        there = self._load(epoch, start)
+        seed = mix(self._seed, epoch, STREAM, self._rank)
+        apart = Apart(goes_on=True).at(seed)
+        there = self._load(epoch, start, apart)
         if not there and start and self._reading is not None and self._reading.position == (epoch, start):
             self._loader.load_state_dict(self._loader.state_dict())  # left early, and gone on with in this process
-            there = True
-        seed = mix(self._seed, epoch, STREAM, self._rank)
+            there, apart = True, self._reading.apart
         iterator = Apart(self._generators).at(seed).run(fresh_iterator, self._loader, self._workers)
-        self._reading = NumberedReading(iterator, seed, epoch, start if there else 0, start)
+        self._reading = NumberedReading(iterator, apart, epoch, start if there else 0, start)
         return self._reading
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's own state, and which batch comes next by it; that is not known while one is being read."""
-        at = None if self._reading is None else self._reading.position
-        return {"loader": self._loader.state_dict(), "at": None if at is None else list(at)}
+        reading = self._reading
+        at = None if reading is None else reading.position
+        return {
+            "loader": self._loader.state_dict(),
+            "at": None if at is None else list(at),
+            "random": None if reading is None or at is None else reading.apart.run(random_states),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "loader" not in state:
@@ -108,14 +115,16 @@ class StatefulFeed:
             )
         self._saved = state
 
-    def _load(self, epoch: int, start: int) -> bool:
-        """Give the loader its state, if it is that of this place; whether it is there now."""
+    def _load(self, epoch: int, start: int, apart: Apart) -> bool:
+        """Give the loader its state, if it is that of this place; whether it is there now, with its random states."""
         saved, self._saved = self._saved, None
         if saved is None:
             return False
         at = None if saved.get("at") is None else (int(saved["at"][0]), int(saved["at"][1]))
         if at == (epoch, start) or (at is not None and not start and at[0] < epoch):
             self._loader.load_state_dict(saved["loader"])
+            if start and saved.get("random") is not None:
+                apart.run(set_random_states, saved["random"])
             return bool(start)
         warnings.warn(
             f"a signal left {type(self._loader).__name__} in the middle of a step, so its own state is not used: it is "
@@ -183,11 +192,11 @@ class Reading(Iterator[Any]):
 
 
 class NumberedReading(Iterator[Any]):
-    """An iterator that reads each batch under the seed of its number."""
+    """An iterator that runs on random states of its own, and knows the number of the batch that comes next."""
 
-    def __init__(self, iterator: Iterator[Any], seed: int, epoch: int, number: int, start: int) -> None:
-        self._iterator, self._seed, self._epoch, self._number, self._start = iterator, seed, epoch, number, start
-        self._apart = Apart()
+    def __init__(self, iterator: Iterator[Any], apart: Apart, epoch: int, number: int, start: int) -> None:
+        self._iterator, self._epoch, self._number, self._start = iterator, epoch, number, start
+        self.apart = apart
         self._between = True
 
     @property
@@ -206,7 +215,7 @@ class NumberedReading(Iterator[Any]):
 
     def _read(self, end: Any) -> Any:
         self._between = False
-        batch = self._apart.at(mix(self._seed, self._number)).run(next, self._iterator, end)
+        batch = self.apart.run(next, self._iterator, end)
         if batch is not end:
             self._number += 1
         self._between = True

@@ -2,6 +2,7 @@
 
 const SYMBOLS = {
   finished: "✓",
+  nan: "!",
   stopped: "■",
   running: "●",
   interrupted: "‖",

@@ -16,9 +16,10 @@ const EVENTS = {
   step_skipped: "Step skipped",
   rollback: "Rolled back",
   restore: "Weights put back",
+  nan: "Not finite",
   end: "End",
 };
-const BAD = new Set(["checkpoint_failed", "exception", "killed", "callback_disabled", "rollback", "preempt"]);
+const BAD = new Set(["checkpoint_failed", "exception", "killed", "callback_disabled", "rollback", "preempt", "nan"]);
 const ROUTINE = new Set(["eval", "checkpoint", "sink", "step_skipped"]);
 const MARKED = new Set(["resume", "rollback", "restore", "exception"]);
 

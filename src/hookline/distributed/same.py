@@ -1,0 +1,157 @@
+"""Compare what must be equal on all ranks: arguments, callbacks, the model, optimizers, schedulers, parameters.
+
+Each rank describes its own as a flat dict of strings. All ranks compare them in one exchange, before the first
+collective that would hang, or would mix up tensors, if they differed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from torch import Tensor
+
+from hookline.distributed.checksums import can_be_summed, checksums
+from hookline.errors import HooklineError, RankError, SetupError
+
+if TYPE_CHECKING:
+    from hookline.distributed.group import Group
+
+Facts = dict[str, str]
+"""What a rank is about to do: the name of a fact, and its value."""
+
+MAX_VALUE_CHARS: Final = 160
+MAX_NAMES: Final = 4
+"""Facts that an error names in addition to the first."""
+
+
+def check_same(group: Group, facts: Mapping[str, str], fix: str) -> None:
+    """By all: raise ``SetupError`` on every rank if a fact is not the same on all of them.
+
+    Only a hash is sent where nothing differs. ``fix`` is the sentence that says what to do.
+    """
+    mine = json.dumps(dict(facts))
+    if len(set(group.exchange(sha256(mine.encode()).hexdigest()))) == 1:
+        return
+    theirs: list[Facts] = group.exchange(dict(facts))
+    names = list(dict.fromkeys(name for its in theirs for name in its))
+    odd = [name for name in names if len({its.get(name) for its in theirs}) > 1]
+    if not odd:
+        odd, theirs = ["order"], [{"order": ", ".join(its)} for its in theirs]
+    # A fact that some ranks lack comes first: it often explains the others.
+    odd.sort(key=lambda name: all(name in its for its in theirs))
+    more = f" {len(odd) - 1} more differ: {_listed(odd[1:])}." if len(odd) > 1 else ""
+    raise_on_all(group, SetupError(f"{odd[0]}: {_by_rank([its.get(odd[0]) for its in theirs])}.{more} {fix}"))
+
+
+def check_same_parameters(group: Group, parameters: Mapping[str, Tensor], when: str) -> None:
+    """By all: raise ``RankError`` on every rank if the bits of a parameter are not the same on all of them.
+
+    Only a hash of the checksums is sent where nothing differs. Names and order must have been compared before.
+    """
+    named = {name: tensor for name, tensor in parameters.items() if can_be_summed(tensor)}
+    if not named:
+        return
+    mine = checksums(named.values())
+    hashes: list[str] = group.exchange(sha256(json.dumps(mine).encode()).hexdigest())
+    if len(set(hashes)) == 1:
+        return
+    theirs: list[list[int]] = group.exchange(mine)
+    alike: dict[str, list[int]] = {}
+    for rank, its in enumerate(hashes):
+        alike.setdefault(its, []).append(rank)
+    most, *others = sorted(alike.values(), key=lambda its: (-len(its), its))
+    odd = [name for index, name in enumerate(named) if len({its[index] for its in theirs}) > 1]
+    told = " and ".join(words_for_ranks(its, lambda several: "hold" if several else "holds") for its in others)
+    raise_on_all(
+        group,
+        RankError(
+            f"{when}, {told} other values than {words_for_ranks(most)} in {len(odd)} of {len(named)} parameters: "
+            f"{_listed(odd)}. Gradients are averaged, so code that depends on the rank has changed the parameters: "
+            f"a hook, a scheduler, or a backward that is not loop.backward(). Run it on all ranks; if the difference "
+            f"is intended, pass strategy=hl.DDP(compare_parameters=False)."
+        ),
+    )
+
+
+def raise_on_all(group: Group, error: HooklineError) -> NoReturn:
+    """By all, each with the same error: wait until every rank has what it needs to raise it, and raise it.
+
+    A rank that raises cuts its connections, and another one might still be reading what the error is about.
+    """
+    with suppress(RankError):  # the others have left the barrier, and cut their connections
+        group.barrier()
+    raise error
+
+
+def words_for_ranks(ranks: Sequence[int], verb: Callable[[bool], str] = lambda several: "") -> str:
+    """``rank 1 has``, ``ranks 0, 2-7 have``; ``verb`` is told whether there are several."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    shown = ", ".join(str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs)
+    several = len(ranks) > 1
+    return f"rank{'s' if several else ''} {shown} {verb(several)}".rstrip()
+
+
+def canonical(value: Any) -> str:
+    """The value as a string that is the same in every process: no addresses, no devices.
+
+    >>> canonical({"lr": 0.1, "decay": {"f": len}})
+    "{'lr': 0.1, 'decay': {'f': builtin_function_or_method}}"
+    """
+    if isinstance(value, str):
+        return repr(value)
+    if value is None or isinstance(value, bool | int | float | complex):
+        return repr(value)
+    if isinstance(value, Tensor):
+        # One value is an argument, such as a learning rate; more of them may be a buffer, which has no meaning yet.
+        return repr(value.item()) if value.numel() == 1 else f"tensor {value.dtype} {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{canonical(key)}: {canonical(its)}" for key, its in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        inside = ", ".join(map(canonical, value))
+        return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
+    if type(value).__module__ == "numpy" and getattr(value, "size", 0) == 1:
+        return repr(value.item())
+    return type(value).__qualname__
+
+
+def flat(name: str, value: Any) -> Facts:
+    """The values inside of dicts and lists, each as a fact with its path.
+
+    >>> flat("scheduler 0", {"gamma": 0.1, "parts": [{"step_size": 3}]})
+    {'scheduler 0, gamma': '0.1', 'scheduler 0, parts, 0, step_size': '3'}
+    """
+    if isinstance(value, Mapping):
+        inside = list(value.items())
+    elif isinstance(value, list | tuple) and any(isinstance(its, Mapping) for its in value):
+        inside = list(enumerate(value))
+    else:
+        return {name: canonical(value)}
+    return {key: its for part, found in inside for key, its in flat(f"{name}, {part}", found).items()}
+
+
+def _by_rank(values: Sequence[str | None]) -> str:
+    """``rank 0 has 1ep, ranks 1-3 have 2ep``."""
+    by_value: dict[str | None, list[int]] = {}
+    for rank, value in enumerate(values):
+        by_value.setdefault(value, []).append(rank)
+    return ", ".join(_has(value, its) for value, its in by_value.items())
+
+
+def _has(value: str | None, ranks: Sequence[int]) -> str:
+    if value is None:
+        return f"{words_for_ranks(ranks, lambda several: 'do' if several else 'does')} not have it"
+    shown = value if len(value) <= MAX_VALUE_CHARS else f"{value[:MAX_VALUE_CHARS]}…"
+    return f"{words_for_ranks(ranks, lambda several: 'have' if several else 'has')} {shown}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")

@@ -1,0 +1,142 @@
+"""Which saved state belongs to which callback of the run that resumes, also if the options have changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookline.errors import CheckpointMismatchError
+from hookline.events.callback import callback_name, identity_of
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+logger = logging.getLogger("hookline")
+
+Saved = Mapping[str, Any]
+"""What a checkpoint holds of one callback: its identity and its state."""
+
+
+def holds_state(saved: Saved) -> bool:
+    return any(saved[part] for part in ("state", "held", "gates"))
+
+
+def for_this_run(loop: Loop, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved state of a run, with each callback's part under the key that the callback has in this run.
+
+    The part of a callback whose ``state_depends_on`` has changed is left out. Log one line for each callback that
+    resumes with other options, or without its state.
+    """
+    callbacks = {member.key: member.callback for member in loop.line.members if not member.is_task}
+    here = {key: identity_of(callback) for key, callback in callbacks.items()}
+    saved = dict(state["callbacks"])
+    renamed: dict[str, str | None] = {}
+    structure_changed = False
+    for key, was in _pairs(here, saved).items():
+        before, now = saved[was], here[key]
+        if "class" not in before:  # saved by an older version
+            continue
+        other_meaning = _differences(before["depends_on"], now["depends_on"], "{name} is {now} (was {before})")
+        if other_meaning:
+            renamed[was] = None
+            structure_changed |= callbacks[key].structural and "weights" in callbacks[key].writes
+        else:
+            renamed[was] = key
+        if other_meaning and holds_state(before):
+            _say(loop, f"{callback_name(callbacks[key])} starts without its saved state: {other_meaning}")
+        elif options := _differences(before["arguments"], now["arguments"], "{name}={now} (was {before})"):
+            _say(loop, f"{callback_name(callbacks[key])} resumes with {options}")
+    return _renamed(state, renamed, structure_changed=structure_changed)
+
+
+def _pairs(here: Mapping[str, Saved], saved: Mapping[str, Saved]) -> dict[str, str]:
+    """The key in the checkpoint, by the key in this run."""
+    pairs = {key: key for key in here if key in saved}
+    for kind, is_certain in ((_arguments, False), (_meaning, True), (_class, False)):
+        open_here = _grouped(here, kind, (key for key in here if key not in pairs))
+        left = [key for key in saved if key not in pairs.values() and "class" in saved[key] and holds_state(saved[key])]
+        open_there = _grouped(saved, kind, left)
+        for group, keys in open_here.items():
+            candidates = open_there.get(group, [])
+            if len(keys) > 1 or len(candidates) > 1:  # then a name that the other side lacks means another callback
+                keys = [key for key in keys if not here[key]["name"]]
+                candidates = [key for key in candidates if not saved[key]["name"]]
+            if len(keys) == len(candidates) == 1:
+                pairs[keys[0]] = candidates[0]
+            elif is_certain and keys and candidates:
+                raise CheckpointMismatchError(
+                    f"resume: the checkpoint has the state of {', '.join(candidates)}, and this run has "
+                    f"{', '.join(keys)}: which one continues cannot be told. Give the arguments of the checkpoint to "
+                    f"the callbacks that continue, and a name (callback.name = 'new') to those that start from scratch."
+                )
+    return pairs
+
+
+def _arguments(identity: Saved) -> object:
+    return identity["class"], tuple(identity["arguments"].items()), tuple(identity["depends_on"].items())
+
+
+def _meaning(identity: Saved) -> object:
+    return identity["class"], tuple(identity["depends_on"].items())
+
+
+def _class(identity: Saved) -> object:
+    return identity["class"]
+
+
+def _grouped(
+    identities: Mapping[str, Saved], kind: Callable[[Saved], object], keys: Iterable[str]
+) -> dict[object, list[str]]:
+    found: dict[object, list[str]] = {}
+    for key in keys:
+        found.setdefault(kind(identities[key]), []).append(key)
+    return found
+
+
+def _differences(before: Mapping[str, str], now: Mapping[str, str], line: str) -> str:
+    names = [
+        name for name in (*now, *(name for name in before if name not in now)) if before.get(name) != now.get(name)
+    ]
+    missing = "not given"
+    return ", ".join(
+        line.format(name=name, now=now.get(name, missing), before=before.get(name, missing)) for name in names
+    )
+
+
+def _renamed(state: Mapping[str, Any], keys: Mapping[str, str | None], *, structure_changed: bool) -> dict[str, Any]:
+    """``keys``: the new key by the old one; ``None`` leaves the callback's part out."""
+    moved = {was: key for was, key in keys.items() if was != key}
+    if not moved:
+        return dict(state)
+    callbacks = {moved.get(was, was): its for was, its in state["callbacks"].items() if moved.get(was, was) is not None}
+    objects = {}
+    for name, its in state["metrics"].get("objects", {}).items():
+        owner, path = _split(its["at"], moved)
+        if owner is None or moved[owner] is not None:
+            objects[name] = its if owner is None else {**its, "at": f"{moved[owner]}/{path}"}
+    owners = state.get("scheduler_owners", [None] * len(state["schedulers"]))
+    found = {
+        **state,
+        "callbacks": callbacks,
+        "metrics": {**state["metrics"], "objects": objects},
+        "schedulers": [
+            its
+            for its, owner in zip(state["schedulers"], owners, strict=True)
+            if owner not in moved or moved[owner] is not None
+        ],
+    }
+    if structure_changed:  # which parameters are frozen is what the callbacks of this run have made of it
+        found["model"] = {**state["model"], "frozen": None, "evaluating": None}
+    return found
+
+
+def _split(path: str | None, owners: Iterable[str]) -> tuple[str | None, str]:
+    """The owner at the beginning of a path, and the rest of the path."""
+    owner = next((key for key in owners if path is not None and path.startswith(f"{key}/")), None)
+    return owner, "" if path is None or owner is None else path.removeprefix(f"{owner}/")
+
+
+def _say(loop: Loop, line: str) -> None:
+    if not loop.state.rank:
+        logger.warning("%s", line)

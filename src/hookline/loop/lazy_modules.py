@@ -1,0 +1,29 @@
+"""A ``Lazy`` module has no parameters before its first call: what needs them before the first batch fails."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from hookline.errors import HooklineError, SetupError, words_of
+
+_SIGNS = ("uninitialized", "initialize_parameters")  # as torch words it
+
+
+def named_lazy_module(module: nn.Module, error: BaseException) -> BaseException:
+    """The error to raise: one of torch about parameters without a size becomes one that names them."""
+    if isinstance(error, HooklineError) or not any(sign in words_of(error) for sign in _SIGNS):
+        return error
+    lazy = [name for name, its in chain(module.named_parameters(), module.named_buffers()) if is_lazy(its)]
+    if not lazy:
+        return error
+    found = SetupError(
+        f"{lazy[0]} has no size before the first forward (a Lazy module), and a callback of this run needs it: "
+        f"call the model once on a batch before training, model(batch)"
+    )
+    for note in getattr(error, "__notes__", ()):
+        found.add_note(note)
+    found.__cause__ = error
+    return found

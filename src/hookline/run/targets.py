@@ -1,0 +1,58 @@
+"""Which part of a batch is its target: one rule for the loss and for every callback that looks for targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from typing import Any
+
+PARTS = (tuple, list)  # `tuple | list` would make a new type at every call
+TARGET_KEYS = ("labels", "label", "targets", "target", "y", "masks", "mask")
+"""A dict holds its target under the first of these keys that it has."""
+
+
+def target_key(batch: Mapping[Any, Any]) -> str | None:
+    """Return the key of the target of a dict, or ``None``.
+
+    >>> target_key({"x": 1, "y": 2, "label": 3})
+    'label'
+    """
+    for key in TARGET_KEYS:
+        if batch.get(key) is not None:
+            return key
+    return None
+
+
+def find_target(batch: Any) -> Any:
+    """Return the last of two or more parts of a tuple or list, or a dict's target; ``None`` if there is none.
+
+    >>> find_target(("inputs", "classes")), find_target({"image": 1}), find_target([1])
+    ('classes', None, None)
+    """
+    if isinstance(batch, PARTS):
+        return batch[-1] if len(batch) > 1 else None
+    if isinstance(batch, Mapping):
+        key = target_key(batch)
+        return None if key is None else batch[key]
+    return None
+
+
+def argument_names(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Return the names of the arguments of a function; ``None`` if it takes any name, or does not tell."""
+    try:
+        parameters = signature(function).parameters
+    except (TypeError, ValueError):  # some callables have no signature
+        return None
+    return None if any(its.kind is Parameter.VAR_KEYWORD for its in parameters.values()) else frozenset(parameters)
+
+
+def model_inputs(batch: Mapping[str, Any], names: frozenset[str] | None) -> Mapping[str, Any]:
+    """Return a dict without its target, unless the model takes an argument of that name.
+
+    >>> model_inputs({"x": 1, "label": 2}, frozenset({"x"})), model_inputs({"x": 1, "label": 2}, None)
+    ({'x': 1}, {'x': 1, 'label': 2})
+    """
+    key = target_key(batch)
+    if key is None or names is None or key in names:
+        return batch
+    return {name: value for name, value in batch.items() if name != key}

@@ -1,0 +1,111 @@
+"""What editors, notebooks and ``help()`` show of the public names."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import jedi
+import pytest
+
+import hookline as hl
+from hookline.callbacks import __all__ as CALLBACKS
+from hookline.loop import Trainer
+from hookline.loop.settings import Settings
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_callback_shows_its_own_parameters_and_text(name: str) -> None:
+    """Not those of ``Callback.__new__``, which every callback inherits."""
+    kind = getattr(hl, name)
+    assert inspect.getdoc(kind.__new__) == inspect.getdoc(object.__new__)
+    given = inspect.signature(kind.__init__).parameters
+    assert list(inspect.signature(kind).parameters.items()) == list(given.items())[1:]
+
+
+def test_a_callback_without_init_takes_no_arguments() -> None:
+    class Mine(hl.Callback):
+        """Prints."""
+
+    assert (str(inspect.signature(Mine)), inspect.getdoc(Mine)) == ("()", "Prints.")
+
+
+def test_an_editor_shows_a_callback_as_its_class_says() -> None:
+    """Jedi reads the source as an editor does, without running it."""
+    code = 'import hookline as hl\nclass Mine(hl.Callback):\n    """Prints."""\nMine('
+    (shown,) = jedi.Script(code).get_signatures()
+    assert shown.docstring() == "Mine()\n\nPrints."
+
+
+@pytest.mark.parametrize("kind", [hl.Run, hl.Clock, hl.Loop, hl.Result])
+def test_the_text_of_a_property_is_that_of_reading_it(kind: type) -> None:
+    """An editor shows the first text that it finds: that of a setter says how to replace, not what the value is."""
+    properties = {name: value for name, value in inspect.getmembers(kind) if isinstance(value, property)}
+    public = {name: value for name, value in properties.items() if not name.startswith("_")}
+    assert [name for name, value in public.items() if not inspect.getdoc(value)] == []
+    assert [name for name, value in public.items() if value.fset is not None and value.fset.__doc__] == []
+
+
+# -- the parameters of the entry points --------------------------------------------------------------
+
+OPTIONS = list(Settings.__dataclass_fields__)
+METHODS = {name: getattr(hl.Trainer, name) for name in ("fit", "train", "evaluate", "test", "predict")}
+FUNCTIONS = {name: getattr(hl, name) for name in METHODS}
+ENTRY_POINTS: dict[str, Any] = {
+    "Trainer": hl.Trainer,
+    "loop.Trainer": Trainer,
+    "Loop": hl.Loop,
+    **{f"Trainer.{name}": method for name, method in METHODS.items()},
+    **FUNCTIONS,
+}
+
+
+def parameters_of(shown: Any) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(shown).parameters
+    return {name: parameter for name, parameter in parameters.items() if name != "self"}
+
+
+def documented(shown: Any) -> dict[str, str]:
+    """The entries of the section ``Args:`` of a docstring."""
+    text = (inspect.getdoc(shown) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.split(r"^    (?=\w)", text, flags=re.MULTILINE)[1:]
+    return {entry.partition(":")[0]: " ".join(entry.partition(":")[2].split()) for entry in entries}
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_every_parameter_is_explicit_typed_and_documented(name: str) -> None:
+    parameters = parameters_of(ENTRY_POINTS[name])
+    kinds = {parameter.kind for parameter in parameters.values()}
+    assert kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    assert [key for key, parameter in parameters.items() if parameter.annotation is parameter.empty] == []
+    assert list(documented(ENTRY_POINTS[name])) == list(parameters)
+
+
+@pytest.mark.parametrize("name", ["loop.Trainer", "Loop", *FUNCTIONS])
+def test_an_option_is_the_same_wherever_it_is_given(name: str) -> None:
+    """``hl.Trainer`` is the one source of types, defaults and texts."""
+    source, texts = parameters_of(hl.Trainer), documented(hl.Trainer)
+    parameters, found = parameters_of(ENTRY_POINTS[name]), documented(ENTRY_POINTS[name])
+    shared = [option for option in (*OPTIONS, "callbacks") if option in parameters]
+    assert set(shared) >= ({*OPTIONS, "callbacks"} if name not in ("evaluate", "test", "predict") else {"device"})
+    for option in shared:
+        assert parameters[option] == source[option]
+        assert found[option] == texts[option]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_function_takes_the_arguments_of_the_method_and_options(name: str) -> None:
+    method, function = parameters_of(METHODS[name]), parameters_of(FUNCTIONS[name])
+    texts, found = documented(METHODS[name]), documented(FUNCTIONS[name])
+    assert set(function) - set(method) <= set(OPTIONS)
+    assert {key: function[key] for key in method} == method
+    for key in method.keys() - {"callbacks"}:  # of a method: for this call only
+        assert found[key] == texts[key]
+
+
+@pytest.mark.parametrize("name", ["Trainer", "Loop", "Trainer.fit", "fit"])
+def test_an_editor_shows_the_same_parameters(name: str) -> None:
+    (shown,) = jedi.Script(f"import hookline\nhookline.{name}(").get_signatures()
+    names = [parameter.name for parameter in shown.params if parameter.name not in ("self", "*")]
+    assert names == list(parameters_of(ENTRY_POINTS[name]))
