@@ -7,18 +7,42 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
+# Keep bytecode, also where the environment says otherwise: the tests import the package in hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test chaos check docs images bench clean
+.PHONY: help demo test test-rest test-all test-durations coverage mutants chaos check docs images bench clean
+
+# Steals work between the two processes, so that neither waits for the other at the end.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-demo ## train a small model and show what the callbacks do
 	$(BIN)/hookline demo $(ARGS)
 
-test: $(VENV)/.installed-test ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q $(ARGS)
+test: $(VENV)/.installed-test ## run the fast tests (5 minutes)
+	$(PYTEST) -m fast $(ARGS)
+
+test-rest: $(VENV)/.installed-test ## run the other tests: processes, browser, trackers, slow
+	$(PYTEST) -m "not fast" $(ARGS)
+
+test-all: $(VENV)/.installed-test ## run all tests (18 minutes)
+	$(PYTEST) $(ARGS)
+
+test-durations: $(VENV)/.installed-test ## run the fast tests and list those above 1.5 s of CPU time
+	$(PYTEST) -m fast --cpu-limit 1.5 $(ARGS)
+
+coverage: $(VENV)/.installed-coverage ## run all tests and measure which branches they take
+	rm -rf build/coverage && mkdir -p build/coverage
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 --dist worksteal -q $(ARGS)
+	$(BIN)/coverage combine -q build/coverage
+	$(BIN)/coverage report --skip-covered
+
+mutants: $(VENV)/.installed-test ## change the code in 200 places and see whether a test fails each time
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py $(ARGS)
 
 chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (half an hour)
 	HOOKLINE_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q --timeout 900 tests/chaos tests/checkpoint \

@@ -1,28 +1,173 @@
-"""What one test leaves in the process must not reach the next one, and a busy machine is no reason to fail."""
+"""The tier of each test, its CPU time, and what one test must not leave to the next one."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
-USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+HERE = Path(__file__).parent
 
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
 
+# -- tiers ----------------------------------------------------------------------------------------
+#
+# Every test belongs to one tier: fast, processes, browser, trackers or slow. `make test` runs the fast tier.
+# The first rule that fits decides: SMOKE, a path in PATHS, a fixture in FIXTURES, a child process, else fast.
+
+SMOKE = {
+    "tests/chaos/test_kills.py::test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened[0]",
+    "tests/chaos/test_signals.py::test_in_the_forward_of_a_step[0]",
+    "tests/distributed/test_right_numbers.py::test_losses_accuracies_and_gradients_are_those_of_the_whole_window[2-ddp]",
+    "tests/report/test_browser_report.py::test_every_chart_is_there_and_drawn",
+}
+"""Tests of other tiers that the fast tier keeps: one per topic."""
+
+PATHS = {
+    "tests/benchmarks/": "slow",
+    "tests/chaos/": "processes",
+    "tests/sinks/test_mlflow.py": "trackers",
+    "tests/sinks/test_names.py": "trackers",
+    "tests/sinks/test_wandb.py": "trackers",
+}
+"""The tier of folders, files and tests, by the beginning of their node id."""
+
+FIXTURES = {"browser": "browser"}
+"""The tier of every test that uses the fixture."""
+
+STARTS_PROCESS = {"Popen", "RankServer", "fork", "multiprocessing", "run_script", "start_script", "subprocess"}
+"""Names in a test, a helper of its file or a fixture that show that it starts a child process."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m fast``, do not import files that have no fast test: they import trackers and other large packages."""
+    if config.option.markexpr != "fast":
+        return None
+    path = f"tests/{collection_path.relative_to(HERE).as_posix()}"
+    path += "/" if collection_path.is_dir() else ""
+    is_other = any(path.startswith(start) for start in PATHS)
+    return True if is_other and not any(test.startswith(path) for test in SMOKE) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    for item in items:
+        item.add_marker(tier_of(item))
+
+
+def tier_of(item: pytest.Function) -> str:
+    if item.nodeid in SMOKE:
+        return "fast"
+    for path, tier in PATHS.items():
+        if item.nodeid.startswith(path):
+            return tier
+    for fixture, tier in FIXTURES.items():
+        if fixture in item.fixturenames:
+            return tier
+    return "processes" if starts_process(item) else "fast"
+
+
+def starts_process(item: pytest.Function) -> bool:
+    """True if the test or a fixture that it uses starts a child process."""
+    fixtures = (fixture.func for found in item._fixtureinfo.name2fixturedefs.values() for fixture in found)
+    return any(function_starts_process(function) for function in (item.function, *fixtures))
+
+
+@cache
+def function_starts_process(function: Any) -> bool:
+    """True if the function, or a function of its file that it calls, starts a child process."""
+    waiting, seen = [function], set()
+    while waiting:
+        function = waiting.pop()
+        if not isinstance(function, FunctionType) or function in seen:
+            continue
+        seen.add(function)
+        names = names_in(function.__code__)
+        if names & STARTS_PROCESS:
+            return True
+        waiting += [function.__globals__.get(name) for name in names]
+    return False
+
+
+def names_in(code: CodeType) -> set[str]:
+    """The names that a function uses, with those of the functions and classes inside it."""
+    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+# -- CPU time -------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-limit", type=float, help="list the tests that take more seconds of CPU time than this")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    start = cpu_seconds()
+    try:
+        yield
+    finally:
+        item.user_properties[:] = [("cpu", cpu_seconds() - start)]
+
+
+def cpu_seconds() -> float:
+    """Of this process and of its child processes that have ended."""
+    return sum(os.times()[:4])
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """With a limit, run a test that exceeds it once more: the second run pays for no import and no first use."""
+    limit = item.config.getoption("--cpu-limit")
+    if limit is None:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    if dict(item.user_properties).get("cpu", 0) > limit and all(report.passed for report in reports):
+        item.funcargs.clear()  # type: ignore[attr-defined]
+        item._initrequest()  # type: ignore[attr-defined]
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    limit = config.getoption("--cpu-limit")
+    if limit is None:
+        return
+    passed = [report for report in terminalreporter.stats.get("passed", ()) if report.when == "call"]
+    times = sorted(((dict(report.user_properties).get("cpu", 0.0), report.nodeid) for report in passed), reverse=True)
+    over = [(seconds, name) for seconds, name in times if seconds > limit]
+    terminalreporter.section(f"{len(over)} tests above {limit} s of CPU time, imports and first use excluded")
+    for seconds, name in over:
+        terminalreporter.write_line(f"{seconds:6.1f} s  {name}")
+
+
+# -- isolation ------------------------------------------------------------------------------------
+
+USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
 @pytest.fixture(autouse=True)
 def usual_signals() -> None:
-    """A library that a test has used may have left a handler, and ours call what they find.
+    """Restore the default signal handlers: a library that a test used may have left its own.
 
-    A shell script that starts the tests in the background has them ignore Ctrl-C.
+    A shell script that starts the tests in the background lets them ignore Ctrl-C.
     """
     if threading.current_thread() is threading.main_thread():
         for number, usual in USUAL.items():
@@ -32,17 +177,16 @@ def usual_signals() -> None:
 
 @pytest.fixture(autouse=True)
 def usual_numbers() -> None:
-    """pytest-randomly seeds Python and NumPy; what torch draws would depend on the tests before."""
+    """Seed torch, as pytest-randomly seeds Python and NumPy."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def hold_port() -> Iterator[Callable[[], int]]:
-    """A port of the loopback address at which nobody listens until a server of the test does.
+    """A function that returns a port of the loopback address at which nothing listens.
 
-    It stays bound: a port that was only looked up may be another's, or the end of any connection, a moment later.
-    Servers may bind it too, because they reuse addresses.
+    The port stays bound, so that no other process takes it. A server may bind it too, because servers reuse addresses.
     """
     with ExitStack() as held:
 

@@ -46,6 +46,5 @@ def test_an_example(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", LAST_LINES)
-def test_an_example_is_short(name: str) -> None:
-    assert len((EXAMPLES / name).read_text().splitlines()) < 60
+def test_an_example_is_short() -> None:
+    assert [name for name in LAST_LINES if len((EXAMPLES / name).read_text().splitlines()) >= 60] == []

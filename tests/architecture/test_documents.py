@@ -10,11 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import hookline
 
 ROOT = Path(__file__).parents[2]
 MODULES = ["hookline", *(module.name for module in pkgutil.walk_packages(hookline.__path__, "hookline."))]
+PACKAGES: dict[str, list[str]] = {}
+for _name in MODULES:
+    PACKAGES.setdefault(_name.rpartition(".")[0] or _name, []).append(_name)
 
 
 def test_the_generated_files_are_up_to_date() -> None:
@@ -29,11 +33,20 @@ def test_the_generated_files_are_up_to_date() -> None:
     assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # an example may make a run's folder
-    failed, _ = doctest.testmod(importlib.import_module(name))
-    assert failed == 0
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_examples_of_a_package_run(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False)
+    modules = map(importlib.import_module, PACKAGES[package])
+    examples = [test for module in modules for test in finder.find(module) if test.examples]
+    failed = []
+    for number, example in enumerate(examples):
+        folder = tmp_path / str(number)  # an example may make a run's folder
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        torch.manual_seed(0)
+        if runner.run(example).failed:
+            failed.append(example.name)
+    assert failed == []
 
 
 def test_there_are_examples() -> None:

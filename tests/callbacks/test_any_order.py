@@ -6,6 +6,7 @@ The right result is computed by a plain loop that has none of the callbacks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,10 @@ import hookline as hl
 from hookline.callbacks import Checkpointer, EarlyStopping
 from hookline.callbacks.weights import EMA
 from hookline.checkpoint import Store
-from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit, same_tensors, sgd
 
 TRAIN, VAL = tiny_data(3), tiny_data(2, seed=1)
-LOSS = nn.CrossEntropyLoss()
 PATIENCE, EPOCHS, DECAY = 2, 12, 0.9
 
 
@@ -50,8 +50,7 @@ def score(found: Tensor, epoch: int) -> float:
     return found.mean().item() - 0.012 * epoch**2
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.2, momentum=0.5)
+quick_sgd = partial(sgd, lr=0.2, momentum=0.5)
 
 
 class Expected:
@@ -60,14 +59,14 @@ class Expected:
     def __init__(self) -> None:
         model = TinyModel()
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
-        optimizer = sgd(model.parameters())
+        optimizer = quick_sgd(model.parameters())
         self.margins: list[float] = []
         self.losses: list[float] = []
         self.raw: dict[int, dict[str, Tensor]] = {}
         for epoch in range(1, EPOCHS + 1):
             for x, y in TRAIN:
                 optimizer.zero_grad()
-                LOSS(model(x), y).backward()
+                CE(model(x), y).backward()
                 optimizer.step()
                 average.update_parameters(model)
             self.raw[3 * epoch] = copied(model)
@@ -75,7 +74,7 @@ class Expected:
                 outputs = [average(x) for x, _ in VAL]
             found = [margins(out, y) for out, (_, y) in zip(outputs, VAL, strict=True)]
             self.margins.append(score(torch.cat(found), epoch))
-            self.losses.append(sum(LOSS(out, y).item() for out, (_, y) in zip(outputs, VAL, strict=True)) / 2)
+            self.losses.append(sum(CE(out, y).item() for out, (_, y) in zip(outputs, VAL, strict=True)) / 2)
             best = self.margins.index(max(self.margins))
             if epoch - 1 - best >= PATIENCE:
                 break
@@ -85,10 +84,6 @@ class Expected:
 
 def copied(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def same(one: Any, other: Any) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +100,10 @@ def callbacks() -> list[hl.Callback]:
     ]
 
 
-def fit(folder: Path, order: Sequence[int], model: nn.Module, **options: Any) -> Any:
+def fit_in(order: Sequence[int], *more: hl.Callback, **options: Any) -> Any:
     listed = callbacks()
-    trainer = Trainer(
-        callbacks=[listed[index] for index in order], max_duration=f"{EPOCHS}ep", folder=folder, seed=0, **options
-    )
-    return trainer.fit(model, TRAIN, VAL, loss=LOSS, optimizer=sgd)
+    chosen = [listed[index] for index in order]
+    return fit(*chosen, *more, train=TRAIN, val=VAL, optimizer=quick_sgd, max_duration=f"{EPOCHS}ep", **options)
 
 
 def test_the_plain_loop_stops_in_the_middle(expected: Expected) -> None:
@@ -121,17 +114,17 @@ def test_the_plain_loop_stops_in_the_middle(expected: Expected) -> None:
 
 @pytest.mark.parametrize("order", list(permutations(range(4))), ids=lambda order: "".join(map(str, order)))
 def test_every_order_gives_the_right_result(order: Sequence[int], expected: Expected, tmp_path: Path) -> None:
-    result = fit(tmp_path, order, TinyModel())
+    result = fit_in(order, folder=tmp_path)
     assert result.stopped_by == "EarlyStopping"
     assert result.history["val/margin"] == pytest.approx(expected.margins, rel=1e-6)
     assert result.history["val/loss"] == pytest.approx(expected.losses, rel=1e-6)
-    assert same(copied(result.model), expected.average)
+    assert same_tensors(copied(result.model), expected.average)
     last = 3 * len(expected.margins)
     saved = Store(tmp_path / "checkpoints").checkpoints()
     assert {checkpoint.about.step for checkpoint in saved} == {last - 3, last, expected.best_step}
     assert result.best_checkpoint.name == f"step-{expected.best_step:08d}"
     for checkpoint in saved:
-        assert same(load_file(checkpoint.path / "model.safetensors"), expected.raw[checkpoint.about.step])
+        assert same_tensors(load_file(checkpoint.path / "model.safetensors"), expected.raw[checkpoint.about.step])
         margin = expected.margins[checkpoint.about.step // 3 - 1]
         assert checkpoint.about.metrics["val/margin"] == pytest.approx(margin, rel=1e-6)
 
@@ -145,10 +138,8 @@ def test_a_run_goes_on_in_another_order(order: Sequence[int], expected: Expected
             if run.clock.epoch == 2:
                 raise InterruptedError
 
-    listed = callbacks()
-    trainer = Trainer(callbacks=[*listed, Leaves()], max_duration=f"{EPOCHS}ep", folder=tmp_path, seed=0)
     with pytest.raises(InterruptedError):
-        trainer.fit(TinyModel(), TRAIN, VAL, loss=LOSS, optimizer=sgd)
-    result = fit(tmp_path, order, TinyModel(seed=9), resume="auto")
+        fit_in(range(4), Leaves(), folder=tmp_path)
+    result = fit_in(order, model=TinyModel(seed=9), folder=tmp_path, resume="auto")
     assert result.history["val/margin"] == pytest.approx(expected.margins, rel=1e-6)
-    assert same(copied(result.model), expected.average)
+    assert same_tensors(copied(result.model), expected.average)

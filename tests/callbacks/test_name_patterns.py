@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,7 @@ from torch import nn
 
 import hookline as hl
 from hookline.errors import SetupError
-from hookline.loop import Trainer
-from hookline.testing import tiny_data
+from tests.support import fit
 
 
 class Block(nn.Module):
@@ -31,33 +31,35 @@ def model() -> nn.Module:
     return nn.Sequential(Block(), Block(), nn.Linear(4, 3))
 
 
-def fit(callback: hl.Callback, net: nn.Module) -> Any:
-    trainer = Trainer(max_duration="2st", log_every="1st", callbacks=[callback], folder=False)
-    return trainer.fit(net, tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+fit_two_steps = partial(fit, max_duration="2st", log_every="1st")
 
 
 def frozen(callback: hl.Callback) -> set[str]:
     net = model()
     before = deepcopy(net.state_dict())
-    fit(callback, net)
+    fit_two_steps(callback, model=net)
     return {name.rpartition(".")[0] for name, value in net.state_dict().items() if torch.equal(value, before[name])}
 
 
 def zeroed(callback: hl.Callback) -> set[str]:
     net = model()
-    fit(callback, net)
+    fit_two_steps(callback, model=net)
     return {
         name.rpartition(".")[0] for name, value in net.state_dict().items() if name[-1] == "t" and (value == 0).any()
     }
 
 
 def logged(callback: hl.Callback) -> set[str]:
-    names = [name.rpartition("/")[2] for name in fit(callback, model()).history if not name.startswith("train/")]
+    names = [
+        name.rpartition("/")[2]
+        for name in fit_two_steps(callback, model=model()).history
+        if not name.startswith("train/")
+    ]
     return {name.removesuffix(".weight").removesuffix(".bias") for name in names} - {"total"}
 
 
 def quantized(callback: hl.Callback) -> set[str]:
-    fit(callback, model())
+    fit_two_steps(callback, model=model())
     return set(callback.layers)  # type: ignore[attr-defined]
 
 
@@ -101,4 +103,4 @@ def test_a_pattern_matches_a_name_or_one_of_its_parents(kind: str, pattern: str,
 def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_names(kind: str) -> None:
     make, _ = CASES[kind]
     with pytest.raises(SetupError, match=rf"{kind}\(\w+='\*\.atn'\): no .* matches\. The nearest names: .*attn"):
-        fit(make("*.atn"), model())
+        fit_two_steps(make("*.atn"), model=model())

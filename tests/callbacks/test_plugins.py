@@ -6,12 +6,12 @@ import importlib
 from pathlib import Path
 
 import pytest
-from torch import nn
 
 from hookline.callbacks.plugins import from_plugins, installed
 from hookline.cli.main import main
 from hookline.errors import SetupError
 from hookline.testing import TinyModel, run_script, tiny_data
+from tests.support import CE
 
 MODULE = """
 import hookline as hl
@@ -88,7 +88,7 @@ def test_what_the_command_says_to_type_makes_a_trainer_with_them(
     assert main(["callbacks"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("To use them: "))
     trainer = eval(line.removeprefix("To use them: "), {"hl": importlib.import_module("hookline")})
-    trainer.evaluate(TinyModel(), tiny_data(1), loss=nn.CrossEntropyLoss())
+    trainer.evaluate(TinyModel(), tiny_data(1), loss=CE)
     assert f"hello from {name}" in capsys.readouterr().out
 
 

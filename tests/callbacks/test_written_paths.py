@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import hookline as hl
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit
 
 Make = Callable[[Any], Any]
 
@@ -37,6 +37,7 @@ SINKS: dict[str, Make] = {
     "TensorBoard.folder": lambda path: hl.sinks.TensorBoard(path),
     "WandB.dir": lambda path: hl.sinks.WandB(dir=path),
 }
+WRITERS = CALLBACKS | SINKS
 READS: dict[str, Make] = {
     "LoadWeights.path": lambda path: hl.LoadWeights(path),
     "Resume.path": lambda path: hl.Trainer(folder=False, resume=hl.Resume(path)),
@@ -67,13 +68,6 @@ def path_parameters() -> Iterator[str]:
                         yield f"{name}.{parameter.name}"
 
 
-def fit(**options: Any) -> hl.Result:
-    trainer = hl.Trainer(max_duration="2ep", **options)
-    return trainer.fit(
-        TinyModel(), tiny_data(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
-    )  # fmt: skip
-
-
 class Hungry(hl.Callback):
     """The run ends without memory, for ``OOMReport``."""
 
@@ -90,25 +84,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_tables_name_every_path_of_a_callback_or_sink() -> None:
-    known = {*CALLBACKS, *SINKS, *READS, *ADDRESSES, *NO_PATHS}
+    known = {*WRITERS, *READS, *ADDRESSES, *NO_PATHS}
     assert {name for name in path_parameters() if not name.startswith(("Trainer.", "Loop."))} == known
 
 
 # -- remote addresses --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*CALLBACKS, *SINKS])
+@pytest.mark.parametrize("name", WRITERS)
 def test_a_remote_address_is_refused_when_a_writer_is_made(here: Path, name: str) -> None:
     kind, _, argument = name.partition(".")
     for address in REMOTE:
         with pytest.raises(hl.HooklineError, match=rf"^{kind}\({argument}='.*'\): .*hl\.Upload\("):
-            (CALLBACKS | SINKS)[name](address)
+            WRITERS[name](address)
 
 
-@pytest.mark.parametrize("name", [*CALLBACKS, *SINKS])
+@pytest.mark.parametrize("name", WRITERS)
 def test_a_file_address_is_refused_with_the_plain_path(here: Path, name: str) -> None:
     with pytest.raises(hl.HooklineError, match=r"Write '/data/run(\.safetensors)?'\.$"):
-        (CALLBACKS | SINKS)[name]("file:///data/run")
+        WRITERS[name]("file:///data/run")
 
 
 @pytest.mark.parametrize("name", READS)
@@ -118,13 +112,13 @@ def test_a_remote_address_to_read_from_is_refused(here: Path, name: str) -> None
 
 
 def everything(folder: Any) -> list[Callable[[], Any]]:
-    model, data, loss = TinyModel(), tiny_data(), nn.CrossEntropyLoss()
+    model, data = TinyModel(), tiny_data()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     return [
         lambda: hl.Trainer(folder=folder),
         lambda: hl.Loop(model, sgd, folder=folder),
-        lambda: hl.fit(model, data, loss=loss, optimizer=sgd, max_duration="1ep", folder=folder),
-        lambda: hl.evaluate(model, data, loss=loss, folder=folder),
+        lambda: hl.fit(model, data, loss=CE, optimizer=sgd, max_duration="1ep", folder=folder),
+        lambda: hl.evaluate(model, data, loss=CE, folder=folder),
         lambda: hl.predict(model, data, folder=folder),
     ]
 
@@ -163,10 +157,12 @@ def test_a_password_in_an_address_is_not_shown(here: Path) -> None:
 # -- relative paths ----------------------------------------------------------------------------
 
 
-def options_of(name: str, path: Any) -> dict[str, Any]:
-    if name in SINKS:
-        return {"sinks": [SINKS[name](path)]}
-    return {"callbacks": [CALLBACKS[name](path), *([Hungry()] if name.startswith("OOMReport") else [])]}
+def fit_with(writer: Any, *callbacks: hl.Callback, **options: Any) -> Any:
+    """Two epochs with this callback or sink. ``OOMReport`` writes only if the run ends without memory."""
+    if not isinstance(writer, hl.Callback):
+        return fit(*callbacks, val=tiny_data(), sinks=[writer], **options)
+    hungry = [Hungry()] if isinstance(writer, hl.OOMReport) else []
+    return fit(writer, *hungry, *callbacks, val=tiny_data(), **options)
 
 
 def written(name: str, path: Path) -> bool:
@@ -174,29 +170,29 @@ def written(name: str, path: Path) -> bool:
     return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
 
-@pytest.mark.parametrize("name", [*CALLBACKS, *SINKS])
+@pytest.mark.parametrize("name", WRITERS)
 def test_a_relative_path_is_in_the_folder_of_the_run(here: Path, name: str) -> None:
     with suppress(MemoryError):
-        fit(folder="run", **options_of(name, "mine/out"))
+        fit_with(WRITERS[name]("mine/out"), folder="run")
     assert written(name, here / "run" / "mine" / "out")
     assert os.listdir(here) == ["run"]
 
 
-@pytest.mark.parametrize("name", sorted({*CALLBACKS, *SINKS} - {"Checkpointer.dirpath"}))
+@pytest.mark.parametrize("name", sorted(WRITERS.keys() - {"Checkpointer.dirpath"}))
 def test_an_absolute_path_is_kept(here: Path, name: str, tmp_path: Path) -> None:
     with suppress(MemoryError):
-        fit(folder=False, **options_of(name, tmp_path / "elsewhere" / "out"))
+        fit_with(WRITERS[name](tmp_path / "elsewhere" / "out"))
     assert written(name, tmp_path / "elsewhere" / "out")
     assert os.listdir(here) == []
 
 
-@pytest.mark.parametrize("name", [*CALLBACKS, *SINKS])
+@pytest.mark.parametrize("name", WRITERS)
 def test_without_a_folder_a_relative_path_is_an_error_before_the_first_step(here: Path, name: str) -> None:
     steps: list[int] = []
-    options = options_of(name, "mine/out")
+    writer = WRITERS[name]("mine/out")
     count = hl.LambdaCallback(on_train_step_end=lambda run: steps.append(run.clock.step))
     with pytest.raises(hl.HooklineError, match=r"folder=False"):
-        fit(folder=False, **{**options, "callbacks": [*options.get("callbacks", []), count]})
+        fit_with(writer, count)
     assert steps == []
     assert os.listdir(here) == []
 
@@ -204,7 +200,6 @@ def test_without_a_folder_a_relative_path_is_an_error_before_the_first_step(here
 @pytest.mark.parametrize("name", ["HistoryPlot.dirpath", "JSONL.path", "SaveBest.path"])
 def test_the_working_directory_may_change_while_a_run_trains(here: Path, name: str, tmp_path: Path) -> None:
     move = hl.LambdaCallback(on_train_epoch_start=lambda run: os.chdir(tmp_path))
-    options = options_of(name, "mine/out")
-    fit(folder="run", **{**options, "callbacks": [*options.get("callbacks", []), move]})
+    fit_with(WRITERS[name]("mine/out"), move, folder="run")
     assert written(name, here / "run" / "mine" / "out")
     assert not (tmp_path / "mine").exists()

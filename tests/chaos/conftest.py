@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,10 +15,10 @@ import pytest
 
 from hookline.checkpoint import Checkpoint, Store
 from hookline.checkpoint.compare import compare
+from tests.support import json_lines
+from tests.support.rank_server import LIMIT_S, RankServer
 
-LIMIT = 200.0
-"""Seconds that nothing here takes: a run is over in one."""
-POLL = 0.001
+POLL_S = 0.001
 TIME = ("about/seconds", "about/run", "about/environment", "*/seconds", "state/history/bytes")
 """Time, and what depends on it."""
 SENDERS = ("state/callbacks/LambdaCallback()", "state/callbacks/InWindow*", "state/callbacks/StopOnSignal*")
@@ -39,13 +37,13 @@ class Child:
 
     def ended(self) -> bool:
         if self.code is None:
-            self.code = self.lab.ask({"wait": self.pid, "limit": 0})["code"]
+            self.code = self.lab.server.wait(self.pid, 0)
         return self.code is not None
 
-    def finish(self, limit: float = LIMIT) -> int:
+    def finish(self, limit: float = LIMIT_S) -> int:
         """Its exit code, once it has ended and has left no process behind."""
         if self.code is None:
-            self.code = self.lab.ask({"wait": self.pid, "limit": limit})["code"]
+            self.code = self.lab.server.wait(self.pid, limit)
         if self.code is None:
             self.kill()
             raise AssertionError(f"the run did not end in {limit} s\n{self.output}")
@@ -58,7 +56,7 @@ class Child:
 
     def wait_for(self, what: Callable[[], bool]) -> bool:
         """Until something is there; ``False`` if the run has ended without it."""
-        end = time.monotonic() + LIMIT
+        end = time.monotonic() + LIMIT_S
         look = 0
         while not what():
             look += 1
@@ -66,13 +64,13 @@ class Child:
                 return what()
             if time.monotonic() > end:
                 self.kill()
-                raise AssertionError(f"waited {LIMIT} s in vain\n{self.output}")
-            time.sleep(POLL)
+                raise AssertionError(f"waited {LIMIT_S} s in vain\n{self.output}")
+            time.sleep(POLL_S)
         return True
 
     def left_behind(self) -> list[int]:
         """Processes of its session that live on; those that are about to end have time for it."""
-        end = time.monotonic() + LIMIT
+        end = time.monotonic() + LIMIT_S
         while found := alive_in_session(self.pid):
             if time.monotonic() > end:
                 return found
@@ -81,7 +79,7 @@ class Child:
 
     @property
     def output(self) -> str:
-        path = self.folder / "output.txt"
+        path = self.folder / "output-0.txt"
         return path.read_text(errors="replace") if path.exists() else ""
 
 
@@ -92,43 +90,20 @@ class Lab:
         self.base = base
         self._known: dict[str, Path] = {}
         self._children: list[Child] = []
-        self._server = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-            start_new_session=True,
-        )
-        self._answer()
-
-    def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
-        assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps(asked) + "\n")
-        self._server.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._server.stdout is not None
-        line = self._server.stdout.readline()
-        assert line, "the server has ended; its error is above"
-        return json.loads(line)  # type: ignore[no-any-return]
+        self.server = RankServer(base, Path(__file__).parent, warm_up="training_runs.py:warm_up")
 
     def close(self) -> None:
         for child in self._children:
             if child.code is None:
                 child.kill()
-        for pipe in (self._server.stdin, self._server.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._server.kill()  # a run that was forked from it may hold the other end of its pipe: it need not notice
-        self._server.wait()
+        self.server.close()
 
     # -- runs ----------------------------------------------------------------------------------
 
     def start(self, folder: Path, **plan: Any) -> Child:
         """Start a run, or go on with it: ``resume="auto"`` always."""
-        child = Child(self, self.ask({"run": {"folder": str(folder), **plan}})["pid"], folder)
+        plan["folder"] = str(folder)
+        child = Child(self, self.server.start("training_runs.py:run", 1, output=folder, plan=plan).pids[0], folder)
         self._children.append(child)
         return child
 
@@ -172,7 +147,7 @@ class Lab:
 
     def rows(self, folder: Path) -> list[dict[str, Any]]:
         """``metrics.jsonl`` without the seconds."""
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        rows = json_lines(folder / "metrics.jsonl")
         for row in rows:
             assert row.pop("seconds") >= 0
         return rows
@@ -205,6 +180,14 @@ def alive_in_session(session: int) -> list[int]:
                 if fields[0] != "Z" and int(fields[3]) == session:
                     found.append(int(entry))
     return found
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    """The functions of ``tests/distributed``."""
+    server = RankServer(tmp_path_factory.mktemp("ranks"), Path(__file__).parents[1] / "distributed")
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,12 @@ few places where it cannot come, are in ``tests/distributed/places.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.conftest import RankServer, Told
+
+from hookline.events.spec import BY_NAME, EVENTS, SCOPES
 from tests.distributed.places import (
     AFTER_TRAINING,
     BEFORE_STEPS,
@@ -25,8 +25,7 @@ from tests.distributed.places import (
     places,
 )
 from tests.distributed.torchrun import Launched
-
-from hookline.events.spec import BY_NAME, EVENTS, SCOPES
+from tests.support.rank_server import Told
 
 pytestmark = pytest.mark.skipif(not os.environ.get("HOOKLINE_CHAOS"), reason="long: make chaos")
 
@@ -37,13 +36,6 @@ SIZES = pytest.mark.parametrize("size", [2, 4])
 STRATEGIES = pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 AFTER_ALL = ("on_exception", "on_teardown")
 """What comes when nothing more is agreed on: each rank ends by itself."""
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    server = RankServer(tmp_path_factory.mktemp("ranks"))
-    yield server
-    server.close()
 
 
 def ends(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.conftest import RankServer
+
 from tests.distributed.torchrun import Launched
 
 pytestmark = pytest.mark.skipif(not os.environ.get("HOOKLINE_CHAOS"), reason="long: make chaos")
@@ -92,13 +92,6 @@ def nodes() -> Iterator[Nodes]:
         pytest.skip(f"NOT TESTED here: this machine does not permit network namespaces: {said.strip()}")
     yield found
     found.close()
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    server = RankServer(tmp_path_factory.mktemp("ranks"))
-    yield server
-    server.close()
 
 
 def weights(*launched: Launched) -> list[str]:

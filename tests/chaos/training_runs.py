@@ -1,6 +1,7 @@
 """The run that is killed and signalled: all that a resume has to bring back is in it. Told what to do by a dict.
 
-It is imported by ``fork_server.py`` only, so that torch is imported once for hundreds of runs.
+Only the processes that ``tests/support/rank_server.py`` forks import it, so that torch is imported once for hundreds of
+runs.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import torch
 from hookline.checkpoint import About, Snapshot, Store
 from hookline.errors import CheckpointError, CheckpointWriteError
 from hookline.testing import run_script
+from tests import support
 
 COMMON = """
 import errno, json, os, resource, sys
@@ -63,16 +64,8 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
+    with support.small_disk(tmp_path / "small", megabytes=2) as path:
+        yield path
 
 
 def test_a_disk_with_too_little_room_is_refused_before_anything_is_written(small_disk: Path) -> None:

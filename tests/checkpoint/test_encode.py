@@ -113,9 +113,8 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize("value", KEPT, ids=lambda value: type(value).__name__)
-def test_what_is_kept_comes_back_with_its_type_and_every_bit(value: Any) -> None:
-    assert same(round_trip(value), value)
+def test_what_is_kept_comes_back_with_its_type_and_every_bit() -> None:
+    assert [value for value in KEPT if not same(round_trip(value), value)] == []
 
 
 Point = namedtuple("Point", "x y")

@@ -34,12 +34,9 @@ from hookline.errors import (
     CheckpointNotFoundError,
     HooklineWarning,
 )
+from tests.support import same_tensors
 
 WEIGHTS = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.tensor([0.5, -0.5])}
-
-
-def same(found: dict[str, Tensor], expected: dict[str, Tensor] = WEIGHTS) -> bool:
-    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def saved(store: Store, step: int, scale: float = 1.0, **about: Any) -> Path:
@@ -52,7 +49,7 @@ def saved(store: Store, step: int, scale: float = 1.0, **about: Any) -> Path:
 
 
 def test_a_checkpoint_of_ours(tmp_path: Path) -> None:
-    assert same(read_weights(saved(Store(tmp_path), 1)))
+    assert same_tensors(read_weights(saved(Store(tmp_path), 1)), WEIGHTS)
 
 
 def test_a_runs_folder_gives_its_newest_valid_exact_checkpoint(tmp_path: Path) -> None:
@@ -69,7 +66,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
     saved(store, 1)
     flip_last_byte(saved(store, 2, 2.0) / "model.safetensors")
     with pytest.warns(HooklineWarning, match="step-00000002"):
-        assert same(read_weights(tmp_path))
+        assert same_tensors(read_weights(tmp_path), WEIGHTS)
 
 
 def test_a_damaged_checkpoint_that_is_named_is_an_error(tmp_path: Path) -> None:
@@ -87,27 +84,27 @@ def flip_last_byte(path: Path) -> None:
 
 def test_a_file_of_safetensors(tmp_path: Path) -> None:
     safetensors.torch.save_file(WEIGHTS, tmp_path / "a.safetensors")
-    assert same(read_weights(tmp_path / "a.safetensors"))
+    assert same_tensors(read_weights(tmp_path / "a.safetensors"), WEIGHTS)
 
 
 def test_tied_weights_that_safetensors_wrote_once_are_there_under_both_names(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False))
     model[1].weight = model[0].weight
     safetensors.torch.save_model(model, str(tmp_path / "tied.safetensors"))
-    assert same(read_weights(tmp_path / "tied.safetensors"), model.state_dict())
+    assert same_tensors(read_weights(tmp_path / "tied.safetensors"), model.state_dict())
 
 
 @pytest.mark.parametrize("wrap", [dict, OrderedDict, lambda w: {"state_dict": w}, lambda w: {"model": w, "epoch": 3}])
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 def test_a_file_of_torch(tmp_path: Path, wrap: Callable[[Any], Any], zipped: bool) -> None:
     torch.save(wrap(WEIGHTS), tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
-    assert same(read_weights(tmp_path / "a.pt"))
+    assert same_tensors(read_weights(tmp_path / "a.pt"), WEIGHTS)
 
 
 def test_the_state_dict_of_a_model_with_its_metadata(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
     torch.save(model.state_dict(), tmp_path / "a.pth")
-    assert same(read_weights(tmp_path / "a.pth"), model.state_dict())
+    assert same_tensors(read_weights(tmp_path / "a.pth"), model.state_dict())
 
 
 def test_changing_what_was_read_does_not_change_the_file(tmp_path: Path) -> None:
@@ -115,7 +112,7 @@ def test_changing_what_was_read_does_not_change_the_file(tmp_path: Path) -> None
     safetensors.torch.save_file(WEIGHTS, tmp_path / "a.safetensors")
     for name in ("a.pt", "a.safetensors"):
         read_weights(tmp_path / name)["layer.bias"].fill_(9.0)
-        assert same(read_weights(tmp_path / name))
+        assert same_tensors(read_weights(tmp_path / name), WEIGHTS)
 
 
 LIGHTNING = {
@@ -135,7 +132,7 @@ LIGHTNING = {
 
 def test_a_checkpoint_laid_out_as_lightning_does(tmp_path: Path) -> None:
     torch.save(LIGHTNING, tmp_path / "a.ckpt")
-    assert same(read_weights(tmp_path / "a.ckpt", prefix="model."))
+    assert same_tensors(read_weights(tmp_path / "a.ckpt", prefix="model."), WEIGHTS)
     assert set(read_weights(tmp_path / "a.ckpt")) == {"model.layer.weight", "model.layer.bias"}
 
 
@@ -172,7 +169,7 @@ def test_a_checkpoint_that_lightning_itself_wrote(tmp_path: Path) -> None:
     # In a process of its own: importing Lightning here would change warnings and logging for the other tests.
     subprocess.run([sys.executable, "-c", LIGHTNING_SCRIPT, str(tmp_path)], check=True, capture_output=True)
     found = read_weights(tmp_path / "real.ckpt", prefix="model.")
-    assert same(found, torch.load(tmp_path / "expected.pt", weights_only=True))
+    assert same_tensors(found, torch.load(tmp_path / "expected.pt", weights_only=True))
     assert match(nn.Linear(3, 2).state_dict(), found, strict=True).complete
 
 
@@ -196,14 +193,14 @@ def test_a_folder_with_one_file_prefers_the_safe_one(tmp_path: Path) -> None:
     torch.save({"other": torch.ones(1)}, tmp_path / "pytorch_model.bin")
     assert set(read_weights(tmp_path)) == {"other"}
     safetensors.torch.save_file(WEIGHTS, tmp_path / "model.safetensors")
-    assert same(read_weights(tmp_path))
+    assert same_tensors(read_weights(tmp_path), WEIGHTS)
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])
 def test_a_folder_in_shards(tmp_path: Path, suffix: str) -> None:
     shards = {f"a-00001-of-00002.{suffix}": ["layer.weight"], f"a-00002-of-00002.{suffix}": ["layer.bias"]}
     hugging_face(tmp_path, shards, suffix=suffix)
-    assert same(read_weights(tmp_path))
+    assert same_tensors(read_weights(tmp_path), WEIGHTS)
 
 
 def test_the_links_of_a_downloaded_model_are_followed(tmp_path: Path) -> None:
@@ -211,7 +208,7 @@ def test_the_links_of_a_downloaded_model_are_followed(tmp_path: Path) -> None:
     (tmp_path / "snapshot").mkdir()
     safetensors.torch.save_file(WEIGHTS, tmp_path / "blobs" / "0a1b2c")
     (tmp_path / "snapshot" / "model.safetensors").symlink_to("../blobs/0a1b2c")
-    assert same(read_weights(tmp_path / "snapshot"))
+    assert same_tensors(read_weights(tmp_path / "snapshot"), WEIGHTS)
 
 
 @pytest.mark.parametrize(

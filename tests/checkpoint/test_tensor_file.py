@@ -60,26 +60,30 @@ def random_bits(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.randint(0, top, (count,), dtype=torch.uint8).view(dtype).view(shape)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (4, 0, 2), (2, 3, 4, 5)], ids=str)
-def test_every_dtype_and_shape_comes_back_in_every_bit(
-    dtype: torch.dtype, shape: tuple[int, ...], tmp_path: Path
-) -> None:
-    tensor = random_bits(dtype, *shape)
+def test_every_dtype_and_shape_comes_back_in_every_bit(shape: tuple[int, ...], tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
-    back = read(path, write(path, {"it": tensor, "before": torch.ones(3, dtype=torch.uint8)}))["it"]
-    assert back.dtype is dtype
-    assert back.shape == tensor.shape
-    assert bits(back) == bits(tensor)
+    wrong = []
+    for dtype in DTYPES:
+        tensor = random_bits(dtype, *shape)
+        back = read(path, write(path, {"it": tensor, "before": torch.ones(3, dtype=torch.uint8)}))["it"]
+        if (back.dtype, back.shape, bits(back)) != (dtype, tensor.shape, bits(tensor)):
+            wrong.append(dtype)
+        path.unlink()
+    assert wrong == []
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_comes_back_from_memory_that_is_not_in_order(dtype: torch.dtype, tmp_path: Path) -> None:
-    tensor = random_bits(dtype, 6, 4)
-    views = {"turned": tensor.t(), "every other": tensor[::2, 1::2], "same": tensor[:1].expand(3, 4)}
+def test_every_dtype_comes_back_from_memory_that_is_not_in_order(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
-    back = read(path, write(path, views))
-    assert {name: bits(value) for name, value in back.items()} == {name: bits(value) for name, value in views.items()}
+    wrong = []
+    for dtype in DTYPES:
+        tensor = random_bits(dtype, 6, 4)
+        views = {"turned": tensor.t(), "every other": tensor[::2, 1::2], "same": tensor[:1].expand(3, 4)}
+        back = read(path, write(path, views))
+        if {name: bits(value) for name, value in back.items()} != {name: bits(value) for name, value in views.items()}:
+            wrong.append(dtype)
+        path.unlink()
+    assert wrong == []
 
 
 def test_strides_that_fill_their_memory_come_back_because_sums_depend_on_them(tmp_path: Path) -> None:

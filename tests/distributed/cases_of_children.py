@@ -15,25 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
 from hookline.distributed import Group, this_process
 from hookline.distributed.connections import cut, open_sockets, port_of
-from hookline.loop import Trainer
-from hookline.testing import TinyModel
+from tests.support import fit
 
 RANK = int(os.environ.get("RANK", "0"))
 BUSY = 400.0
 """Seconds that a child is busy, unless the test is over before."""
 
 
-def fit(*callbacks: Any, workers: int = 0) -> int:
-    data = TensorDataset(torch.randn(32, 4), torch.randint(3, (32,)))
-    trainer = Trainer(max_duration="1ep", eval_every=None, folder=False, callbacks=callbacks)
-    loader = DataLoader(data, 4, num_workers=workers)
-    step: int = trainer.fit(TinyModel(), loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD).clock.step
+def steps_of_one_epoch(*callbacks: Any, workers: int = 0) -> int:
+    loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randint(3, (32,))), 4, num_workers=workers)
+    step: int = fit(*callbacks, train=loader, max_duration="1ep", eval_every=None).clock.step
     return step
 
 
@@ -54,7 +50,7 @@ def with_default_timeout() -> dict[str, Any]:
     def look(run: Any) -> None:
         seen.append(waits())  # a store whose reads do not wait fails whenever its answer takes a moment
 
-    step = fit(hl.LambdaCallback(on_fit_start=look, on_train_end=look), workers=1)
+    step = steps_of_one_epoch(hl.LambdaCallback(on_fit_start=look, on_train_end=look), workers=1)
     group = Group(this_process(), torch.device("cpu"), timedelta(seconds=30))
     seen.append(waits())
     cut(open_sockets(), spare=port_of(group.store))
@@ -80,7 +76,7 @@ def killed_with_a_child(folder: str) -> None:
             multiprocessing.get_context("fork").Process(target=stay, args=(time.monotonic() + BUSY,)).start()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fit(hl.LambdaCallback(on_train_step_end=kill))
+    steps_of_one_epoch(hl.LambdaCallback(on_train_step_end=kill))
 
 
 def ended_child(inside: bool) -> dict[str, Any]:
@@ -96,7 +92,7 @@ def ended_child(inside: bool) -> dict[str, Any]:
             ctypes.pythonapi.Py_Exit(0)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
-    steps = [fit(*([hl.LambdaCallback(on_train_step_end=fork)] if inside else []))]
+    steps = [steps_of_one_epoch(*([hl.LambdaCallback(on_train_step_end=fork)] if inside else []))]
     if not inside:
         fork()
-    return {"steps": [*steps, fit()], "codes": codes}
+    return {"steps": [*steps, steps_of_one_epoch()], "codes": codes}

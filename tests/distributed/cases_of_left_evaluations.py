@@ -73,7 +73,9 @@ def strategy_of(name: str) -> Any:
     return (hl.DDP if name == "ddp" else hl.FSDP)(hang_after=HANG)
 
 
-def fit(strategy: str, trouble: str = "", hook: str = "", pause: float = 0.0, folder: str = "") -> dict[str, Any]:
+def fit_with_trouble(
+    strategy: str, trouble: str = "", hook: str = "", pause: float = 0.0, folder: str = ""
+) -> dict[str, Any]:
     """Four steps with an evaluation of 30 batches a rank after each two."""
     counter, task = Batches(), Task(trouble, pause)
     callbacks: list[Any] = [counter, *([StopInHook(hook)] if hook else [])]

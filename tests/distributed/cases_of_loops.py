@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hookline as hl
 from hookline.loop import Trainer
+from tests.support import set_time
 
 RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
@@ -186,7 +187,7 @@ def short_steps() -> dict[str, Any]:
     model, loader = model_and_data(samples=1200, batch_size=4)
     now = [0.0]
     model.register_forward_pre_hook(lambda *_: now.append(now.pop() + 0.0005))  # a callback would have a vote
-    time = hl.LambdaCallback(on_setup=lambda run: setattr(run.loop.clock, "_now", lambda: now[0]))
+    time = hl.LambdaCallback(on_setup=lambda run: set_time(run, lambda: now[0]))
     trainer = Trainer(max_duration="2ep", folder=False, log_every="50st", callbacks=[time])
     votes: list[int] = []
     count = hl.on("train_end")(lambda run: votes.append(run.loop.ranks._votes.held))

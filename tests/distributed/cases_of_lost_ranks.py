@@ -8,6 +8,7 @@ import socket
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,13 @@ from hookline.distributed.env import this_process
 from hookline.distributed.group import Group
 from hookline.loop import Trainer
 from hookline.testing import TinyModel
+from tests.support import fit
 
 BUSY = 400.0
 """Seconds that a worker is busy with one sample, unless the test is over before."""
 
 
-def fit(data: Any, *callbacks: Any, **options: Any) -> Any:
-    return Trainer(max_duration="1ep", eval_every=None, folder=False, callbacks=callbacks, **options).fit(
-        TinyModel(), data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
-    )
+one_epoch = partial(fit, max_duration="1ep", eval_every=None)
 
 
 class Busy(Dataset[tuple[Tensor, Tensor]]):
@@ -55,7 +54,8 @@ def killed_with_busy_workers(folder: str, who: int, **options: Any) -> None:
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fit(DataLoader(Busy(folder, who), 4, num_workers=2), hl.LambdaCallback(on_train_step_end=kill), **options)
+    busy = DataLoader(Busy(folder, who), 4, num_workers=2)
+    one_epoch(hl.LambdaCallback(on_train_step_end=kill), train=busy, **options)
 
 
 class WithConnection(Dataset[tuple[Tensor, Tensor]]):
@@ -103,7 +103,7 @@ def connections_of_workers() -> dict[str, float]:
         seen.append(run.batch[0].max().item())
         here.append(connections() - 2)
 
-    fit(DataLoader(Inherited(), 2, num_workers=1), hl.LambdaCallback(on_train_step_end=look))
+    one_epoch(hl.LambdaCallback(on_train_step_end=look), train=DataLoader(Inherited(), 2, num_workers=1))
     return {"here": max(here), "workers": max(seen)}
 
 
@@ -191,7 +191,7 @@ def hangs_while_watchdog_is_late() -> None:
             time.sleep(600)
 
     data = [(torch.randn(4, 4), torch.randint(3, (4,))) for _ in range(8)]
-    fit(data, hl.LambdaCallback(on_fit_start=sleep), strategy=hl.DDP(hang_after="5m", timeout="4s"))
+    one_epoch(hl.LambdaCallback(on_fit_start=sleep), train=data, strategy=hl.DDP(hang_after="5m", timeout="4s"))
 
 
 def hangs_after_an_error(hook: str) -> None:
@@ -207,7 +207,7 @@ def hangs_after_an_error(hook: str) -> None:
 
     data = [(torch.randn(4, 4), torch.randint(3, (4,))) for _ in range(8)]
     callback = hl.LambdaCallback(on_train_step_end=fail, **{hook: sleep})  # type: ignore[arg-type]
-    fit(data, callback, strategy=hl.DDP(hang_after="2s", timeout="4s"))
+    one_epoch(callback, train=data, strategy=hl.DDP(hang_after="2s", timeout="4s"))
 
 
 class Unused(TinyModel):
@@ -244,5 +244,6 @@ def is_stopped_for_longer_than_the_limit(hook: str, folder: str) -> int:
     data = [(torch.randn(4, 4), torch.randint(3, (4,))) for _ in range(8)]
     callbacks = {"on_train_step_end": fail, hook: work}
     limits = {"hang_after": "4s", "timeout": "4s" if hook == "on_teardown" else "5m"}
-    step: int = fit(data, hl.LambdaCallback(**callbacks), strategy=hl.DDP(**limits)).clock.step  # type: ignore[arg-type]
+    strategy = hl.DDP(**limits)  # type: ignore[arg-type]
+    step: int = one_epoch(hl.LambdaCallback(**callbacks), train=data, strategy=strategy).clock.step  # type: ignore[arg-type]
     return step

@@ -18,16 +18,14 @@ from hookline.distributed.links import Links
 from hookline.distributed.votes import FIELDS
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit
 
 
-def fit(callbacks: list[Any], *, steps: int = 4, val: Any = None, task: Any = None, **options: Any) -> Any:
-    """A run of so many steps, with an interval after each second one unless it says otherwise."""
-    options = {"folder": False, "log_every": "2st", "seed": 1, "max_duration": f"{steps}st", **options}
-    trainer = options.pop("trainer", Trainer)(callbacks=callbacks, **options)
-    optimizer = torch.optim.SGD
-    if task is not None:
-        return trainer.fit(task, tiny_data(batches=64), val, optimizer=optimizer)
-    return trainer.fit(TinyModel(), tiny_data(batches=64), val, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+def fit_steps(callbacks: list[Any], *, steps: int = 4, task: Any = None, **options: Any) -> Any:
+    """Train for this number of steps, with an interval of two steps."""
+    given = {"log_every": "2st", "seed": 1, "device": None, "max_duration": f"{steps}st", **options}
+    given["optimizer"] = torch.optim.SGD
+    return fit(*callbacks, model=task, train=tiny_data(batches=64), **given)
 
 
 def rows(result: Any, prefix: str) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def every_kind() -> dict[str, Any]:
             run.log({"x/nothing": math.nan}, weight=0)
             run.log({"x/no_weight": math.nan if rank else 2.0}, weight=1 - rank)
 
-    result = fit([Logs()], steps=6)
+    result = fit_steps([Logs()], steps=6)
     return {"rows": rows(result, "x/"), "newest": {name: plain(value) for name, value in result.metrics.items()}}
 
 
@@ -97,7 +95,7 @@ def rank_zero_logs() -> dict[str, Any]:
         def on_metrics_ready(self, run: Any) -> None:
             run.log({"x/all": float(run.rank)})
 
-    return rows(fit([OnZero(), Everywhere()]), "x/")
+    return rows(fit_steps([OnZero(), Everywhere()]), "x/")
 
 
 def conflict(kind: str) -> None:
@@ -115,7 +113,7 @@ def conflict(kind: str) -> None:
                 metric.update(1.0)
                 run.log({"x/a": metric if run.rank else 1.0})
 
-    fit([Logs()])
+    fit_steps([Logs()])
 
 
 def broken_interval(folder: str) -> None:
@@ -130,7 +128,7 @@ def broken_interval(folder: str) -> None:
         def on_teardown(self, run: Any) -> None:
             Path(folder, f"history-{run.rank}.txt").write_text(str(run.history.steps("x/a")))
 
-    fit([Fails()], steps=8)
+    fit_steps([Fails()], steps=8)
 
 
 # -- evaluations ---------------------------------------------------------------------------------
@@ -150,7 +148,7 @@ def evaluation() -> dict[str, Any]:
             run.log({"val/gap": run.metrics["val/a/loss"] - run.metrics["val/b/loss"]})
             run.log({"val/by_rank": float(run.rank)}, reduce="sum")
 
-    result = fit([Reads()], val={"a": tiny_data(batches=3), "b": tiny_data(batches=2)}, steps=2)
+    result = fit_steps([Reads()], val={"a": tiny_data(batches=3), "b": tiny_data(batches=2)}, steps=2)
     return {"seen": seen, "rows": rows(result, "val/")}
 
 
@@ -166,7 +164,7 @@ def left_evaluation() -> dict[str, Any]:
         def on_eval_end(self, run: Any) -> None:
             ended.append("eval")
 
-    result = fit([Leaves()], val=tiny_data(batches=6), steps=8, eval_every="2st")
+    result = fit_steps([Leaves()], val=tiny_data(batches=6), steps=8, eval_every="2st")
     return {"rows": rows(result, "val/"), "ended": ended, "step": result.clock.step, "reason": result.stop_reason}
 
 
@@ -301,7 +299,7 @@ def collectives(monitored: bool = False) -> dict[str, Any]:
     send = Links.send
     Links.send = lambda links, values: (sent.append("vote"), send(links, values))[1]
     try:
-        fit(callbacks, steps=20, log_every="4st", max_duration="20st")
+        fit_steps(callbacks, steps=20, log_every="4st", max_duration="20st")
     finally:
         for name, function in real.items():
             setattr(dist, name, function)
@@ -343,7 +341,8 @@ def writes(folder: str) -> dict[str, Any]:
         GradientMonitor(every="2st"),
         HistoryPlot(),
     ]
-    result = fit(callbacks, steps=4, val=tiny_data(batches=2), folder=folder, trainer=hl.Trainer)
+    trainer = hl.Trainer(callbacks=callbacks, max_duration="4st", log_every="2st", seed=1, folder=folder)
+    result = fit_steps([], val=tiny_data(batches=2), trainer=trainer)
     return {"metrics": sorted(result.metrics), "failures": [str(failure) for failure in result.failures]}
 
 
@@ -363,7 +362,7 @@ def sharded() -> dict[str, Any]:
         ActivationMonitor(every="2st"),
     ]
     several = this_process().world_size > 1
-    result = fit(callbacks, task=Plain(), strategy="fsdp" if several else "auto", accumulate=1 if several else 2)
+    result = fit_steps(callbacks, task=Plain(), strategy="fsdp" if several else "auto", accumulate=1 if several else 2)
     found = {name: result.metrics[name] for name in sorted(result.metrics) if not name.startswith("activations/")}
     names = sorted(name for name in result.metrics if name.startswith("activations/"))
     return {"values": found, "activations": names, "failures": [str(failure) for failure in result.failures]}

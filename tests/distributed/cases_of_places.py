@@ -149,11 +149,13 @@ def run(trouble: Trouble, callbacks: list[Any], given: dict[str, Any], shape: st
         found = Trainer(callbacks=callbacks, **given).predict(model, val)
         ended = {"code": 0, "count": len(found), "sum": sum(its.sum().item() for its in found)}
     else:
-        ended = fit(model, train, val, callbacks, given)
+        ended = train_halving(model, train, val, callbacks, given)
     return {**ended, "read": [train.read, val.read]} if shape == "shard" else ended
 
 
-def fit(model: nn.Module, train: Any, val: Any, callbacks: list[Any], given: dict[str, Any]) -> dict[str, Any]:
+def train_halving(
+    model: nn.Module, train: Any, val: Any, callbacks: list[Any], given: dict[str, Any]
+) -> dict[str, Any]:
     task = Task(model, nn.CrossEntropyLoss(), torch.optim.AdamW, halving)
     task.trouble = QUIET
     result = Trainer(callbacks=callbacks, **given).fit(task, train, val)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import hookline as hl
 from hookline.distributed.dtensors import is_spread, part_of, whole
 from hookline.loop import Trainer
+from tests.support import fit
 
+ADAMW = partial(torch.optim.AdamW, lr=0.01)
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -41,10 +44,9 @@ def weights(model: nn.Module) -> list[float]:
     return [float(x) for value in model.state_dict().values() for x in whole(value).double().flatten()]
 
 
-def fit(model: nn.Module, *, batch: int, callbacks: Any = (), optimizer: Any = None, **options: Any) -> Any:
-    trainer = Trainer(max_duration="1ep", folder=False, callbacks=list(callbacks), log_every="1st", **options)
-    optimizer = (lambda parameters: torch.optim.AdamW(parameters, lr=0.01)) if optimizer is None else optimizer
-    return trainer.fit(model, loader(batch), loader(8), loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+def train_epoch(model: nn.Module, *callbacks: Any, batch: int, **options: Any) -> Any:
+    given = {"max_duration": "1ep", "seed": None, "device": None, "log_every": "1st", "optimizer": ADAMW, **options}
+    return fit(*callbacks, model=model, train=loader(batch), val=loader(8), **given)
 
 
 def reference() -> dict[str, Any]:
@@ -52,7 +54,7 @@ def reference() -> dict[str, Any]:
     found = {}
     for batch in (24, 12):
         model = Net()
-        result = fit(model, batch=batch)
+        result = train_epoch(model, batch=batch)
         found[str(batch)] = {"weights": weights(model), "losses": result.history["train/loss"]}
     return found
 
@@ -64,7 +66,7 @@ def hybrid() -> dict[str, Any]:
     model = Net()
     _begin()
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    result = fit(model, batch=6, strategy=hl.FSDP(mesh=mesh))
+    result = train_epoch(model, batch=6, strategy=hl.FSDP(mesh=mesh))
     local = sum(part_of(parameter).numel() for parameter in model.parameters())
     return {
         "weights": weights(model),
@@ -82,7 +84,7 @@ def tensor_parallel() -> dict[str, Any]:
     _begin()
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     parallelize_module(model, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    result = fit(model, batch=6, strategy=hl.FSDP(mesh=mesh["dp"]))
+    result = train_epoch(model, batch=6, strategy=hl.FSDP(mesh=mesh["dp"]))
     return {"weights": weights(model), "losses": result.history["train/loss"]}
 
 
@@ -101,7 +103,7 @@ def half() -> dict[str, Any]:
             return super().forward(x)
 
     model = Looks()
-    result = fit(model, batch=6, strategy=hl.FSDP(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+    result = train_epoch(model, batch=6, strategy=hl.FSDP(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
     return {
         "seen": sorted(set(seen)),
         "kept": str(model.up.weight.dtype),
@@ -139,7 +141,7 @@ def refused(what: str) -> None:
         options = {"strategy": "fsdp"}
     elif what == "export":
         options = {"strategy": "fsdp", "callbacks": [hl.ExportModel(path=os.path.abspath("never.pt2"))]}
-    fit(model, batch=6, **options)
+    train_epoch(model, *options.pop("callbacks", ()), batch=6, **options)
 
 
 def made_before(shard: str) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def made_before(shard: str) -> dict[str, Any]:
         fully_shard(model.up)
         fully_shard(model)
         options = {}  # "auto": it is found
-    fit(model, batch=6, **options)
+    train_epoch(model, batch=6, **options)
     end = weights(model)
     spread = all(map(is_spread, model.parameters()))
     return {"weights": end, "spread": spread, "moved": sum(a != b for a, b in zip(start, end, strict=True))}
@@ -178,7 +180,7 @@ def _with(name: str, strategy: str) -> dict[str, Any]:
     model = Net()
     batch = 24 // SIZE
     options: dict[str, Any] = {"strategy": strategy} if SIZE > 1 else {}
-    result = fit(model, batch=batch, callbacks=[made[name]()], eval_every="1st", **options)
+    result = train_epoch(model, made[name](), batch=batch, eval_every="1st", **options)
     kept = {key: result.history[key] for key in result.history if key.startswith(("val/", "train/", "gradients/"))}
     return {"weights": weights(model), "metrics": kept}
 

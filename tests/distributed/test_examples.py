@@ -15,8 +15,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "distributed"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-TWO = [*TORCHRUN, "--standalone", "--nproc-per-node", "2"]
 LIMIT = 250
 """Seconds: a hang guard. On two quiet cores each takes some ten."""
 
@@ -27,12 +25,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "PATH": f"{bin_folder}:{os.environ['PATH']}", **more}
 
 
-def run(command: list[Any], folder: Path) -> str:
-    done = subprocess.run(
-        [str(word) for word in command], cwd=folder, env=environment(), capture_output=True, text=True, timeout=LIMIT
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run(ranks: Any, size: int, script: str, *arguments: str) -> str:
+    """What all ranks of an example print."""
+    told = ranks.run("cases_of_examples.py:run", size, path=str(EXAMPLES / script), arguments=arguments, limit=LIMIT)
+    assert [its.code for its in told] == [0] * size, "\n".join(its.output for its in told)
+    return "".join(its.output for its in told)
 
 
 def hits(printed: str) -> float:
@@ -41,19 +38,19 @@ def hits(printed: str) -> float:
     return float(found[0])
 
 
-def test_the_script_trains_sharded_and_its_run_is_known_to_one_process(tmp_path: Path) -> None:
-    printed = run([*TWO, EXAMPLES / "train.py", tmp_path / "run", "--fsdp"], tmp_path)
+def test_the_script_trains_sharded_and_its_run_is_known_to_one_process(ranks: Any, tmp_path: Path) -> None:
+    printed = run(ranks, 2, "train.py", str(tmp_path / "run"), "--fsdp")
     # 1,437 samples in batches of 32 on each of two ranks: 23 steps an epoch.
     assert "2 processes, 460 steps, 28740 samples" in printed
     assert hits(printed) > 0.9
     # It is finished: one process finds the same numbers, and trains no step more.
-    again = run([sys.executable, EXAMPLES / "train.py", tmp_path / "run"], tmp_path)
+    again = run(ranks, 1, "train.py", str(tmp_path / "run"))
     assert "1 processes, 460 steps, 28740 samples" in again
     assert hits(again) == hits(printed)
 
 
-def test_an_own_loop_that_was_written_for_one_process_trains_with_two(tmp_path: Path) -> None:
-    printed = run([*TWO, EXAMPLES / "own_loop.py"], tmp_path)
+def test_an_own_loop_that_was_written_for_one_process_trains_with_two(ranks: Any) -> None:
+    printed = run(ranks, 2, "own_loop.py")
     found = re.findall(r"validation: [\d.]+ -> ([\d.]+)", printed)
     assert len(found) == 1, printed
     assert 0.2 <= float(found[0]) <= 0.75

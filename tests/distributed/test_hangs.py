@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 CASE = "cases_of_failures.py:train"
 HUNG = 75
 LIMIT = 200.0
@@ -32,23 +30,18 @@ def check_culprit_is_named(told: list[Any], where: str, who: int = 1) -> None:
             assert "teardown" in its.output
 
 
-@pytest.mark.parametrize(
-    ("place", "options"),
-    [
-        ("on_train_step_end", {}),
-        ("data", {}),
-        ("body", {"own_loop": True}),
-        ("eval_batch", {"strategy": "fsdp"}),
-    ],
-)
-def test_a_rank_that_sleeps_is_found_and_named_on_every_rank(ranks: Any, place: str, options: dict[str, Any]) -> None:
-    told = ranks.run(CASE, 2, place=place, action="sleep", limits=SHORT, limit=LIMIT, **options)
-    check_culprit_is_named(told, "Trouble.act (cases_of_failures.py:")
-
-
-def test_rank_zero_which_keeps_the_store_is_found_too(ranks: Any) -> None:
-    told = ranks.run(CASE, 3, place="on_train_step_end", action="sleep", who=0, limits=SHORT, limit=LIMIT)
-    check_culprit_is_named(told, "Trouble.act (cases_of_failures.py:", who=0)
+def test_a_rank_that_sleeps_is_found_and_named_on_every_rank(ranks: Any) -> None:
+    """The runs sleep at the same time. Rank zero, which sleeps in the last one, keeps the store."""
+    cases: list[tuple[int, dict[str, Any]]] = [
+        (2, {"place": "on_train_step_end"}),
+        (2, {"place": "data"}),
+        (2, {"place": "body", "own_loop": True}),
+        (2, {"place": "eval_batch", "strategy": "fsdp"}),
+        (3, {"place": "on_train_step_end", "who": 0}),
+    ]
+    started = [ranks.start(CASE, size, action="sleep", limits=SHORT, **options) for size, options in cases]
+    for its, (_, options) in zip(started, cases, strict=True):
+        check_culprit_is_named(its.finish(LIMIT), "Trouble.act (cases_of_failures.py:", who=options.get("who", 1))
 
 
 def test_before_the_first_step_the_longer_limit_holds(ranks: Any) -> None:
@@ -88,15 +81,14 @@ def test_ranks_that_all_wait_for_one_another_do_not_wait_for_ever(ranks: Any) ->
         assert "rank 1 in" in its.output
 
 
-@pytest.mark.parametrize("entry", ["evaluate", "predict"])
-def test_a_rank_that_sleeps_in_an_evaluation_without_a_fit_is_found_after_its_first_batch(
-    ranks: Any, entry: str
-) -> None:
-    zero, one = ranks.run("cases_of_lost_ranks.py:hangs_in", 2, entry=entry, limit=LIMIT)
-    assert one.code == HUNG, one.output
-    assert (zero.code, zero.error) == (1, "RankError"), zero.output
-    assert "because rank 1 has made no progress for 4 s" in zero.text
-    assert "sleep (cases_of_lost_ranks.py:" in zero.text
+def test_a_rank_that_sleeps_in_an_evaluation_without_a_fit_is_found_after_its_first_batch(ranks: Any) -> None:
+    started = [ranks.start("cases_of_lost_ranks.py:hangs_in", 2, entry=entry) for entry in ("evaluate", "predict")]
+    for its in started:
+        zero, one = its.finish(LIMIT)
+        assert one.code == HUNG, one.output
+        assert (zero.code, zero.error) == (1, "RankError"), zero.output
+        assert "because rank 1 has made no progress for 4 s" in zero.text
+        assert "sleep (cases_of_lost_ranks.py:" in zero.text
 
 
 def test_the_watchdog_which_names_the_culprit_speaks_before_the_time_out_of_a_collective(ranks: Any) -> None:
@@ -106,30 +98,34 @@ def test_the_watchdog_which_names_the_culprit_speaks_before_the_time_out_of_a_co
     assert "because rank 1 has made no progress for 4 s" in zero.text
 
 
-@pytest.mark.parametrize("hook", ["on_exception", "on_teardown"])
-def test_a_rank_that_sleeps_in_what_follows_an_error_is_ended(ranks: Any, hook: str) -> None:
-    zero, one = ranks.run("cases_of_lost_ranks.py:hangs_after_an_error", 2, hook=hook, limit=LIMIT)
-    assert (zero.code, zero.error) == (1, "ValueError"), zero.output
-    assert one.code == HUNG, one.output
-    assert "rank 1 has not ended 4 s after an error (the limit is timeout=): it is in " in one.output
-    assert "sleep (cases_of_lost_ranks.py:" in one.output
+def test_a_rank_that_sleeps_in_what_follows_an_error_is_ended(ranks: Any) -> None:
+    case = "cases_of_lost_ranks.py:hangs_after_an_error"
+    for its in [ranks.start(case, 2, hook=hook) for hook in ("on_exception", "on_teardown")]:
+        zero, one = its.finish(LIMIT)
+        assert (zero.code, zero.error) == (1, "ValueError"), zero.output
+        assert one.code == HUNG, one.output
+        assert "rank 1 has not ended 4 s after an error (the limit is timeout=): it is in " in one.output
+        assert "sleep (cases_of_lost_ranks.py:" in one.output
 
 
-@pytest.mark.parametrize(("hook", "code"), [("on_train_step_start", 0), ("on_teardown", 1)])
 def test_a_rank_that_was_stopped_for_longer_than_the_limit_and_works_again_is_not_ended(
-    ranks: Any, tmp_path: Path, hook: str, code: int
+    ranks: Any, tmp_path: Path
 ) -> None:
     """By SIGSTOP, as a scheduler or a debugger does: the time in which it could not work does not count."""
-    started = ranks.start(
-        "cases_of_lost_ranks.py:is_stopped_for_longer_than_the_limit", 2, hook=hook, folder=str(tmp_path)
-    )
-    started.wait_for(tmp_path / "here")
-    started.send(signal.SIGSTOP, rank=1)
+    case, started = "cases_of_lost_ranks.py:is_stopped_for_longer_than_the_limit", {}
+    for hook in ("on_train_step_start", "on_teardown"):
+        (tmp_path / hook).mkdir()
+        started[hook] = ranks.start(case, 2, hook=hook, folder=str(tmp_path / hook))
+    for hook, its in started.items():
+        its.wait_for(tmp_path / hook / "here")
+        its.send(signal.SIGSTOP, rank=1)
     time.sleep(6.0)  # the limit is 4 s, and the test is about the time that passes
-    (tmp_path / "sent").touch()
-    started.send(signal.SIGCONT, rank=1)
-    zero, one = started.finish(LIMIT)
-    assert one.code == code, one.output
-    assert "has made no progress" not in one.output
-    assert "has not ended" not in one.output
-    assert (zero.code, zero.error) == ((0, "") if code == 0 else (1, "ValueError")), zero.output
+    for hook, its in started.items():
+        (tmp_path / hook / "sent").touch()
+        its.send(signal.SIGCONT, rank=1)
+    for hook, code, zeros in (("on_train_step_start", 0, (0, "")), ("on_teardown", 1, (1, "ValueError"))):
+        zero, one = started[hook].finish(LIMIT)
+        assert one.code == code, one.output
+        assert "has made no progress" not in one.output
+        assert "has not ended" not in one.output
+        assert (zero.code, zero.error) == zeros, zero.output

@@ -48,7 +48,10 @@ def test_an_environment_that_is_wrong_is_refused_in_words(ranks: Any) -> None:
 
 
 def test_one_process_under_torchruns_variables_is_a_plain_run(ranks: Any) -> None:
-    env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    zero = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
+    one = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "TORCHELASTIC_USE_AGENT_STORE")
+    env = {**dict.fromkeys(zero, "0"), **dict.fromkeys(one, "1"), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    env |= {"ROLE_NAME": "default", "TORCHELASTIC_RUN_ID": "none"}
     assert ranks.values(f"{FILE}:train", 1) == ranks.values(f"{FILE}:train", 1, env=env)
 
 

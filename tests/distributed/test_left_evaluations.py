@@ -22,7 +22,7 @@ def both(ranks: Any, case: str, **args: Any) -> Any:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_stop_training_in_a_task_on_one_rank_ends_the_evaluation_of_all(ranks: Any, strategy: str) -> None:
-    zero, one = ranks.values(f"{FILE}:fit", 2, limit=LIMIT, strategy=strategy, trouble="stop", pause=0.02)
+    zero, one = ranks.values(f"{FILE}:fit_with_trouble", 2, limit=LIMIT, strategy=strategy, trouble="stop", pause=0.02)
     assert (zero["step"], one["step"]) == (2, 2)
     assert zero["reason"].startswith("enough")
     assert zero["ended"] == one["ended"] == 0
@@ -39,7 +39,7 @@ def test_stop_training_in_the_sanity_check_of_one_rank_is_no_missing_metric_on_a
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("hook", ["eval_start", "eval_batch_start", "eval_batch_end", "eval_loader_end"])
 def test_stop_training_in_a_hook_of_one_rank_ends_the_evaluation_of_all(ranks: Any, strategy: str, hook: str) -> None:
-    zero, one = ranks.values(f"{FILE}:fit", 2, limit=LIMIT, strategy=strategy, hook=hook)
+    zero, one = ranks.values(f"{FILE}:fit_with_trouble", 2, limit=LIMIT, strategy=strategy, hook=hook)
     assert (zero["step"], one["step"]) == (2, 2)
     assert zero["ended"] == one["ended"] == 0
     assert zero["reason"].startswith("enough")
@@ -50,7 +50,7 @@ def test_stop_training_in_a_hook_of_one_rank_ends_the_evaluation_of_all(ranks: A
 def test_a_signal_to_one_rank_does_not_wait_for_the_end_of_the_evaluation(
     ranks: Any, tmp_path: Path, strategy: str, name: str, code: int
 ) -> None:
-    found = both(ranks, "fit", strategy=strategy, trouble=name, pause=0.05, folder=str(tmp_path))
+    found = both(ranks, "fit_with_trouble", strategy=strategy, trouble=name, pause=0.05, folder=str(tmp_path))
     assert found["code"] == code
     assert found["ended"] == 0
     assert 3 <= found["seen"] < 30  # of 30: all have left at the same batch

@@ -93,12 +93,13 @@ def test_a_vote_that_an_edge_has_overtaken_is_not_kept(ranks: Any) -> None:
     assert [its["kept"] for its in ranks.values(f"{CASES}:evaluated_before_the_step", 2, how="evaluated")] == [0, 0]
 
 
-@pytest.mark.parametrize("of", ["TimeoutError", "ConnectionError", "RuntimeError"])
-def test_what_a_signal_handler_raises_in_a_wait_is_the_users_own(ranks: Any, of: str) -> None:
-    zero, one = ranks.run(f"{CASES}:left_by_a_handler", 2, of=of, limit=LIMIT)
-    assert (zero.error, zero.text.strip()) == (of, "my own limit"), zero.output
-    assert one.error == "RankError"
-    assert "because rank 0 failed with my own limit" in one.text
+def test_what_a_signal_handler_raises_in_a_wait_is_the_users_own(ranks: Any) -> None:
+    kinds = ["TimeoutError", "ConnectionError", "RuntimeError"]
+    for of, its in [(of, ranks.start(f"{CASES}:left_by_a_handler", 2, of=of)) for of in kinds]:
+        zero, one = its.finish(LIMIT)
+        assert (zero.error, zero.text.strip()) == (of, "my own limit"), zero.output
+        assert one.error == "RankError"
+        assert "because rank 0 failed with my own limit" in one.text
 
 
 def test_connections_are_closed_where_the_ranks_cannot_agree_on_them(ranks: Any) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import json_lines
 
 CASES = "cases_of_metrics.py"
 
@@ -144,7 +145,7 @@ def test_only_rank_zero_writes_and_shows(ranks: Any, tmp_path: Path) -> None:
     assert {"speed/samples_per_second", "memory/process", "lr/SGD"} <= set(told[1].value["metrics"])
     assert told[1].output == ""
     assert "val/loss" in told[0].output
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = json_lines(folder / "metrics.jsonl")
     named = [(row.get("name"), row.get("step"), row.get("kind")) for row in rows if "name" in row]
     assert len(named) == len(set(named))
     assert [row["text"] for row in rows if row.get("name") == "x/text"] == ["rank 0"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.distributed.places import BEFORE_STEPS, ONE_PER_SCOPE, PREDICTS, SAVES
 
 CASES = "cases_of_places.py"

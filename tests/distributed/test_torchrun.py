@@ -9,12 +9,6 @@ from typing import Any
 from tests.distributed.torchrun import Launched
 
 
-def test_one_process_under_torchrun_is_a_plain_run(ranks: Any, tmp_path: Path) -> None:
-    alone = Launched("train", {}, tmp_path / "out.txt", "--standalone", processes=1)
-    assert alone.finish() == 0, alone.text
-    assert alone.results() == ranks.values("cases_of_failures.py:train", 1)
-
-
 def test_sigterm_to_torchrun_gives_one_checkpoint_and_each_worker_leaves_with_143(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -54,7 +48,7 @@ def test_a_worker_that_is_killed_is_started_again_and_the_weights_are_the_same(r
     assert launched.finish() == 0, launched.text
     undisturbed = ranks.values("cases_of_failures.py:train", 2)
     assert [its["weights"] for its in launched.results()] == [its["weights"] for its in undisturbed]
-    again = Launched("elastic", {**args, "kills": []}, tmp_path / "again.txt", "--standalone")
-    assert again.finish() == 0, again.text
-    assert [its["weights"] for its in again.results()] == [its["weights"] for its in undisturbed]
-    assert "this run is finished" in again.text
+    again = ranks.run("cases_of_failures.py:elastic", 2, **{**args, "kills": []})
+    assert [its.code for its in again] == [0, 0], again[0].output
+    assert [its.value["weights"] for its in again] == [its["weights"] for its in undisturbed]
+    assert "this run is finished" in again[0].output

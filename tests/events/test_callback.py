@@ -49,9 +49,8 @@ class Data(Callback):
 # -- identity ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("callback", "key"),
-    [
+def test_identity_is_the_class_and_its_plain_constructor_arguments() -> None:
+    table: list[tuple[Callback, str]] = [
         (Plain(), "Plain()"),
         (Counter(), "Counter()"),
         (Counter("steps"), "Counter(what='steps')"),
@@ -65,11 +64,9 @@ class Data(Callback):
         (Forwarding(what="steps", limit=3, hook=print), "Forwarding(what='steps', limit=3)"),
         (Pushes("abc", "<pad>"), "Pushes(token='[redacted]', pad_token='<pad>')"),
         (Pushes(to=("s3://me:pw@a", "b")), "Pushes(to=['s3://[redacted]@a', 'b'])"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_identity_is_the_class_and_its_plain_constructor_arguments(callback: Callback, key: str) -> None:
-    assert callback.state_key == repr(callback) == key
+    ]
+    assert [callback.state_key for callback, _ in table] == [key for _, key in table]
+    assert [repr(callback) for callback, _ in table] == [key for _, key in table]
 
 
 def test_a_dataclass_can_be_a_callback() -> None:
@@ -159,15 +156,14 @@ def test_a_function_callback_can_be_copied_and_pickled() -> None:
 # -- the base class ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hook", [event.hook for event in EVENTS])
-def test_every_hook_is_there_to_be_called_with_super_and_does_nothing(hook: str) -> None:
-    assert getattr(Callback(), hook)(None) is None
-    assert getattr(Callback, hook).__doc__
+def test_every_hook_is_there_to_be_called_with_super_and_does_nothing() -> None:
+    hooks = [event.hook for event in EVENTS]
+    assert [hook for hook in hooks if getattr(Callback(), hook)(None) is not None] == []
+    assert [hook for hook in hooks if not getattr(Callback, hook).__doc__] == []
 
 
-@pytest.mark.parametrize("scope", [scope.hook for scope in SCOPES])
-def test_every_scope_is_there_to_be_called_with_super_and_yields_once(scope: str) -> None:
-    assert list(getattr(Callback(), scope)(None)) == [None]
+def test_every_scope_is_there_to_be_called_with_super_and_yields_once() -> None:
+    assert [scope.hook for scope in SCOPES if list(getattr(Callback(), scope.hook)(None)) != [None]] == []
 
 
 def test_a_users_callback_is_required_on_all_ranks_and_declares_nothing_until_it_says_so() -> None:

@@ -211,14 +211,12 @@ def hooks_named(tables: tuple[dict[str, tuple[str, ...]], ...]) -> list[tuple[st
     return [(system, hook) for table in tables for system, hooks in table.items() for hook in hooks]
 
 
-@pytest.mark.parametrize(("system", "hook"), hooks_named((SEED_HOOKS, GENERATED_HOOKS)))
-def test_a_user_who_brings_a_hook_from_the_seed_documents_is_told_our_name(system: str, hook: str) -> None:
-    assert (system, hook) in ROWS
+def test_a_user_who_brings_a_hook_from_the_seed_documents_is_told_our_name() -> None:
+    assert [row for row in hooks_named((SEED_HOOKS, GENERATED_HOOKS)) if row not in ROWS] == []
 
 
-@pytest.mark.parametrize(("system", "hook"), hooks_named((OTHER_HOOKS,)))
-def test_a_user_who_brings_a_hook_of_a_later_version_is_told_our_name(system: str, hook: str) -> None:
-    assert (system, hook) in ROWS
+def test_a_user_who_brings_a_hook_of_a_later_version_is_told_our_name() -> None:
+    assert [row for row in hooks_named((OTHER_HOOKS,)) if row not in ROWS] == []
 
 
 def test_no_row_has_a_misspelt_hook_that_no_system_ever_had() -> None:
@@ -238,12 +236,10 @@ def test_a_note_can_stand_in_brackets_inside_an_error_message() -> None:
     assert [row for row in FOREIGN_HOOKS if row.note != row.note.strip(" .\n") or "\n" in row.note] == []
 
 
-@pytest.mark.parametrize(("events", "hooks"), FEATURES, ids=[row[0][0] for row in FEATURES])
-def test_every_system_that_has_the_moment_is_mapped_to_it(
-    events: tuple[str, ...], hooks: dict[str, tuple[str, ...]]
-) -> None:
+def test_every_system_that_has_the_moment_is_mapped_to_it() -> None:
     astray = [
-        (system, hook, event_of(system, hook))
+        (system, hook, event_of(system, hook), events)
+        for events, hooks in FEATURES
         for system, names in hooks.items()
         for hook in names
         if event_of(system, hook) not in events

@@ -17,6 +17,8 @@ from hookline.events.spec import STEP_EVENTS
 
 World = Callable[..., Any]
 
+ALL_EVENTS = [event.name for event in EVENTS]
+
 
 class Broken(Callback):
     """Raises ``error`` at one event."""
@@ -35,28 +37,28 @@ class Broken(Callback):
 # -- optional ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", [event.name for event in EVENTS])
 def test_an_optional_callback_that_fails_at_any_event_is_switched_off_and_the_others_run(
-    world: World, hearing: Any, event: str
+    world: World, hearing: Any
 ) -> None:
-    error = ValueError("no")
-    made = world(hearing(event, name="before"), Broken(event, error, optional=True), hearing(event, name="after"))
-    made.clock.step = 7
-    made.emit(event)
-    made.emit(event)
-    once = [("before", event), "broken", ("after", event)]
-    if event == "callback_disabled":  # the others hear of it as well
-        once[2:2] = [("before", event), ("after", event)]
-    assert made.log == [*once, ("before", event), ("after", event)]
-    assert made.line.failures == [Failure("broken", f"on_{event}", "step 7", error)]
+    for event in ALL_EVENTS:
+        error = ValueError("no")
+        made = world(hearing(event, name="before"), Broken(event, error, optional=True), hearing(event, name="after"))
+        made.clock.step = 7
+        made.emit(event)
+        made.emit(event)
+        once = [("before", event), "broken", ("after", event)]
+        if event == "callback_disabled":  # the others hear of it as well
+            once[2:2] = [("before", event), ("after", event)]
+        assert made.log == [*once, ("before", event), ("after", event)]
+        assert made.line.failures == [Failure("broken", f"on_{event}", "step 7", error)]
 
 
-@pytest.mark.parametrize("event", sorted(STEP_EVENTS))
-def test_an_optional_callback_that_fails_in_a_timed_step_is_switched_off_too(world: World, event: str) -> None:
-    made = world(Broken(event, ValueError("no"), optional=True))
-    made.line.hooks = made.line.timed
-    made.emit(event, event)
-    assert made.log == ["broken"]
+def test_an_optional_callback_that_fails_in_a_timed_step_is_switched_off_too(world: World) -> None:
+    for event in sorted(STEP_EVENTS):
+        made = world(Broken(event, ValueError("no"), optional=True))
+        made.line.hooks = made.line.timed
+        made.emit(event, event)
+        assert made.log == ["broken"], event
 
 
 def test_the_failure_is_shown_once_with_where_it_was_and_how_it_failed(
@@ -134,19 +136,19 @@ def test_one_that_fails_in_on_event_and_again_in_its_hook_is_switched_off_once(w
 # -- required ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", [event.name for event in EVENTS])
 def test_a_required_callback_that_fails_stops_the_run_and_the_error_says_who_where_and_when(
-    world: World, hearing: Any, event: str
+    world: World, hearing: Any
 ) -> None:
-    error = ValueError("no")
-    made = world(Broken(event, error, optional=False), hearing(event, name="after"))
-    made.clock.step = 412
-    with pytest.raises(ValueError, match="no") as caught:
-        made.emit(event)
-    assert caught.value is error
-    assert caught.value.__notes__ == [f"in broken.on_{event} at step 412"]
-    assert made.log == ["broken"]
-    assert made.line.failures == []
+    for event in ALL_EVENTS:
+        error = ValueError("no")
+        made = world(Broken(event, error, optional=False), hearing(event, name="after"))
+        made.clock.step = 412
+        with pytest.raises(ValueError, match="no") as caught:
+            made.emit(event)
+        assert caught.value is error
+        assert caught.value.__notes__ == [f"in broken.on_{event} at step 412"]
+        assert made.log == ["broken"], event
+        assert made.line.failures == [], event
 
 
 class Custom(Callback):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -16,8 +17,11 @@ from torch.nn.functional import cross_entropy
 import hookline as hl
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, same_tensors, sgd, state_of, weights_of
 
 Batch = tuple[Tensor, Tensor]
+
+fast_sgd = partial(sgd, lr=0.3)
 
 
 class Gradients(hl.Callback):
@@ -71,10 +75,6 @@ def assert_same(found: list[list[Tensor]], expected: list[list[Tensor]], toleran
             torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.3)
-
-
 def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(model(x), y)
 
@@ -82,31 +82,44 @@ def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 # -- the mean over samples ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accumulate", [1, 2, 4, 8])
-@pytest.mark.parametrize("number", [8, 7, 11], ids="{}batches".format)
-@pytest.mark.parametrize("last", [6, 1], ids="last{}".format)
-@pytest.mark.parametrize("loader", [list, NoLength])
-def test_mean_loss_equals_the_full_batch(accumulate: int, number: int, last: int, loader: Any) -> None:
-    batches = [(x.double(), y) for x, y in tiny_data(number, 6, last=last)]
+@settings(max_examples=30)
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12), accumulate=st.integers(1, 8), known=st.booleans())
+@example(sizes=[6] * 8, accumulate=4, known=True)
+@example(sizes=[6] * 8, accumulate=8, known=False)
+@example(sizes=[6] * 7, accumulate=2, known=False)
+@example(sizes=[6] * 6 + [1], accumulate=8, known=True)
+@example(sizes=[6] * 10 + [1], accumulate=1, known=False)
+@example(sizes=[6] * 10 + [1], accumulate=2, known=True)
+@example(sizes=[6] * 10 + [1], accumulate=4, known=False)
+@example(sizes=[6] * 10 + [1], accumulate=8, known=True)
+def test_mean_loss_equals_the_full_batch(sizes: list[int], accumulate: int, known: bool) -> None:
+    x, y = tiny_data(1, sum(sizes), seed=3)[0]
+    batches = list(zip(x.double().split(sizes), y.split(sizes), strict=True))
     ours, theirs, keeper = TinyModel().double(), TinyModel().double(), Gradients()
-    trainer = Trainer(max_duration="2ep", accumulate=accumulate, log_every="1st", callbacks=[keeper], folder=False)
-    result = trainer.fit(ours, loader(batches), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    loader = batches if known else NoLength(batches)
+    result = fit(keeper, model=ours, train=loader, optimizer=fast_sgd, accumulate=accumulate, log_every="1st")
     gradients, losses = full_batches(theirs, batches, accumulate, mean_loss, epochs=2)
     assert_same(keeper.found, gradients, 1e-10)
     assert result.history["train/loss"] == pytest.approx(losses, rel=1e-10)
-    assert result.clock.step == 2 * math.ceil(number / accumulate)
-    assert result.clock.batch == 2 * number
-    assert result.clock.sample == 2 * (6 * (number - 1) + last)
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    assert result.clock.step == 2 * math.ceil(len(sizes) / accumulate)
+    assert result.clock.batch == 2 * len(sizes)
+    assert result.clock.sample == 2 * sum(sizes)
+    assert_same([weights_of(ours)], [weights_of(theirs)], 1e-10)
 
 
 @pytest.mark.parametrize("accumulate", [2, 4, 8])
 def test_mean_loss_in_float32_to_1e_6(accumulate: int) -> None:
     batches = tiny_data(11, 6, last=1)
     ours, theirs, keeper = TinyModel(), TinyModel(), Gradients()
-    trainer = Trainer(max_duration="1ep", accumulate=accumulate, log_every="1st", callbacks=[keeper], folder=False)
-    result = trainer.fit(ours, batches, loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    result = fit(
+        keeper,
+        model=ours,
+        train=batches,
+        optimizer=fast_sgd,
+        max_duration="1ep",
+        accumulate=accumulate,
+        log_every="1st",
+    )
     gradients, losses = full_batches(theirs, batches, accumulate, mean_loss)
     assert_same(keeper.found, gradients)
     assert result.history["train/loss"] == pytest.approx(losses, rel=1e-6)
@@ -115,9 +128,8 @@ def test_mean_loss_in_float32_to_1e_6(accumulate: int) -> None:
 def test_the_logged_loss_of_an_interval_and_of_the_epoch_is_the_mean_over_samples() -> None:
     batches = [(x.double(), y) for x, y in tiny_data(7, 5, last=2)]
     model = TinyModel().double()
-    trainer = Trainer(max_duration="1ep", accumulate=2, log_every="2st", folder=False)
     still = lambda parameters: torch.optim.SGD(parameters, lr=0.0)  # noqa: E731
-    result = trainer.fit(model, batches, loss=nn.CrossEntropyLoss(), optimizer=still)
+    result = fit(model=model, train=batches, optimizer=still, max_duration="1ep", accumulate=2, log_every="2st")
     expected = [mean_loss(model, *joined(part)).item() for part in (batches[:4], batches[4:])]
     assert result.history["train/loss"] == pytest.approx(expected, rel=1e-12)
     assert result.history.steps("train/loss") == [2, 4]
@@ -125,16 +137,14 @@ def test_the_logged_loss_of_an_interval_and_of_the_epoch_is_the_mean_over_sample
 
 
 def test_a_window_never_crosses_an_epoch() -> None:
-    result = Trainer(max_duration="3ep", accumulate=4, folder=False).fit(
-        TinyModel(), tiny_data(5), loss=nn.CrossEntropyLoss(), optimizer=sgd
-    )
+    result = fit(train=tiny_data(5), optimizer=fast_sgd, max_duration="3ep", accumulate=4)
     assert (result.clock.step, result.clock.batch) == (6, 15)
 
 
 @pytest.mark.parametrize("loader", [list, NoLength])
 def test_step_says_whether_the_weights_moved(loader: Any) -> None:
     model, moved = TinyModel(), []
-    with Loop(model, sgd(model.parameters()), accumulate=3, max_duration="1ep", folder=False) as loop:
+    with Loop(model, fast_sgd(model.parameters()), accumulate=3, max_duration="1ep", folder=False) as loop:
         for x, y in loop.batches(loader(tiny_data(5))):
             loop.backward(cross_entropy(model(x), y))
             moved.append(loop.step())
@@ -180,6 +190,10 @@ def token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 
+def full_token_loss(model: nn.Module, ids: Tensor, targets: Tensor) -> Tensor:
+    return token_loss(model(ids), targets)
+
+
 class TokenTask(hl.Task[Batch]):
     """Returns the number of tokens as the weight, in one of several forms."""
 
@@ -189,7 +203,7 @@ class TokenTask(hl.Task[Batch]):
         self.form = form
 
     def configure_optimizers(self, run: hl.Run) -> torch.optim.Optimizer:
-        return sgd(self.parameters())
+        return fast_sgd(self.parameters())
 
     def train_batch(self, run: hl.Run, batch: Batch) -> Any:
         ids, targets = batch
@@ -207,12 +221,12 @@ LENGTHS = [[9, 1], [2], [3, 3, 3], [1, 1], [8], [9, 9], [4]]
 def fit_tokens(form: str, accumulate: int, keeper: Gradients) -> hl.Result:
     options: Any = {"accumulate": accumulate, "max_duration": "1ep", "log_every": "1st", "folder": False}
     if form in ("int", "tensor", "backward", "no weight"):
-        return Trainer(callbacks=[keeper], **options).fit(TokenTask(form), ragged(LENGTHS))
+        return fit(keeper, model=TokenTask(form), train=ragged(LENGTHS), **options)
     if form == "function":
         loss = lambda outputs, targets: (token_loss(outputs, targets), int((targets >= 0).sum()))  # noqa: E731
-        return Trainer(callbacks=[keeper], **options).fit(Tagger(), ragged(LENGTHS), loss=loss, optimizer=sgd)
+        return fit(keeper, model=Tagger(), train=ragged(LENGTHS), loss=loss, optimizer=fast_sgd, **options)
     model = Tagger()
-    with Loop(model, sgd, callbacks=[keeper], **options) as loop:
+    with Loop(model, fast_sgd, callbacks=[keeper], **options) as loop:
         for ids, targets in loop.batches(ragged(LENGTHS)):
             loop.backward(token_loss(model(ids), targets), weight=(targets >= 0).sum())
             loop.step()
@@ -224,8 +238,7 @@ def fit_tokens(form: str, accumulate: int, keeper: Gradients) -> hl.Result:
 def test_token_weighted_loss_equals_the_full_batch(accumulate: int, form: str) -> None:
     keeper = Gradients()
     result = fit_tokens(form, accumulate, keeper)
-    full = lambda model, ids, targets: token_loss(model(ids), targets)  # noqa: E731
-    gradients, losses = full_batches(Tagger(), ragged(LENGTHS), accumulate, full)
+    gradients, losses = full_batches(Tagger(), ragged(LENGTHS), accumulate, full_token_loss)
     assert_same(keeper.found, gradients, 1e-10)
     assert result.history["train/loss"] == pytest.approx(losses, rel=1e-10)
 
@@ -234,8 +247,7 @@ def test_without_the_weight_the_same_data_would_be_wrong() -> None:
     """The test above can fail."""
     keeper = Gradients()
     fit_tokens("no weight", 4, keeper)
-    full = lambda model, ids, targets: token_loss(model(ids), targets)  # noqa: E731
-    gradients, _ = full_batches(Tagger(), ragged(LENGTHS), 4, full)
+    gradients, _ = full_batches(Tagger(), ragged(LENGTHS), 4, full_token_loss)
     assert max((a - b).abs().max().item() for a, b in zip(keeper.found[0], gradients[0], strict=True)) > 1e-3
 
 
@@ -247,24 +259,10 @@ def test_the_evaluation_is_weighted_by_tokens_too() -> None:
     assert metrics["val/loss"] == pytest.approx(token_loss(model(ids), targets).item(), rel=1e-12)
 
 
-# -- any sizes and weights ---------------------------------------------------------------------
+# -- any tokens and weights --------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
-@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12), accumulate=st.integers(1, 6), known=st.booleans())
-def test_any_sizes(sizes: list[int], accumulate: int, known: bool) -> None:
-    data = tiny_data(1, sum(sizes), seed=3)[0]
-    batches = list(zip(data[0].double().split(sizes), data[1].split(sizes), strict=True))
-    keeper = Gradients()
-    trainer = Trainer(max_duration="1ep", accumulate=accumulate, log_every="1st", callbacks=[keeper], folder=False)
-    loader = batches if known else NoLength(batches)
-    result = trainer.fit(TinyModel().double(), loader, loss=nn.CrossEntropyLoss(), optimizer=sgd)
-    gradients, losses = full_batches(TinyModel().double(), batches, accumulate, mean_loss)
-    assert_same(keeper.found, gradients, 1e-9)
-    assert result.history["train/loss"] == pytest.approx(losses, rel=1e-9)
-
-
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=9),
     accumulate=st.integers(1, 6),
@@ -272,21 +270,21 @@ def test_any_sizes(sizes: list[int], accumulate: int, known: bool) -> None:
 )
 def test_any_tokens(lengths: list[list[int]], accumulate: int, form: str) -> None:
     batches, keeper = ragged(lengths), Gradients()
-    trainer = Trainer(max_duration="1ep", accumulate=accumulate, log_every="1st", callbacks=[keeper], folder=False)
-    result = trainer.fit(TokenTask(form), batches)
-    full = lambda model, ids, targets: token_loss(model(ids), targets)  # noqa: E731
-    gradients, losses = full_batches(Tagger(), batches, accumulate, full)
+    result = fit(
+        keeper, model=TokenTask(form), train=batches, max_duration="1ep", accumulate=accumulate, log_every="1st"
+    )
+    gradients, losses = full_batches(Tagger(), batches, accumulate, full_token_loss)
     assert_same(keeper.found, gradients, 1e-9)
     assert result.history["train/loss"] == pytest.approx(losses, rel=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=20)
 @given(weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
 def test_any_weights(weights: list[float]) -> None:
     batches = [(x.double(), y) for x, y in tiny_data(len(weights), 3)]
     model, other, keeper = TinyModel().double(), TinyModel().double(), Gradients()
     with Loop(
-        model, sgd, callbacks=[keeper], accumulate=len(weights), max_duration="1ep", log_every="1st", folder=False
+        model, fast_sgd, callbacks=[keeper], accumulate=len(weights), max_duration="1ep", log_every="1st", folder=False
     ) as loop:
         for (x, y), weight in zip(loop.batches(batches), weights, strict=True):
             loop.backward(cross_entropy(model(x), y), weight=weight)
@@ -317,17 +315,11 @@ def bare(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Batch
     return model.state_dict()
 
 
-def assert_bitwise(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name, tensor in found.items():
-        assert torch.equal(tensor, expected[name]), name
-
-
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("way", ["fit", "fit with evaluation", "weighted", "own loop"])
 def test_one_batch_a_step_is_bitwise_a_bare_loop(optimizer: str, way: str) -> None:
     model, other, batches = TinyModel(dropout=0.5), TinyModel(dropout=0.5), tiny_data(9, 7, last=3)
-    make, options = OPTIMIZERS[optimizer], {"max_duration": "4ep", "folder": False, "log_every": "5st"}
+    make, options = OPTIMIZERS[optimizer], {"max_duration": "2ep", "folder": False, "seed": None, "log_every": "5st"}
     torch.manual_seed(0)
     if way == "own loop":
         with Loop(model, make(model.parameters()), **options) as loop:
@@ -338,8 +330,8 @@ def test_one_batch_a_step_is_bitwise_a_bare_loop(optimizer: str, way: str) -> No
         weighted = lambda outputs, y: (cross_entropy(outputs, y), 5.0)  # noqa: E731
         loss = weighted if way == "weighted" else nn.CrossEntropyLoss()
         val = tiny_data(3, seed=9) if way == "fit with evaluation" else None
-        Trainer(**options).fit(model, batches, val, loss=loss, optimizer=make)
-    assert_bitwise(model.state_dict(), bare(other, make(other.parameters()), batches, 4))
+        fit(model=model, train=batches, val=val, loss=loss, optimizer=make, **options)
+    assert same_tensors(model.state_dict(), bare(other, make(other.parameters()), batches, 2))
 
 
 # -- sparse gradients, several optimizers, several losses ----------------------------------------
@@ -365,10 +357,8 @@ def test_sparse_gradients(accumulate: int, weight: str) -> None:
 
     lengths = [[9, 9], [9], [9, 9, 9], [9]] if weight == "samples" else LENGTHS
     keeper = Gradients()
-    trainer = Trainer(max_duration="2ep", accumulate=accumulate, callbacks=[keeper], folder=False)
-    trainer.fit(Bag(), ragged(lengths), loss=loss, optimizer=sgd)
-    full = lambda model, ids, targets: token_loss(model(ids), targets)  # noqa: E731
-    gradients, _ = full_batches(Bag(), ragged(lengths), accumulate, full, epochs=2)
+    fit(keeper, model=Bag(), train=ragged(lengths), loss=loss, optimizer=fast_sgd, accumulate=accumulate)
+    gradients, _ = full_batches(Bag(), ragged(lengths), accumulate, full_token_loss, epochs=2)
     assert_same(keeper.found, gradients, 1e-10)
 
 
@@ -380,7 +370,7 @@ class TwoNets(hl.Task[Batch]):
         self.first, self.second = TinyModel(seed=1).double(), TinyModel(seed=2).double()
 
     def configure_optimizers(self, run: hl.Run) -> dict[str, torch.optim.Optimizer]:
-        return {"first": sgd(self.first.parameters()), "second": sgd(self.second.parameters())}
+        return {"first": fast_sgd(self.first.parameters()), "second": fast_sgd(self.second.parameters())}
 
     def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         x, y = batch
@@ -400,9 +390,8 @@ def test_several_optimizers_with_accumulation(accumulate: int) -> None:
     """What a loss puts on the parameters of another optimizer must not reach that optimizer's update."""
     batches = [(x.double(), y) for x, y in tiny_data(6, 5, last=2)]
     ours, theirs, keeper = TwoNets(), TwoNets(), Gradients()
-    trainer = Trainer(max_duration="2ep", accumulate=accumulate, callbacks=[keeper], folder=False)
-    result = trainer.fit(ours, batches)
-    optimizers = [sgd(theirs.first.parameters()), sgd(theirs.second.parameters())]
+    result = fit(keeper, model=ours, train=batches, accumulate=accumulate)
+    optimizers = [fast_sgd(theirs.first.parameters()), fast_sgd(theirs.second.parameters())]
     expected = []
     for window in windows(batches, accumulate) * 2:
         losses = theirs.losses(joined(window))
@@ -425,7 +414,7 @@ def test_two_losses_of_one_batch_add_up(accumulate: int) -> None:
     batches = [(x.double(), y) for x, y in tiny_data(6, 5, last=2)]
     model, keeper = TinyModel().double(), Gradients()
     options: Any = {"accumulate": accumulate, "max_duration": "1ep", "log_every": "1st", "folder": False}
-    with Loop(model, sgd, callbacks=[keeper], **options) as loop:
+    with Loop(model, fast_sgd, callbacks=[keeper], **options) as loop:
         for x, y in loop.batches(batches):
             loop.backward(cross_entropy(model(x), y))
             loop.backward(model(x).square().mean())
@@ -448,7 +437,7 @@ def test_two_losses_of_each_of_two_optimizers_add_up_for_each(accumulate: int) -
 
     batches = [(x.double(), y) for x, y in tiny_data(4, 5)]
     options: Any = {"accumulate": accumulate, "max_duration": "1ep", "log_every": "1st", "folder": False}
-    once, both = (Trainer(**options).fit(task, batches).history for task in (TwoNets(), Four()))
+    once, both = (fit(model=task, train=batches, **options).history for task in (TwoNets(), Four()))
     for name in ("train/first/loss", "train/second/loss"):
         assert both[name][0] == pytest.approx(3 * once[name][0])
 
@@ -462,7 +451,7 @@ def test_losses_between_which_the_body_steps_are_averaged_and_not_added_up() -> 
 
     task = Inner(TinyModel(), nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.0))
     expected = mean_loss(task.model, *tiny_data(1)[0]).item()
-    result = Trainer(max_duration="1ep", folder=False).fit(task, tiny_data(1))
+    result = fit(model=task, train=tiny_data(1), max_duration="1ep")
     assert result.history["train/loss"] == pytest.approx([expected])
 
 
@@ -470,8 +459,7 @@ def test_losses_that_a_closure_computes_again_are_averaged_and_not_added_up() ->
     model = TinyModel()
     still = lambda p: torch.optim.LBFGS(p, lr=0.0, max_iter=3, tolerance_change=-1.0)  # noqa: E731
     expected = mean_loss(model, *tiny_data(1)[0]).item()
-    trainer = Trainer(max_duration="1ep", folder=False)
-    result = trainer.fit(model, tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=still)
+    result = fit(model=model, train=tiny_data(1), optimizer=still, max_duration="1ep")
     assert result.history["train/loss"] == pytest.approx([expected])
 
 
@@ -480,7 +468,7 @@ def test_two_losses_of_one_batch_with_weights_of_their_own(accumulate: int) -> N
     """A mean over tokens and one over rows: right, or refused; accumulation must not change the sum in silence."""
     batches, model, keeper = ragged(LENGTHS), Tagger(), Gradients()
     try:
-        with Loop(model, sgd, callbacks=[keeper], accumulate=accumulate, max_duration="1ep", folder=False) as loop:
+        with Loop(model, fast_sgd, callbacks=[keeper], accumulate=accumulate, max_duration="1ep", folder=False) as loop:
             for ids, targets in loop.batches(batches):
                 loop.backward(token_loss(model(ids), targets), weight=(targets >= 0).sum())
                 loop.backward(model(ids).square().mean())
@@ -499,7 +487,9 @@ def test_two_losses_of_one_batch_with_weights_of_their_own(accumulate: int) -> N
 def test_a_batch_of_weight_zero_adds_nothing() -> None:
     batches = [(x.double(), y) for x, y in tiny_data(3, 4)]
     model, other, keeper = TinyModel().double(), TinyModel().double(), Gradients()
-    with Loop(model, sgd, callbacks=[keeper], accumulate=3, max_duration="1ep", log_every="1st", folder=False) as loop:
+    with Loop(
+        model, fast_sgd, callbacks=[keeper], accumulate=3, max_duration="1ep", log_every="1st", folder=False
+    ) as loop:
         for (x, y), weight in zip(loop.batches(batches), (4, 0, 2), strict=True):
             loop.backward(cross_entropy(model(x), y), weight=weight)
             loop.step()
@@ -514,10 +504,15 @@ def test_a_batch_of_nothing_but_padding_counts_nothing(accumulate: int) -> None:
     """Its mean over no token is NaN, with weight 0: the full batch does not notice it, so neither may the parts."""
     lengths = [[9, 1], [0, 0], [3], [2, 5]]
     keeper = Gradients()
-    trainer = Trainer(max_duration="1ep", accumulate=accumulate, log_every="1st", callbacks=[keeper], folder=False)
-    result = trainer.fit(TokenTask("tensor"), ragged(lengths))
-    full = lambda model, ids, targets: token_loss(model(ids), targets)  # noqa: E731
-    gradients, losses = full_batches(Tagger(), ragged(lengths), accumulate, full)
+    result = fit(
+        keeper,
+        model=TokenTask("tensor"),
+        train=ragged(lengths),
+        max_duration="1ep",
+        accumulate=accumulate,
+        log_every="1st",
+    )
+    gradients, losses = full_batches(Tagger(), ragged(lengths), accumulate, full_token_loss)
     assert_same(keeper.found, gradients, 1e-10)
     assert result.history["train/loss"] == pytest.approx(losses, rel=1e-10)
 
@@ -535,15 +530,15 @@ def test_a_batch_of_nothing_but_padding_in_an_evaluation(kind: Any) -> None:
 def test_a_window_without_any_weight_does_not_spoil_the_model(accumulate: int) -> None:
     """Nothing but padding in a whole window: an error of our own, or no update; never a division by zero."""
     model = TinyModel()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = state_of(model)
     try:
-        with Loop(model, sgd, accumulate=accumulate, max_duration="1ep", folder=False) as loop:
+        with Loop(model, fast_sgd, accumulate=accumulate, max_duration="1ep", folder=False) as loop:
             for x, y in loop.batches(tiny_data(2)):
                 loop.backward(cross_entropy(model(x), y) * 0, weight=0)
                 loop.step()
     except hl.HooklineError:
         pass
-    assert_bitwise(model.state_dict(), before)
+    assert same_tensors(model.state_dict(), before)
 
 
 def test_a_stop_in_the_task_drops_the_window_and_its_clock() -> None:
@@ -558,7 +553,7 @@ def test_a_stop_in_the_task_drops_the_window_and_its_clock() -> None:
                 raise hl.StopTraining("enough")
             return super().train_batch(run, batch)
 
-    task = Stops(TinyModel(), nn.CrossEntropyLoss(), sgd)
+    task = Stops(TinyModel(), nn.CrossEntropyLoss(), fast_sgd)
     trainer = Trainer(max_duration="1ep", accumulate=4, folder=False)
     result = trainer.fit(task, tiny_data(12))
     assert (result.clock.step, result.clock.batch, result.clock.sample) == (1, 4, 32)

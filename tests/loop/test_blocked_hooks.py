@@ -7,19 +7,20 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 import hookline as hl
-from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, train_loop
 
 LIMIT_S = 0.05
-ENOUGH_S = 20 * LIMIT_S
+ENOUGH_S = 10 * LIMIT_S
 """Time in which a warning would have come."""
+
+train_and_evaluate = partial(fit, val=tiny_data(), max_duration="1ep")
 
 
 @pytest.fixture
@@ -83,12 +84,6 @@ class AtTheEnd(Slow):
         self.block()
 
 
-def fit(*callbacks: Any, model: nn.Module | None = None, data: Any = None, **options: Any) -> None:
-    trainer = Trainer(max_duration="2ep", folder=False, callbacks=callbacks, **options)
-    train = tiny_data() if data is None else data
-    trainer.fit(model or TinyModel(), train, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-
-
 @pytest.mark.parametrize("optional", [True, False])
 @pytest.mark.parametrize(
     ("kind", "hook"),
@@ -100,7 +95,7 @@ def fit(*callbacks: Any, model: nn.Module | None = None, data: Any = None, **opt
     ],
 )
 def test_a_hook_that_blocks_is_named_with_its_line(warned: Warned, kind: type[Slow], hook: str, optional: bool) -> None:
-    fit(hl.LambdaCallback(on_train_step_end=lambda run: None), kind(warned, optional))
+    train_and_evaluate(hl.LambdaCallback(on_train_step_end=lambda run: None), kind(warned, optional))
     source, first = inspect.getsourcelines(getattr(kind, hook))
     line = first + next(index for index, text in enumerate(source) if "self.block()" in text)
     (text,) = warned.texts
@@ -117,13 +112,7 @@ def test_one_of_two_alike_a_function_and_an_own_loop_are_named_once_each(warned:
         warned.wait()
         time.sleep(ENOUGH_S)  # it is named once, however long it blocks
 
-    model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    callbacks = [idle, InHook(warned, optional=True), second]
-    with Loop(model, optimizer, callbacks=callbacks, max_duration="3st", folder=False) as loop:
-        for x, y in loop.batches(tiny_data()):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
+    train_loop(idle, InHook(warned, optional=True), second, max_duration="3st")
     names = [text.partition(" blocks")[0] for text in warned.texts]
     assert names == ["InHook.on_train_step_end", f"{second.name}.on_train_step_end"]
 
@@ -183,9 +172,9 @@ class Around(hl.Callback):
 @pytest.mark.parametrize("what", ["model", "data", "evaluation in a hook"])
 def test_a_slow_model_and_slow_data_are_not_blamed_on_a_callback(warned: Warned, what: str) -> None:
     if what == "model":
-        fit(Around(), model=SlowModel())
+        train_and_evaluate(Around(), model=SlowModel())
     elif what == "data":
-        fit(Around(), data=SlowData())
+        train_and_evaluate(Around(), train=SlowData())
     else:
-        fit(Around(), Evaluates(), model=SlowInEvaluation())
+        train_and_evaluate(Around(), Evaluates(), model=SlowInEvaluation())
     assert warned.texts == []

@@ -14,12 +14,7 @@ from torch.nn.functional import cross_entropy
 import hookline as hl
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
-
-CE = nn.CrossEntropyLoss()
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
+from tests.support import CE, fit, sgd
 
 
 class Backend:
@@ -48,9 +43,8 @@ def test_in_place_and_without_new_keys() -> None:
     model, other = TinyModel(), TinyModel()
     keys = list(model.state_dict())
     options: Any = {"max_duration": "2ep", "folder": False}
-    trainer = Trainer(compile={"backend": "eager"}, **options)
-    result = trainer.fit(model, tiny_data(), tiny_data(2), loss=CE, optimizer=sgd)
-    plain = Trainer(**options).fit(other, tiny_data(), tiny_data(2), loss=CE, optimizer=sgd)
+    result = fit(model=model, val=tiny_data(2), compile={"backend": "eager"}, **options)
+    plain = fit(model=other, val=tiny_data(2), **options)
     assert result.model is model
     assert list(model.state_dict()) == keys
     assert is_compiled(model)
@@ -74,7 +68,7 @@ def test_the_model_is_really_compiled_and_only_once() -> None:
 
 def test_it_is_off_by_default() -> None:
     model = TinyModel()
-    Trainer(max_duration="1ep", folder=False).fit(model, tiny_data(), loss=CE, optimizer=sgd)
+    fit(model=model, max_duration="1ep")
     assert not is_compiled(model)
 
 
@@ -94,7 +88,7 @@ def test_the_children_of_a_task_are_compiled() -> None:
 
     backend, task = Backend(), Two()
     keys = list(task.state_dict())
-    Trainer(max_duration="1ep", compile={"backend": backend}, folder=False).fit(task, tiny_data())
+    fit(model=task, max_duration="1ep", compile={"backend": backend})
     assert is_compiled(task.body)
     assert is_compiled(task.head)
     assert not is_compiled(task)
@@ -115,7 +109,7 @@ def test_a_task_with_a_part_called_model_compiles_its_other_parts_too() -> None:
             return cross_entropy(self.head(self.model(batch[0])), batch[1])
 
     task = Two()
-    Trainer(max_duration="1ep", compile={"backend": "eager"}, folder=False).fit(task, tiny_data())
+    fit(model=task, max_duration="1ep", compile={"backend": "eager"})
     assert is_compiled(task.model)
     assert is_compiled(task.head)
 
@@ -143,9 +137,14 @@ def test_evaluate_and_predict(verb: str) -> None:
 
 def test_with_bf16_and_accumulation() -> None:
     model = TinyModel()
-    result = Trainer(
-        max_duration="4ep", compile={"backend": "eager"}, precision="bf16", accumulate=2, folder=False
-    ).fit(model, tiny_data(8), loss=CE, optimizer=sgd)
+    result = fit(
+        model=model,
+        train=tiny_data(8),
+        max_duration="4ep",
+        compile={"backend": "eager"},
+        precision="bf16",
+        accumulate=2,
+    )
     assert result.clock.step == 16
     assert result.history["train/loss"][-1] < result.history["train/loss"][0]
 
@@ -154,8 +153,8 @@ def test_with_bf16_and_accumulation() -> None:
 def test_the_real_backend() -> None:
     model, other = TinyModel(), TinyModel()
     options: Any = {"max_duration": "2ep", "folder": False}
-    Trainer(compile=True, **options).fit(model, tiny_data(), loss=CE, optimizer=sgd)
-    Trainer(**options).fit(other, tiny_data(), loss=CE, optimizer=sgd)
+    fit(model=model, compile=True, **options)
+    fit(model=other, **options)
     assert list(model.state_dict()) == list(other.state_dict())
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, two)

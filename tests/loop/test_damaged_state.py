@@ -13,35 +13,37 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import hookline as hl
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit
 
 STATE, MANIFEST = "state.json", "manifest.json"
 
 
-def fit(folder: Path, duration: str, **options: Any) -> Any:
-    torch.manual_seed(0)
+def train_and_save(folder: Path, duration: str, **options: Any) -> Any:
     model = TinyModel()
     optimizer = torch.optim.Adam(model.parameters())
-    callbacks = [
+    return fit(
         hl.Checkpointer("3st", at_end=False),
         hl.EarlyStopping("val/loss", patience=50),
         hl.ProgressBar(style=None),
-    ]
-    trainer = hl.Trainer(
-        max_duration=duration, folder=folder, callbacks=callbacks, log_every="1st", eval_every="2st", **options
+        model=model,
+        val=tiny_data(1),
+        optimizer=optimizer,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 2),
+        max_duration=duration,
+        folder=folder,
+        log_every="1st",
+        eval_every="2st",
+        **options,
     )
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    data, loss = (tiny_data(4), tiny_data(1)), nn.CrossEntropyLoss()
-    return trainer.fit(model, *data, loss=loss, optimizer=optimizer, scheduler=scheduler)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved") / "run"
-    fit(folder, "3st")
+    train_and_save(folder, "3st")
     return folder
 
 
@@ -56,7 +58,7 @@ def resume(saved: Path, folder: Path, text: str) -> None:
     body["files"][STATE] = {"size": len(text.encode()), "sha256": hashlib.sha256(text.encode()).hexdigest()}
     rest = json.dumps(body, indent=1)[2:].encode()
     (path / MANIFEST).write_bytes(f'{{"sha256": "{hashlib.sha256(rest).hexdigest()}",\n'.encode() + rest)
-    fit(folder, "4st", resume=path)
+    train_and_save(folder, "4st", resume=path)
 
 
 def problem_of(saved: Path, folder: Path, text: str) -> str:
@@ -159,13 +161,9 @@ def test_an_intact_checkpoint_is_never_taken_for_a_damaged_one(log_every: str | 
             raise RuntimeError("planted")
 
     def train(*callbacks: object) -> hl.Result:
-        trainer = hl.Trainer(
-            max_duration="3ep", folder=tmp_path, resume="auto", log_every=log_every, device="cpu",
-            callbacks=[hl.ProgressBar(style=None), hl.Checkpointer(every="2st"), before, *callbacks],
-        )  # fmt: skip
-        return trainer.fit(
-            TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, scheduler=Growing
-        )
+        callbacks = (hl.ProgressBar(style=None), hl.Checkpointer(every="2st"), before, *callbacks)
+        options: dict[str, Any] = {"max_duration": "3ep", "folder": tmp_path, "resume": "auto", "log_every": log_every}
+        return fit(*callbacks, scheduler=Growing, **options)
 
     with pytest.raises(RuntimeError, match="planted"):
         train(later)

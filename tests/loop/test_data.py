@@ -20,18 +20,9 @@ from hookline.errors import DataError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.loop.data import count, first_tensor, is_one_shot, sure_length, to_device
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit, same_tensors, sgd, weights_of
 
 META = torch.device("meta")
-CE = nn.CrossEntropyLoss()
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.2)
-
-
-def fit(model: nn.Module, train: Any, *args: Any, loss: Any = CE, duration: str = "2ep", **options: Any) -> hl.Result:
-    trainer = Trainer(max_duration=duration, folder=False, **options)
-    return trainer.fit(model, train, *args, loss=loss, optimizer=sgd)
 
 
 def use(loader: Any, where: str, **options: Any) -> Any:
@@ -47,12 +38,8 @@ def use(loader: Any, where: str, **options: Any) -> Any:
 
 def weights_after(loader: Any, **kwargs: Any) -> list[Tensor]:
     model = TinyModel()
-    fit(model, loader, **kwargs)
-    return list(model.parameters())
-
-
-def equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    fit(model=model, train=loader, **kwargs)
+    return weights_of(model)
 
 
 @dataclasses.dataclass
@@ -299,7 +286,7 @@ def test_a_duration_in_tokens_without_tokens(key: str, accumulate: int) -> None:
     with pytest.raises(SetupError, match=r"(?s)tokens.*count"):
         Trainer(callbacks=[note], folder=False, **options).fit(model, tiny_data(), loss=CE, optimizer=sgd)
     assert steps == []
-    assert equal(list(model.parameters()), list(TinyModel().parameters()))
+    assert same_tensors(weights_of(model), weights_of(TinyModel()))
 
 
 def test_a_duration_in_tokens_given_by_extend() -> None:
@@ -350,12 +337,12 @@ class OwnLoss(TinyModel):
 
 
 def test_tuples_and_lists_are_the_same() -> None:
-    assert equal(weights_after(tiny_data()), weights_after([list(batch) for batch in tiny_data()]))
+    assert same_tensors(weights_after(tiny_data()), weights_after([list(batch) for batch in tiny_data()]))
 
 
 def test_a_named_tuple_is_a_tuple() -> None:
     """The default collate of torch keeps named tuples, so a data set of them gives such batches."""
-    assert equal(weights_after(tiny_data()), weights_after([Named(x, y) for x, y in tiny_data()]))
+    assert same_tensors(weights_after(tiny_data()), weights_after([Named(x, y) for x, y in tiny_data()]))
 
 
 def test_three_parts_are_two_inputs_and_a_target() -> None:
@@ -364,19 +351,19 @@ def test_three_parts_are_two_inputs_and_a_target() -> None:
             return super().forward(x) * scale
 
     model = TwoInputs()
-    fit(model, [(x, torch.ones(()), y) for x, y in tiny_data()])
-    assert equal(list(model.parameters()), weights_after(tiny_data()))
+    fit(model=model, train=[(x, torch.ones(()), y) for x, y in tiny_data()])
+    assert same_tensors(weights_of(model), weights_after(tiny_data()))
 
 
 def test_a_dict_calls_the_model_with_keywords_and_the_loss_with_the_target() -> None:
     model = AsDict()
     fit(
-        model,
-        [{"x": x, "y": y} for x, y in tiny_data()],
-        [{"x": x, "y": y} for x, y in tiny_data(2)],
+        model=model,
+        train=[{"x": x, "y": y} for x, y in tiny_data()],
+        val=[{"x": x, "y": y} for x, y in tiny_data(2)],
         loss=cross_entropy,
     )
-    assert equal(list(model.parameters()), weights_after(tiny_data()))
+    assert same_tensors(weights_of(model), weights_after(tiny_data()))
 
 
 @pytest.mark.parametrize("kind", [Pair, Own, FrozenPair])
@@ -386,16 +373,16 @@ def test_an_object_is_passed_whole(kind: Any) -> None:
             return super().forward(batch.x)
 
     model = Whole()
-    fit(model, [kind(x, y) for x, y in tiny_data()], loss=lambda out, batch: cross_entropy(out, batch.y))
-    assert equal(list(model.parameters()), weights_after(tiny_data()))
+    fit(model=model, train=[kind(x, y) for x, y in tiny_data()], loss=lambda out, batch: cross_entropy(out, batch.y))
+    assert same_tensors(weights_of(model), weights_after(tiny_data()))
 
 
 @pytest.mark.parametrize("form", ["scalar", "dict", "attribute", "mapping"])
 def test_a_model_with_its_own_loss(form: str) -> None:
     model = OwnLoss(form)
     batches = [{"x": x, "y": y} for x, y in tiny_data()]
-    result = fit(model, batches, batches[:2], loss=None)
-    assert equal(list(model.parameters()), weights_after(tiny_data()))
+    result = fit(model=model, train=batches, val=batches[:2], loss=None)
+    assert same_tensors(weights_of(model), weights_after(tiny_data()))
     assert len(result.history["val/loss"]) == 2
 
 
@@ -408,7 +395,7 @@ def test_a_single_tensor_is_the_input_and_the_target() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.net(x)
 
-    result = fit(Auto(), [x for x, _ in tiny_data()], loss=nn.MSELoss(), duration="9ep")
+    result = fit(model=Auto(), train=[x for x, _ in tiny_data()], loss=nn.MSELoss(), max_duration="9ep")
     assert result.history["train/loss"][-1] < result.history["train/loss"][0]
 
 
@@ -417,9 +404,9 @@ def test_a_batch_of_one_part_is_that_part() -> None:
     x = torch.cat([x for x, _ in tiny_data()])
     models = [nn.Linear(4, 4), nn.Linear(4, 4)]
     models[1].load_state_dict(models[0].state_dict())
-    fit(models[0], DataLoader(TensorDataset(x), batch_size=8), loss=nn.MSELoss())
-    fit(models[1], list(x.split(8)), loss=nn.MSELoss())
-    assert equal(list(models[0].parameters()), list(models[1].parameters()))
+    fit(model=models[0], train=DataLoader(TensorDataset(x), batch_size=8), loss=nn.MSELoss())
+    fit(model=models[1], train=list(x.split(8)), loss=nn.MSELoss())
+    assert same_tensors(weights_of(models[0]), weights_of(models[1]))
 
 
 @pytest.mark.parametrize("val", [False, True])
@@ -427,7 +414,7 @@ def test_no_loss_at_all(val: bool) -> None:
     steps: list[int] = []
     note = hl.on("optimizer_step_start")(lambda run: steps.append(run.clock.step))
     with pytest.raises(SetupError, match=r"(?s)no loss= was given.*pass loss="):
-        fit(TinyModel(), tiny_data(), *([tiny_data(2)] if val else []), loss=None, callbacks=[note])
+        fit(note, val=tiny_data(2) if val else None, loss=None)
     assert steps == []
 
 
@@ -495,33 +482,33 @@ class Stream(IterableDataset[Any]):
 
 @pytest.mark.parametrize("kind", [tuple, NoLength, ByIndex], ids=lambda kind: kind.__name__)
 def test_every_kind_of_loader_trains_the_same(kind: Any) -> None:
-    assert equal(weights_after(kind(tiny_data())), weights_after(tiny_data()))
+    assert same_tensors(weights_after(kind(tiny_data())), weights_after(tiny_data()))
 
 
 @pytest.mark.parametrize(("workers", "data"), [(0, "map"), (2, "map"), (0, "iterable")])
 def test_data_loaders(workers: int, data: str) -> None:
     loader = DataLoader(Samples() if data == "map" else Stream(), batch_size=5, num_workers=workers)
-    result = fit(TinyModel(), loader, loader)
+    result = fit(train=loader, val=loader)
     assert (result.clock.step, result.clock.epoch, result.clock.sample) == (8, 2, 32)
     x, y = tiny_data(1, 16)[0]
     expected = list(zip(x.split(5), y.split(5), strict=True))
     model, other = TinyModel(), TinyModel()
-    fit(model, loader)
-    fit(other, expected)
-    assert equal(list(model.parameters()), list(other.parameters()))
+    fit(model=model, train=loader)
+    fit(model=other, train=expected)
+    assert same_tensors(weights_of(model), weights_of(other))
 
 
 def test_workers_that_persist() -> None:
     loader = DataLoader(Samples(), batch_size=4, num_workers=2, persistent_workers=True)
-    assert fit(TinyModel(), loader, duration="3ep").clock.step == 12
-    assert fit(TinyModel(), loader, duration="6st").clock.step == 6
-    assert fit(TinyModel(), loader, duration="1ep").clock.step == 4
+    assert fit(train=loader, max_duration="3ep").clock.step == 12
+    assert fit(train=loader, max_duration="6st").clock.step == 6
+    assert fit(train=loader, max_duration="1ep").clock.step == 4
 
 
 def test_one_loader_with_workers_that_persist_for_training_and_evaluation() -> None:
     """The workers of the sanity check are ended, and no later evaluation may ask them."""
     loader = DataLoader(Samples(), batch_size=4, num_workers=1, persistent_workers=True)
-    result = fit(TinyModel(), loader, loader)
+    result = fit(train=loader, val=loader)
     assert result.history.steps("val/loss") == [4, 8]
 
 
@@ -584,7 +571,7 @@ def test_the_data_may_have_another_size_in_each_epoch(kind: str, when: str) -> N
             if when == "epoch_end":
                 self._grow(run.clock.epoch)
 
-    fit(TinyModel(), loaders[kind](), duration="3ep", accumulate=2, callbacks=[Grow()])
+    fit(Grow(), train=loaders[kind](), max_duration="3ep", accumulate=2)
     assert seen == [(24, 2), (64, 5), (72, 6)]
 
 
@@ -593,11 +580,11 @@ def test_data_that_is_all_taken_away_is_an_error_that_says_so(shuffle: bool) -> 
     data = Growing()
     take = hl.on("epoch_end")(lambda run: setattr(data, "size", 0))
     with pytest.raises(hl.errors.DataError, match="gave no batch in epoch 1"):
-        fit(TinyModel(), DataLoader(data, 8, shuffle=shuffle), callbacks=[take])
+        fit(take, train=DataLoader(data, 8, shuffle=shuffle))
 
 
 def test_loaders_without_a_length_count_epochs() -> None:
-    result = fit(TinyModel(), NoLength(tiny_data(3)), NoLength(tiny_data(2)), duration="3ep")
+    result = fit(train=NoLength(tiny_data(3)), val=NoLength(tiny_data(2)), max_duration="3ep")
     assert (result.clock.epoch, result.clock.step) == (3, 9)
     assert result.history.steps("val/loss") == [3, 6, 9]
 
@@ -617,11 +604,11 @@ def test_the_length_is_believed_only_where_it_is_sure() -> None:
     assert sure_length(Sized()) is None
     assert sure_length(DataLoader(Stream(), batch_size=4)) is None
     assert sure_length(DataLoader(Samples(), batch_size=5)) == 4
-    assert fit(TinyModel(), Sized(), duration="2ep").clock.step == 6
+    assert fit(train=Sized()).clock.step == 6
 
 
 def test_a_generator_is_good_for_one_epoch() -> None:
-    result = fit(TinyModel(), (batch for batch in tiny_data(3)), duration="1ep")
+    result = fit(train=(batch for batch in tiny_data(3)), max_duration="1ep")
     assert (result.clock.step, result.clock.epoch) == (3, 1)
 
 
@@ -630,22 +617,22 @@ def test_a_generator_by_steps() -> None:
         while True:
             yield from tiny_data(3)
 
-    assert fit(TinyModel(), endless(), duration="8st").clock.step == 8
+    assert fit(train=endless(), max_duration="8st").clock.step == 8
 
 
 def test_a_generator_is_used_up_in_the_second_epoch() -> None:
     epochs: list[int] = []
     note = hl.on("epoch_end")(lambda run: epochs.append(run.clock.epoch))
     with pytest.raises(DataError, match=r"(?s)no batch in epoch 1.*generator is used up.*iterated over again"):
-        fit(TinyModel(), (batch for batch in tiny_data(3)), duration="2ep", callbacks=[note])
+        fit(note, train=(batch for batch in tiny_data(3)))
     assert epochs == [1]
 
 
 def test_a_generator_for_evaluation_is_good_for_one_evaluation() -> None:
-    result = fit(TinyModel(), tiny_data(3), (batch for batch in tiny_data(2)), duration="1ep")
+    result = fit(train=tiny_data(3), val=(batch for batch in tiny_data(2)), max_duration="1ep")
     assert len(result.history["val/loss"]) == 1
     with pytest.raises(DataError, match="val loader gave no batch"):
-        fit(TinyModel(), tiny_data(3), (batch for batch in tiny_data(2)), duration="2ep")
+        fit(train=tiny_data(3), val=(batch for batch in tiny_data(2)))
 
 
 def test_only_iterators_are_one_shot() -> None:
@@ -677,13 +664,13 @@ def test_a_validation_loader_that_shuffles_by_itself_changes_nothing() -> None:
             batches = tiny_data(4)
             return iter([batches[i] for i in torch.randperm(4).tolist()])
 
-    def trained(*val: Any) -> list[Tensor]:
+    def trained(val: Any = None) -> list[Tensor]:
         model = TinyModel(dropout=0.5)
         torch.manual_seed(3)
-        fit(model, Shuffles(), *val)
+        fit(model=model, train=Shuffles(), val=val, seed=None)
         return list(model.parameters())
 
-    assert equal(trained(), trained(Shuffles()))
+    assert same_tensors(trained(), trained(Shuffles()))
 
 
 # -- empty, short and lying loaders ----------------------------------------------------------------
@@ -707,14 +694,14 @@ def test_an_empty_loader(empty: Any, where: str) -> None:
 
 def test_an_empty_loader_says_why_it_may_be_empty() -> None:
     with pytest.raises(DataError, match="drop_last=True"):
-        fit(TinyModel(), DataLoader(Samples(3), batch_size=4, drop_last=True))
+        fit(train=DataLoader(Samples(3), batch_size=4, drop_last=True))
 
 
 def test_an_empty_named_loader_is_named() -> None:
     with pytest.raises(DataError, match="val/b loader is empty"):
-        fit(TinyModel(), tiny_data(), {"a": tiny_data(1), "b": []})
+        fit(val={"a": tiny_data(1), "b": []})
     with pytest.raises(DataError, match="no loaders"):
-        fit(TinyModel(), tiny_data(), {})
+        fit(val={})
 
 
 @pytest.mark.parametrize("bad", [5, 2.5, object(), TinyModel()], ids=lambda bad: type(bad).__name__)
@@ -745,7 +732,7 @@ def test_a_stop_iteration_inside_a_data_set_is_no_quiet_end(workers: int, where:
 def test_another_error_in_a_data_set_arrives_unchanged_with_a_note(workers: int) -> None:
     broken = DataLoader(Samples(16, fails_at=13, error=ZeroDivisionError), batch_size=4, num_workers=workers)
     with pytest.raises(ZeroDivisionError, match="inside the data set") as caught:
-        fit(TinyModel(), broken)
+        fit(train=broken)
     assert "while fetching a batch, at step 3, epoch 0 (train)" in caught.value.__notes__
 
 
@@ -762,7 +749,7 @@ def test_a_stop_iteration_in_the_task_or_a_hook_is_an_error() -> None:
         raise StopIteration
 
     with pytest.raises((StopIteration, RuntimeError)):
-        fit(TinyModel(), tiny_data(), callbacks=[hook])
+        fit(hook)
 
 
 class Buckets(Sampler[list[int]]):
@@ -782,7 +769,7 @@ def test_a_loader_that_gives_more_than_it_said_loses_nothing_in_silence() -> Non
     """All batches, as a bare loop would see them, or an error."""
     loader = DataLoader(Samples(), batch_sampler=Buckets(says=2, gives=4))
     try:
-        result = fit(TinyModel(), loader, duration="1ep")
+        result = fit(train=loader, max_duration="1ep")
     except DataError:
         return
     assert result.clock.batch == 4
@@ -791,7 +778,7 @@ def test_a_loader_that_gives_more_than_it_said_loses_nothing_in_silence() -> Non
 def test_a_sampler_that_gives_less_than_it_said_is_believed() -> None:
     """Its length is an estimate: all that it gives is trained on, as in a bare loop."""
     loader = DataLoader(Samples(), batch_sampler=Buckets(says=4, gives=2))
-    assert fit(TinyModel(), loader, duration="1ep").clock.batch == 2
+    assert fit(train=loader, max_duration="1ep").clock.batch == 2
 
 
 # -- epochs of samplers ------------------------------------------------------------------------------
@@ -816,7 +803,7 @@ class Epochs(Sampler[int]):
 
 def test_a_sampler_is_told_the_epoch() -> None:
     sampler = Epochs()
-    fit(TinyModel(), DataLoader(Samples(), batch_size=4, sampler=sampler), duration="3ep")
+    fit(train=DataLoader(Samples(), batch_size=4, sampler=sampler), max_duration="3ep")
     assert sampler.told == [0, 1, 2]
 
 
@@ -829,14 +816,14 @@ def test_a_batch_sampler_is_told_the_epoch() -> None:
 
     sampler = Batches(3, 3)
     sampler.told = []
-    fit(TinyModel(), DataLoader(Samples(), batch_sampler=sampler), duration="2ep")
+    fit(train=DataLoader(Samples(), batch_sampler=sampler))
     assert sampler.told == [0, 1]
 
 
 def test_the_sampler_of_a_batch_sampler_is_told_the_epoch() -> None:
     sampler = Epochs()
     loader = DataLoader(Samples(), batch_sampler=BatchSampler(sampler, 4, drop_last=False))
-    fit(TinyModel(), loader, duration="2ep")
+    fit(train=loader)
     assert sampler.told == [0, 1]
 
 
@@ -849,7 +836,7 @@ def test_a_loader_of_its_own_is_told_the_epoch() -> None:
 
     loader = Loader(tiny_data(2))
     loader.told = []
-    fit(TinyModel(), loader, duration="2ep")
+    fit(train=loader)
     assert loader.told == [0, 1]
 
 
@@ -890,6 +877,6 @@ def test_a_batch_can_be_replaced_by_a_callback() -> None:
             run.batch = (x * 2, y)
 
     ours, theirs = TinyModel(), TinyModel()
-    fit(ours, tiny_data(), callbacks=[Scale()])
-    fit(theirs, [(x * 2, y) for x, y in tiny_data()])
-    assert equal(list(ours.parameters()), list(theirs.parameters()))
+    fit(Scale(), model=ours)
+    fit(model=theirs, train=[(x * 2, y) for x, y in tiny_data()])
+    assert same_tensors(weights_of(ours), weights_of(theirs))

@@ -7,40 +7,27 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import hookline as hl
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, train_loop
 
 QUIET = hl.ProgressBar(style=None)
 
 
-def fit() -> Any:
-    return hl.fit(
-        TinyModel(),
-        tiny_data(),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=torch.optim.SGD,
-        callbacks=[QUIET],
-        max_duration="1ep",
-        folder=False,
-    ).clock.step
+def train() -> Any:
+    return fit(QUIET, device=None).clock.step
 
 
 def own_loop() -> Any:
-    model = TinyModel()
-    with hl.Loop(model, torch.optim.SGD(model.parameters()), max_duration="1ep", folder=False) as loop:
-        for x, y in loop.batches(tiny_data()):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
-    return loop.run.clock.step
+    return train_loop(device=None)[0].run.clock.step
 
 
 def predict() -> Any:
     return len(hl.predict(TinyModel(), tiny_data(), callbacks=[QUIET], folder=False))
 
 
-@pytest.mark.parametrize("run", [fit, own_loop, predict])
+@pytest.mark.parametrize("run", [train, own_loop, predict])
 def test_a_cuda_build_of_torch_on_a_machine_without_a_gpu(
     run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import hookline as hl
 from hookline.errors import MetricError, SetupError
 from hookline.loop import Loop, Task, Trainer
 from hookline.testing import TinyModel, run_script, tiny_data
+from tests.support import fit, literal, same_tensors, state_of
 
 Action = Callable[[Any], object]
 
@@ -87,10 +88,6 @@ class Augmented(Dataset[Any]):
         return self.x[index] + 0.1 * noise, self.y[index]
 
 
-def literal(*texts: str) -> list[str]:
-    return " ".join(texts).split()
-
-
 def loaders(kind: str) -> tuple[Any, Any]:
     """A loader for training and one for evaluation, both shuffled."""
     if kind == "own generator":
@@ -116,10 +113,6 @@ def final_weights(
     return [tensor.clone() for tensor in task.state_dict().values()], result
 
 
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
 @pytest.fixture(scope="module")
 def untouched() -> dict[tuple[str, int], list[torch.Tensor]]:
     """The weights of runs without any evaluation."""
@@ -137,7 +130,7 @@ def test_the_data_is_random_so_that_these_tests_can_fail(untouched: Any) -> None
     def draw(run: Any) -> None:
         torch.rand(1)
 
-    assert not same(final_weights(Recorder(train_start=draw), val=False)[0], untouched["global generator", 1])
+    assert not same_tensors(final_weights(Recorder(train_start=draw), val=False)[0], untouched["global generator", 1])
 
 
 @pytest.mark.parametrize("kind", ["global generator", "own generator"])
@@ -146,7 +139,7 @@ def test_adding_and_moving_evaluations_leaves_the_weights_bitwise_the_same(
     untouched: Any, kind: str, every: str | None
 ) -> None:
     weights, _ = final_weights(kind=kind, eval_every=every)
-    assert same(weights, untouched[kind, 1])
+    assert same_tensors(weights, untouched[kind, 1])
 
 
 ANSWERS: dict[str, Action] = {
@@ -158,38 +151,42 @@ ANSWERS: dict[str, Action] = {
 }
 
 
-@pytest.mark.parametrize("what", ANSWERS)
+EVENTS = literal(
+    "train_start train_epoch_start batch_fetch_start batch_fetch_end train_batch_start loss_ready backward_end",
+    "gradients_ready optimizer_step_start train_step_end eval_start eval_batch_end eval_end step_settled epoch_end",
+)
+
+
 @pytest.mark.parametrize(
-    "event",
+    ("event", "what"),
     [
-        "train_start", "train_epoch_start", "batch_fetch_start", "batch_fetch_end", "train_batch_start", "loss_ready",
-        "backward_end", "gradients_ready", "optimizer_step_start", "train_step_end", "eval_start", "eval_batch_end",
-        "eval_end", "step_settled", "epoch_end",
+        *((event, "all of them") for event in EVENTS),
+        *(("train_step_end", what) for what in ANSWERS if what != "all of them"),
     ],
-)  # fmt: skip
+)
 def test_answers_in_any_hook_leave_the_weights_bitwise_the_same(untouched: Any, event: str, what: str) -> None:
     weights, _ = final_weights(Recorder(**{event: ANSWERS[what]}), accumulate=2)
-    assert same(weights, untouched["global generator", 2])
+    assert same_tensors(weights, untouched["global generator", 2])
 
 
 @pytest.mark.parametrize("workers", [{"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
 def test_a_prediction_on_the_training_data_does_not_disturb_its_workers(workers: dict[str, Any]) -> None:
     """iter() on a DataLoader with persistent workers gives the one iterator that training is using."""
 
-    def fit(*callbacks: hl.Callback) -> list[torch.Tensor]:
+    def train(*callbacks: hl.Callback) -> dict[str, torch.Tensor]:
         torch.manual_seed(3)
         task = NetTask()
         data = DataLoader(TensorDataset(*tiny_data(1, batch_size=20)[0]), batch_size=4, shuffle=True, **workers)
-        Trainer(callbacks=callbacks, max_duration="1ep", folder=False).fit(task, data)
-        return [tensor.clone() for tensor in task.state_dict().values()]
+        fit(*callbacks, model=task, train=data, max_duration="1ep", seed=None)
+        return state_of(task)
 
     ask = Recorder(train_step_end=lambda run: run.predict("train") if run.clock.step == 2 else None)
-    assert same(fit(), fit(ask))
+    assert same_tensors(train(), train(ask))
 
 
 def test_the_sanity_check_leaves_the_weights_bitwise_the_same(untouched: Any) -> None:
     weights, result = final_weights(eval_every=None)
-    assert same(weights, untouched["global generator", 1])
+    assert same_tensors(weights, untouched["global generator", 1])
     assert "val/loss" not in result.history
 
 
@@ -212,8 +209,8 @@ def test_evaluations_of_the_own_loop_leave_the_weights_bitwise_the_same() -> Non
                             break
         return [tensor.clone() for tensor in net.state_dict().values()]
 
-    assert same(train(None), train("1ep"))
-    assert same(train(None), train("2st"))
+    assert same_tensors(train(None), train("1ep"))
+    assert same_tensors(train(None), train("2st"))
 
 
 def test_a_final_test_and_evaluations_after_the_fit_draw_nothing() -> None:
@@ -289,12 +286,11 @@ def test_what_predict_batch_logs_in_an_answer_leaves_no_trace() -> None:
             run.log({"confidence": 1.0, "train/loss": 100.0})
             return super().predict_batch(run, batch)
 
-    def fit(recorder: Recorder) -> Any:
+    def train(recorder: Recorder) -> Any:
         torch.manual_seed(3)
-        trainer = Trainer(callbacks=[recorder], max_duration="1ep", folder=False)
-        return trainer.fit(Talkative(), tiny_data(2), tiny_data(1)).history
+        return fit(recorder, model=Talkative(), train=tiny_data(2), val=tiny_data(1), max_duration="1ep").history
 
-    plain, asked = fit(Recorder()), fit(Recorder(train_step_end=lambda run: run.predict("val")))
+    plain, asked = train(Recorder()), train(Recorder(train_step_end=lambda run: run.predict("val")))
     assert dict(asked) == dict(plain)
 
 
@@ -322,12 +318,12 @@ def test_an_answer_that_fails_leaves_no_trace() -> None:
                 kept.append(error)  # as an optional callback's failure is kept
         assert moment(run) == before
 
-    def fit(recorder: Recorder) -> Any:
-        return Trainer(callbacks=[recorder], max_duration="1ep", folder=False).fit(Picky(), tiny_data(2), tiny_data(1))
+    def train(recorder: Recorder) -> Any:
+        return fit(recorder, model=Picky(), train=tiny_data(2), val=tiny_data(1), max_duration="1ep")
 
     plain, asking = Recorder(), Recorder(train_step_end=ask)
-    fit(plain)
-    result = fit(asking)
+    train(plain)
+    result = train(asking)
     assert len(kept) == 4
     assert asking.seen == plain.seen
     assert result.history.steps("val/picky") == [2]
@@ -408,7 +404,7 @@ def test_backward_inside_an_evaluation_leaves_no_gradient() -> None:
     plain, _ = final_weights()
     weights, _ = final_weights(Saliency(), eval_every="1st")
     assert all(changed)
-    assert same(plain, weights)
+    assert same_tensors(plain, weights)
 
 
 def test_modes_inside_and_after_an_evaluation() -> None:
@@ -632,31 +628,37 @@ def test_a_monitor_of_training_that_is_there_is_accepted(monitor: str) -> None:
     assert trainer.fit(NetTask(), tiny_data(2)).clock.epoch == 2
 
 
-ANSWER_ON_WORKERS = """
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+def test_a_process_ends_after_answers_and_evaluations_on_loaders_whose_workers_persist() -> None:
+    """A script keeps its loaders to its end; their workers ignore the SIGTERM that Python sends them there.
 
-import hookline as hl
-from hookline.loop import Trainer
-from hookline.testing import TinyModel
+    The workers of the second iterator of an answer were left behind.
+    """
+    done = run_script(
+        """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
 
-if __name__ == "__main__":
-    asks = hl.on("train_end")(lambda run: print(sorted(run.evaluate("train"))))
-    data = TensorDataset(torch.randn(64, 4), torch.randint(0, 3, (64,)))
-    loader = DataLoader(data, 8, shuffle=True, num_workers=2, persistent_workers=True)
-    trainer, model = Trainer(callbacks=[asks], max_duration="6st", folder=False), TinyModel()
-    loss = nn.CrossEntropyLoss()
-    trainer.fit(model, loader, loss=loss, optimizer=torch.optim.SGD)
-    trainer.fit(model, loader, loss=loss, optimizer=torch.optim.SGD, extend="5st")
-    print("done")
-"""
+        import hookline as hl
+        from hookline.loop import Trainer
+        from hookline.testing import TinyModel
 
+        def make_loader():
+            return DataLoader(data, 8, shuffle=True, num_workers=2, persistent_workers=True)
 
-def test_a_process_ends_after_an_answer_on_a_loader_whose_workers_persist() -> None:
-    """The workers of the second iterator were left behind, and Python waited for them at its exit."""
-    done = run_script(ANSWER_ON_WORKERS)
-    assert done.returncode == 0
+        data = TensorDataset(torch.randn(32, 4), torch.randint(0, 3, (32,)))
+        asks = hl.on("train_end")(lambda run: print(sorted(run.evaluate("train"))))
+        both = make_loader()
+        given = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+        kept = [(make_loader(), None, [asks]), (both, both, []), (make_loader(), make_loader(), [])]
+        for train, val, callbacks in kept:
+            trainer, model = Trainer(callbacks=callbacks, max_duration="3st", folder=False), TinyModel()
+            trainer.fit(model, train, val, **given)
+            trainer.fit(model, train, val, **given, extend="2st")
+        print("done")
+        """
+    )
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["['train/loss']", "['train/loss']", "done"]
 
 
@@ -688,14 +690,3 @@ def test_a_process_ends_after_the_garbage_collector_has_found_a_loader_whose_wor
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "None"), done.stderr
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize("both", [True, False], ids=["one loader for both", "a validation loader"])
-def test_a_process_ends_after_evaluations_on_a_loader_whose_workers_persist(both: bool) -> None:
-    """They are the loader's, which a script keeps to its end, and ignore the SIGTERM that Python sends them there."""
-    evaluated = ANSWER_ON_WORKERS.replace('sorted(run.evaluate("train"))', '"trained"')
-    val = "loader" if both else "DataLoader(data, 8, num_workers=2, persistent_workers=True)"
-    evaluated = evaluated.replace("fit(model, loader, loss", "fit(model, loader, val, loss")
-    done = run_script(evaluated.replace("    trainer, model =", f"    val = {val}\n    trainer, model ="))
-    assert done.returncode == 0
-    assert done.stdout.splitlines() == ["trained", "trained", "done"]

@@ -252,7 +252,7 @@ def test_the_length_is_the_one_that_can_be_relied_on() -> None:
     seed=st.integers(-(2**63), 2**64 - 1),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 def test_every_start_of_every_epoch_gives_what_is_left_of_it(
     size: int, batch_size: int, drop_last: bool, shuffle: bool, epoch: int, seed: int, data: st.DataObject
 ) -> None:
@@ -263,17 +263,17 @@ def test_every_start_of_every_epoch_gives_what_is_left_of_it(
     assert read(feed_of(loader, seed=seed), epoch, start) == whole[start:]
 
 
-def test_resuming_late_in_an_epoch_of_32_million_samples_touches_only_the_indices_that_are_read() -> None:
-    loader = DataLoader(range(32_000_000), batch_size=32, shuffle=True)  # type: ignore[arg-type]
+def test_resuming_late_in_an_epoch_of_3_million_samples_touches_only_the_indices_that_are_read() -> None:
+    loader = DataLoader(range(3_200_000), batch_size=32, shuffle=True)  # type: ignore[arg-type]
     feed = feed_of(loader, seed=0)
     tracemalloc.start()
     try:
-        batch = next(feed.iterate(0, 999_990))
+        batch = next(feed.iterate(0, 99_990))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert batch.shape == (32,)
-    assert peak < 1_000_000  # bytes of Python objects: one for each index would be a thousand times as many
+    assert peak < 1_000_000  # bytes of Python objects: one for each index would be a hundred times as many
 
 
 def test_a_sequential_start_far_inside_makes_no_list_of_what_is_before() -> None:

@@ -257,10 +257,9 @@ def test_a_killed_worker_is_an_error_and_a_new_iteration_starts_new_ones() -> No
 # -- signals and the end -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["map", "iterable", "subclass"])
-def test_a_signal_to_the_whole_group_does_not_reach_the_workers(kind: str) -> None:
+def test_a_signal_to_the_whole_group_does_not_reach_the_workers() -> None:
     source = """
-        import signal, sys, time
+        import signal, time
         from torch.utils.data import DataLoader, IterableDataset
         from hookline.loop.feed import feed_of
 
@@ -271,55 +270,57 @@ def test_a_signal_to_the_whole_group_does_not_reach_the_workers(kind: str) -> No
         class Own(DataLoader):
             pass
 
-        data = Stream() if sys.argv[1] == "iterable" else list(range(100))
-        make = Own if sys.argv[1] == "subclass" else DataLoader
         heard = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, frame: heard.append(number))
-        feed = feed_of(make(data, batch_size=1, num_workers=2), seed=0)
-        iterator = feed.iterate(0, 0)
-        next(iterator)
+        makers = [(DataLoader, list(range(100))), (DataLoader, Stream()), (Own, list(range(100)))]
+        feeds = [feed_of(make(data, batch_size=1, num_workers=2), seed=0) for make, data in makers]
+        iterators = [feed.iterate(0, 0) for feed in feeds]
+        for iterator in iterators:
+            next(iterator)
         print("ready", flush=True)
         while len(heard) < 2:
             time.sleep(0.01)
-        rest = list(iterator)
-        feed.close()
-        print("read", len(rest))
+        print("read", *(len(list(iterator)) for iterator in iterators))
+        for feed in feeds:
+            feed.close()
     """
-    with start_script(source, args=[kind]) as script:
+    with start_script(source) as script:
         script.wait_for("ready")
         script.send(signal.SIGTERM, group=True)
         time.sleep(0.2)  # signals of one kind that wait are one
         script.send(signal.SIGINT, group=True)
         done = script.finish()
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split("\n")[1] == f"read {199 if kind == 'iterable' else 99}"
+    assert done.stdout.split("\n")[1] == "read 99 199 99"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_are_deaf_from_their_birth(method: str) -> None:
+def test_workers_are_deaf_from_their_birth() -> None:
     source = """
-        import signal, sys, time
+        import signal, time
         from torch.utils.data import DataLoader
         from hookline.loop.feed import feed_of
 
         if __name__ == "__main__":
             heard = []
             signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-            context = {"num_workers": 2, "multiprocessing_context": sys.argv[1]}
-            feed = feed_of(DataLoader(list(range(40)), batch_size=4, **context), seed=0)
-            iterator = feed.iterate(0, 0)
-            print("born", flush=True)
-            while not heard:
-                time.sleep(0.01)
-            print(len(list(iterator)))
-            feed.close()
+            for method in ("fork", "spawn"):
+                context = {"num_workers": 2, "multiprocessing_context": method}
+                feed = feed_of(DataLoader(list(range(40)), batch_size=4, **context), seed=0)
+                iterator = feed.iterate(0, 0)
+                print("born", method, flush=True)
+                while not heard:
+                    time.sleep(0.01)
+                print(len(list(iterator)), flush=True)
+                feed.close()
+                heard.clear()
     """
-    with start_script(source, args=[method]) as script:
-        script.wait_for("born")
-        script.send(signal.SIGTERM, group=True)
+    with start_script(source) as script:
+        for method in ("fork", "spawn"):
+            script.wait_for(f"born {method}")
+            script.send(signal.SIGTERM, group=True)
         done = script.finish()
-    assert (done.returncode, done.stdout, done.stderr) == (0, "born\n10\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "born fork\n10\nborn spawn\n10\n", "")
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -345,55 +346,58 @@ def test_a_worker_that_hangs_is_killed_when_the_feed_is_closed() -> None:
     assert not any(map(is_alive, workers))
 
 
-@pytest.mark.parametrize("hang", [False, True])
-@pytest.mark.parametrize("end", ["", "raise KeyError('the end')", "del feed, iterator"])
-def test_a_program_that_forgets_to_close_its_feed_ends_all_the_same(hang: bool, end: str) -> None:
+@pytest.mark.parametrize("end", ["", "raise KeyError('the end')", "del feeds, iterators"])
+def test_a_program_that_forgets_to_close_its_feed_ends_all_the_same(end: str) -> None:
+    """The workers of one feed wait for work, and those of the other hang."""
     source = f"""
         import time
         from torch.utils.data import DataLoader
         from hookline.loop.feed import feed_of
 
-        class Data(list):
+        class Hanging(list):
             def __getitem__(self, index):
-                if {hang} and index > 3:
+                if index > 3:
                     time.sleep(1000)
                 return index
 
-        feed = feed_of(DataLoader(Data(range(100)), batch_size=1, num_workers=2, persistent_workers=True), seed=0)
-        iterator = feed.iterate(0, 0)
-        print(*(worker.pid for worker in iterator._workers), flush=True)
-        next(iterator)
+        options = {{"batch_size": 1, "num_workers": 2, "persistent_workers": True}}
+        feeds = [feed_of(DataLoader(kind(range(100)), **options), seed=0) for kind in (list, Hanging)]
+        iterators = [feed.iterate(0, 0) for feed in feeds]
+        print(*(worker.pid for iterator in iterators for worker in iterator._workers), flush=True)
+        print([next(iterator) for iterator in iterators])
         {end}
     """
     done = run_script(source)
     assert done.returncode == (1 if "raise" in end else 0), done.stderr
-    assert not any(is_alive(int(pid)) for pid in done.stdout.split())
+    pids = done.stdout.splitlines()[0].split()
+    assert len(pids) == 4
+    assert not any(is_alive(int(pid)) for pid in pids)
 
 
-@pytest.mark.parametrize("entry", ["fit", "evaluate", "predict"])
-def test_a_script_ends_though_the_workers_of_its_evaluations_stay(entry: str) -> None:
+def test_a_script_ends_though_the_workers_of_its_evaluations_stay() -> None:
     """They ignore the SIGTERM that ``multiprocessing`` sends at the end of Python, and waits for."""
     done = run_script(
-        f"""
+        """
         import torch
         from torch import nn
         from torch.utils.data import DataLoader, TensorDataset
         from hookline.loop import Trainer
 
         data = TensorDataset(torch.randn(8, 4), torch.randint(3, (8,)))
-        loader = DataLoader(data, 4, num_workers=2, persistent_workers=True)
-        model, loss = nn.Linear(4, 3), nn.CrossEntropyLoss()
-        trainer = Trainer(max_duration="2ep", folder=False)
-        pids = []
-        for _ in range(2):
-            if "{entry}" == "fit":
-                trainer.fit(model, DataLoader(data, 4), loader, loss=loss, optimizer=torch.optim.SGD, extend="1ep")
-            elif "{entry}" == "evaluate":
-                trainer.evaluate(model, loader, loss=loss)
-            else:
-                trainer.predict(model, loader)
-            pids.append([worker.pid for worker in loader._iterator._workers])
-        print(pids[0] == pids[1])
+        model, loss, trainer = nn.Linear(4, 3), nn.CrossEntropyLoss(), Trainer(max_duration="2ep", folder=False)
+        training = {"loss": loss, "optimizer": torch.optim.SGD, "extend": "1ep"}
+        entries = [
+            lambda loader: trainer.fit(model, DataLoader(data, 4), loader, **training),
+            lambda loader: trainer.evaluate(model, loader, loss=loss),
+            lambda loader: trainer.predict(model, loader),
+        ]
+        loaders = [DataLoader(data, 4, num_workers=2, persistent_workers=True) for _ in entries]
+        for entry, loader in zip(entries, loaders):
+            pids = []
+            for _ in range(2):
+                entry(loader)
+                pids.append([worker.pid for worker in loader._iterator._workers])
+            print(pids[0] == pids[1])
         """
     )
-    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "True")
+    assert (done.returncode, done.stderr, done.stdout.split()[-3:]) == (0, "", ["True"] * 3)

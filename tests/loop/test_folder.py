@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import gc
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 import hookline as hl
-from hookline.loop import Loop, Trainer
+from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit, json_lines, sgd, train_loop
 
-CE = nn.CrossEntropyLoss()
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
+train_epoch = partial(fit, train=tiny_data(2), max_duration="1ep", folder=None)
 
 
 @pytest.fixture
@@ -28,17 +25,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def fit(*loaders: Any, callbacks: Any = (), **options: Any) -> hl.Result:
-    trainer = Trainer(max_duration="1ep", callbacks=callbacks, **options)
-    return trainer.fit(TinyModel(), *(loaders or (tiny_data(2),)), loss=CE, optimizer=sgd)
-
-
 def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_run_without_a_name_gets_the_time_as_its_name(here: Path) -> None:
-    result = fit()
+    result = train_epoch()
     parts = result.folder.resolve().relative_to(here.resolve()).parts
     assert parts[:2] == ("runs", "default")
     assert len(parts) == 3
@@ -51,7 +43,7 @@ def test_a_run_without_a_name_gets_the_time_as_its_name(here: Path) -> None:
 def test_a_name_gives_the_place(here: Path, name: str, place: str) -> None:
     seen: list[Any] = []
     note = hl.on("fit_start")(lambda run: seen.append((run.project, run.name, run.folder)))
-    result = fit(name=name, callbacks=[note])
+    result = train_epoch(note, name=name)
     assert result.folder.resolve() == (here / place).resolve()
     assert (here / place / "metrics.jsonl").exists()
     project, run_name, folder = seen[0]
@@ -60,37 +52,35 @@ def test_a_name_gives_the_place(here: Path, name: str, place: str) -> None:
 
 
 def test_each_run_has_its_own_folder(here: Path) -> None:
-    folders = [fit().folder for _ in range(3)]
+    folders = [train_epoch().folder for _ in range(3)]
     assert len({str(folder) for folder in folders}) == 3
     for folder in folders:
-        assert folder is not None
-        rows = (folder / "metrics.jsonl").read_text().splitlines()
-        assert [json.loads(row)["name"] for row in rows] == ["train/loss", "train/loss_epoch"]
+        assert [row["name"] for row in json_lines(folder / "metrics.jsonl")] == ["train/loss", "train/loss_epoch"]
 
 
 def test_the_same_name_again_does_not_mix_two_runs(here: Path) -> None:
-    first = fit(name="p/r")
+    first = train_epoch(name="p/r")
     before = (first.folder / "metrics.jsonl").read_text()
-    second = fit(name="p/r")
+    second = train_epoch(name="p/r")
     assert second.folder != first.folder
     assert (second.folder / "metrics.jsonl").exists()
     assert (first.folder / "metrics.jsonl").read_text() == before
 
 
 def test_a_folder_that_was_given(here: Path) -> None:
-    result = fit(folder=here / "deep" / "mine")
+    result = train_epoch(folder=here / "deep" / "mine")
     assert result.folder == here / "deep" / "mine"
     assert "metrics.jsonl" in files(here / "deep" / "mine")
     assert not (here / "runs").exists()
-    assert fit(folder="as_text").folder == here / "as_text"
+    assert train_epoch(folder="as_text").folder == here / "as_text"
     assert (here / "as_text" / "metrics.jsonl").exists()
 
 
 def test_a_folder_that_holds_a_run_is_refused(here: Path) -> None:
-    fit(folder=here / "mine")
+    train_epoch(folder=here / "mine")
     before = (here / "mine" / "metrics.jsonl").read_text()
     with pytest.raises(hl.HooklineError, match="mine"):
-        fit(folder=here / "mine")
+        train_epoch(folder=here / "mine")
     assert (here / "mine" / "metrics.jsonl").read_text() == before
 
 
@@ -109,7 +99,7 @@ def test_a_fit_after_an_evaluation_has_the_files_of_any_fit(here: Path, first: s
 
 
 def test_a_fit_after_an_evaluation_refuses_the_folder_of_another_run(here: Path) -> None:
-    fit(folder=here / "mine")
+    train_epoch(folder=here / "mine")
     before = (here / "mine" / "metrics.jsonl").read_text()
     task, trainer = hl.SupervisedTask(TinyModel(), CE, sgd), Trainer(max_duration="1ep", folder=here / "mine")
     trainer.evaluate(task, tiny_data(1))
@@ -122,7 +112,7 @@ def test_a_fit_after_an_evaluation_refuses_the_folder_of_another_run(here: Path)
 def test_a_folder_with_other_files_is_fine(here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "notes.txt").write_text("hello")
-    fit(folder=here / "mine")
+    train_epoch(folder=here / "mine")
     assert set(files(here / "mine")) >= {"notes.txt", "metrics.jsonl"}
     assert (here / "mine" / "notes.txt").read_text() == "hello"
 
@@ -132,12 +122,10 @@ def test_the_folder_belongs_to_where_the_run_began(here: Path) -> None:
 
     @hl.on("train_step_end", once=True)
     def move(run: hl.Run) -> None:
-        import os
-
         (here / "elsewhere").mkdir()
         os.chdir(here / "elsewhere")
 
-    fit(tiny_data(4), callbacks=[move], log_every="1st", name="p/r")
+    train_epoch(move, train=tiny_data(4), log_every="1st", name="p/r")
     assert (here / "runs" / "p" / "r" / "metrics.jsonl").exists()
     assert files(here / "elsewhere") == []
 
@@ -156,10 +144,7 @@ def test_false_writes_nothing_at_all(here: Path, way: str) -> None:
     elif way == "predict":
         trainer.predict(model, tiny_data(2))
     elif way == "own loop":
-        with Loop(model, sgd, max_duration="1ep", folder=False) as loop:
-            for x, y in loop.batches(tiny_data(2)):
-                loop.backward(cross_entropy(model(x), y))
-                loop.step()
+        train_loop(max_duration="1ep")
     elif way == "functions":
         hl.fit(model, tiny_data(2), loss=CE, optimizer=sgd, max_duration="1ep", folder=False)
         hl.evaluate(model, tiny_data(2), loss=CE, folder=False)
@@ -206,25 +191,19 @@ def test_a_mistake_leaves_no_empty_folder(here: Path, mistake: str) -> None:
             optimizer=None if mistake == "optimizer" else sgd,
         )
     assert files(here) in ([], ["mine/run.lock"])
-    fit(folder="mine")
+    train_epoch(folder="mine")
 
 
 def test_the_own_loop_writes_its_metrics(here: Path) -> None:
-    model = TinyModel()
-    with Loop(model, sgd, max_duration="1ep", name="own/loop") as loop:
-        for x, y in loop.batches(tiny_data(2)):
-            loop.backward(cross_entropy(model(x), y))
-            loop.step()
+    train_loop(max_duration="1ep", folder=None, name="own/loop")
     assert "metrics.jsonl" in files(here / "runs" / "own" / "loop")
 
 
 def test_no_file_is_left_open(here: Path) -> None:
     """Python would warn about it when the file is collected, and every warning is an error here."""
-    import gc
-
-    fit(folder="mine")
+    train_epoch(folder="mine")
     with pytest.raises(ZeroDivisionError):
-        fit(folder="other", callbacks=[hl.on("train_end")(lambda run: 1 / 0)])
+        train_epoch(hl.on("train_end")(lambda run: 1 / 0), folder="other")
     gc.collect()
 
 
@@ -236,12 +215,12 @@ def test_a_path_that_no_file_system_takes_is_an_error_that_names_the_argument(he
     for argument in ("name", "folder", "resume"):
         options = {"folder": "mine", argument: path} if argument == "resume" else {argument: path}
         with pytest.raises(hl.HooklineError, match=rf"^{argument}='"):
-            fit(**options)
+            train_epoch(**options)
     assert files(here) == []
 
 
 def test_a_name_of_the_greatest_length_that_is_taken_is_an_error(here: Path) -> None:
     """The second run of a name gets a number, for which there is no room."""
-    fit(name="x" * 255)
+    train_epoch(name="x" * 255)
     with pytest.raises(hl.HooklineError, match="File name too long"):
-        fit(name="x" * 255)
+        train_epoch(name="x" * 255)

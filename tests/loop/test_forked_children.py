@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hookline.testing import run_script
+from tests.support import json_lines
 
 SCRIPT = """
 import multiprocessing, os, sys, torch, warnings, hookline as hl
@@ -48,34 +48,39 @@ class Tells(hl.Callback):
         with (run.folder / "teardown.txt").open("a") as file:
             file.write(str(os.getpid()) + " ")
 
-way, folder, parent, codes = sys.argv[1], sys.argv[2], os.getpid(), []
-forks = Forks()
-forks.optional = way == "optional"
-callbacks = [forks, Tells(), hl.Checkpointer("100st", at_end=False)]
-trainer = hl.Trainer(max_duration="6st", folder=folder, callbacks=callbacks, log_every="1st", sinks=[hl.sinks.CSV()])
-trainer.fit(TinyModel(), tiny_data(4), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-if os.getpid() != parent:
-    os._exit(5)  # of a child whose optional callback failed
-assert codes == [{"raises": 1, "optional": 5}.get(way, 3)], codes
-assert open(folder + "/teardown.txt").read() == f"{parent} "
+parent = os.getpid()
+for way in ("exits", "raises", "optional", "multiprocessing"):
+    folder, codes, forks = f"{sys.argv[1]}/{way}", [], Forks()
+    forks.optional = way == "optional"
+    callbacks = [forks, Tells(), hl.Checkpointer("100st", at_end=False)]
+    options = {"max_duration": "6st", "folder": folder, "log_every": "1st", "sinks": [hl.sinks.CSV()]}
+    trainer = hl.Trainer(callbacks=callbacks, **options)
+    trainer.fit(TinyModel(), tiny_data(4), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    if os.getpid() != parent:
+        os._exit(5)  # of a child whose optional callback failed
+    assert codes == [{"raises": 1, "optional": 5}.get(way, 3)], (way, codes)
+    assert open(folder + "/teardown.txt").read() == f"{parent} "
 """
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    done = run_script(SCRIPT, args=[folder])
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.mark.parametrize("way", ["exits", "raises", "optional", "multiprocessing"])
-def test_the_files_of_the_run_are_those_of_the_parent_alone(tmp_path: Path, way: str) -> None:
-    done = run_script(SCRIPT, args=[way, tmp_path])
-    assert done.returncode == 0, done.stderr
-    names = [(row["name"], row["step"]) for row in rows(tmp_path / "metrics.jsonl")]
+def test_the_files_of_the_run_are_those_of_the_parent_alone(runs: Path, way: str) -> None:
+    folder = runs / way
+    names = [(row["name"], row["step"]) for row in json_lines(folder / "metrics.jsonl")]
     assert [step for name, step in names if name == "train/loss"] == [1, 2, 3, 4, 5, 6]
     assert len(set(names)) == len(names)
     assert "child" not in str(names)
-    assert [row["name"] for row in rows(tmp_path / "events.jsonl")] == ["start", "end"]
-    assert (tmp_path / "metrics.csv").read_text().count('"train/loss",') == 6
-    assert json.loads((tmp_path / "run.json").read_text())["sessions"][0]["status"] == "finished"
-    assert not list(tmp_path.rglob("*child*"))
-    assert not (tmp_path / "exception.txt").exists()
-    assert not (tmp_path / "checkpoints").exists()
+    assert [row["name"] for row in json_lines(folder / "events.jsonl")] == ["start", "end"]
+    assert (folder / "metrics.csv").read_text().count('"train/loss",') == 6
+    assert json.loads((folder / "run.json").read_text())["sessions"][0]["status"] == "finished"
+    assert not list(folder.rglob("*child*"))
+    assert not (folder / "exception.txt").exists()
+    assert not (folder / "checkpoints").exists()

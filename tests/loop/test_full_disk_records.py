@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import errno
 import json
-import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import hookline as hl
 from hookline.errors import RecordWriteError
 from hookline.sinks import jsonl
-from hookline.testing import TinyModel, run_script, tiny_data
+from hookline.testing import run_script
+from tests.support import fit, json_lines, small_disk
 
 TEXT = "x" * 10_000  # larger than what is left of a page on a full file system
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", megabytes=2) as path:
+        yield path
 
 
 class Filling(hl.Callback):
@@ -52,15 +44,12 @@ class Filling(hl.Callback):
             run.log_image("noise", torch.rand(3, 60, 60))
 
 
-def fit(folder: Path, *callbacks: object, **options: Any) -> Any:
-    trainer = hl.Trainer(folder=folder, callbacks=callbacks, log_every="1st", **{"max_duration": "8st", **options})
-    return trainer.fit(TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+train = partial(fit, max_duration="8st", log_every="1st")
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    text = path.read_text()
-    assert text.endswith("\n")
-    return [json.loads(line) for line in text.splitlines()]
+    assert path.read_text().endswith("\n")
+    return json_lines(path)
 
 
 def steps_of(folder: Path, name: str) -> list[int]:
@@ -68,11 +57,11 @@ def steps_of(folder: Path, name: str) -> list[int]:
 
 
 def test_with_warn_rows_wait_for_room_and_none_is_lost_torn_or_written_twice(
-    small_disk: Path, caplog: pytest.LogCaptureFixture
+    disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = small_disk / "run"
+    folder = disk / "run"
     saves = hl.Checkpointer("2st", keep_last=1, on_save_error="warn", background=False)
-    result = fit(folder, saves, Filling(small_disk / "others", full_at=3, free_at=6))
+    result = train(saves, Filling(disk / "others", full_at=3, free_at=6), folder=folder)
     assert result.clock.step == 8
     assert steps_of(folder, "train/sample") == [1, 2, 3, 4, 5, 6, 7, 8]
     assert steps_of(folder, "train/loss") == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -89,11 +78,11 @@ def test_with_warn_rows_wait_for_room_and_none_is_lost_torn_or_written_twice(
 
 
 def test_with_warn_a_disk_that_stays_full_costs_rows_that_are_counted_and_the_run_ends_well(
-    small_disk: Path, caplog: pytest.LogCaptureFixture
+    disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = small_disk / "run"
+    folder = disk / "run"
     saves = hl.Checkpointer("2st", keep_last=1, on_save_error="warn", background=False)
-    result = fit(folder, saves, Filling(small_disk / "others", full_at=3, free_at=99))
+    result = train(saves, Filling(disk / "others", full_at=3, free_at=99), folder=folder)
     assert result.clock.step == 8
     assert steps_of(folder, "train/sample") == [1, 2]
     dropped = next(report.dropped for report in result.sinks if report.sink == "metrics.jsonl")
@@ -101,22 +90,22 @@ def test_with_warn_a_disk_that_stays_full_costs_rows_that_are_counted_and_the_ru
     assert f"metrics.jsonl: {dropped} rows are lost" in caplog.text
 
 
-def test_rows_that_wait_have_a_limit(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_wait_have_a_limit(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "MAX_WAITING_BYTES", 25_000)
-    folder = small_disk / "run"
+    folder = disk / "run"
     saves = hl.Checkpointer("100st", at_end=False, on_save_error="warn")
-    result = fit(folder, saves, Filling(small_disk / "others", full_at=3, free_at=7))
+    result = train(saves, Filling(disk / "others", full_at=3, free_at=7), folder=folder)
     assert steps_of(folder, "train/sample") == [1, 2, 3, 4, 7, 8]
     assert next(report.dropped for report in result.sinks if report.sink == "metrics.jsonl") >= 2
 
 
 @pytest.mark.parametrize("callbacks", [[], [hl.Checkpointer("100st", at_end=False)]], ids=["nothing saves", "raise"])
 def test_without_warn_a_full_disk_is_an_error_with_the_path_and_the_free_space(
-    small_disk: Path, callbacks: list[object]
+    disk: Path, callbacks: list[object]
 ) -> None:
-    folder = small_disk / "run"
+    folder = disk / "run"
     with pytest.raises(hl.HooklineError, match=r"metrics\.jsonl: No space left on device .*; free 0 bytes") as caught:
-        fit(folder, *callbacks, Filling(small_disk / "others", full_at=3, free_at=99))
+        train(*callbacks, Filling(disk / "others", full_at=3, free_at=99), folder=folder)
     error = caught.value
     assert isinstance(error, RecordWriteError)
     assert (error.path, error.errno, error.free) == (str(folder / "metrics.jsonl"), errno.ENOSPC, 0)
@@ -148,38 +137,26 @@ class Back(hl.Callback):
             run.roll_back(self.snapshot)
             self.snapshot = "used"
 
-def fit(*callbacks, **options):
+def train(folder, *callbacks, **options):
     saves = hl.Checkpointer("2st", keep_last=None, at_end=False, on_save_error="warn", background=False)
-    trainer = hl.Trainer(folder=sys.argv[1], callbacks=[saves, *callbacks], log_every="1st", **options)
+    trainer = hl.Trainer(folder=folder, callbacks=[saves, *callbacks], log_every="1st", **options)
     return trainer.fit(TinyModel(), tiny_data(4), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-"""
 
-
-def test_a_checkpoint_counts_the_rows_that_wait_when_it_is_saved(tmp_path: Path) -> None:
-    """A resume goes back to the rows of the checkpoint: those that waited belong to it, later ones do not."""
-    script = (
-        LIMITED
-        + """
-fit(Limits(), max_duration="8st")
-fit(max_duration="5st", resume=f"{sys.argv[1]}/checkpoints/step-00000004")
-"""
-    )
-    done = run_script(script, args=[tmp_path / "run"])
-    assert done.returncode == 0, done.stderr
-    assert "is shorter" not in done.stderr
-    assert steps_of(tmp_path / "run", "train/loss") == [1, 2, 3, 4, 5]
-    assert steps_of(tmp_path / "run", "train/sample") == [1, 2, 3, 4]
-
-
-def test_a_rollback_keeps_the_rows_that_wait_and_drops_those_that_it_takes_back(tmp_path: Path) -> None:
-    script = (
-        LIMITED
-        + """
-result = fit(Limits(), Back(), max_duration="8st")
+resumed, rolled_back = sys.argv[1:]
+train(resumed, Limits(), max_duration="8st")
+train(resumed, max_duration="5st", resume=f"{resumed}/checkpoints/step-00000004")
+result = train(rolled_back, Limits(), Back(), max_duration="8st")
 print(json.dumps(result.history.steps("train/loss")))
 """
-    )
-    done = run_script(script, args=[tmp_path / "run"])
+
+
+def test_rows_that_wait_belong_to_the_checkpoint_and_to_the_snapshot_that_are_taken_then(tmp_path: Path) -> None:
+    """A resume and a rollback keep the rows that waited, and drop those that came later."""
+    resumed, rolled_back = tmp_path / "resumed", tmp_path / "rolled back"
+    done = run_script(LIMITED, args=[resumed, rolled_back])
     assert done.returncode == 0, done.stderr
+    assert "is shorter" not in done.stderr
+    assert steps_of(resumed, "train/loss") == [1, 2, 3, 4, 5]
+    assert steps_of(resumed, "train/sample") == [1, 2, 3, 4]
     assert json.loads(done.stdout.splitlines()[-1]) == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert steps_of(tmp_path / "run", "train/loss") == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert steps_of(rolled_back, "train/loss") == [1, 2, 3, 4, 5, 6, 7, 8]

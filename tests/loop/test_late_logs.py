@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from hookline.callbacks import Checkpointer
 from hookline.errors import HooklineWarning, MetricError
 from hookline.events import Callback
-from hookline.loop import Loop, SupervisedTask, Task, Trainer
+from hookline.loop import Loop, SupervisedTask, Task
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit, json_lines, same_tensors, sgd
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json_lines(folder / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("evaluates", [False, True])
@@ -29,11 +28,10 @@ def test_an_own_loop_that_logs_after_its_step_has_every_batch_in_the_mean(
 ) -> None:
     """At the edge of an epoch, too: the last batch was missing in its mean, and had a second row."""
     model, data = TinyModel(), tiny_data(batches=5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     folder, number = tmp_path / "run", 0
-    with Loop(model, optimizer, max_duration="2ep", folder=folder, log_every=log_every, eval_every="1ep") as loop:
+    with Loop(model, sgd, max_duration="2ep", folder=folder, log_every=log_every, eval_every="1ep") as loop:
         for x, y in loop.batches(data):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.backward(CE(model(x), y))
             loop.step()
             number += 1
             loop.run.log({"number": float(number)})
@@ -51,10 +49,9 @@ def test_an_own_loop_that_logs_after_its_step_has_every_batch_in_the_mean(
 
 def test_a_body_that_breaks_after_the_last_step_of_an_epoch_has_completed_it(tmp_path: Path) -> None:
     model, data = TinyModel(), tiny_data(batches=3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Loop(model, optimizer, max_duration="9ep", folder=tmp_path / "run") as loop:
+    with Loop(model, sgd, max_duration="9ep", folder=tmp_path / "run") as loop:
         for x, y in loop.batches(data):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.backward(CE(model(x), y))
             loop.step()
             if loop.run.clock.step == 3:
                 break
@@ -73,9 +70,8 @@ class Twice(Callback):
 
 
 def test_a_second_row_of_a_step_is_left_out_and_said(tmp_path: Path) -> None:
-    trainer = Trainer(max_duration="2ep", folder=tmp_path / "run", log_every="1st", callbacks=[Twice()])
     with pytest.warns(HooklineWarning, match="train/x was logged again for step 4") as warned:
-        trainer.fit(TinyModel(), tiny_data(batches=4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        fit(Twice(), folder=tmp_path / "run", log_every="1st")
     assert len(warned) == 1
     found = [(row["step"], row["value"]) for row in rows(tmp_path / "run") if row["name"] == "train/x"]
     assert found == [(step, 1.0) for step in range(1, 9)]
@@ -86,8 +82,7 @@ def test_what_is_logged_at_the_end_of_an_epoch_alone_has_its_row(tmp_path: Path)
         def on_epoch_end(self, run: Any) -> None:
             run.log({"train/x": float(run.clock.epoch)})
 
-    trainer = Trainer(max_duration="2ep", folder=tmp_path / "run", log_every="1st", callbacks=[Once()])
-    trainer.fit(TinyModel(), tiny_data(batches=4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit(Once(), folder=tmp_path / "run", log_every="1st")
     found = [(row["step"], row["value"]) for row in rows(tmp_path / "run") if row["name"] == "train/x"]
     assert found == [(4, 1.0), (8, 2.0)]
 
@@ -99,9 +94,8 @@ def test_a_row_with_a_step_of_its_own_that_exists_by_then_is_left_out(tmp_path: 
                 run.log({"train/x": 7.0}, step=2)
             run.log({"train/x": 1.0})
 
-    trainer = Trainer(max_duration="4st", folder=tmp_path / "run", log_every="2st", callbacks=[Dated()])
     with pytest.warns(HooklineWarning, match="logged again for step 2"):
-        trainer.fit(TinyModel(), tiny_data(batches=4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        fit(Dated(), max_duration="4st", folder=tmp_path / "run", log_every="2st")
     found = Counter(row["step"] for row in rows(tmp_path / "run") if row["name"] == "train/x")
     assert max(found.values()) == 1
 
@@ -117,23 +111,20 @@ def test_the_loss_of_a_skipped_step_is_in_no_mean(accumulate: int, tmp_path: Pat
             if bool(torch.isnan(next(run.model.parameters()).grad).any()):
                 run.skip_step()
 
-    trainer = Trainer(max_duration="1ep", folder=tmp_path / "run", accumulate=accumulate, callbacks=[Skip()])
-    trainer.fit(TinyModel(), data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit(Skip(), train=data, max_duration="1ep", folder=tmp_path / "run", accumulate=accumulate)
     losses = {row["name"]: row["value"] for row in rows(tmp_path / "run") if row["name"].startswith("train/loss")}
     assert set(losses) == {"train/loss", "train/loss_epoch"}
     assert all(0 < value < 10 for value in losses.values())
 
 
 def test_a_run_with_lbfgs_resumes(tmp_path: Path) -> None:
-    def fit(folder: str, **options: Any) -> Any:
-        callbacks = [Checkpointer(every="1st", keep_last=None)]
-        trainer = Trainer(max_duration="4st", folder=tmp_path / folder, callbacks=callbacks, **options)
-        return trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.LBFGS)
+    def train(folder: str, **options: Any) -> Any:
+        saves = Checkpointer(every="1st", keep_last=None)
+        return fit(saves, optimizer=torch.optim.LBFGS, max_duration="4st", folder=tmp_path / folder, **options)
 
-    whole = fit("one")
-    again = fit("two", resume=tmp_path / "one" / "checkpoints" / "step-00000002")
-    for name, weight in whole.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], weight), name
+    whole = train("one")
+    again = train("two", resume=tmp_path / "one" / "checkpoints" / "step-00000002")
+    assert same_tensors(again.model.state_dict(), whole.model.state_dict())
 
 
 def test_what_a_scope_logs_when_its_epoch_ends_is_of_that_epoch(tmp_path: Path) -> None:
@@ -144,8 +135,7 @@ def test_what_a_scope_logs_when_its_epoch_ends_is_of_that_epoch(tmp_path: Path) 
             yield
             run.log({"time/epoch": float(run.clock.epoch)})
 
-    trainer = Trainer(max_duration="3ep", log_every="2st", folder=tmp_path / "run", callbacks=[Timed()])
-    trainer.fit(TinyModel(), tiny_data(5), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit(Timed(), train=tiny_data(5), max_duration="3ep", log_every="2st", folder=tmp_path / "run")
     found = {row["step"]: row["value"] for row in rows(tmp_path / "run") if row["name"] == "time/epoch"}
     assert found == {5: 1.0, 10: 2.0, 15: 3.0}
 
@@ -157,9 +147,8 @@ def test_a_hook_of_both_stages_leaves_one_row_of_a_step(tmp_path: Path) -> None:
         def on_batch_fetch_end(self, run: Any) -> None:
             run.log({"time/fetch": 0.1})
 
-    trainer = Trainer(max_duration="2ep", log_every="2st", folder=tmp_path / "run", callbacks=[Fetches()])
     with pytest.warns(HooklineWarning, match="time/fetch was logged again for step 4"):
-        trainer.fit(TinyModel(), tiny_data(4), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        fit(Fetches(), val=tiny_data(2), log_every="2st", folder=tmp_path / "run")
     counts = Counter((row["name"], row["step"]) for row in rows(tmp_path / "run"))
     assert max(counts.values()) == 1
     assert counts["time/fetch", 4] == 1
@@ -175,10 +164,10 @@ def test_a_loss_that_is_logged_and_returned_is_refused(stage: str) -> None:
             self.net = TinyModel()
 
         def configure_optimizers(self, run: Any) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
+            return sgd(self.parameters())
 
         def train_batch(self, run: Any, batch: Any) -> Any:
-            loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            loss = CE(self.net(batch[0]), batch[1])
             if run.stage == stage:
                 run.log({"loss": loss})
             return loss
@@ -186,7 +175,7 @@ def test_a_loss_that_is_logged_and_returned_is_refused(stage: str) -> None:
         eval_batch = train_batch
 
     with pytest.raises(MetricError, match=rf"{stage}/loss: the loop logs the loss that is returned under this name"):
-        Trainer(max_duration="1ep", folder=False).fit(Both(), tiny_data(3), tiny_data(2))
+        fit(model=Both(), train=tiny_data(3), val=tiny_data(2), max_duration="1ep")
 
 
 def test_a_callback_that_logs_the_loss_of_an_evaluation_again_is_named() -> None:
@@ -195,9 +184,7 @@ def test_a_callback_that_logs_the_loss_of_an_evaluation_again_is_named() -> None
             run.log({"loss": 1.0})
 
     with pytest.raises(MetricError, match="val/loss") as caught:
-        Trainer(max_duration="1ep", folder=False, callbacks=[Again()]).fit(
-            TinyModel(), tiny_data(3), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
-        )
+        fit(Again(), train=tiny_data(3), val=tiny_data(2), max_duration="1ep")
     assert any("Again" in note for note in caught.value.__notes__)
 
 
@@ -206,5 +193,5 @@ def test_an_evaluation_whose_batches_return_nothing_may_log_its_loss() -> None:
         def eval_batch(self, run: Any, batch: Any) -> None:
             run.log({"loss": 2.0})
 
-    task = Own(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD)
-    assert Trainer(max_duration="1ep", folder=False).fit(task, tiny_data(3), tiny_data(2)).metrics["val/loss"] == 2.0
+    task = Own(TinyModel(), CE, sgd)
+    assert fit(model=task, train=tiny_data(3), val=tiny_data(2), max_duration="1ep").metrics["val/loss"] == 2.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 from hookline.callbacks import ImageSamples, LRMonitor, MemoryMonitor, TimeRemaining
 from hookline.errors import Preempted
 from hookline.events import Callback
-from hookline.loop import Trainer
+from tests.support import fit, json_lines
 
 
 class Texts(Callback):
@@ -34,19 +33,18 @@ class Leave(Callback):
             signal.raise_signal(signal.SIGTERM)
 
 
-def fit(folder: Path, *callbacks: Any, log_every: str | None, **options: Any) -> Any:
+def train_monitored(folder: Path, *callbacks: Any, **options: Any) -> Any:
     torch.manual_seed(0)
     data = [(torch.rand(4, 1, 5, 5), torch.randint(0, 3, (4,))) for _ in range(4)]
-    model = nn.Sequential(nn.Flatten(), nn.Linear(25, 3))
     monitors = [ImageSamples(), LRMonitor(), MemoryMonitor(), TimeRemaining(), Texts()]
-    trainer = Trainer(
-        max_duration="3ep", folder=folder, log_every=log_every, callbacks=[*monitors, *callbacks], **options
+    model = nn.Sequential(nn.Flatten(), nn.Linear(25, 3))
+    return fit(
+        *monitors, *callbacks, model=model, train=data, val=data[:3], max_duration="3ep", folder=folder, **options
     )
-    return trainer.fit(model, data, data[:3], loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 
 
 def written(folder: Path) -> list[tuple[str, int]]:
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    found = json_lines(folder / "metrics.jsonl")
     # What is left is not known before this process has made a step.
     return sorted((row["name"], row["step"]) for row in found if row["name"] != "time/remaining")
 
@@ -54,10 +52,10 @@ def written(folder: Path) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("log_every", ["1st", "3st", None])
 @pytest.mark.parametrize("event", ["eval_start", "eval_batch_end", "train_epoch_end"])
 def test_each_row_is_there_once(event: str, log_every: str | None, tmp_path: Path) -> None:
-    fit(tmp_path / "straight", log_every=log_every)
+    train_monitored(tmp_path / "straight", log_every=log_every)
     with pytest.raises(Preempted):
-        fit(tmp_path / "left", Leave(8, event), log_every=log_every)
-    fit(tmp_path / "left", log_every=log_every, resume="auto")
+        train_monitored(tmp_path / "left", Leave(8, event), log_every=log_every)
+    train_monitored(tmp_path / "left", log_every=log_every, resume="auto")
     expected = written(tmp_path / "straight")
     assert ("val/samples", 8) in expected
     assert ("val/note", 8) in expected

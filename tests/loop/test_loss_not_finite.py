@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from hookline.records.run_file import RunFile
 from hookline.report.about import status_of
 from hookline.report.read import RunData
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, sgd
 
 Data = list[tuple[torch.Tensor, torch.Tensor]]
+
+train_logged = partial(fit, log_every="1st")
 
 
 def bad_data(batch: int, value: float = float("nan")) -> Data:
@@ -24,12 +28,6 @@ def bad_data(batch: int, value: float = float("nan")) -> Data:
     data: Data = tiny_data(4)
     data[batch][0].fill_(value)
     return data
-
-
-def fit(train: Data, val: Data | None = None, *callbacks: Any, **options: Any) -> hl.Result:
-    given = {"max_duration": "2ep", "log_every": "1st", "folder": False, "device": "cpu", "seed": 0} | options
-    trainer = hl.Trainer(callbacks=[*callbacks], **given)
-    return trainer.fit(TinyModel(), train, val, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -51,7 +49,11 @@ def test_the_run_warns_once_and_names_metric_step_and_remedy(
     train: int | None, val: int | None, log_every: str | None, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     good: Data = tiny_data(4)
-    fit(good if train is None else bad_data(train), good if val is None else bad_data(val), log_every=log_every)
+    train_logged(
+        train=good if train is None else bad_data(train),
+        val=good if val is None else bad_data(val),
+        log_every=log_every,
+    )
     (warning,) = warnings_of(caplog)
     assert warning.startswith(says)
 
@@ -62,9 +64,7 @@ def test_an_infinite_loss_is_one_too(caplog: pytest.LogCaptureFixture) -> None:
             loss: torch.Tensor = nn.functional.cross_entropy(self.model(batch[0]), batch[1])
             return loss + float("inf") if run.clock.step == 1 else loss
 
-    task = Infinite(TinyModel(), nn.CrossEntropyLoss())
-    trainer = hl.Trainer(max_duration="3st", log_every="1st", folder=False, device="cpu")
-    trainer.fit(task, tiny_data(4), optimizer=torch.optim.SGD)
+    train_logged(model=Infinite(TinyModel(), nn.CrossEntropyLoss(), sgd), max_duration="3st")
     (warning,) = warnings_of(caplog)
     assert warning.startswith("train/loss is inf at step 2")
 
@@ -72,8 +72,8 @@ def test_an_infinite_loss_is_one_too(caplog: pytest.LogCaptureFixture) -> None:
 def test_each_of_several_optimizers_has_a_loss_to_warn_of(caplog: pytest.LogCaptureFixture) -> None:
     model = TinyModel()
     optimizers = {
-        "hidden": torch.optim.SGD(model.hidden.parameters(), lr=0.1),
-        "out": torch.optim.SGD(model.out.parameters(), lr=0.1),
+        "hidden": sgd(model.hidden.parameters()),
+        "out": sgd(model.out.parameters()),
     }
     with hl.Loop(model, optimizers, max_duration="1ep", log_every="1st", folder=False, device="cpu") as loop:
         for x, y in loop.batches(bad_data(1)):
@@ -90,12 +90,12 @@ class OwnGuard(hl.Callback):
 
 @pytest.mark.parametrize("guard", [hl.StopOnNaN(every="8st"), hl.SpikeGuard(), OwnGuard()], ids=repr)
 def test_nothing_is_said_where_a_callback_looks_after_it(guard: Any, caplog: pytest.LogCaptureFixture) -> None:
-    fit(bad_data(2), bad_data(0), guard)
+    train_logged(guard, train=bad_data(2), val=bad_data(0))
     assert [text for text in warnings_of(caplog) if "/loss is nan" in text] == []
 
 
 def test_a_metric_that_is_no_loss_may_be_nan(caplog: pytest.LogCaptureFixture) -> None:
-    fit(tiny_data(4), None, hl.on("train_step_end")(lambda run: run.log({"train/auc": float("nan")})))
+    train_logged(hl.on("train_step_end")(lambda run: run.log({"train/auc": float("nan")})))
     assert warnings_of(caplog) == []
 
 
@@ -117,7 +117,7 @@ class Last:
 def test_the_end_of_such_a_run_is_not_plainly_finished(batch: int | None, key: str, tmp_path: Path) -> None:
     display = Last()
     data: Data = tiny_data(4) if batch is None else bad_data(batch)
-    fit(data, None, hl.ProgressBar(style=display), folder=tmp_path / "run")
+    train_logged(hl.ProgressBar(style=display), train=data, folder=tmp_path / "run")
     file = RunFile.read(tmp_path / "run")
     status = status_of(RunData(tmp_path / "run", file))
     assert (file.status, status["key"]) == ("finished", key)

@@ -25,6 +25,7 @@ CLASSES, LENGTH = 5, 6
 SIZES = [7, 1, 5, 3, 4, 2]
 """Samples in each batch."""
 RATE = 0.5
+fast_sgd = partial(torch.optim.SGD, lr=RATE)
 FAST: dict[str, Any] = {"folder": False, "device": "cpu"}
 
 
@@ -144,10 +145,6 @@ def bare_loop(kind: Kind, accumulate: int) -> tuple[nn.Module, list[float], floa
         return model, losses, kind.full_loss(model, kind.batches()).item()
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=RATE)
-
-
 def same_parameters(one: nn.Module, other: nn.Module) -> None:
     for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
@@ -158,7 +155,7 @@ def same_parameters(one: nn.Module, other: nn.Module) -> None:
 def test_accumulation_and_evaluation_equal_the_full_batch(kind: Kind, accumulate: int) -> None:
     model = kind.model()
     result = hl.fit(
-        model, kind.batches(), kind.batches(), loss=kind.loss, weight=kind.weight, optimizer=sgd,
+        model, kind.batches(), kind.batches(), loss=kind.loss, weight=kind.weight, optimizer=fast_sgd,
         max_duration="1ep", accumulate=accumulate, log_every="1st", **FAST,
     )  # fmt: skip
     expected, losses, last = bare_loop(kind, accumulate)
@@ -187,7 +184,7 @@ def test_a_step_is_the_same_whether_it_is_plain_or_not() -> None:
     for kind in KINDS.values():
         rows = []
         for callbacks in ([], [Hears()]):
-            fit = partial(hl.fit, loss=kind.loss, weight=kind.weight, optimizer=sgd, max_duration="1ep", **FAST)
+            fit = partial(hl.fit, loss=kind.loss, weight=kind.weight, optimizer=fast_sgd, max_duration="1ep", **FAST)
             rows.append(fit(kind.model(), kind.batches(), log_every="2st", callbacks=callbacks).history["train/loss"])
         assert rows[0] == pytest.approx(rows[1], rel=1e-12, nan_ok=True)
 
@@ -204,7 +201,7 @@ SUMS = {
 def test_a_sum_is_refused_with_accumulation_and_trains_without(loss: Any) -> None:
     kind = Kind(loss, classes(N))
     model = kind.model()
-    fit = partial(hl.fit, model, kind.batches(), loss=loss, optimizer=sgd, max_duration="1ep", **FAST)
+    fit = partial(hl.fit, model, kind.batches(), loss=loss, optimizer=fast_sgd, max_duration="1ep", **FAST)
     with pytest.raises(SetupError, match=r"reduction='sum'.*accumulate=4.*reduction='mean'"):
         fit(accumulate=4)
     same_parameters(model, kind.model())
@@ -220,7 +217,13 @@ def test_a_sum_is_refused_where_a_callback_begins_to_accumulate() -> None:
     kind = Kind(SUMS["module"], classes(N))
     with pytest.raises(SetupError, match="reduction='sum'"):
         hl.fit(
-            kind.model(), kind.batches(), loss=kind.loss, optimizer=sgd, max_duration="1ep", callbacks=[Later()], **FAST
+            kind.model(),
+            kind.batches(),
+            loss=kind.loss,
+            optimizer=fast_sgd,
+            max_duration="1ep",
+            callbacks=[Later()],
+            **FAST,
         )
 
 
@@ -290,7 +293,7 @@ MODELS: dict[str, Callable[[], Tokens]] = {
 def test_labels_of_minus_100_do_not_count(make: Callable[[], Tokens], accumulate: int) -> None:
     batches = token_batches()
     model, expected = make(), make()
-    result = hl.fit(model, batches, batches, optimizer=sgd, max_duration="1ep", accumulate=accumulate, **FAST)
+    result = hl.fit(model, batches, batches, optimizer=fast_sgd, max_duration="1ep", accumulate=accumulate, **FAST)
     for at in range(0, len(batches), accumulate):
         expected.zero_grad()
         expected(**joined(batches[at : at + accumulate])).loss.backward()
@@ -334,7 +337,7 @@ def test_labels_of_any_integer_dtype_are_counted_alike(dtype: torch.dtype) -> No
     batches = token_batches(ignored=3)
     small = [{**batch, "labels": batch["labels"].to(dtype)} for batch in batches]
     one, other = Casts(shifts=True), Casts(shifts=True)
-    fit = partial(hl.fit, optimizer=sgd, max_duration="1ep", accumulate=4, **FAST)
+    fit = partial(hl.fit, optimizer=fast_sgd, max_duration="1ep", accumulate=4, **FAST)
     fit(one, batches)
     fit(other, small)
     same_parameters(one, other)
@@ -344,16 +347,16 @@ def test_a_model_whose_loss_cannot_be_told_is_weighed_by_samples_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     unknown = partial(Tokens, shifts=True, extra=0.5)
-    hl.fit(unknown(), token_batches(), optimizer=sgd, max_duration="1ep", accumulate=4, **FAST)
+    hl.fit(unknown(), token_batches(), optimizer=fast_sgd, max_duration="1ep", accumulate=4, **FAST)
     (said,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert "Tokens" in said
     assert "-100" in said
     assert "weight=" in said
     caplog.clear()
-    hl.fit(unknown(), token_batches(), optimizer=sgd, max_duration="1ep", **FAST)
-    hl.fit(unknown(), token_batches(ignored=3), optimizer=sgd, max_duration="1ep", accumulate=4, **FAST)
+    hl.fit(unknown(), token_batches(), optimizer=fast_sgd, max_duration="1ep", **FAST)
+    hl.fit(unknown(), token_batches(ignored=3), optimizer=fast_sgd, max_duration="1ep", accumulate=4, **FAST)
     count = lambda outputs, batch: (batch["labels"][:, 1:] != -100).sum()  # noqa: E731
-    fit = partial(hl.fit, optimizer=sgd, max_duration="1ep", accumulate=4, **FAST)
+    fit = partial(hl.fit, optimizer=fast_sgd, max_duration="1ep", accumulate=4, **FAST)
     model, told = unknown(), Tokens(shifts=True, extra=0.5, loss_type="ForCausalLM")
     fit(model, token_batches(), weight=count)
     fit(told, token_batches())
@@ -365,10 +368,10 @@ def test_a_loss_function_that_may_leave_targets_out_is_warned_about(caplog: pyte
     def mine(outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, targets)
 
-    def fit(targets: Tensor, loss: Any, **options: Any) -> list[str]:
+    def warnings_of(targets: Tensor, loss: Any, **options: Any) -> list[str]:
         kind = Kind(loss, targets)
         caplog.clear()
-        hl.fit(kind.model(), kind.batches(), loss=loss, optimizer=sgd, max_duration="1ep", **options, **FAST)
+        hl.fit(kind.model(), kind.batches(), loss=loss, optimizer=fast_sgd, max_duration="1ep", **options, **FAST)
         warned = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
         return [message for message in warned if "StopOnNaN" not in message]  # the loss without targets is NaN
 
@@ -380,13 +383,13 @@ def test_a_loss_function_that_may_leave_targets_out_is_warned_about(caplog: pyte
         def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
             return self.of_classes(outputs, targets)
 
-    (said,) = fit(classes(N, ignored=-100), mine, accumulate=4)
+    (said,) = warnings_of(classes(N, ignored=-100), mine, accumulate=4)
     assert "-100" in said
     assert "weight=" in said
-    (said,) = fit(classes(N), Holding(), accumulate=4)
+    (said,) = warnings_of(classes(N), Holding(), accumulate=4)
     assert "weight=" in said
-    assert fit(classes(N), mine, accumulate=4) == []
-    assert fit(classes(N, ignored=-100), mine) == []
+    assert warnings_of(classes(N), mine, accumulate=4) == []
+    assert warnings_of(classes(N, ignored=-100), mine) == []
 
 
 # -- weight= -----------------------------------------------------------------------------------
@@ -396,12 +399,14 @@ def test_a_loss_function_that_may_leave_targets_out_is_warned_about(caplog: pyte
 def test_a_weight_that_cannot_be_called_is_refused(weight: Any) -> None:
     kind = KINDS["plain"]
     with pytest.raises(SetupError, match=r"weight=.*lambda outputs, batch"):
-        hl.fit(kind.model(), kind.batches(), loss=kind.loss, weight=weight, optimizer=sgd, max_duration="1ep", **FAST)
+        hl.fit(
+            kind.model(), kind.batches(), loss=kind.loss, weight=weight, optimizer=fast_sgd, max_duration="1ep", **FAST
+        )
 
 
 def test_a_weight_next_to_a_task_is_not_used_and_hookline_says_so(caplog: pytest.LogCaptureFixture) -> None:
     kind = KINDS["plain"]
-    task = hl.SupervisedTask(kind.model(), kind.loss, sgd, weight=lambda outputs, batch: 1.0)
+    task = hl.SupervisedTask(kind.model(), kind.loss, fast_sgd, weight=lambda outputs, batch: 1.0)
     hl.fit(task, kind.batches(), weight=lambda outputs, batch: 1.0, max_duration="1ep", **FAST)
     assert any("weight= is not used" in record.getMessage() for record in caplog.records)
 
@@ -412,7 +417,7 @@ def test_a_task_that_adds_to_the_loss_keeps_its_weight() -> None:
             return super().compute_loss(outputs, batch) + 0.1 * self.model[0].weight.square().sum()
 
     kind = KINDS["class weights"]
-    task = Penalty(kind.model(), kind.loss, sgd)
+    task = Penalty(kind.model(), kind.loss, fast_sgd)
     hl.fit(task, kind.batches(), max_duration="1ep", accumulate=len(SIZES), **FAST)
     model = kind.model()
     loss = kind.full_loss(model, kind.batches()) + 0.1 * model[0].weight.square().sum()  # type: ignore[operator,index]
@@ -429,7 +434,7 @@ def test_a_task_that_computes_another_loss_is_weighed_by_samples() -> None:
             return functional.cross_entropy(self.call_model(run, batch), batch[1])
 
     kind = KINDS["class weights"]
-    task, plain = Own(kind.model(), kind.loss, sgd), KINDS["plain"]
+    task, plain = Own(kind.model(), kind.loss, fast_sgd), KINDS["plain"]
     hl.fit(task, kind.batches(), max_duration="1ep", accumulate=4, **FAST)
     same_parameters(task.model, bare_loop(Kind(plain.loss, kind.targets), 4)[0])
 
@@ -440,6 +445,6 @@ def test_a_loss_that_a_callback_replaces_is_weighed_as_the_new_one() -> None:
             run.task.loss = nn.CrossEntropyLoss(weight=CLASS_WEIGHTS)
 
     kind = KINDS["class weights"]
-    task = hl.SupervisedTask(kind.model(), nn.CrossEntropyLoss(), sgd)
+    task = hl.SupervisedTask(kind.model(), nn.CrossEntropyLoss(), fast_sgd)
     hl.fit(task, kind.batches(), max_duration="1ep", accumulate=4, callbacks=[Replaces()], **FAST)
     same_parameters(task.model, bare_loop(kind, 4)[0])

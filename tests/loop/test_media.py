@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from pathlib import Path
@@ -15,19 +14,22 @@ from torch import nn
 
 import hookline as hl
 from hookline.errors import MetricError
-from hookline.loop import Trainer
 from hookline.loop.media import delete_media
 from hookline.loop.pictures import pixels_of
 from hookline.loop.png import encode_png, png_size
 from hookline.records import FileRow, HistogramRow, ImageRow, Record, TableRow, TextRow, from_json
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, json_lines
 
 
-def fit(folder: Any, act: Any, *, event: str = "epoch_end", epochs: int = 1, **options: Any) -> list[Record]:
-    """What a hook that does this leaves in ``metrics.jsonl``."""
-    trainer = Trainer(max_duration=f"{epochs}ep", folder=folder, callbacks=[hl.on(event)(act)], **options)
-    trainer.fit(TinyModel(), tiny_data(2), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    return [from_json(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] if folder else []
+def records_in(folder: Path) -> list[Record]:
+    return [from_json(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def rows_after(folder: Any, act: Any, **options: Any) -> list[Record]:
+    """What a hook that does this at the end of the epoch leaves in ``metrics.jsonl``."""
+    fit(hl.on("epoch_end")(act), train=tiny_data(2), val=tiny_data(1), max_duration="1ep", folder=folder, **options)
+    return records_in(folder) if folder else []
 
 
 def one(rows: list[Record], kind: type[Any]) -> Any:
@@ -152,7 +154,7 @@ def test_what_is_no_picture_is_refused(image: Any) -> None:
 
 
 def test_an_image_is_a_row_and_a_file(tmp_path: Path) -> None:
-    row = one(fit(tmp_path, lambda run: run.log_image("seen", torch.rand(3, 4, 5), caption="a cat")), ImageRow)
+    row = one(rows_after(tmp_path, lambda run: run.log_image("seen", torch.rand(3, 4, 5), caption="a cat")), ImageRow)
     assert (row.name, row.step, row.epoch, row.width, row.height, row.caption) == ("train/seen", 2, 1, 5, 4, "a cat")
     assert png_size((tmp_path / row.file).read_bytes()) == (5, 4)
     assert png_size(row.read(tmp_path)) == (5, 4)
@@ -165,7 +167,7 @@ def test_names_that_differ_never_share_a_file(tmp_path: Path) -> None:
         for name in names:
             run.log_image(name, torch.rand(2, 2))
 
-    rows = [row for row in fit(tmp_path / "run", act) if isinstance(row, ImageRow)]
+    rows = [row for row in rows_after(tmp_path / "run", act) if isinstance(row, ImageRow)]
     assert len({row.file for row in rows}) == len(names)
     inside = (tmp_path / "run").resolve()
     assert all((inside / row.file).resolve().is_relative_to(inside / "media") for row in rows)
@@ -176,7 +178,7 @@ def test_a_figure_becomes_a_picture(tmp_path: Path) -> None:
     figure_module = pytest.importorskip("matplotlib.figure")
     figure = figure_module.Figure(figsize=(2, 1), dpi=100)
     figure.subplots().plot([1, 2])
-    row = one(fit(tmp_path, lambda run: run.log_figure("curve", figure)), ImageRow)
+    row = one(rows_after(tmp_path, lambda run: run.log_figure("curve", figure)), ImageRow)
     assert (row.width, row.height) == (200, 100)
 
 
@@ -184,7 +186,7 @@ def test_a_figure_becomes_a_picture(tmp_path: Path) -> None:
 
 
 def test_a_text_is_a_row_without_secrets(tmp_path: Path) -> None:
-    row = one(fit(tmp_path, lambda run: run.log_text("note", "token=abc123 ends")), TextRow)
+    row = one(rows_after(tmp_path, lambda run: run.log_text("note", "token=abc123 ends")), TextRow)
     assert row.text == "token=[redacted] ends"
 
 
@@ -197,7 +199,7 @@ def test_a_text_is_a_row_without_secrets(tmp_path: Path) -> None:
     ],
 )
 def test_a_table_is_taken_as_people_have_it(tmp_path: Path, rows: Any, columns: Any) -> None:
-    row = one(fit(tmp_path, lambda run: run.log_table("worst", rows, columns)), TableRow)
+    row = one(rows_after(tmp_path, lambda run: run.log_table("worst", rows, columns)), TableRow)
     assert row.columns == ("a", "b")
     assert row.rows == ((1, "x"), (2.5, None))
 
@@ -205,7 +207,7 @@ def test_a_table_is_taken_as_people_have_it(tmp_path: Path, rows: Any, columns: 
 def test_a_frame_of_pandas_is_a_table(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [1, 2], "b": ["x", "y"]})
-    row = one(fit(tmp_path, lambda run: run.log_table("worst", frame)), TableRow)
+    row = one(rows_after(tmp_path, lambda run: run.log_table("worst", frame)), TableRow)
     assert (row.columns, row.rows) == (("a", "b"), ((1, "x"), (2, "y")))
 
 
@@ -223,18 +225,18 @@ def test_a_frame_of_pandas_is_a_table(tmp_path: Path) -> None:
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, rows: Any, columns: Any, says: str) -> None:
     with pytest.raises(MetricError, match=says):
-        fit(tmp_path, lambda run: run.log_table("t", rows, columns))
+        rows_after(tmp_path, lambda run: run.log_table("t", rows, columns))
 
 
 def test_a_histogram_counts_every_value_once(tmp_path: Path) -> None:
     values = torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0, float("nan"), float("inf")])
-    row = one(fit(tmp_path, lambda run: run.log_histogram("w", values, bins=2)), HistogramRow)
+    row = one(rows_after(tmp_path, lambda run: run.log_histogram("w", values, bins=2)), HistogramRow)
     assert (row.edges, row.counts, row.odd) == ((0.0, 0.5, 1.0), (2, 3), 2)
 
 
 @pytest.mark.parametrize("values", [torch.full((7,), 3.0), torch.tensor([]), torch.tensor([float("nan")]), [1, 2, 3]])
 def test_odd_histograms_are_possible(tmp_path: Path, values: Any) -> None:
-    row = one(fit(tmp_path, lambda run: run.log_histogram("w", values)), HistogramRow)
+    row = one(rows_after(tmp_path, lambda run: run.log_histogram("w", values)), HistogramRow)
     finite = torch.as_tensor(values, dtype=torch.float64).isfinite().sum()
     assert sum(row.counts) == finite
     assert len(row.edges) == len(row.counts) + 1
@@ -244,7 +246,7 @@ def test_odd_histograms_are_possible(tmp_path: Path, values: Any) -> None:
 def test_a_file_is_copied_into_the_folder(tmp_path: Path) -> None:
     source = tmp_path / "labels.txt"
     source.write_text("cat")
-    row = one(fit(tmp_path / "run", lambda run: run.log_file("labels", source)), FileRow)
+    row = one(rows_after(tmp_path / "run", lambda run: run.log_file("labels", source)), FileRow)
     source.unlink()
     assert (tmp_path / "run" / row.file).read_text() == "cat"
     assert row.size == 3
@@ -252,7 +254,7 @@ def test_a_file_is_copied_into_the_folder(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(MetricError, match="is no file"):
-        fit(tmp_path, lambda run: run.log_file("labels", tmp_path / "none"))
+        rows_after(tmp_path, lambda run: run.log_file("labels", tmp_path / "none"))
 
 
 # -- rules for all -------------------------------------------------------------------------------
@@ -270,19 +272,19 @@ def test_a_step_of_numpy_is_a_step(tmp_path: Path) -> None:
         run.log_text("notes/one", "hello", step=np.int64(40))
         run.log({"notes/two": 0.5}, step=np.int32(41))
 
-    rows = fit(tmp_path, act)
+    rows = rows_after(tmp_path, act)
     assert {row.name: row.step for row in rows if row.name.startswith("notes/")} == {"notes/one": 40, "notes/two": 41}
 
 
 def test_a_step_can_be_given(tmp_path: Path) -> None:
-    rows = fit(tmp_path, lambda run: run.log_text("note", "x", step=77))
+    rows = rows_after(tmp_path, lambda run: run.log_text("note", "x", step=77))
     assert one(rows, TextRow).step == 77
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, True, "3"])
 def test_a_step_that_is_none_is_refused(tmp_path: Path, step: Any) -> None:
     with pytest.raises(MetricError, match="step="):
-        fit(tmp_path, lambda run: run.log_text("note", "x", step=step))
+        rows_after(tmp_path, lambda run: run.log_text("note", "x", step=step))
 
 
 def test_a_name_does_not_change_its_kind(tmp_path: Path) -> None:
@@ -291,12 +293,12 @@ def test_a_name_does_not_change_its_kind(tmp_path: Path) -> None:
         run.log_text("x", "one")
 
     with pytest.raises(MetricError, match="a text is logged, and before it was a number"):
-        fit(tmp_path, act)
+        rows_after(tmp_path, act)
 
 
 def test_a_text_in_log_is_refused_when_it_is_logged(tmp_path: Path) -> None:
     with pytest.raises(MetricError, match="not a number"):
-        fit(tmp_path, lambda run: run.log({"x": "one"}))
+        rows_after(tmp_path, lambda run: run.log({"x": "one"}))
 
 
 def test_an_answer_and_the_sanity_check_leave_no_trace(tmp_path: Path) -> None:
@@ -307,8 +309,8 @@ def test_an_answer_and_the_sanity_check_leave_no_trace(tmp_path: Path) -> None:
 
     ask = hl.on("train_step_end")(lambda run: run.evaluate("val"))
     task = Shows(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD)
-    Trainer(max_duration="2ep", folder=tmp_path, callbacks=[ask]).fit(task, tiny_data(2), tiny_data(1))
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    fit(ask, model=task, train=tiny_data(2), val=tiny_data(1), folder=tmp_path)
+    rows = json_lines(tmp_path / "metrics.jsonl")
     kinds = ("image", "text", "table", "histogram")
     assert [(row["kind"], row["name"], row["step"]) for row in rows if row["kind"] in kinds] == [
         (kind, f"val/{kind}", step) for step in (2, 4) for kind in kinds
@@ -318,13 +320,13 @@ def test_an_answer_and_the_sanity_check_leave_no_trace(tmp_path: Path) -> None:
 
 def test_a_run_that_writes_nothing_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fit(False, all_kinds)
+    rows_after(False, all_kinds)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_sinks_get_the_picture_itself_also_without_a_folder() -> None:
     memory = hl.sinks.Memory()
-    fit(False, all_kinds, sinks=[memory])
+    rows_after(False, all_kinds, sinks=[memory])
     row = next(row for row in memory.records if isinstance(row, ImageRow))
     assert row.file == ""
     assert png_size(row.png) == (2, 2)
@@ -341,15 +343,14 @@ def test_a_resume_forgets_the_pictures_of_steps_that_did_not_happen(tmp_path: Pa
     callbacks = [hl.Checkpointer("2st"), hl.on("train_step_end")(act)]
 
     def go() -> None:
-        trainer = Trainer(callbacks=callbacks, **options)
-        trainer.fit(TinyModel(), tiny_data(3), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        fit(*callbacks, train=tiny_data(3), **options)
 
     with pytest.raises(RuntimeError, match="lost"):
         go()
     pictures = tmp_path / "run" / "media" / "train" / "seen"
     assert sorted(path.stem for path in pictures.iterdir()) == [f"step-{n:08d}" for n in (1, 2, 3, 4)]
     go()
-    rows = [from_json(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = records_in(tmp_path / "run")
     assert [row.step for row in rows if isinstance(row, ImageRow)] == list(range(1, 10))
     assert len(list(pictures.iterdir())) == 9
 
@@ -368,8 +369,7 @@ def test_a_resume_deletes_only_what_the_rows_that_are_taken_back_name(tmp_path: 
             raise RuntimeError("lost")
 
     def go() -> None:
-        trainer = Trainer(callbacks=[hl.Checkpointer("3st"), act], folder=run, resume="auto", max_duration="5st")
-        trainer.fit(TinyModel(), tiny_data(5), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        fit(hl.Checkpointer("3st"), act, train=tiny_data(5), folder=run, resume="auto", max_duration="5st")
 
     with pytest.raises(RuntimeError, match="lost"):
         go()
@@ -403,9 +403,8 @@ def test_what_hooks_log_in_a_sanity_check_leaves_no_row(tmp_path: Path) -> None:
             run.log({"val/sanity": 1.0})
             run.log_text("sanity_note", "before step 1")
 
-    trainer = Trainer(max_duration="1ep", folder=tmp_path / "run", callbacks=[Says()])
     data = tiny_data()
-    result = trainer.fit(TinyModel(), data, data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    result = fit(Says(), train=data, val=data, max_duration="1ep", folder=tmp_path / "run")
     assert "sanity" not in (tmp_path / "run" / "metrics.jsonl").read_text()
     assert "val/sanity" not in result.metrics
 
@@ -415,14 +414,12 @@ def test_a_resume_in_another_folder_takes_the_pictures_along(tmp_path: Path) -> 
         def on_eval_end(self, run: Any) -> None:
             run.log_image("dot", torch.zeros(3, 3))
 
-    def fit(folder: str, **options: Any) -> Any:
-        callbacks = [Draws(), hl.Checkpointer(every="1ep", keep_last=None)]
-        trainer = Trainer(max_duration="3ep", folder=tmp_path / folder, callbacks=callbacks, **options)
-        data = tiny_data(batches=2)
-        return trainer.fit(TinyModel(), data, data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    def train(folder: str, **options: Any) -> None:
+        callbacks, data = (Draws(), hl.Checkpointer(every="1ep", keep_last=None)), tiny_data(2)
+        fit(*callbacks, train=data, val=data, max_duration="3ep", folder=tmp_path / folder, **options)
 
-    fit("one")
-    fit("two", resume=tmp_path / "one" / "checkpoints" / "step-00000004")
+    train("one")
+    train("two", resume=tmp_path / "one" / "checkpoints" / "step-00000004")
     pictures = [sorted(p.name for p in (tmp_path / folder / "media").rglob("*.png")) for folder in ("one", "two")]
     assert len(pictures[0]) == 3
     assert pictures[0] == pictures[1]
@@ -440,10 +437,9 @@ def test_what_each_batch_of_an_evaluation_shows_is_kept_and_written_over_by_none
             (tmp_path / "source.txt").write_text("x" * len(seen))
             run.log_file("file", tmp_path / "source.txt")
 
-    trainer = Trainer(max_duration="2ep", folder=tmp_path / "run", callbacks=[hl.on("eval_batch_end")(show)])
-    trainer.fit(TinyModel(), tiny_data(2), tiny_data(3), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit(hl.on("eval_batch_end")(show), train=tiny_data(2), val=tiny_data(3), folder=tmp_path / "run")
     assert seen == [2, 2, 2, 4, 4, 4]
-    rows = [from_json(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = records_in(tmp_path / "run")
     images = [row for row in rows if isinstance(row, ImageRow)]
     files = [row for row in rows if isinstance(row, FileRow)]
     assert [row.text for row in rows if isinstance(row, TextRow)] == list("123456")

@@ -18,16 +18,11 @@ from torch.nn.functional import cross_entropy
 import hookline as hl
 from hookline.errors import MetricError
 from hookline.loop import Loop, Trainer
-from hookline.loop.series import FOLD, LARGEST_ARRAY
+from hookline.loop.series import FOLD, LARGEST_ARRAY, Series
 from hookline.records import MetricRow, from_json, to_json
 from hookline.run import History
 from hookline.testing import TinyModel, tiny_data
-
-CE = nn.CrossEntropyLoss()
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
+from tests.support import CE, fit, sgd
 
 
 class Logs(hl.SupervisedTask):
@@ -45,10 +40,9 @@ class Logs(hl.SupervisedTask):
         return super().train_batch(run, batch)
 
 
-def logged(what: Any, batches: int = 4, **options: Any) -> History:
+def logged(what: Any, *callbacks: hl.Callback, batches: int = 4, **options: Any) -> History:
     """The history after one epoch, which is one interval unless said otherwise."""
-    trainer = Trainer(max_duration="1ep", folder=False, **options)
-    return trainer.fit(Logs(what), tiny_data(batches)).history
+    return fit(*callbacks, model=Logs(what), train=tiny_data(batches), max_duration="1ep", **options).history
 
 
 def one(value: Any, **keywords: Any) -> Any:
@@ -73,7 +67,7 @@ class Names(hl.SupervisedTask):
 
 
 def test_a_name_without_a_slash_gets_the_stage() -> None:
-    result = Trainer(max_duration="1ep", folder=False).fit(Names(), tiny_data(2), tiny_data(2), tiny_data(2))
+    result = fit(model=Names(), train=tiny_data(2), val=tiny_data(2), test=tiny_data(2), max_duration="1ep")
     assert set(result.history) == {
         *("train/loss", "train/loss_epoch", "train/acc", "train/acc_epoch", "probe/x", "probe/x_epoch"),
         *("val/loss", "val/acc", "test/loss", "test/acc", "probe/val", "probe/test"),
@@ -91,8 +85,9 @@ def test_named_loaders_add_their_name() -> None:
         run.log({"gap": run.metrics["val/hard/loss"] - run.metrics["val/easy/loss"]})
 
     note = hl.on("eval_batch_end")(lambda run: seen.append(run.loader_name))
-    trainer = Trainer(max_duration="1ep", callbacks=[end, note], folder=False)
-    history = trainer.fit(Names(), tiny_data(2), val, {"final": tiny_data(1)}).history
+    history = fit(
+        end, note, model=Names(), train=tiny_data(2), val=val, test={"final": tiny_data(1)}, max_duration="1ep"
+    ).history
     expected = {"val/easy/loss", "val/hard/loss", "val/easy/acc", "val/hard/acc", "val/gap"}
     assert {name for name in history if name.startswith("val/")} == expected
     assert {name for name in history if name.startswith("test/")} >= {"test/final/loss", "test/final/acc"}
@@ -127,7 +122,7 @@ def test_the_losses_of_several_optimizers_are_kept_apart() -> None:
             for number, (net, optimizer) in enumerate(zip(self.children(), run.optimizers.values(), strict=True)):
                 run.loop.backward(net(batch[0]).mean() * 0 + number + 1, optimizer)
 
-    history = Trainer(max_duration="1ep", folder=False).fit(Two(), tiny_data(2)).history
+    history = fit(model=Two(), train=tiny_data(2), max_duration="1ep").history
     assert history["train/a/loss"] == [1.0]
     assert history["train/b/loss"] == [2.0]
     assert "train/loss" not in history
@@ -282,7 +277,7 @@ def test_the_loss_is_copied_too(way: str) -> None:
             return loss
 
     if way == "fit":
-        history = Trainer(max_duration="1ep", folder=False).fit(Sums(TinyModel(), CE, sgd), tiny_data(4)).history
+        history = fit(model=Sums(TinyModel(), CE, sgd), max_duration="1ep").history
     else:
         model, total = TinyModel(), None
         with Loop(model, sgd, max_duration="1ep", folder=False) as loop:
@@ -318,7 +313,7 @@ def test_no_graph_is_kept_alive() -> None:
 
     alive: list[int] = []
     note = hl.on("train_step_start")(lambda run: alive.append(sum(r() is not None for r in references)))
-    logged(what, callbacks=[note])
+    logged(what, note)
     assert alive == [0] * 4
 
 
@@ -403,15 +398,13 @@ def test_evaluation_is_averaged_right_over_uneven_batches() -> None:
     assert metrics["val/loss"] == pytest.approx(cross_entropy(model(x), y).item(), rel=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     rows=st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(1e-3, 1e3)), min_size=1, max_size=20),
     tensors=st.booleans(),
     fold=st.integers(1, 8),
 )
 def test_a_mean_is_right_however_it_is_folded(rows: list[tuple[float, float]], tensors: bool, fold: int) -> None:
-    from hookline.loop.series import Series
-
     series = Series("mean")
     for number, (value, weight) in enumerate(rows):
         series.values.append(torch.tensor(value, dtype=torch.float64) if tensors else value)
@@ -432,8 +425,9 @@ def test_many_small_values_are_added_up_in_float64() -> None:
 
 
 def steps_of(log_every: str | None, batches: int = 6, epochs: int = 2, **options: Any) -> list[int]:
-    trainer = Trainer(max_duration=f"{epochs}ep", log_every=log_every, folder=False, **options)
-    return trainer.fit(TinyModel(), tiny_data(batches), loss=CE, optimizer=sgd).history.steps("train/loss")
+    return fit(train=tiny_data(batches), max_duration=f"{epochs}ep", log_every=log_every, **options).history.steps(
+        "train/loss"
+    )
 
 
 @pytest.mark.parametrize(
@@ -456,14 +450,12 @@ def test_an_interval_ends_when_it_is_due_and_with_each_epoch(log_every: str, exp
 
 def test_an_interval_of_epochs_is_not_cut_by_other_things_that_are_due() -> None:
     """Step 70 is sampled for costs, evaluated, folded; none of this ends an interval."""
-    result = Trainer(max_duration="2ep", log_every="1ep", eval_every="7st", folder=False).fit(
-        TinyModel(), tiny_data(70, 2), tiny_data(1), loss=CE, optimizer=sgd
-    )
+    result = fit(train=tiny_data(70, 2), val=tiny_data(1), log_every="1ep", eval_every="7st")
     assert result.history.steps("train/loss") == [70, 140]
 
 
 def test_without_log_every_there_is_no_train_loss() -> None:
-    result = Trainer(max_duration="2ep", log_every=None, folder=False).fit(Names(), tiny_data(3))
+    result = fit(model=Names(), train=tiny_data(3), log_every=None)
     assert "train/loss" not in result.history
     assert "train/loss_epoch" not in result.history
     assert result.history["train/acc"] == [1.0, 1.0]
@@ -472,8 +464,7 @@ def test_without_log_every_there_is_no_train_loss() -> None:
 def test_metrics_ready_is_sent_for_each_interval_with_the_values() -> None:
     seen: list[Any] = []
     note = hl.on("metrics_ready")(lambda run: seen.append((run.clock.step, run.metrics["train/x"])))
-    trainer = Trainer(max_duration="1ep", log_every="2st", callbacks=[note], folder=False)
-    trainer.fit(Logs(lambda n: ({"x": float(n)}, {})), tiny_data(5))
+    fit(note, model=Logs(lambda n: ({"x": float(n)}, {})), train=tiny_data(5), max_duration="1ep", log_every="2st")
     assert seen == [(2, 0.5), (4, 2.5), (5, 4.0)]
 
 
@@ -495,8 +486,7 @@ def test_what_is_logged_at_the_end_of_an_epoch_belongs_to_it() -> None:
         def on_epoch_end(self, run: hl.Run) -> None:
             run.log({"late": float(run.clock.epoch)}, reduce="last")
 
-    trainer = Trainer(max_duration="3ep", callbacks=[AtTheEnd()], folder=False)
-    history = trainer.fit(TinyModel(), tiny_data(4), loss=CE, optimizer=sgd).history
+    history = fit(AtTheEnd(), max_duration="3ep").history
     assert history["train/seconds"] == history["train/late"] == [1.0, 2.0, 3.0]
     assert history.steps("train/seconds") == history.steps("train/late") == [4, 8, 12]
 
@@ -511,8 +501,7 @@ def test_a_mean_that_is_logged_at_the_end_of_an_epoch_is_not_one_of_the_next() -
         def on_epoch_end(self, run: hl.Run) -> None:
             run.log({"late": float(run.clock.epoch)})
 
-    trainer = Trainer(max_duration="3ep", callbacks=[AtTheEnd()], folder=False)
-    history = trainer.fit(TinyModel(), tiny_data(4), loss=CE, optimizer=sgd).history
+    history = fit(AtTheEnd(), max_duration="3ep").history
     assert history["train/number"] == history["train/late"] == [1.0, 2.0, 3.0]
     for name in ("train/number_epoch", "train/late_epoch"):
         rows = [(row.epoch, row.value) for row in history.rows() if row.name == name]
@@ -527,8 +516,7 @@ def test_what_is_logged_in_the_last_hooks_is_not_lost() -> None:
         def on_fit_end(self, run: hl.Run) -> None:
             run.log({"probe/fit_end": 2.0})
 
-    trainer = Trainer(max_duration="1ep", callbacks=[AtTheEnd()], folder=False)
-    result = trainer.fit(TinyModel(), tiny_data(4), loss=CE, optimizer=sgd)
+    result = fit(AtTheEnd(), max_duration="1ep")
     assert (result.metrics["probe/train_end"], result.metrics["probe/fit_end"]) == (1.0, 2.0)
     assert (result.history["probe/train_end"], result.history["probe/fit_end"]) == ([1.0], [2.0])
 
@@ -540,8 +528,13 @@ def test_run_metrics_while_pending_and_when_final() -> None:
     def look(run: hl.Run) -> None:
         seen.append((run.metrics["train/x"], run.metrics["train/x"], "train/x" in run.metrics))
 
-    trainer = Trainer(max_duration="1ep", log_every="3st", callbacks=[look], folder=False)
-    result = trainer.fit(Logs(lambda n: ({"x": torch.tensor(float(n))}, {})), tiny_data(6))
+    result = fit(
+        look,
+        model=Logs(lambda n: ({"x": torch.tensor(float(n))}, {})),
+        train=tiny_data(6),
+        max_duration="1ep",
+        log_every="3st",
+    )
     assert seen == [(mean, mean, True) for mean in (0.0, 0.5, 1.0, 3.0, 3.5, 4.0)]
     assert result.history["train/x"] == [1.0, 4.0]
     assert result.metrics["train/x"] == 4.0
@@ -567,14 +560,12 @@ def test_run_metrics_in_an_evaluation() -> None:
             self.number += 1
             run.log({"x": self.number}, weight=len(batch[0]))
 
-    Trainer(max_duration="2ep", callbacks=[Look()], folder=False).fit(
-        Task(TinyModel(), CE, sgd), tiny_data(2), tiny_data(2, 3, last=1)
-    )
+    fit(Look(), model=Task(TinyModel(), CE, sgd), train=tiny_data(2), val=tiny_data(2, 3, last=1))
     assert seen == [1.0, 1.25, 1.25] * 2
 
 
 def test_an_unknown_metric_is_named_with_a_hint() -> None:
-    result = Trainer(max_duration="1ep", folder=False).fit(Names(), tiny_data(2), tiny_data(2))
+    result = fit(model=Names(), train=tiny_data(2), val=tiny_data(2), max_duration="1ep")
     with pytest.raises(MetricError, match=r"no metric 'val/los'; did you mean 'val/loss'\?"):
         result.history["val/los"]
     with pytest.raises(KeyError):
@@ -601,8 +592,16 @@ def test_the_file_is_complete_and_equal_to_the_history(tmp_path: Path) -> None:
         def on_fit_end(self, run: hl.Run) -> None:
             run.log({"done/grid": torch.eye(2)})
 
-    trainer = Trainer(max_duration="3ep", log_every="2st", callbacks=[Extra()], folder=tmp_path / "run")
-    result = trainer.fit(Names(), tiny_data(5), {"a": tiny_data(2), "b": tiny_data(1)}, tiny_data(2))
+    result = fit(
+        Extra(),
+        model=Names(),
+        train=tiny_data(5),
+        val={"a": tiny_data(2), "b": tiny_data(1)},
+        test=tiny_data(2),
+        max_duration="3ep",
+        log_every="2st",
+        folder=tmp_path / "run",
+    )
     rows = rows_of(tmp_path / "run")
     assert len({(row.name, row.step) for row in rows}) == len(rows)
     assert plain(rows) == plain(result.history.rows())
@@ -615,9 +614,7 @@ def test_the_file_is_whole_after_every_interval(tmp_path: Path) -> None:
     """A run that is killed has lost nothing but its last interval."""
     seen: list[int] = []
     note = hl.on("metrics_ready")(lambda run: seen.append(len(rows_of(tmp_path))))
-    Trainer(max_duration="1ep", log_every="1st", callbacks=[note], folder=tmp_path).fit(
-        TinyModel(), tiny_data(4), loss=CE, optimizer=sgd
-    )
+    fit(note, max_duration="1ep", log_every="1st", folder=tmp_path)
     assert seen == [1, 2, 3, 4]
 
 
@@ -631,7 +628,7 @@ def test_what_was_measured_before_a_crash_is_in_the_file(tmp_path: Path) -> None
             return super().train_batch(run, batch)
 
     with pytest.raises(ZeroDivisionError):
-        Trainer(max_duration="1ep", folder=tmp_path).fit(Fails(TinyModel(), CE, sgd), tiny_data(5))
+        fit(model=Fails(TinyModel(), CE, sgd), train=tiny_data(5), max_duration="1ep", folder=tmp_path)
     assert [(row.name, row.step) for row in rows_of(tmp_path) if row.name == "train/loss"] == [("train/loss", 3)]
 
 
@@ -651,14 +648,13 @@ def test_a_full_disk_does_not_hide_the_users_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("hookline.sinks.jsonl.JsonLines.write", no_space)
     task = Fails(TinyModel().eval(), CE, sgd)
     with pytest.raises(ZeroDivisionError):
-        Trainer(max_duration="1ep", folder=tmp_path).fit(task, tiny_data(5))
+        fit(model=task, train=tiny_data(5), max_duration="1ep", folder=tmp_path)
     assert not task.model.training
 
 
 def test_a_sanity_check_and_answers_leave_no_row(tmp_path: Path) -> None:
     ask = hl.on("train_step_end")(lambda run: (run.evaluate("val"), run.predict("val")))
-    trainer = Trainer(max_duration="1ep", callbacks=[ask], folder=tmp_path)
-    result = trainer.fit(Names(), tiny_data(4), tiny_data(3))
+    result = fit(ask, model=Names(), val=tiny_data(3), max_duration="1ep", folder=tmp_path)
     assert result.history.steps("val/loss") == [4]
     assert [row.step for row in rows_of(tmp_path) if row.name == "val/loss"] == [4]
 
@@ -744,18 +740,18 @@ def test_nothing_is_read_between_two_intervals(reads: list[str], way: str, accum
             loss = cross_entropy(outputs, batch[1])
             return {"loss": loss, "weight": (batch[1] >= 0).sum()} if way == "weighted" else loss
 
-    options: Any = {"max_duration": "40st", "log_every": "20st", "accumulate": accumulate, "callbacks": [note]}
+    options: Any = {"max_duration": "40st", "log_every": "20st", "accumulate": accumulate}
     data = tiny_data(100 * accumulate, 4)
     if way == "own loop":
         model = TinyModel()
-        with Loop(model, sgd, folder=False, **options) as loop:
+        with Loop(model, sgd, callbacks=[note], folder=False, **options) as loop:
             for x, y in loop.batches(data):
                 outputs = model(x)
                 log(loop.run, outputs, y)
                 loop.backward(cross_entropy(outputs, y))
                 loop.step()
     else:
-        Trainer(folder=False, **options).fit(Task(TinyModel(), CE, sgd), data)
+        fit(note, model=Task(TinyModel(), CE, sgd), train=data, **options)
     at_edge = {19: at_step[19], 39: at_step[39]}
     assert at_step[:20] == [at_edge[19]] * 20 == [0] * 20
     assert at_step[20:] == [at_edge[39]] * 20
@@ -765,8 +761,7 @@ def test_nothing_is_read_between_two_intervals(reads: list[str], way: str, accum
 def test_a_plain_step_reads_nothing(reads: list[str]) -> None:
     at_step: list[int] = []
     note = hl.on("train_step_end")(lambda run: at_step.append(len(reads)))
-    options: Any = {"max_duration": "30st", "log_every": "100st", "callbacks": [note], "device": "cpu"}
-    Trainer(folder=False, **options).fit(TinyModel(), tiny_data(40), loss=CE, optimizer=sgd)
+    fit(note, train=tiny_data(40), max_duration="30st", log_every="100st")
     assert at_step == [0] * 30
 
 
@@ -786,8 +781,7 @@ def test_a_loss_that_a_callback_changes_in_place_is_logged_as_it_was() -> None:
             else:
                 self.total += run.loss.detach()
 
-    options: Any = {"max_duration": "30st", "log_every": "1st", "callbacks": [Adds()], "device": "cpu"}
-    result = Trainer(folder=False, **options).fit(TinyModel(), tiny_data(40), loss=CE, optimizer=sgd)
+    result = fit(Adds(), train=tiny_data(40), max_duration="30st", log_every="1st")
     assert result.history["train/loss"] == seen
 
 
@@ -805,7 +799,7 @@ def test_an_interval_is_read_in_one_transfer(reads: list[str]) -> None:
             found[:] = reads[len(before) :]
 
     values = {**{f"x{i}": grid for i in range(5)}, **{f"y{i}": grid.sum() for i in range(5)}}
-    logged(lambda n: ({name: value * n for name, value in values.items()}, {}), batches=1, callbacks=[Look()])
+    logged(lambda n: ({name: value * n for name, value in values.items()}, {}), Look(), batches=1)
     assert before == []
     assert found == ["cpu", *["tolist"] * 11]  # of what that has brought: ten metrics and the loss
 
@@ -825,7 +819,7 @@ def test_a_long_interval_is_folded_with_the_same_result(reduce: Any, kind: str) 
                 largest = max(largest, len(run.loop.session.book._layers[0].series["train/x"].values))
             return super().train_batch(run, batch)
 
-    result = Trainer(max_duration="1st", folder=False).fit(Many(TinyModel(), CE, sgd), tiny_data(1))
+    result = fit(model=Many(TinyModel(), CE, sgd), train=tiny_data(1), max_duration="1st")
     expected = {
         "mean": math.fsum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights),
         "sum": math.fsum(values),
@@ -846,8 +840,12 @@ def test_the_losses_of_a_long_interval_are_folded() -> None:
             held.append(len(run.loop.session.book._layers[0].series["train/loss"].values))
             return super().train_batch(run, batch) * 0 + run.clock.step
 
-    trainer = Trainer(max_duration=f"{number}st", log_every="1000000st", folder=False)
-    result = trainer.fit(Counts(TinyModel(), CE, sgd), tiny_data(1, 2) * number)
+    result = fit(
+        model=Counts(TinyModel(), CE, sgd),
+        train=tiny_data(1, 2) * number,
+        max_duration=f"{number}st",
+        log_every="1000000st",
+    )
     assert result.history["train/loss"] == [(number - 1) / 2]
     assert result.history.steps("train/loss") == [number]
     assert max(held) <= FOLD
@@ -859,8 +857,7 @@ def test_a_sample_that_counts_nothing_may_be_nan() -> None:
     def log(run: hl.Run) -> None:
         run.log({"x": torch.tensor([1.0, float("nan")])}, weight=torch.tensor([1.0, 0.0]))
 
-    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[hl.on("train_step_end")(log)])
-    result = trainer.fit(TinyModel(), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    result = fit(hl.on("train_step_end")(log), train=tiny_data(2), max_duration="1ep")
     assert result.metrics["train/x_epoch"] == 1.0
 
 
@@ -869,8 +866,7 @@ def test_what_is_logged_together_in_the_sanity_check_does_not_take_the_names_of_
         on_sanity_check_end=lambda run: run.log({"a": torch.tensor(5.0), "b": torch.tensor(5.0)}),
         on_train_step_end=lambda run: run.log({"a": torch.tensor(1.0), "b": torch.tensor(1.0)}),
     )
-    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[log])
-    result = trainer.fit(TinyModel(), tiny_data(2), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    result = fit(log, train=tiny_data(2), val=tiny_data(1), max_duration="1ep")
     assert result.metrics["train/a_epoch"] == 1.0
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import hookline as hl
 from hookline.errors import HooklineError, MetricError
-from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit, sgd
 
-LOSS = nn.CrossEntropyLoss()
 Make = Callable[[str], hl.Callback]
 
 MONITORS: dict[str, Make] = {
@@ -31,6 +30,8 @@ MONITORS: dict[str, Make] = {
     "Notify": lambda name: hl.Notify(webhook="http://127.0.0.1:9/", alerts=f"{name} > 2"),
     "DerivedMetric": lambda name: hl.DerivedMetric("val/twice", lambda found: 2 * found[name], reads=(name,)),
 }
+train_and_evaluate = partial(fit, val=tiny_data(2), optimizer=torch.optim.SGD)
+
 NAMES = ("loss", "accuracy", "val/acc", "train/acc", "validation/loss", "gradients")
 
 
@@ -54,50 +55,42 @@ class Logging(hl.Task):
         self.model = TinyModel()
 
     def configure_optimizers(self, run: Any) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        return sgd(self.parameters())
 
     def train_batch(self, run: Any, batch: Any) -> Any:
         run.log({"accuracy": 0.5, "gan/score": 1.0})
-        return LOSS(self.model(batch[0]), batch[1])
+        return CE(self.model(batch[0]), batch[1])
 
     def eval_batch(self, run: Any, batch: Any) -> Any:
         run.log({"accuracy": 0.5})
-        return LOSS(self.model(batch[0]), batch[1])
+        return CE(self.model(batch[0]), batch[1])
 
 
-def fit(folder: Path, model: Any, *callbacks: Any, **options: Any) -> Any:
-    trainer = Trainer(callbacks=callbacks, max_duration="2ep", folder=folder, **options)
-    given = {} if isinstance(model, hl.Task) else {"loss": LOSS, "optimizer": torch.optim.SGD}
-    return trainer.fit(model, tiny_data(4), tiny_data(2), **given)
-
-
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", MONITORS)
-def test_a_metric_that_nobody_logs_is_found_before_the_first_step(kind: str, name: str, tmp_path: Path) -> None:
-    if kind == "StopOnNaN" and "/" not in name:
-        name = "val"  # "loss" and "gradients" are what it watches in each step
-    steps = Steps()
-    with pytest.raises(HooklineError, match=name):
-        fit(tmp_path / "run", TinyModel(), MONITORS[kind](name), steps, hl.TimeLimit("1h"))
-    assert steps.made == 0
+def test_a_metric_that_nobody_logs_is_found_before_the_first_step(kind: str, tmp_path: Path) -> None:
+    for number, name in enumerate(NAMES):
+        if kind == "StopOnNaN" and "/" not in name:
+            name = "val"  # "loss" and "gradients" are what it watches in each step
+        steps = Steps()
+        with pytest.raises(HooklineError, match=name):
+            train_and_evaluate(MONITORS[kind](name), steps, hl.TimeLimit("1h"), folder=tmp_path / str(number))
+        assert steps.made == 0, name
 
 
-@pytest.mark.parametrize("name", ["val/acc", "validation/loss", "train/acc"])
 @pytest.mark.parametrize("make", MONITORS.values(), ids=MONITORS.keys())
-def test_what_a_task_does_not_log_either_is_found_when_its_first_interval_ends(
-    make: Make, name: str, tmp_path: Path
-) -> None:
+def test_what_a_task_does_not_log_either_is_found_when_its_first_interval_ends(make: Make, tmp_path: Path) -> None:
     """``train_batch`` may log any name, which is known only when the first metrics of training are written."""
-    steps = Steps()
-    with pytest.raises(MetricError, match=rf"monitors '{name}', but no such metric was logged. Available: .*val/loss"):
-        fit(tmp_path / "run", Logging(), make(name), steps, log_every="2st")
-    assert steps.made == (0 if name == "val/acc" else 2)
+    for name in ("val/acc", "validation/loss", "train/acc"):
+        steps, says = Steps(), rf"monitors '{name}', but no such metric was logged. Available: .*val/loss"
+        with pytest.raises(MetricError, match=says):
+            train_and_evaluate(make(name), steps, folder=tmp_path / name, model=Logging(), log_every="2st")
+        assert steps.made == (0 if name == "val/acc" else 2), name
 
 
 @pytest.mark.parametrize("name", ["val/accuracy", "train/accuracy", "train/accuracy_epoch", "gan/score", "train/loss"])
 def test_what_a_task_logs_may_be_monitored(name: str, tmp_path: Path) -> None:
     makes = [make for kind, make in MONITORS.items() if kind not in ("ExportModel", "SaveBest", "MLPerfLog")]
-    fit(tmp_path / "run", Logging(), *(make(name) for make in makes))
+    train_and_evaluate(*(make(name) for make in makes), folder=tmp_path / "run", model=Logging())
 
 
 def test_the_error_names_the_metrics_that_are_there_and_the_nearest_one(tmp_path: Path) -> None:
@@ -106,7 +99,7 @@ def test_the_error_names_the_metrics_that_are_there_and_the_nearest_one(tmp_path
         "val/loss. Did you mean 'val/accuracy'?"
     )
     with pytest.raises(MetricError) as caught:
-        fit(tmp_path / "run", Logging(), hl.EarlyStopping("val/acc"))
+        train_and_evaluate(hl.EarlyStopping("val/acc"), folder=tmp_path / "run", model=Logging())
     assert message in str(caught.value)
 
 
@@ -133,7 +126,7 @@ of_any_prefix = pytest.mark.parametrize("metric", ["val/slow", "bench/slow"])
 def test_a_declared_metric_that_is_computed_at_some_evaluations_is_waited_for(
     make: Make, metric: str, tmp_path: Path
 ) -> None:
-    result = fit(tmp_path / "run", TinyModel(), make(metric), EverySecond(metric), eval_every="1st")
+    result = train_and_evaluate(make(metric), EverySecond(metric), folder=tmp_path / "run", eval_every="1st")
     assert result.history.steps(metric) == [2, 4, 6, 8]
     assert result.clock.step == 8
 
@@ -143,14 +136,18 @@ def test_a_declared_metric_that_is_computed_at_some_evaluations_is_waited_for(
 def test_an_evaluation_without_the_metric_is_no_decision(decide_at: Any, metric: str, tmp_path: Path) -> None:
     """The value of an earlier evaluation was counted once more, as one that is not better."""
     stopper = hl.EarlyStopping(metric, mode="min", patience=1, decide_at=decide_at)
-    result = fit(tmp_path / "run", TinyModel(), stopper, EverySecond(metric), eval_every="1st", log_every="1st")
+    result = train_and_evaluate(
+        stopper, EverySecond(metric), folder=tmp_path / "run", eval_every="1st", log_every="1st"
+    )
     assert (result.clock.step, result.stopped_by) == (8, None)
 
 
 @of_any_prefix
 def test_a_plateau_waits_for_a_metric_that_is_computed_at_some_evaluations(metric: str, tmp_path: Path) -> None:
     schedule = hl.LRSchedule("plateau", monitor=metric, mode="min", patience=0, factor=0.5)
-    result = fit(tmp_path / "run", TinyModel(), schedule, EverySecond(metric), hl.LRMonitor(), eval_every="1st")
+    result = train_and_evaluate(
+        schedule, EverySecond(metric), hl.LRMonitor(), folder=tmp_path / "run", eval_every="1st"
+    )
     assert len(set(result.history["lr/SGD"])) == 1
 
 
@@ -160,7 +157,7 @@ def test_a_declared_metric_that_never_comes_is_said_at_the_end(
     class Forgetful(hl.Callback):
         writes = ("val/score",)
 
-    fit(tmp_path / "run", TinyModel(), hl.EarlyStopping("val/score"), Forgetful())
+    train_and_evaluate(hl.EarlyStopping("val/score"), Forgetful(), folder=tmp_path / "run")
     assert "EarlyStopping decided nothing: 'val/score' was never logged" in caplog.text
 
 
@@ -172,7 +169,7 @@ class AtEpochEnd(hl.Callback):
 def test_a_metric_that_an_epoch_logs_is_there_when_it_is_needed(tmp_path: Path) -> None:
     """The callback declares nothing, and the first interval ends before the first epoch does."""
     stopper = hl.EarlyStopping("score/all", mode="max", patience=1, decide_at="epoch")
-    result = fit(tmp_path / "run", TinyModel(), stopper, AtEpochEnd(), log_every="1st")
+    result = train_and_evaluate(stopper, AtEpochEnd(), folder=tmp_path / "run", log_every="1st")
     assert result.stopped_by == "EarlyStopping"
 
 

@@ -15,35 +15,25 @@ import hookline as hl
 from hookline.errors import LossError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit, same_tensors, sgd, weights_of
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.2)
-
-
-def fit(model: nn.Module, optimizer: Any = None, **options: Any) -> Mapping[str, torch.optim.Optimizer]:
+def optimizers_of(model: nn.Module, optimizer: Any = None, **options: Any) -> Mapping[str, torch.optim.Optimizer]:
     """The optimizers of a short run."""
     found: dict[str, torch.optim.Optimizer] = {}
     keep = hl.on("fit_start")(lambda run: found.update(run.optimizers))
-    kwargs = {} if isinstance(model, hl.Task) else {"loss": nn.CrossEntropyLoss()}
+    kwargs = {} if isinstance(model, hl.Task) else {"loss": CE}
     trainer = Trainer(max_duration="2st", callbacks=[keep], folder=False, **options)
     trainer.fit(model, tiny_data(), optimizer=optimizer, **kwargs)
     return found
 
 
-def same(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-
-
 # -- forms -------------------------------------------------------------------------------------
 
 
-def test_a_class() -> None:
-    assert list(fit(TinyModel(), torch.optim.AdamW)) == ["AdamW"]
-
-
-def test_a_function() -> None:
-    assert list(fit(TinyModel(), sgd)) == ["SGD"]
+def test_a_class_or_a_function() -> None:
+    assert list(optimizers_of(TinyModel(), torch.optim.AdamW)) == ["AdamW"]
+    assert list(optimizers_of(TinyModel(), sgd)) == ["SGD"]
 
 
 def test_a_function_that_makes_several() -> None:
@@ -59,7 +49,7 @@ def test_a_function_that_makes_several() -> None:
 def test_an_instance() -> None:
     model = TinyModel()
     optimizer = sgd(model.parameters())
-    assert fit(model, optimizer)["SGD"] is optimizer
+    assert optimizers_of(model, optimizer)["SGD"] is optimizer
 
 
 @pytest.mark.parametrize("form", ["dict", "list", "tuple"])
@@ -78,7 +68,7 @@ def test_several(form: str) -> None:
     adam = torch.optim.Adam
     every = [adam(task.first.parameters()), adam(task.second.parameters()), sgd(task.third.parameters())]
     given = {"dict": dict(zip("abc", every, strict=True)), "list": every, "tuple": tuple(every)}[form]
-    found = fit(task, given)
+    found = optimizers_of(task, given)
     assert list(found) == (["a", "b", "c"] if form == "dict" else ["Adam", "Adam-2", "SGD"])
     assert list(found.values()) == every
 
@@ -113,8 +103,7 @@ def test_what_configure_optimizers_may_return(form: str) -> None:
 
     seen: list[Any] = []
     note = hl.on("fit_start")(lambda run: seen.append((list(run.optimizers), len(run.schedulers))))
-    trainer = Trainer(max_duration="2st", callbacks=[note], folder=False)
-    trainer.fit(Configured(TinyModel(), nn.CrossEntropyLoss()), tiny_data())
+    fit(note, model=Configured(TinyModel(), CE), max_duration="2st")
     scheduled = form in ("with scheduler", "lists", "with function")
     assert seen == [(["mine"] if form == "dict" else ["SGD"], 1 if scheduled else 0)]
 
@@ -132,7 +121,7 @@ def test_a_tuple_of_two_optimizers_is_not_an_optimizer_and_a_scheduler() -> None
             loss = cross_entropy(self.net(batch[0]), batch[1])
             run.loop.backward(loss, run.optimizers["SGD"])
 
-    assert list(fit(Pair())) == ["SGD", "SGD-2"]
+    assert list(optimizers_of(Pair())) == ["SGD", "SGD-2"]
 
 
 def test_an_optimizer_given_to_fit_wins_over_the_task() -> None:
@@ -140,8 +129,8 @@ def test_an_optimizer_given_to_fit_wins_over_the_task() -> None:
         def configure_optimizers(self, run: hl.Run) -> Any:
             raise AssertionError("not asked")
 
-    task = Configured(TinyModel(), nn.CrossEntropyLoss())
-    assert list(fit(task, torch.optim.Adam)) == ["Adam"]
+    task = Configured(TinyModel(), CE)
+    assert list(optimizers_of(task, torch.optim.Adam)) == ["Adam"]
 
 
 def test_a_loss_with_parameters_is_trained_with_the_model() -> None:
@@ -154,7 +143,7 @@ def test_a_loss_with_parameters_is_trained_with_the_model() -> None:
             return cross_entropy(outputs * self.scale, y)
 
     loss = Scaled()
-    Trainer(max_duration="1ep", folder=False).fit(TinyModel(), tiny_data(), loss=loss, optimizer=sgd)
+    fit(loss=loss, max_duration="1ep")
     assert loss.scale.item() != 1.0
 
 
@@ -162,7 +151,7 @@ def test_frozen_parameters_stay() -> None:
     model = TinyModel()
     model.hidden.requires_grad_(False)
     before = model.hidden.weight.clone()
-    fit(model, torch.optim.Adam)
+    optimizers_of(model, torch.optim.Adam)
     assert torch.equal(model.hidden.weight, before)
 
 
@@ -171,7 +160,7 @@ def test_frozen_parameters_stay() -> None:
 
 def test_an_optimizer_of_another_model() -> None:
     with pytest.raises(SetupError, match="none of the 4 parameters of optimizer SGD is a parameter of TinyModel"):
-        fit(TinyModel(), sgd(TinyModel().parameters()))
+        optimizers_of(TinyModel(), sgd(TinyModel().parameters()))
 
 
 def test_an_optimizer_of_the_model_before_a_copy() -> None:
@@ -180,33 +169,32 @@ def test_an_optimizer_of_the_model_before_a_copy() -> None:
     model = TinyModel()
     optimizer = sgd(model.parameters())
     with pytest.raises(SetupError, match=r"copy or \.to"):
-        fit(copy.deepcopy(model), optimizer)
+        optimizers_of(copy.deepcopy(model), optimizer)
 
 
 def test_a_partly_foreign_optimizer_is_warned_about_and_works() -> None:
     model, extra = TinyModel(), nn.Parameter(torch.ones(3))
     optimizer = sgd([*model.parameters(), extra])
-    trainer = Trainer(max_duration="2st", folder=False)
     with pytest.warns(hl.HooklineWarning, match="1 of 5 parameters of optimizer SGD are not TinyModel's"):
-        trainer.fit(model, tiny_data(), loss=lambda out, y: cross_entropy(out * extra, y), optimizer=optimizer)
+        fit(model=model, loss=lambda out, y: cross_entropy(out * extra, y), optimizer=optimizer, max_duration="2st")
     assert not torch.equal(extra, torch.ones(3))
 
 
 def test_no_optimizer() -> None:
     with pytest.raises(SetupError, match="no optimizer; pass optimizer="):
-        fit(TinyModel())
+        optimizers_of(TinyModel())
 
 
-@pytest.mark.parametrize("given", [[], {}, ()], ids=repr)
-def test_an_empty_collection_is_no_optimizer(given: Any) -> None:
-    with pytest.raises(SetupError, match="no optimizer"):
-        fit(TinyModel(), given)
+def test_an_empty_collection_is_no_optimizer() -> None:
+    for given in ([], {}, ()):
+        with pytest.raises(SetupError, match="no optimizer"):
+            optimizers_of(TinyModel(), given)
 
 
 @pytest.mark.parametrize("given", [torch.optim.SGD, None, sgd])
 def test_a_model_without_parameters(given: Any) -> None:
     with pytest.raises(SetupError, match="Flatten has no parameters, so there is nothing to train"):
-        fit(nn.Flatten(), given)
+        optimizers_of(nn.Flatten(), given)
 
 
 def test_a_task_without_parameters() -> None:
@@ -215,13 +203,13 @@ def test_a_task_without_parameters() -> None:
             return batch[0].mean()
 
     with pytest.raises(SetupError, match="Empty has no parameters"):
-        fit(Empty(), torch.optim.SGD)
+        optimizers_of(Empty(), torch.optim.SGD)
 
 
 @pytest.mark.parametrize("given", [3, "adam", lambda parameters: None, lambda parameters: "adam", [1]])
 def test_not_an_optimizer(given: Any) -> None:
     with pytest.raises(hl.HooklineError, match="optimizer"):
-        fit(TinyModel(), given)
+        optimizers_of(TinyModel(), given)
 
 
 def test_the_form_of_another_system_is_named() -> None:
@@ -231,7 +219,7 @@ def test_the_form_of_another_system_is_named() -> None:
             return {"optimizer": optimizer, "lr_scheduler": ExponentialLR(optimizer, 0.5)}
 
     with pytest.raises(SetupError, match="'lr_scheduler' is an ExponentialLR"):
-        fit(Lightning(TinyModel(), nn.CrossEntropyLoss()))
+        optimizers_of(Lightning(TinyModel(), CE))
 
 
 def own_loop(model: nn.Module, optimizer: Any, body: Any) -> None:
@@ -260,7 +248,7 @@ def test_one_loss_for_several_optimizers_moves_all_of_them() -> None:
         assert loop.step()
 
     own_loop(model, pair_of(model), body)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), bare.parameters(), strict=True))
+    assert same_tensors(weights_of(model), weights_of(bare))
 
 
 def test_backward_with_a_foreign_optimizer() -> None:
@@ -306,10 +294,9 @@ def test_one_loss_moves_all_optimizers_in_every_way_in(way: str) -> None:
         result = loop.result()
     else:
         given = {"a": pair[0], "b": pair[1]} if way == "dict" else pair
-        trainer = Trainer(max_duration="3ep", folder=False)
-        result = trainer.fit(model, batches, loss=nn.CrossEntropyLoss(), optimizer=given)
+        result = fit(model=model, train=batches, optimizer=given, max_duration="3ep")
     hand_written_pair(other, batches, 3)
-    assert same(model, other)
+    assert same_tensors(weights_of(model), weights_of(other))
     assert result.clock.step == 15
     assert set(result.clock.updates.values()) == {15}
     assert len(result.history["train/loss"]) == 3
@@ -319,8 +306,7 @@ def test_one_loss_moves_all_optimizers_in_every_way_in(way: str) -> None:
 def test_one_loss_moves_all_optimizers_with_accumulation(accumulate: int) -> None:
     batches = [(x.double(), y) for x, y in tiny_data(7, 5, last=2)]
     model, other = TinyModel().double(), TinyModel().double()
-    trainer = Trainer(max_duration="2ep", accumulate=accumulate, folder=False)
-    trainer.fit(model, batches, loss=nn.CrossEntropyLoss(), optimizer=pair_of(model))
+    fit(model=model, train=batches, optimizer=pair_of(model), accumulate=accumulate)
     windows = [batches[i : i + accumulate] for i in range(0, 7, accumulate)]
     hand_written_pair(other, [tuple(torch.cat(part) for part in zip(*w, strict=True)) for w in windows], 2)
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
@@ -335,8 +321,8 @@ def test_the_only_optimizer_may_be_named() -> None:
         for x, y in loop.batches(batches):
             loop.backward(cross_entropy(model(x), y), optimizer)
             loop.step(optimizer)
-    Trainer(max_duration="2ep", folder=False).fit(other, batches, loss=nn.CrossEntropyLoss(), optimizer=sgd)
-    assert same(model, other)
+    fit(model=other, train=batches)
+    assert same_tensors(weights_of(model), weights_of(other))
     assert (loop.run.clock.step, loop.run.clock.updates) == (10, {"SGD": 10})
     assert len(loop.run.history["train/loss"]) == 2
 
@@ -436,7 +422,7 @@ def test_a_gan_is_bitwise_the_hand_written_loop(critic_steps: int, precision: An
     result = Trainer(max_duration="4ep", precision=precision, folder=False).fit(ours, batches)
     torch.manual_seed(0)
     hand_written_gan(theirs, batches, 4, autocast=precision == "bf16")
-    assert same(ours, theirs)
+    assert same_tensors(weights_of(ours), weights_of(theirs))
     assert result.clock.step == 20
     assert result.clock.updates == {"d": 20 * critic_steps, "g": 20}
 
@@ -453,7 +439,7 @@ def test_a_gan_in_the_own_loop_is_bitwise_the_hand_written_loop() -> None:
             loop.step(opt_g)
     torch.manual_seed(0)
     hand_written_gan(theirs, batches, 4)
-    assert same(ours, theirs)
+    assert same_tensors(weights_of(ours), weights_of(theirs))
     assert loop.run.clock.updates == {"Adam": 20, "Adam-2": 20}
 
 
@@ -520,10 +506,10 @@ def test_lbfgs_is_bitwise_the_hand_written_loop(way: str) -> None:
         clock = loop.run.clock
     else:
         weighted = lambda out, y: (cross_entropy(out, y), 2)  # noqa: E731
-        loss = weighted if way == "dict" else nn.CrossEntropyLoss()
+        loss = weighted if way == "dict" else CE
         clock = Trainer(max_duration="2ep", folder=False).fit(ours, batches, loss=loss, optimizer=lbfgs).clock
     hand_written_lbfgs(theirs, batches, 2)
-    assert same(ours, theirs)
+    assert same_tensors(weights_of(ours), weights_of(theirs))
     assert (clock.step, clock.updates) == (6, {"LBFGS": 6})
 
 
@@ -563,9 +549,7 @@ def test_the_events_of_forward_and_backward_repeat_inside_the_update() -> None:
             seen.append(event)
 
     make = lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=2, max_eval=2)  # noqa: E731
-    Trainer(max_duration="1st", callbacks=[Note()], folder=False).fit(
-        TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=make
-    )
+    Trainer(max_duration="1st", callbacks=[Note()], folder=False).fit(TinyModel(), tiny_data(), loss=CE, optimizer=make)
     update = seen[seen.index("optimizer_step_start") : seen.index("optimizer_step_end") + 1]
     once = ["forward_start", "forward_end", "loss_ready", "backward_start", "backward_end", "gradients_ready"]
     assert update == ["optimizer_step_start", *once, *once, "optimizer_step_end"]
@@ -577,7 +561,7 @@ def test_a_closure_needs_plain_steps(options: Any) -> None:
     note = hl.on("train_step_end")(lambda run: steps.append(run.clock.step))
     with pytest.raises(SetupError, match=r"closure.*accumulate=1, no fp16 and one process"):
         Trainer(max_duration="1st", callbacks=[note], folder=False, **options).fit(
-            TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=lbfgs
+            TinyModel(), tiny_data(), loss=CE, optimizer=lbfgs
         )
     assert steps == []
 
@@ -589,7 +573,7 @@ def test_stop_training_in_a_task_with_a_closure() -> None:
                 raise hl.StopTraining("enough")
             return super().train_batch(run, batch)
 
-    task = Stops(TinyModel(), nn.CrossEntropyLoss(), lbfgs)
+    task = Stops(TinyModel(), CE, lbfgs)
     result = Trainer(max_duration="1ep", folder=False).fit(task, tiny_data(4))
     assert (result.clock.step, result.stop_reason) == (2, "enough")
     assert str(result.stopped_by).endswith("Stops")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch.optim.lr_scheduler import ExponentialLR
 
 import hookline as hl
 from hookline.events.spec import EVENTS, SCOPES
-from hookline.loop import Loop, Trainer
+from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, loop_of, press_ctrl_c, same_tensors, train_loop, weights_of
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "saving": ("on_checkpoint_save", "on_checkpoint_saved", "around_save"),
@@ -85,38 +87,19 @@ class SkipAndStop(hl.Callback):
             run.stop("enough")
 
 
-def fit(*callbacks: hl.Callback) -> tuple[list[torch.Tensor], Any]:
+def long_fit(*callbacks: hl.Callback) -> tuple[list[torch.Tensor], Any]:
     """Three epochs with dropout, accumulation, a scheduler, named evaluations and a test."""
-    torch.manual_seed(11)
-    model = TinyModel(dropout=0.5)
-    trainer = Trainer(
-        callbacks=[*callbacks, SkipAndStop()],
-        max_duration="3ep",
-        accumulate=2,
-        eval_every="1st",
-        log_every="1st",
-        folder=False,
-    )
-    result = trainer.fit(
-        model,
-        tiny_data(5),
-        {"a": tiny_data(2), "b": tiny_data(1)},
-        tiny_data(1),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
-        scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
-    )
-    return [parameter.detach().clone() for parameter in model.parameters()], result
+    data = {"train": tiny_data(5), "val": {"a": tiny_data(2), "b": tiny_data(1)}, "test": tiny_data(1)}
+    rules = {"optimizer": torch.optim.AdamW, "scheduler": partial(ExponentialLR, gamma=0.9)}
+    often = {"max_duration": "3ep", "accumulate": 2, "eval_every": "1st", "log_every": "1st"}
+    result = fit(*callbacks, SkipAndStop(), model=TinyModel(dropout=0.5), **data, **rules, **often)
+    return weights_of(result.model), result
 
 
 @pytest.fixture(scope="module")
 def alone() -> tuple[list[torch.Tensor], Any]:
     """The run without any of them."""
-    return fit()
-
-
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    return long_fit()
 
 
 @pytest.fixture(autouse=True)
@@ -125,8 +108,8 @@ def quiet_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_twenty_that_fail_in_every_hook_leave_the_weights_bitwise_the_same(alone: Any) -> None:
-    weights, result = fit(*[fragile(f"fragile {number}", EVERY_HOOK) for number in range(20)])
-    assert same(weights, alone[0])
+    weights, result = long_fit(*[fragile(f"fragile {number}", EVERY_HOOK) for number in range(20)])
+    assert same_tensors(weights, alone[0])
     assert result.stop_reason == "enough"
     assert {failure.callback for failure in result.failures} == {f"fragile {number}" for number in range(20)}
     assert dict(result.metrics) == dict(alone[1].metrics)
@@ -137,8 +120,8 @@ def test_twenty_that_fail_in_different_hooks_are_listed_with_counts_in_the_summa
     callbacks = [fragile(f"in {hook}", {hook: _boom}) for hook in hooks]
     callbacks += [fragile(f"in around_{name}", {f"around_{name}": _boom_after}) for name in ("eval", "step", "fit")]
     assert len(callbacks) == 20
-    weights, result = fit(*callbacks)
-    assert same(weights, alone[0])
+    weights, result = long_fit(*callbacks)
+    assert same_tensors(weights, alone[0])
     summary = result.summary()
     for callback in callbacks:
         hook = callback.name.removeprefix("in ")
@@ -152,20 +135,20 @@ def test_twenty_that_fail_in_different_hooks_are_listed_with_counts_in_the_summa
 def test_one_that_fails_in_any_hook_is_switched_off_and_the_run_goes_on(event: str, alone: Any) -> None:
     if event == "callback_disabled":
         first = fragile("first", {"on_setup": _boom})
-        weights, result = fit(first, fragile("fragile", {"on_callback_disabled": _boom}))
+        weights, result = long_fit(first, fragile("fragile", {"on_callback_disabled": _boom}))
         assert [failure.callback for failure in result.failures] == ["first", "fragile"]
     else:
-        weights, result = fit(fragile("fragile", {f"on_{event}": _boom}))
+        weights, result = long_fit(fragile("fragile", {f"on_{event}": _boom}))
         assert [(failure.callback, failure.hook) for failure in result.failures] == [("fragile", f"on_{event}")]
-    assert same(weights, alone[0])
+    assert same_tensors(weights, alone[0])
 
 
 @pytest.mark.parametrize("scope", ["fit", "train", "epoch", "step", "batch", "eval"])
 @pytest.mark.parametrize("part", [_boom_before, _boom_after])
 def test_one_that_fails_around_a_scope_is_switched_off(scope: str, part: Any, alone: Any) -> None:
-    weights, result = fit(fragile("fragile", {f"around_{scope}": part}))
+    weights, result = long_fit(fragile("fragile", {f"around_{scope}": part}))
     assert [(failure.callback, failure.hook) for failure in result.failures] == [("fragile", f"around_{scope}")]
-    assert same(weights, alone[0])
+    assert same_tensors(weights, alone[0])
 
 
 class At(hl.Callback):
@@ -203,7 +186,7 @@ def outcome(way: str, folder: Path, *callbacks: hl.Callback) -> tuple[list[Any],
     """What a run on this way comes to: how it ends, weights, predictions, checkpoints; and the failures."""
     acts: dict[str, hl.Callback] = {
         "a signal": At("train_step_end", lambda run: signal.raise_signal(signal.SIGTERM)),
-        "Ctrl-C": At("train_step_end", lambda run: signal.raise_signal(signal.SIGINT)),
+        "Ctrl-C": At("train_step_end", press_ctrl_c),
         "an error": At("train_step_end", lambda run: (_ for _ in ()).throw(KeyError("mine"))),
         "a save that fails": At("train_step_end", block),
         "going back": GoesBack(),
@@ -222,14 +205,12 @@ def outcome(way: str, folder: Path, *callbacks: hl.Callback) -> tuple[list[Any],
         if way == "a prediction":
             found.append(trainer.predict(model, tiny_data(2)).tolist())
         else:
-            found.append(
-                trainer.fit(model, tiny_data(3), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD).stop_reason
-            )
+            found.append(fit(trainer=trainer, model=model, train=tiny_data(3)).stop_reason)
     except (KeyError, hl.Preempted) as error:
         found.append(repr(error))
     saved = sorted(path.name for path in folder.glob("checkpoints/step-*"))
     found += [saved, [parameter.tolist() for parameter in model.parameters()]]
-    return found, list(trainer._loop.line.failures) if trainer._loop else []
+    return found, list(loop_of(trainer).run.callbacks.disabled)
 
 
 @pytest.mark.filterwarnings("ignore:.*damaged and passed over:hookline.errors.HooklineWarning")
@@ -276,7 +257,7 @@ def test_one_that_fails_hears_nothing_more_and_the_others_hear_of_it() -> None:
             failure = run.callbacks.disabled[-1]
             heard.append(f"{failure.callback}.{failure.hook} at {failure.where}")
 
-    fit(Once(), Nurse())
+    long_fit(Once(), Nurse())
     assert heard[-2:] == ["train_step_end", "once.on_train_step_end at step 1, epoch 0 (train)"]
     assert heard.count("train_step_end") == 1
 
@@ -295,18 +276,18 @@ def test_one_that_fails_inside_its_open_scope_still_leaves_the_scope() -> None:
         def on_eval_start(self, run: Any) -> None:
             raise BoomError("inside")
 
-    fit(Scoped())
+    long_fit(Scoped())
     assert log == ["in", "out"]
 
 
 def test_the_failure_is_shown_once_when_it_happens(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", logger="hookline")
-    fit(fragile("fragile", {"on_train_step_end": _boom, "on_step_settled": _boom}))
+    long_fit(fragile("fragile", {"on_train_step_end": _boom, "on_step_settled": _boom}))
     assert caplog.text.count("it is optional, so it is switched off") == 1
     assert "fragile.on_train_step_end failed at step 1" in caplog.text
 
 
-def test_a_failed_answer_of_one_does_not_end_the_run() -> None:
+def test_a_failed_answer_of_one_does_not_end_the_run(alone: Any) -> None:
     """run.predict on data that the model cannot take: the run must not stay in eval mode without gradients."""
     wrong = [(torch.zeros(2, 5), torch.zeros(2))]
     for verb in ("predict", "evaluate"):
@@ -317,9 +298,9 @@ def test_a_failed_answer_of_one_does_not_end_the_run() -> None:
             def on_train_step_end(self, run: Any, verb: str = verb) -> None:
                 getattr(run, verb)(wrong)
 
-        weights, result = fit(Asking())
+        weights, result = long_fit(Asking())
         assert [failure.hook for failure in result.failures] == ["on_train_step_end"]
-        assert same(weights, fit()[0])
+        assert same_tensors(weights, alone[0])
 
 
 @pytest.mark.parametrize(
@@ -341,10 +322,10 @@ def test_one_that_asks_for_what_only_a_required_one_may_is_switched_off(verb: st
         def on_loss_ready(self, run: Any) -> None:
             action(run)
 
-    weights, result = fit(Asking())
+    weights, result = long_fit(Asking())
     assert len(result.failures) == 1
     assert verb in f"{type(result.failures[0].error).__name__} {result.failures[0].error}"
-    assert same(weights, alone[0])
+    assert same_tensors(weights, alone[0])
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -356,7 +337,7 @@ def test_what_is_no_exception_passes_through_one_that_is_optional(error: type[Ba
             raise error
 
     with pytest.raises(error):
-        fit(Quitting())
+        long_fit(Quitting())
 
 
 def test_a_required_one_that_fails_because_another_was_switched_off_ends_the_run_in_order() -> None:
@@ -366,7 +347,7 @@ def test_a_required_one_that_fails_because_another_was_switched_off_ends_the_run
         weak = fragile("weak", {hook: _boom_after if hook == "around_fit" else _boom})
         strict = fragile("strict", {"on_callback_disabled": _boom}, optional=False)
         with pytest.raises(BoomError, match="strict fails") as caught:
-            fit(weak, strict, recorder)
+            long_fit(weak, strict, recorder)
         assert any("strict.on_callback_disabled" in note for note in caught.value.__notes__)
         assert recorder.seen.count("teardown") == 1
         assert recorder.seen[-1] == "teardown"
@@ -377,18 +358,12 @@ def test_a_required_one_ends_the_run_with_its_name(hook: str) -> None:
     others = [fragile(f"fragile {number}", EVERY_HOOK) for number in range(3)]
     required = fragile("required", {hook: _boom_before if hook == "around_eval" else _boom}, optional=False)
     with pytest.raises(BoomError, match="required fails") as caught:
-        fit(*others, required)
+        long_fit(*others, required)
     assert caught.value.__notes__[0].startswith(f"in required.{hook} at step ")
 
 
 def test_an_optional_callback_in_the_own_loop() -> None:
-    model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    weak = fragile("weak", EVERY_HOOK)
-    with Loop(model, optimizer, callbacks=[weak], max_duration="1ep", folder=False) as loop:
-        for x, y in loop.batches(tiny_data(2)):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
+    loop, _ = train_loop(fragile("weak", EVERY_HOOK), train=tiny_data(2), max_duration="1ep")
     assert loop.clock.step == 2
     assert [failure.callback for failure in loop.result().failures] == ["weak"]
 
@@ -407,6 +382,6 @@ def test_a_metric_that_a_switched_off_callback_fed_decides_nothing_any_more(epoc
                 raise BoomError("no score")
             run.log({"val/score": 1.0})
 
-    trainer = Trainer(callbacks=[Scorer(), hl.EarlyStopping("val/score", patience=1)], max_duration="4ep", folder=False)
-    result = trainer.fit(TinyModel(), tiny_data(1), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    data, stopper = tiny_data(1), hl.EarlyStopping("val/score", patience=1)
+    result = fit(Scorer(), stopper, train=data, val=data, max_duration="4ep")
     assert (result.clock.epoch, result.stopped_by) == (4, None)

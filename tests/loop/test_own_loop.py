@@ -18,6 +18,7 @@ import hookline as hl
 from hookline.errors import HooklineWarning, LossError, ScopeError, SetupError, StopTraining
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import literal
 
 cross_entropy = nn.functional.cross_entropy
 
@@ -76,10 +77,6 @@ class Scopes(hl.Callback):
 
 class BoomError(Exception):
     """The user's own."""
-
-
-def literal(*texts: str) -> list[str]:
-    return " ".join(texts).split()
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from hookline.loop import Trainer
 from hookline.loop.gradients import is_of_torch
 from hookline.loop.supervised import SupervisedTask
 from hookline.testing import TinyModel, tiny_data
+from tests.support import loop_of
 
 BATCHES = 9
 
@@ -79,7 +80,7 @@ class Case:
     def data(self) -> Any:
         return tiny_data(batches=BATCHES)
 
-    def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+    def train(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
         return trainer.fit(task, data, tiny_data(batches=2))
 
 
@@ -98,11 +99,10 @@ def outcome(case: type[Case], *, plain: bool, heard: bool) -> dict[str, Any]:
     trainer = Trainer(callbacks=given, **options)
     task, error, result = its.task(model), None, None
     try:
-        result = its.fit(trainer, task, its.data())
+        result = its.train(trainer, task, its.data())
     except (Exception, SystemExit) as raised:
         error = raised
-    loop = trainer._loop
-    assert loop is not None
+    loop = loop_of(trainer)
     clock = loop.clock
     return {
         "weights": {name: value.tolist() for name, value in model.state_dict().items()},
@@ -383,7 +383,7 @@ class Scalars(Case):
     def data(self) -> Any:
         return [(x.mean(), y[:4]) for x, y in tiny_data(batches=BATCHES)]
 
-    def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+    def train(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
         return trainer.fit(task, data)
 
 
@@ -591,15 +591,15 @@ def watched(base: type[Case], *, skips: bool) -> type[Case]:
             self.noted: list[Any] = []
             self.callbacks = (lambda: Watching(skips, self.noted),)
 
-        def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+        def train(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
             class Looks(list[Any]):
                 def __iter__(this) -> Iterator[Any]:  # noqa: N805
                     for batch in list.__iter__(this):
-                        run = trainer._loop.session.run  # type: ignore[union-attr]
+                        run = loop_of(trainer).run
                         self.noted.append(("fetch", hasattr(run, "batch"), hasattr(run, "loss")))
                         yield batch
 
-            return super().fit(trainer, task, Looks(data))
+            return super().train(trainer, task, Looks(data))
 
     return Watched
 
@@ -655,7 +655,7 @@ class GoesOn(Case):
     def task(self, model: nn.Module) -> nn.Module:
         return SupervisedTask(model, nn.CrossEntropyLoss(), failing(ArithmeticError("sixth"))(model.parameters()))
 
-    def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+    def train(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
         with pytest.raises(ArithmeticError):
             trainer.fit(task, data, tiny_data(batches=2))
         return trainer.fit(task, data, tiny_data(batches=2))
@@ -703,7 +703,7 @@ class LossIsAWeight(Case):
     def task(self, model: nn.Module) -> nn.Module:
         return OwnTask(model, lambda task, run, loss: loss)
 
-    def fit(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+    def train(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
         task.train_batch = lambda run, batch: next(task.parameters()).flatten()[0]  # type: ignore[assignment]
         return trainer.fit(task, data, tiny_data(batches=2))
 

@@ -16,6 +16,7 @@ from hookline.errors import SetupError
 from hookline.events import Callback
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, same_tensors
 
 
 class Plan(Callback):
@@ -41,14 +42,6 @@ class Plan(Callback):
         self.ends.append(run.clock.batch)
 
 
-def fit(
-    callbacks: list[Any], train: Any = None, val: Any = None, duration: str = "2ep", folder: Any = False, **options: Any
-) -> Any:
-    trainer = Trainer(max_duration=duration, folder=folder, seed=1, callbacks=callbacks, **options)
-    loss, optimizer = nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.1)
-    return trainer.fit(TinyModel(seed=4), train or tiny_data(batches=7), val, loss=loss, optimizer=optimizer)
-
-
 class Stream:
     """Data whose length is not known."""
 
@@ -63,7 +56,7 @@ class Stream:
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_limit_ends_epochs_and_evaluations_early(data: Any, accumulate: int) -> None:
     plan = Plan(lambda run: run.loop.limits.update(train=3, val=2))
-    result = fit([plan], data(), tiny_data(batches=5), accumulate=accumulate)
+    result = fit(plan, train=data(), val=tiny_data(batches=5), accumulate=accumulate)
     assert plan.ends == [3, 6]
     assert result.clock.epoch == 2
     assert result.clock.step == 6 // accumulate + (accumulate == 2)
@@ -73,7 +66,7 @@ def test_a_limit_ends_epochs_and_evaluations_early(data: Any, accumulate: int) -
 @pytest.mark.parametrize("data", [lambda: tiny_data(batches=3), lambda: Stream(3)], ids=["list", "stream"])
 def test_a_limit_beyond_the_data_changes_nothing(data: Any) -> None:
     plan = Plan(lambda run: run.loop.limits.update(train=30, val=30))
-    fit([plan], data(), tiny_data(batches=2))
+    fit(plan, train=data(), val=tiny_data(batches=2))
     assert plan.ends == [3, 6]
     assert plan.evaluated == 4
 
@@ -95,8 +88,8 @@ def test_the_first_epoch_can_be_repeated() -> None:
     samples = [(torch.full((4,), float(i)), i % 3) for i in range(12)]
     shuffled = DataLoader(samples, batch_size=2, shuffle=True)
     plan, usual = Plan(overfit), Plan()
-    fit([plan], shuffled, duration="3ep")
-    fit([usual], shuffled, duration="3ep")
+    fit(plan, train=shuffled, max_duration="3ep")
+    fit(usual, train=shuffled, max_duration="3ep")
     assert plan.trained == plan.trained[:2] * 3
     assert plan.trained[:2] == usual.trained[:2]
     assert usual.trained[:6] != usual.trained[6:12]
@@ -106,7 +99,7 @@ def test_another_loader_takes_the_place_of_the_one_that_was_passed() -> None:
     plan = Plan(
         lambda run: (run.loop.use_loader("train", tiny_data(batches=2)), run.loop.use_loader("val", tiny_data(1)))
     )
-    fit([plan], tiny_data(batches=9), tiny_data(batches=9))
+    fit(plan, train=tiny_data(batches=9), val=tiny_data(batches=9))
     assert plan.ends == [2, 4]
     assert plan.evaluated == 2
 
@@ -118,8 +111,8 @@ class Widen(Callback):
 
 def test_windows_that_grow_are_those_of_runs_with_that_setting() -> None:
     data = tiny_data(batches=6)
-    result = fit([Widen()], data, duration="3ep")
-    model = TinyModel(seed=4)
+    result = fit(Widen(), train=data, max_duration="3ep")
+    model = TinyModel()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for size in (1, 2, 3):
         for start in range(0, 6, size):
@@ -135,16 +128,17 @@ def test_windows_that_grow_are_those_of_runs_with_that_setting() -> None:
 
 def test_a_resume_goes_on_with_the_window_that_a_callback_chose(tmp_path: Path) -> None:
     data = tiny_data(batches=6)
-    whole = fit([Widen(), Checkpointer(every="1st", keep_last=None)], data, duration="3ep", folder=tmp_path / "whole")
-    again = fit(
-        [Widen()],
-        data,
-        duration="3ep",
-        folder=tmp_path / "again",
-        resume=tmp_path / "whole" / "checkpoints" / "step-00000007",  # inside the second epoch
+    whole = fit(
+        Widen(), Checkpointer(every="1st", keep_last=None), train=data, max_duration="3ep", folder=tmp_path / "whole"
     )
-    for name, weight in whole.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], weight), name
+    again = fit(
+        Widen(),
+        train=data,
+        max_duration="3ep",
+        folder=tmp_path / "again",
+        resume=tmp_path / "whole" / "checkpoints" / "step-00000007",
+    )
+    assert same_tensors(again.model.state_dict(), whole.model.state_dict())
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "2"])
@@ -154,7 +148,7 @@ def test_a_window_that_cannot_be_is_refused(size: Any) -> None:
             run.loop.accumulate = size
 
     with pytest.raises(SetupError, match=r"loop\.accumulate"):
-        fit([Wrong()])
+        fit(Wrong())
 
 
 class Prune(Callback):
@@ -185,9 +179,8 @@ class Prune(Callback):
 
 
 def test_what_changes_the_parts_of_a_model_is_loaded_before_its_weights(tmp_path: Path) -> None:
-    whole = fit([Prune(), Checkpointer(every="1st", keep_last=None)], folder=tmp_path / "run", duration="8st")
+    whole = fit(Prune(), Checkpointer(every="1st", keep_last=None), folder=tmp_path / "run", max_duration="8st")
     saved = tmp_path / "run" / "checkpoints" / "step-00000005"
-    again = fit([Prune()], folder=tmp_path / "again", duration="8st", resume=saved)
+    again = fit(Prune(), folder=tmp_path / "again", max_duration="8st", resume=saved)
     assert any(name.endswith("weight_mask") for name in whole.model.state_dict())
-    for name, weight in whole.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], weight), name
+    assert same_tensors(again.model.state_dict(), whole.model.state_dict())

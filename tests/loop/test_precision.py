@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import hookline as hl
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, sgd
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -59,10 +60,6 @@ class Noted(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         self.seen.append(autocast())
         return super().step(closure)
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
 
 
 def small_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -141,7 +138,7 @@ def test_parameters_gradients_and_state_stay_fp32(precision: Any) -> None:
 
     model = TinyModel()
     trainer = Trainer(max_duration="2ep", precision=precision, callbacks=[note], folder=False)
-    result = trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.AdamW)
+    result = trainer.fit(model, tiny_data(), loss=CE, optimizer=torch.optim.AdamW)
     assert set(seen) == {torch.float32}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert result.history["train/loss"][-1] < 1.5
@@ -151,7 +148,7 @@ def test_bf16_is_bitwise_a_bare_loop_with_autocast() -> None:
     model, other, batches = TinyModel(dropout=0.3), TinyModel(dropout=0.3), tiny_data(6)
     torch.manual_seed(0)
     Trainer(max_duration="3ep", precision="bf16", folder=False).fit(
-        model, batches, tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=sgd
+        model, batches, tiny_data(2), loss=CE, optimizer=sgd
     )
     optimizer = sgd(other.parameters())
     torch.manual_seed(0)
@@ -217,7 +214,7 @@ def test_a_hook_after_the_update_sees_the_new_weights_in_bf16() -> None:
         expected.append(logits(run.model))
 
     Trainer(max_duration="1ep", precision="bf16", callbacks=[look], folder=False).fit(
-        TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=big_steps
+        TinyModel(), tiny_data(), loss=CE, optimizer=big_steps
     )
     assert len(found) == 4
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
@@ -244,9 +241,7 @@ def test_lbfgs_sees_the_new_weights_in_bf16() -> None:
         return torch.optim.LBFGS(parameters, lr=0.5, max_iter=4)
 
     model, other, batches = TinyModel(), TinyModel(), tiny_data(3)
-    Trainer(max_duration="1ep", precision="bf16", folder=False).fit(
-        model, batches, loss=nn.CrossEntropyLoss(), optimizer=make
-    )
+    Trainer(max_duration="1ep", precision="bf16", folder=False).fit(model, batches, loss=CE, optimizer=make)
     optimizer = make(other.parameters())
     for x, y in batches:
 
@@ -271,7 +266,7 @@ def test_swapped_weights_are_seen_in_bf16() -> None:
             found.append(run.predict(tiny_data(1)))
 
     Trainer(max_duration="2st", precision="bf16", callbacks=[swap], folder=False).fit(
-        TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=sgd
+        TinyModel(), tiny_data(), loss=CE, optimizer=sgd
     )
     assert [answer.any().item() for answer in found] == [False, False]
 
@@ -410,9 +405,7 @@ def test_fp16_is_bitwise_a_bare_loop_with_a_scaler() -> None:
     """One batch a step in one process needs no weights (decision 1), whatever the precision."""
     model, other, batches = TinyModel(dropout=0.3), TinyModel(dropout=0.3), tiny_data(6)
     torch.manual_seed(0)
-    Trainer(max_duration="3ep", precision="fp16", folder=False).fit(
-        model, batches, loss=nn.CrossEntropyLoss(), optimizer=sgd
-    )
+    Trainer(max_duration="3ep", precision="fp16", folder=False).fit(model, batches, loss=CE, optimizer=sgd)
     optimizer, scaler = sgd(other.parameters()), torch.amp.GradScaler("cpu")
     torch.manual_seed(0)
     for x, y in batches * 3:
@@ -524,7 +517,5 @@ def test_large_weights_do_not_overflow_a_loss_in_fp16() -> None:
 
 def test_fp16_learns() -> None:
     trainer = Trainer(max_duration="10ep", precision="fp16", folder=False)
-    result = trainer.fit(
-        TinyModel(), tiny_data(8), loss=nn.CrossEntropyLoss(), optimizer=lambda p: torch.optim.Adam(p, lr=0.05)
-    )
+    result = trainer.fit(TinyModel(), tiny_data(8), loss=CE, optimizer=lambda p: torch.optim.Adam(p, lr=0.05))
     assert result.history["train/loss"][-1] < 0.6 * result.history["train/loss"][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import hookline as hl
 from hookline.checkpoint import Store
 from hookline.errors import CheckpointMismatchError
 from hookline.testing import tiny_data
+from tests.support import crash_at, fit, sgd
 
 Change = Callable[["Net"], None]
 
@@ -67,26 +69,13 @@ def expanded(net: Net) -> None:
 CHANGES: list[Change] = [in_place, through_data, another_tensor, longer, made_late, expanded]
 
 
-def fit(folder: Path, change: Change | None, *callbacks: Any, seed: int = 1, **options: Any) -> Any:
+def train_net(
+    folder: Path, change: Change | None, *callbacks: Any, seed: int = 1, kind: type[Net] = Net, **options: Any
+) -> Any:
     torch.manual_seed(seed)
-    trainer = hl.Trainer(max_duration="3ep", folder=folder, device="cpu", log_every="1st", **options)
-    return trainer.fit(
-        Net(change),
-        tiny_data(4),
-        tiny_data(2),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.5),
-        callbacks=[hl.Checkpointer(every="3st", keep_last=2), *callbacks],
-    )
-
-
-def crash(at: int) -> Any:
-    @hl.on("train_step_start")
-    def raise_there(run: hl.Run) -> None:
-        if run.clock.step == at:
-            raise RuntimeError("planted")
-
-    return raise_there
+    saver = hl.Checkpointer(every="3st", keep_last=2)
+    options = {"val": tiny_data(2), "max_duration": "3ep", "log_every": "1st", "folder": folder, **options}
+    return fit(saver, *callbacks, model=kind(change), optimizer=partial(sgd, lr=0.5), **options)
 
 
 def outcome(result: Any) -> dict[str, Any]:
@@ -96,18 +85,18 @@ def outcome(result: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_resumed_run_is_bitwise_the_one_that_never_stopped(change: Change, tmp_path: Path) -> None:
-    whole = fit(tmp_path / "whole", change)
+    whole = train_net(tmp_path / "whole", change)
     for at, seed in ((5, 1), (10, 3)):  # the second time, a resumed run is resumed
         with pytest.raises(RuntimeError, match="planted"):
-            fit(tmp_path / "left", change, crash(at), seed=seed, resume="auto")
-    resumed = fit(tmp_path / "left", change, seed=2, resume="auto")
+            train_net(tmp_path / "left", change, crash_at(at, "train_step_start"), seed=seed, resume="auto")
+    resumed = train_net(tmp_path / "left", change, seed=2, resume="auto")
     assert outcome(resumed) == outcome(whole)
-    assert outcome(fit(tmp_path / "other", None)) != outcome(whole), "the buffer counts"
+    assert outcome(train_net(tmp_path / "other", None)) != outcome(whole), "the buffer counts"
 
 
 @pytest.mark.parametrize("change", [in_place, None], ids=["changes", "constant"])
 def test_only_what_has_changed_is_saved_and_not_among_the_weights(change: Change | None, tmp_path: Path) -> None:
-    fit(tmp_path, change)
+    train_net(tmp_path, change)
     latest = Store(tmp_path / "checkpoints").latest()
     assert latest is not None
     with safe_open(latest.path / "model.safetensors", "pt") as weights:
@@ -129,21 +118,16 @@ class Lazy(Net):
 
 
 def test_a_buffer_that_is_registered_in_the_first_forward_resumes(tmp_path: Path) -> None:
-    def lazy(folder: Path, *callbacks: Any) -> Any:
-        torch.manual_seed(1)
-        trainer = hl.Trainer(max_duration="3ep", folder=folder, device="cpu", log_every="1st", resume="auto")
-        given = {"loss": nn.CrossEntropyLoss(), "optimizer": lambda p: torch.optim.SGD(p, lr=0.5)}
-        return trainer.fit(Lazy(None), tiny_data(4), **given, callbacks=[hl.Checkpointer(every="3st"), *callbacks])
-
-    whole = lazy(tmp_path / "whole")
+    lazy: Any = {"kind": Lazy, "val": None, "resume": "auto"}
+    whole = train_net(tmp_path / "whole", None, **lazy)
     with pytest.raises(RuntimeError, match="planted"):
-        lazy(tmp_path / "left", crash(5))
-    assert outcome(lazy(tmp_path / "left")) == outcome(whole)
+        train_net(tmp_path / "left", None, crash_at(5, "train_step_start"), **lazy)
+    assert outcome(train_net(tmp_path / "left", None, **lazy)) == outcome(whole)
 
 
 def test_a_buffer_that_this_model_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="planted"):
-        fit(tmp_path, in_place, crash(5))
+        train_net(tmp_path, in_place, crash_at(5, "train_step_start"))
 
     class Other(Net):
         def __init__(self) -> None:
@@ -152,9 +136,8 @@ def test_a_buffer_that_this_model_lacks_is_named(tmp_path: Path) -> None:
             del self.memory
             self.memory = memory  # a plain attribute
 
-    trainer = hl.Trainer(max_duration="3ep", folder=tmp_path, resume="auto", device="cpu")
     with pytest.raises(CheckpointMismatchError, match=r"buffer 'model.memory'.*persistent=False"):
-        trainer.fit(Other(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        fit(model=Other(), folder=tmp_path, resume="auto", max_duration="3ep")
 
 
 def test_one_that_has_changed_and_cannot_be_saved_is_named_once(
@@ -169,8 +152,7 @@ def test_one_that_has_changed_and_cannot_be_saved_is_named_once(
             self.edges = self.edges * 2
             return super().forward(x)
 
-    trainer = hl.Trainer(max_duration="6st", folder=tmp_path, device="cpu", callbacks=[hl.Checkpointer(every="2st")])
-    trainer.fit(Sparse(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit(hl.Checkpointer(every="2st"), model=Sparse(), folder=tmp_path, max_duration="6st")
     said = [r.getMessage() for r in caplog.records if "'model.edges'" in r.getMessage()]
     assert len(said) == 1
     assert "resume" in said[0]
@@ -190,6 +172,5 @@ def test_a_rollback_puts_them_back_whatever_has_become_of_them() -> None:
         def on_rollback(self, run: hl.Run) -> None:
             seen.append(run.model.memory.tolist())
 
-    trainer = hl.Trainer(max_duration="6st", folder=False, device="cpu", callbacks=[Back()])
-    trainer.fit(Net(longer), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit(Back(), model=Net(longer), max_duration="6st")
     assert seen[1] == seen[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hookline as hl
 from hookline.errors import DataError
 from hookline.loop import Trainer
+from tests.support import fit, sgd
 
 
 def loader(batch_size: int, samples: int = 96, **options: Any) -> DataLoader[Any]:
@@ -36,9 +38,8 @@ class Seen(hl.Callback):
 
 
 def train(folder: Path, data: DataLoader[Any], seen: list[int], stop_at: int | None = None, **options: Any) -> Any:
-    callbacks = [Seen(seen, stop_at), hl.Checkpointer("2st")]
-    trainer = Trainer(max_duration="2ep", folder=folder, resume="auto", callbacks=callbacks, **{"seed": 0, **options})
-    return trainer.fit(nn.Linear(1, 1), data, loss=nn.MSELoss(), optimizer=lambda p: torch.optim.SGD(p, lr=1e-6))
+    line: Any = {"model": nn.Linear(1, 1), "loss": nn.MSELoss(), "optimizer": partial(sgd, lr=1e-6)}
+    return fit(Seen(seen, stop_at), hl.Checkpointer("2st"), train=data, folder=folder, resume="auto", **line, **options)
 
 
 def left(folder: Path, data: DataLoader[Any], **options: Any) -> list[int]:

@@ -14,6 +14,7 @@ from torch import nn
 import hookline as hl
 from hookline.errors import CheckpointMismatchError, RegistrationError
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, same_tensors
 
 
 class Scores(hl.Callback):
@@ -50,7 +51,7 @@ class LeftError(Exception):
     """How a run is left here."""
 
 
-def fit(folder: Path, *callbacks: Any, epochs: int = 2, model: nn.Module | None = None) -> Any:
+def fit_epochs(folder: Path, *callbacks: Any, epochs: int = 2, model: nn.Module | None = None) -> Any:
     """Resume where there is a checkpoint, and leave after ``epochs``; the result, if it comes to its end before."""
 
     @hl.on("train_step_start")
@@ -58,21 +59,10 @@ def fit(folder: Path, *callbacks: Any, epochs: int = 2, model: nn.Module | None 
         if run.clock.epoch == epochs:
             raise LeftError
 
-    trainer = hl.Trainer(
-        max_duration="8ep",
-        callbacks=[*callbacks, leave, hl.Checkpointer(), hl.ProgressBar(style=None)],
-        folder=folder,
-        resume="auto",
-        seed=1,
-    )
+    every = [*callbacks, leave, hl.Checkpointer(), hl.ProgressBar(style=None)]
+    options: Any = {"train": tiny_data(3), "val": tiny_data(1), "max_duration": "8ep", "resume": "auto"}
     with suppress(LeftError):
-        return trainer.fit(
-            TinyModel() if model is None else model,
-            tiny_data(3),
-            tiny_data(1),
-            loss=nn.CrossEntropyLoss(),
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        )
+        return fit(*every, model=model, folder=folder, **options)
 
 
 def lines(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
@@ -85,38 +75,40 @@ def lines(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
 def test_early_stopping_keeps_its_best_value_when_patience_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fit(tmp_path, SCORES, hl.EarlyStopping("val/score", mode="min"))
+    fit_epochs(tmp_path, SCORES, hl.EarlyStopping("val/score", mode="min"))
     caplog.clear()
     stopper = hl.EarlyStopping("val/score", mode="min", patience=5, min_delta=0.1)
-    result = fit(tmp_path, SCORES, stopper, epochs=9)
+    result = fit_epochs(tmp_path, SCORES, stopper, epochs=9)
     assert (stopper.best, result.clock.epoch, result.stopped_by) == (3.0, 7, "EarlyStopping")
     assert lines(caplog, "resumes with") == ["EarlyStopping resumes with patience=5 (was 3), min_delta=0.1 (was 0.0)"]
 
 
 def test_save_best_does_not_overwrite_a_better_file(tmp_path: Path) -> None:
-    fit(tmp_path, SCORES, hl.SaveBest("val/score", mode="min"))
+    fit_epochs(tmp_path, SCORES, hl.SaveBest("val/score", mode="min"))
     before = (tmp_path / "best.safetensors").read_bytes()
-    fit(tmp_path, SCORES, hl.SaveBest("val/score", mode="min", min_delta=0.01), epochs=4)
+    fit_epochs(tmp_path, SCORES, hl.SaveBest("val/score", mode="min", min_delta=0.01), epochs=4)
     assert (tmp_path / "best.safetensors").read_bytes() == before
 
 
 def test_a_patience_in_another_unit_counts_from_the_best_value(tmp_path: Path) -> None:
-    fit(tmp_path, SCORES, hl.EarlyStopping("val/score", mode="min"), epochs=3)
-    result = fit(tmp_path, SCORES, hl.EarlyStopping("val/score", mode="min", patience="3ep"), epochs=9)
+    fit_epochs(tmp_path, SCORES, hl.EarlyStopping("val/score", mode="min"), epochs=3)
+    result = fit_epochs(tmp_path, SCORES, hl.EarlyStopping("val/score", mode="min", patience="3ep"), epochs=9)
     assert result.clock.epoch == 5  # the best value is that of epoch 2
 
 
 def test_restore_best_that_was_switched_off_restores_nothing(tmp_path: Path) -> None:
-    fit(tmp_path, SCORES, hl.EarlyStopping("val/score", mode="min", patience=2, restore_best=True))
+    fit_epochs(tmp_path, SCORES, hl.EarlyStopping("val/score", mode="min", patience=2, restore_best=True))
     model, last = TinyModel(), {}
 
     @hl.on("train_step_end")
     def note(run: Any) -> None:
         last.update({name: value.clone() for name, value in model.state_dict().items()})
 
-    result = fit(tmp_path, SCORES, note, hl.EarlyStopping("val/score", mode="min", patience=2), epochs=9, model=model)
+    result = fit_epochs(
+        tmp_path, SCORES, note, hl.EarlyStopping("val/score", mode="min", patience=2), epochs=9, model=model
+    )
     assert result.stopped_by == "EarlyStopping"
-    assert all(torch.equal(value, last[name]) for name, value in model.state_dict().items())
+    assert same_tensors(model.state_dict(), last)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +124,8 @@ def test_restore_best_that_was_switched_off_restores_nothing(tmp_path: Path) -> 
     ids=["BackboneFinetuning(verbose)", "LRSchedule(end)", "LRSchedule(schedule)"],
 )
 def test_callbacks_that_shape_the_optimizer_resume_with_other_options(tmp_path: Path, first: Any, second: Any) -> None:
-    fit(tmp_path, first())
-    assert fit(tmp_path, second(), epochs=9).clock.epoch == 8
+    fit_epochs(tmp_path, first())
+    assert fit_epochs(tmp_path, second(), epochs=9).clock.epoch == 8
 
 
 @pytest.mark.parametrize(
@@ -149,14 +141,14 @@ def test_a_schedule_resumes_with_the_new_option_and_not_with_the_saved_one(
     tmp_path: Path, schedule: Any, before: Any, now: Any, expected: float
 ) -> None:
     mode = {"mode": "min"} if schedule == "plateau" else {}
-    fit(tmp_path, SCORES, hl.LRSchedule(schedule, **before, **mode))
+    fit_epochs(tmp_path, SCORES, hl.LRSchedule(schedule, **before, **mode))
     rates: list[float] = []
 
     @hl.on("epoch_end")
     def look(run: Any) -> None:
         rates.append(run.optimizers["SGD"].param_groups[0]["lr"])
 
-    fit(tmp_path, SCORES, hl.LRSchedule(schedule, **now, **mode), look, epochs=5 if mode else 9)
+    fit_epochs(tmp_path, SCORES, hl.LRSchedule(schedule, **now, **mode), look, epochs=5 if mode else 9)
     assert rates[-1] == pytest.approx(expected)
 
 
@@ -169,9 +161,9 @@ def test_a_best_loss_does_not_become_a_best_accuracy(
 ) -> None:
     first, second = hl.EarlyStopping("val/score", mode="min"), hl.EarlyStopping("val/other", mode="max", patience=7)
     first.name = second.name = name
-    fit(tmp_path, SCORES, first)
+    fit_epochs(tmp_path, SCORES, first)
     caplog.clear()
-    fit(tmp_path, SCORES, second, epochs=4)
+    fit_epochs(tmp_path, SCORES, second, epochs=4)
     assert second.best == 100.0
     assert lines(caplog, "without its saved state") == [
         f"{name or 'EarlyStopping'} starts without its saved state: monitor is 'val/other' (was 'val/score'), "
@@ -180,14 +172,14 @@ def test_a_best_loss_does_not_become_a_best_accuracy(
 
 
 def test_a_mode_that_is_written_out_is_the_same_mode(tmp_path: Path) -> None:
-    fit(tmp_path, hl.EarlyStopping("val/loss"))
+    fit_epochs(tmp_path, hl.EarlyStopping("val/loss"))
     stopper = hl.EarlyStopping(mode="min")
-    fit(tmp_path, stopper, epochs=2)
+    fit_epochs(tmp_path, stopper, epochs=2)
     assert stopper.best is not None
 
 
 def test_other_layers_are_frozen_after_the_resume(tmp_path: Path) -> None:
-    fit(tmp_path, hl.Freeze("hidden"))
+    fit_epochs(tmp_path, hl.Freeze("hidden"))
     model = TinyModel()
     frozen: list[list[str]] = []
 
@@ -195,22 +187,22 @@ def test_other_layers_are_frozen_after_the_resume(tmp_path: Path) -> None:
     def look(run: Any) -> None:
         frozen.append([name for name, parameter in model.named_parameters() if not parameter.requires_grad])
 
-    fit(tmp_path, hl.Freeze("out"), look, model=model, epochs=4)
+    fit_epochs(tmp_path, hl.Freeze("out"), look, model=model, epochs=4)
     assert frozen == [["out.weight", "out.bias"]]
 
 
 def test_two_of_a_class_are_told_apart_by_what_gives_their_state_its_meaning(tmp_path: Path) -> None:
-    fit(tmp_path, Meaning("a", 1), Meaning("b", 1))
+    fit_epochs(tmp_path, Meaning("a", 1), Meaning("b", 1))
     new = Meaning("b", 2), Meaning("c", 2), Meaning("a", 2)
-    fit(tmp_path, *new, epochs=3)
+    fit_epochs(tmp_path, *new, epochs=3)
     assert [callback.epochs for callback in new] == [[1, 2, 3], [3], [1, 2, 3]]
 
 
 def test_a_name_that_is_added_keeps_the_state(tmp_path: Path) -> None:
-    fit(tmp_path, Remembering("a"), Remembering("b"))
+    fit_epochs(tmp_path, Remembering("a"), Remembering("b"))
     named = Remembering("a")
     named.name = "first"
-    fit(tmp_path, named, Remembering("b"), epochs=3)
+    fit_epochs(tmp_path, named, Remembering("b"), epochs=3)
     assert named.epochs == [1, 2, 3]
 
 
@@ -218,12 +210,12 @@ def test_a_name_that_is_added_keeps_the_state(tmp_path: Path) -> None:
 
 
 def test_an_ambiguity_is_an_error_that_asks_for_a_name_and_the_name_solves_it(tmp_path: Path) -> None:
-    fit(tmp_path, Remembering("a"))
+    fit_epochs(tmp_path, Remembering("a"))
     with pytest.raises(CheckpointMismatchError, match=r"Remembering\(label='b'\).*Remembering\(label='c'\).*name"):
-        fit(tmp_path, Remembering("b"), Remembering("c"))
+        fit_epochs(tmp_path, Remembering("b"), Remembering("c"))
     continued, new = Remembering("b"), Remembering("c")
     new.name = "new"
-    fit(tmp_path, continued, new, epochs=3)
+    fit_epochs(tmp_path, continued, new, epochs=3)
     assert (continued.epochs, new.epochs) == ([1, 2, 3], [3])
 
 
@@ -235,7 +227,7 @@ def test_secrets_are_not_in_the_record_of_the_arguments(tmp_path: Path) -> None:
             super().__init__()
             self.token, self.headers = token, {"api_key": token}
 
-    fit(tmp_path, Sender("hunter2hunter2"))
+    fit_epochs(tmp_path, Sender("hunter2hunter2"))
     written = b"".join(path.read_bytes() for path in (tmp_path / "checkpoints").rglob("*") if path.is_file())
     assert b"Sender" in written
     assert b"hunter2" not in written
@@ -246,7 +238,7 @@ def test_attributes_of_state_depends_on_must_exist(tmp_path: Path) -> None:
         state_depends_on = ("lable",)
 
     with pytest.raises(RegistrationError, match=r"Wrong\.state_depends_on.*'lable'"):
-        fit(tmp_path, Wrong())
+        fit_epochs(tmp_path, Wrong())
 
 
 # -- two callbacks that are made alike ---------------------------------------------------------------
@@ -262,8 +254,8 @@ def test_two_callbacks_without_state_need_no_name(tmp_path: Path) -> None:
     def note(run: Any) -> None:
         seen.append(-run.clock.epoch)
 
-    fit(tmp_path, Stateless(), Stateless(), hl.on("epoch_end")(note), hl.on("epoch_end")(note))
-    fit(tmp_path, Stateless(), Stateless(), hl.on("epoch_end")(note), hl.on("epoch_end")(note), epochs=3)
+    fit_epochs(tmp_path, Stateless(), Stateless(), hl.on("epoch_end")(note), hl.on("epoch_end")(note))
+    fit_epochs(tmp_path, Stateless(), Stateless(), hl.on("epoch_end")(note), hl.on("epoch_end")(note), epochs=3)
     assert seen == [1, 1, -1, -1, 2, 2, -2, -2, 3, 3, -3, -3]
 
 
@@ -276,7 +268,7 @@ def test_two_callbacks_that_hold_a_module_are_asked_for_a_name_before_the_first_
             raise AssertionError("trained before it was refused")
 
     with pytest.raises(RegistrationError, match=r"two callbacks are both .*Probe\(\)"):
-        fit(tmp_path, Probe(), Probe())
+        fit_epochs(tmp_path, Probe(), Probe())
 
 
 @pytest.fixture(autouse=True)

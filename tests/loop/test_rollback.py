@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torchmetrics import SumMetric
 
 from hookline.callbacks import Checkpointer
 from hookline.checkpoint import Store
 from hookline.errors import ScopeError, SetupError
 from hookline.events import Callback, on
-from hookline.loop import Scheduler, Trainer
 from hookline.sinks import CSV, Memory
-from hookline.testing import Recorder, TinyModel, tiny_data
+from hookline.testing import Recorder, tiny_data
+from tests.support import fit, json_lines, same_tensors
 
 
 class GoBack(Callback):
@@ -62,41 +61,38 @@ class Counts(Callback):
         self.events.append(f"rollback to {run.clock.step}")
 
 
-def fit(data: list[Any], callbacks: list[Any], folder: Any = False, duration: str = "14st", **options: Any) -> Any:
-    trainer = Trainer(max_duration=duration, folder=folder, seed=1, log_every="1st", callbacks=callbacks, **options)
-    return trainer.fit(
-        TinyModel(seed=4),
-        data,
-        loss=nn.CrossEntropyLoss(),
-        optimizer=lambda p: torch.optim.Adam(p, lr=0.05),
-        scheduler=lambda o: Scheduler(torch.optim.lr_scheduler.ExponentialLR(o, 0.9)),
-    )
+adam_fit = partial(
+    fit,
+    max_duration="14st",
+    log_every="1st",
+    optimizer=partial(torch.optim.Adam, lr=0.05),
+    scheduler=partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9),
+)
 
 
 @pytest.mark.parametrize("hook", ["gradients_ready", "train_step_end"])
 def test_it_ends_as_a_run_that_never_saw_these_batches(hook: str) -> None:
     data = tiny_data(batches=20)
-    result = fit(data, [GoBack(5, 9, hook)])
-    clean = fit([*data[:5], *data[9:]], [])
+    result = adam_fit(GoBack(5, 9, hook), train=data)
+    clean = adam_fit(train=[*data[:5], *data[9:]])
     assert result.clock.step == clean.clock.step == 14
     assert result.clock.batch == 14 + 4
-    for name, weight in clean.model.state_dict().items():
-        assert torch.equal(result.model.state_dict()[name], weight), name
+    assert same_tensors(result.model.state_dict(), clean.model.state_dict())
     assert result.history["train/loss"] == clean.history["train/loss"]
     assert result.history.steps("train/loss") == list(range(1, 15))
 
 
 def test_other_callbacks_go_back_and_hear_of_it() -> None:
     counts = Counts()
-    fit(tiny_data(batches=20), [counts, GoBack(5, 9)])
+    adam_fit(counts, GoBack(5, 9), train=tiny_data(batches=20))
     assert counts.events == ["rollback to 5"]
     assert counts.steps == 14
 
 
 def test_rows_are_in_files_and_sinks_once(tmp_path: Path) -> None:
     memory = Memory()
-    fit(tiny_data(batches=20), [GoBack(5, 9)], tmp_path / "run", sinks=[CSV(), memory])
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    adam_fit(GoBack(5, 9), train=tiny_data(batches=20), folder=tmp_path / "run", sinks=[CSV(), memory])
+    rows = json_lines(tmp_path / "run" / "metrics.jsonl")
     assert max(Counter((row["name"], row["step"]) for row in rows).values()) == 1
     steps = [row["step"] for row in rows if row["name"] == "train/loss"]
     assert steps == list(range(1, 15))
@@ -120,25 +116,24 @@ def test_the_checkpoint_after_a_rollback_is_newer_than_those_before(tmp_path: Pa
             seen.append((latest.about.generation, latest.about.step))
 
     callbacks = [Checkpointer(every="2st", keep_last=None), GoBack(5, 9), Watch()]
-    fit(tiny_data(batches=20), callbacks, tmp_path / "run", duration="9st")
+    adam_fit(*callbacks, train=tiny_data(batches=20), folder=tmp_path / "run", max_duration="9st")
     assert seen == [(0, 2), (0, 4), (0, 6), (0, 8), (1, 6), (1, 8), (1, 9)]
 
 
 def test_a_resume_after_a_rollback_is_exact(tmp_path: Path) -> None:
     data = tiny_data(batches=20)
-    whole = fit(data, [Checkpointer(every="1st", keep_last=None), GoBack(5, 9)], tmp_path / "whole")
+    whole = adam_fit(Checkpointer(every="1st", keep_last=None), GoBack(5, 9), train=data, folder=tmp_path / "whole")
     saved = [c for c in Store(tmp_path / "whole" / "checkpoints").checkpoints() if c.about.generation == 1]
     middle = next(c.path for c in saved if c.about.step == 8)
-    again = fit(data, [Checkpointer(every="1st"), GoBack(5, 9)], tmp_path / "again", resume=middle)
+    again = adam_fit(Checkpointer(every="1st"), GoBack(5, 9), train=data, folder=tmp_path / "again", resume=middle)
     assert again.clock.batch == whole.clock.batch
-    for name, weight in whole.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], weight), name
+    assert same_tensors(again.model.state_dict(), whole.model.state_dict())
     assert again.history["train/loss"] == whole.history["train/loss"]
 
 
 def test_over_the_edge_of_an_epoch_the_data_goes_on_and_steps_are_made_anew() -> None:
     data = tiny_data(batches=7)
-    result = fit(data, [GoBack(5, 9)], duration="2ep")
+    result = adam_fit(GoBack(5, 9), train=data, max_duration="2ep")
     assert result.clock.epoch == 2
     assert result.clock.batch == 14
     assert result.clock.step == 5 + 5
@@ -151,7 +146,7 @@ def test_a_snapshot_inside_a_step_is_refused() -> None:
             run.snapshot()
 
     with pytest.raises(ScopeError, match="inside a step"):
-        fit(tiny_data(batches=3), [Inside()], duration="1ep")
+        adam_fit(Inside(), train=tiny_data(batches=3), max_duration="1ep")
 
 
 # -- at the edges ------------------------------------------------------------------------------------
@@ -172,7 +167,7 @@ def test_at_the_last_batch_of_an_epoch_the_epoch_ends_all_the_same(hook: str, tm
     """Its row, its reader and its checkpoint were taken back with the step."""
     reads = Reads()
     callbacks = [reads, GoBack(5, 7, hook), Checkpointer(every="1ep", keep_last=None)]
-    result = fit(tiny_data(batches=7), callbacks, tmp_path / "run", duration="3ep")
+    result = adam_fit(*callbacks, train=tiny_data(batches=7), folder=tmp_path / "run", max_duration="3ep")
     assert len(reads.seen) == 3
     assert result.history.steps("train/loss_epoch") == [5, 12, 19]
     saved = Store(tmp_path / "run" / "checkpoints").checkpoints()
@@ -181,16 +176,16 @@ def test_at_the_last_batch_of_an_epoch_the_epoch_ends_all_the_same(hook: str, tm
 
 def test_an_evaluation_that_was_due_at_a_step_that_is_taken_back_is_made_when_it_is_due_again(tmp_path: Path) -> None:
     data = tiny_data(batches=20)
-    trainer = Trainer(max_duration="12st", folder=tmp_path / "run", eval_every="4st", callbacks=[GoBack(5, 8)])
-    result = trainer.fit(TinyModel(), data, data[:2], loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    options = {"max_duration": "12st", "folder": tmp_path / "run", "eval_every": "4st"}
+    result = fit(GoBack(5, 8), train=data, val=data[:2], **options)
     assert result.history.steps("val/loss") == [4, 8, 12]
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = json_lines(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["name"] == "val/loss"] == [4, 8, 12]
 
 
 def test_at_the_last_step_of_a_run_it_goes_on() -> None:
     recorder = Recorder()
-    result = fit(tiny_data(batches=30), [GoBack(5, 14), recorder], duration="14st")
+    result = adam_fit(GoBack(5, 14), recorder, train=tiny_data(batches=30), max_duration="14st")
     assert result.clock.step == 14
     assert recorder.names.count("train_epoch_end") == 1
     assert recorder.names.count("rollback") == 1
@@ -211,12 +206,8 @@ def test_what_is_due_at_the_step_of_the_snapshot_is_there_once(hook: str) -> Non
 
     data = tiny_data(batches=20)
 
-    def run(callbacks: list[Any], data: Any) -> Any:
-        options: Any = {"log_every": "4st", "eval_every": "4st", "folder": False, "seed": 1}
-        trainer = Trainer(max_duration="12st", callbacks=callbacks, **options)
-        return trainer.fit(TinyModel(), data, data[:2], loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-
-    result, clean = run([Keep()], data), run([], [*data[:4], *data[6:]])
+    options: Any = {"val": data[:2], "log_every": "4st", "eval_every": "4st", "max_duration": "12st"}
+    result, clean = fit(Keep(), train=data, **options), fit(train=[*data[:4], *data[6:]], **options)
     assert result.history.steps("train/loss") == clean.history.steps("train/loss") == [4, 8, 12]
     assert result.history["train/loss"] == clean.history["train/loss"]
     assert result.history.steps("val/loss") == [4, 8, 12]
@@ -238,8 +229,7 @@ def test_one_that_is_asked_for_at_the_edge_is_made_at_that_edge(event: str) -> N
                 run.roll_back(self.taken)
 
     data = tiny_data(batches=4)
-    trainer = Trainer(max_duration="8st", folder=False, callbacks=[Ask()])
-    result = trainer.fit(TinyModel(), data, data[:1], loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    result = fit(Ask(), train=data, val=data[:1], max_duration="8st")
     assert result.clock.step == 8
     assert result.clock.batch == 8 + 6
 
@@ -255,9 +245,8 @@ def test_a_snapshot_in_an_evaluation_is_refused() -> None:
             run.snapshot()
 
     data = tiny_data(batches=3)
-    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[Best()])
     with pytest.raises(ScopeError, match="or an evaluation"):
-        trainer.fit(TinyModel(), data, data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        fit(Best(), train=data, val=data, max_duration="1ep")
 
 
 @pytest.mark.parametrize("wrong", [None, {}, {"weights": {}}])
@@ -267,7 +256,7 @@ def test_what_is_no_snapshot_is_refused_where_it_is_given(wrong: Any) -> None:
             run.roll_back(wrong)
 
     with pytest.raises(SetupError, match=r"give what run\.snapshot\(\) returned"):
-        fit(tiny_data(batches=3), [Wrong()], duration="1ep")
+        adam_fit(Wrong(), train=tiny_data(batches=3), max_duration="1ep")
 
 
 class Listed(Callback):
@@ -290,7 +279,7 @@ def test_a_snapshot_can_be_gone_back_to_twice() -> None:
                 run.roll_back(self.snapshot)
 
     listed = Listed()
-    result = fit(tiny_data(batches=30), [Twice(5, 9), listed])
+    result = adam_fit(Twice(5, 9), listed, train=tiny_data(batches=30))
     assert listed.steps == list(range(1, 15))
     assert result.clock.step == 14
 
@@ -301,7 +290,7 @@ def test_a_window_that_was_made_longer_since_is_as_it_was() -> None:
             if run.clock.batch == 7:
                 run.loop.accumulate = 2
 
-    result = fit(tiny_data(batches=40), [Longer(), GoBack(5, 11)])
+    result = adam_fit(Longer(), GoBack(5, 11), train=tiny_data(batches=40))
     assert result.clock.step == 14
     assert result.clock.batch == 11 + 9
 
@@ -312,7 +301,7 @@ def test_a_stop_because_of_a_step_that_is_taken_back_is_forgotten() -> None:
             if run.clock.batch == 9:
                 run.stop("seen too much")
 
-    result = fit(tiny_data(batches=40), [Stop(), GoBack(5, 9, "train_step_end")])
+    result = adam_fit(Stop(), GoBack(5, 9, "train_step_end"), train=tiny_data(batches=40))
     assert result.clock.step == 14
     assert "max_duration" in result.stop_reason
 
@@ -334,10 +323,8 @@ class Sums(Callback):
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize(("keep", "at"), [(5, 9), (5, 12)], ids=["in one epoch", "over an edge"])
 def test_metric_objects_go_back_as_numbers_do(keep: int, at: int, held: bool) -> None:
-    trainer = Trainer(
-        max_duration="20st", folder=False, log_every="100st", callbacks=[Sums(held=held), GoBack(keep, at)]
-    )
-    result = trainer.fit(TinyModel(), tiny_data(batches=10), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    options = {"train": tiny_data(batches=10), "max_duration": "20st", "log_every": "100st"}
+    result = fit(Sums(held=held), GoBack(keep, at), **options)
     assert result.history["train/object_epoch"] == result.history["train/plain_epoch"]
 
 
@@ -365,10 +352,10 @@ def test_no_sink_is_waited_for_and_each_is_in_the_summary(tmp_path: Path) -> Non
             seen.append([thread.name for thread in {*threading.enumerate()} - earlier if "sink" in thread.name])
             sink.release.set()  # so that the end of the run need not wait either
 
-    fit(tiny_data(batches=20), [GoBack(5, 9), Look()], tmp_path / "run", sinks=[sink, CSV()])
+    adam_fit(GoBack(5, 9), Look(), train=tiny_data(batches=20), folder=tmp_path / "run", sinks=[sink, CSV()])
     (threads,) = seen
     assert len(threads) == 2  # the hanging one was left as it is
-    reports = fit(tiny_data(batches=20), [GoBack(5, 9)], tmp_path / "again", sinks=[CSV()]).sinks
+    reports = adam_fit(GoBack(5, 9), train=tiny_data(batches=20), folder=tmp_path / "again", sinks=[CSV()]).sinks
     assert [(report.sink, report.failures, report.dropped) for report in reports] == [("CSV", 0, 0)]
 
 
@@ -377,6 +364,5 @@ def test_a_window_can_be_made_longer_in_a_plain_run() -> None:
 
     for hook in ("train_step_start", "train_step_end"):
         made = on(hook)(lambda run: setattr(run.loop, "accumulate", 4) if run.clock.step == 3 else None)
-        trainer = Trainer(max_duration="1ep", folder=False, callbacks=[made])
-        result = trainer.fit(TinyModel(), tiny_data(batches=43), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        result = fit(made, train=tiny_data(batches=43), max_duration="1ep")
         assert result.clock.step == 3 + 10, hook

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
 import time
 from base64 import b64encode
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +26,9 @@ from hookline.loop.run_settings import _loader
 from hookline.records import EventRow, MetricRow, from_json, to_json
 from hookline.records.run_file import RunFile
 from hookline.testing import TinyModel, tiny_data
+from tests.support import at_step, fit, sgd, train_loop
 
-
-def fit(folder: Path, *callbacks: Any, val: bool = False, **options: Any) -> Any:
-    optimizer = options.pop("optimizer", torch.optim.SGD)
-    trainer = Trainer(**{"max_duration": "2ep", "folder": folder, "callbacks": callbacks} | options)
-    data = (tiny_data(3), tiny_data(1)) if val else (tiny_data(3),)
-    return trainer.fit(TinyModel(), *data, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+short_fit = partial(fit, train=tiny_data(3))
 
 
 def events(folder: Path) -> list[tuple[str, int]]:
@@ -44,7 +43,9 @@ def fails(run: hl.Run) -> None:
 def test_what_was_run_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "0.1", "--token", "abc"])
     config = {"lr": 0.1, "layers": (1, 2), "path": tmp_path, "nan": float("nan"), "odd": object}
-    fit(tmp_path, hl.EarlyStopping("train/loss"), config=config, seed=3, name="digits/first", log_every="1st")
+    short_fit(
+        hl.EarlyStopping("train/loss"), folder=tmp_path, config=config, seed=3, name="digits/first", log_every="1st"
+    )
     found = RunFile.read(tmp_path)
     assert (found.project, found.name, found.seed, found.entry_point) == ("digits", "first", 3, "fit")
     assert found.config["layers"] == [1, 2]
@@ -96,7 +97,7 @@ def test_the_callbacks_stand_in_the_order_in_which_they_run(tmp_path: Path) -> N
         def on_train_step_end(self, run: hl.Run) -> None:
             run.log({"x": 1.0})
 
-    fit(tmp_path, Reads(), Writes())
+    short_fit(Reads(), Writes(), folder=tmp_path)
     names = [entry.name.rpartition(".")[2] for entry in RunFile.read(tmp_path).callbacks]
     assert names == ["Writes", "Reads"]
 
@@ -107,13 +108,13 @@ def test_the_commit_and_whether_files_were_changed_are_known(tmp_path: Path, mon
     monkeypatch.chdir(code)
     for name in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"):
         monkeypatch.setenv(name, "someone")
-    fit(tmp_path / "outside")
+    short_fit(folder=tmp_path / "outside")
     (code / "train.py").write_text("1")
     for command in (["init", "-q", "-b", "work"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run(["git", *command], check=True)
-    fit(tmp_path / "clean")
+    short_fit(folder=tmp_path / "clean")
     (code / "train.py").write_text("2")
-    fit(tmp_path / "dirty")
+    short_fit(folder=tmp_path / "dirty")
     assert RunFile.read(tmp_path / "outside").git is None
     clean, dirty = RunFile.read(tmp_path / "clean").git, RunFile.read(tmp_path / "dirty").git
     assert clean is not None
@@ -195,7 +196,7 @@ def test_no_secret_of_a_callback_or_a_reason_is_written_in_a_checkpoint(tmp_path
 
 
 def test_a_run_that_is_finished_says_so(tmp_path: Path) -> None:
-    fit(tmp_path, val=True)
+    short_fit(folder=tmp_path, val=tiny_data(1))
     session = RunFile.read(tmp_path).sessions[-1]
     assert (session.status, session.reason, session.last_step, session.last_epoch) == (
         "finished",
@@ -207,7 +208,9 @@ def test_a_run_that_is_finished_says_so(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_stopped_says_by_whom_and_why(tmp_path: Path) -> None:
-    fit(tmp_path, hl.LambdaCallback(on_train_step_end=lambda run: run.clock.step == 2 and run.stop("enough")))
+    short_fit(
+        hl.LambdaCallback(on_train_step_end=lambda run: run.clock.step == 2 and run.stop("enough")), folder=tmp_path
+    )
     session = RunFile.read(tmp_path).sessions[-1]
     assert (session.status, session.reason, session.stopped_by) == ("stopped", "enough", "LambdaCallback")
     assert events(tmp_path) == [("start", 0), ("stop", 2), ("end", 2)]
@@ -215,7 +218,7 @@ def test_a_run_that_was_stopped_says_by_whom_and_why(tmp_path: Path) -> None:
 
 def test_a_run_that_failed_says_with_what(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no more"):
-        fit(tmp_path, hl.on("train_step_end", at="2st")(fails))
+        short_fit(hl.on("train_step_end", at="2st")(fails), folder=tmp_path)
     session = RunFile.read(tmp_path).sessions[-1]
     assert (session.status, session.reason, session.last_step) == ("failed", "ValueError: no more", 2)
     assert events(tmp_path) == [("start", 0), ("exception", 2)]
@@ -227,9 +230,6 @@ def test_an_optimizer_that_is_made_otherwise_goes_on_as_it_was_which_is_said_and
 ) -> None:
     """Else a report shows, and two runs are compared by, a learning rate that was never used."""
 
-    def sgd(lr: float) -> Any:
-        return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=0.5)
-
     used: list[float] = []
 
     class Notes(hl.Callback):
@@ -239,9 +239,11 @@ def test_an_optimizer_that_is_made_otherwise_goes_on_as_it_was_which_is_said_and
                 raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        fit(tmp_path, hl.Checkpointer("2st"), Notes(), optimizer=sgd(0.1))
+        short_fit(hl.Checkpointer("2st"), Notes(), folder=tmp_path, optimizer=partial(sgd, momentum=0.5))
     caplog.clear()
-    fit(tmp_path, hl.Checkpointer("2st"), Notes(), optimizer=sgd(lr), resume="auto")
+    short_fit(
+        hl.Checkpointer("2st"), Notes(), folder=tmp_path, optimizer=partial(sgd, lr=lr, momentum=0.5), resume="auto"
+    )
     assert used == [0.1] * 7
     assert RunFile.read(tmp_path).settings["optimizers"]["SGD"]["lr"] == 0.1
     said = [text for text in caplog.messages if "goes on with lr=0.1 from the checkpoint" in text]
@@ -251,10 +253,10 @@ def test_an_optimizer_that_is_made_otherwise_goes_on_as_it_was_which_is_said_and
 def test_a_run_that_is_to_be_resumed_and_that_nobody_saves_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fit(tmp_path / "a", resume="auto")
+    short_fit(folder=tmp_path / "a", resume="auto")
     assert "no callback saves this run" in caplog.text
     caplog.clear()
-    fit(tmp_path / "b", hl.Checkpointer(), resume="auto")
+    short_fit(hl.Checkpointer(), folder=tmp_path / "b", resume="auto")
     assert "no callback saves this run" not in caplog.text
 
 
@@ -270,7 +272,7 @@ def test_an_error_without_a_text_arrives_as_it_is_and_is_told(tmp_path: Path) ->
         raise UnprintableError
 
     with pytest.raises(UnprintableError):
-        fit(tmp_path, hl.on("train_step_end", at="2st")(unprintable))
+        short_fit(hl.on("train_step_end", at="2st")(unprintable), folder=tmp_path)
     assert RunFile.read(tmp_path).sessions[-1].reason == "UnprintableError: (its text raises AttributeError)"
     assert events(tmp_path) == [("start", 0), ("exception", 2)]
 
@@ -282,7 +284,7 @@ def test_an_optional_callback_whose_error_has_no_text_kills_no_run(tmp_path: Pat
         def on_train_step_end(self, run: hl.Run) -> None:
             raise UnprintableError
 
-    result = fit(tmp_path, Broken())
+    result = short_fit(Broken(), folder=tmp_path)
     assert [str(failure).rpartition(": ")[2] for failure in result.failures] == ["(its text raises AttributeError)"]
     (told,) = RunFile.read(tmp_path).sessions[-1].failures
     assert "UnprintableError" in told
@@ -294,15 +296,17 @@ def test_a_keyboard_interrupt_that_is_raised_is_no_failure(tmp_path: Path) -> No
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path, hl.on("train_step_end", at="2st")(twice))
+        short_fit(hl.on("train_step_end", at="2st")(twice), folder=tmp_path)
     session = RunFile.read(tmp_path).sessions[-1]
     assert (session.status, session.reason) == ("interrupted", "KeyboardInterrupt")
 
 
 def test_an_interrupt_and_a_signal_are_told_apart(tmp_path: Path) -> None:
-    fit(tmp_path / "a", hl.on("train_step_end", at="2st")(lambda run: signal.raise_signal(signal.SIGINT)))
+    short_fit(hl.on("train_step_end", at="2st")(lambda run: signal.raise_signal(signal.SIGINT)), folder=tmp_path / "a")
     with pytest.raises(hl.Preempted):
-        fit(tmp_path / "b", hl.on("train_step_end", at="2st")(lambda run: signal.raise_signal(signal.SIGTERM)))
+        short_fit(
+            hl.on("train_step_end", at="2st")(lambda run: signal.raise_signal(signal.SIGTERM)), folder=tmp_path / "b"
+        )
     assert [RunFile.read(tmp_path / name).status for name in "ab"] == ["interrupted", "preempted"]
     assert ("interrupt", 2) in events(tmp_path / "a")
     assert events(tmp_path / "b")[-2:] == [("checkpoint", 2), ("preempt", 2)]
@@ -315,7 +319,7 @@ def test_a_callback_that_was_switched_off_is_in_the_timeline_and_the_record(tmp_
         def on_train_step_end(self, run: hl.Run) -> None:
             raise KeyError("lost")
 
-    fit(tmp_path, Broken())
+    short_fit(Broken(), folder=tmp_path)
     assert "callback_disabled" in dict(events(tmp_path))
     (failure,) = RunFile.read(tmp_path).sessions[-1].failures
     assert "Broken" in failure
@@ -323,7 +327,7 @@ def test_a_callback_that_was_switched_off_is_in_the_timeline_and_the_record(tmp_
 
 
 def test_what_callbacks_cost_is_kept(tmp_path: Path) -> None:
-    result = fit(tmp_path, hl.LambdaCallback(on_epoch_end=lambda run: sum(range(10_000))))
+    result = short_fit(hl.LambdaCallback(on_epoch_end=lambda run: sum(range(10_000))), folder=tmp_path)
     (cost,) = RunFile.read(tmp_path).sessions[-1].costs
     assert (cost.callback, cost.hook, cost.calls) == ("LambdaCallback", "on_epoch_end", 2)
     assert cost.seconds == pytest.approx(result.costs[0].seconds)
@@ -348,7 +352,9 @@ def test_the_time_of_saving_stands_beside_what_callbacks_cost_and_without_their_
     tmp_path: Path, background: bool
 ) -> None:
     began = time.perf_counter()
-    result = fit(tmp_path, SlowlySaved(), hl.Checkpointer(every="3st", keep_last=None, background=background))
+    result = short_fit(
+        SlowlySaved(), hl.Checkpointer(every="3st", keep_last=None, background=background), folder=tmp_path
+    )
     took = time.perf_counter() - began
     saves = len(list((tmp_path / "checkpoints").iterdir()))
     assert saves > 1
@@ -363,7 +369,7 @@ def test_the_time_of_saving_stands_beside_what_callbacks_cost_and_without_their_
 
 
 def test_a_run_that_saves_nothing_has_no_row_for_it(tmp_path: Path) -> None:
-    assert not [row for row in fit(tmp_path).costs if row.callback == "(checkpoints)"]
+    assert not [row for row in short_fit(folder=tmp_path).costs if row.callback == "(checkpoints)"]
 
 
 def test_each_resume_adds_a_session_and_the_timeline_keeps_what_really_happened(tmp_path: Path) -> None:
@@ -374,31 +380,25 @@ def test_each_resume_adds_a_session_and_the_timeline_keeps_what_really_happened(
 
     stop = hl.on("train_step_end")(at_first)
     with pytest.raises(ValueError, match="no more"):
-        fit(tmp_path, hl.Checkpointer("3st"), stop)
-    fit(tmp_path, hl.Checkpointer("3st"), stop, resume="auto")
+        short_fit(hl.Checkpointer("3st"), stop, folder=tmp_path)
+    short_fit(hl.Checkpointer("3st"), stop, folder=tmp_path, resume="auto")
     found = RunFile.read(tmp_path)
     assert [(s.status, s.first_step, s.last_step) for s in found.sessions] == [("failed", 0, 4), ("finished", 3, 6)]
     names = [name for name, _ in events(tmp_path)]
     assert names == ["start", "checkpoint", "exception", "resume", "checkpoint", "end"]
 
 
-KILLED = """
-import os, signal, sys, torch, hookline as hl
-from hookline.loop import Trainer
-from hookline.testing import TinyModel, tiny_data
-def die(run):
-    if run.clock.step == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-kill = hl.LambdaCallback(on_train_step_end=die)
-options = {"max_duration": "4ep", "folder": sys.argv[1], "log_every": "1st", "resume": "auto"}
-Trainer(**options, callbacks=[kill, hl.Checkpointer("4st")]).fit(
-    TinyModel(), tiny_data(3), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-"""
-
-
 def killed(folder: Path, at: int) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(at)], check=False, capture_output=True)
-    assert done.returncode == -signal.SIGKILL
+    """Train in a process that is killed at this step."""
+
+    def train() -> None:
+        kill = at_step(at, lambda run: os.kill(os.getpid(), signal.SIGKILL))
+        short_fit(kill, hl.Checkpointer("4st"), max_duration="4ep", folder=folder, log_every="1st", resume="auto")
+
+    process = multiprocessing.get_context("fork").Process(target=train, daemon=True)
+    process.start()
+    process.join(timeout=200)
+    assert process.exitcode == -signal.SIGKILL
     assert RunFile.read(folder).status == "running"
 
 
@@ -406,7 +406,7 @@ def test_a_run_that_was_killed_is_known_as_such_by_the_next_one(tmp_path: Path) 
     """How far it came is read from its rows before the resume takes them back."""
     killed(tmp_path, 7)
     killed(tmp_path, 6)  # goes on from step 4
-    fit(tmp_path, hl.Checkpointer("4st"), resume="auto", max_duration="4ep", log_every="1st")
+    short_fit(hl.Checkpointer("4st"), folder=tmp_path, resume="auto", max_duration="4ep", log_every="1st")
     first, second, third = RunFile.read(tmp_path).sessions
     assert [session.status for session in (first, second, third)] == ["killed", "killed", "finished"]
     assert "killed" in first.reason
@@ -420,7 +420,7 @@ def test_a_run_that_was_killed_is_known_as_such_by_the_next_one(tmp_path: Path) 
 
 def test_a_run_that_was_killed_before_its_first_row_came_no_step_far(tmp_path: Path) -> None:
     killed(tmp_path, 1)
-    fit(tmp_path, resume="auto")
+    short_fit(folder=tmp_path, resume="auto")
     first, second = RunFile.read(tmp_path).sessions
     assert (first.status, first.last_step, second.status) == ("killed", 0, "finished")
     assert events(tmp_path)[:3] == [("start", 0), ("killed", 0), ("start", 0)]
@@ -436,18 +436,14 @@ def test_steps_of_ones_own_do_not_tell_how_far_a_killed_run_came(tmp_path: Path)
 
 
 def test_a_second_fit_is_a_second_session_of_the_same_run(tmp_path: Path) -> None:
-    trainer, model, loss = Trainer(max_duration="1ep", folder=tmp_path), TinyModel(), nn.CrossEntropyLoss()
-    trainer.fit(model, tiny_data(3), loss=loss, optimizer=torch.optim.SGD)
-    trainer.fit(model, tiny_data(3), loss=loss, optimizer=torch.optim.SGD, extend="1ep")
+    trainer, model = Trainer(max_duration="1ep", folder=tmp_path), TinyModel()
+    short_fit(trainer=trainer, model=model)
+    short_fit(trainer=trainer, model=model, extend="1ep")
     assert [(s.first_step, s.last_step) for s in RunFile.read(tmp_path).sessions] == [(0, 3), (3, 6)]
 
 
 def test_the_own_loop_writes_it_too(tmp_path: Path) -> None:
-    model = TinyModel()
-    with Loop(model, torch.optim.SGD(model.parameters(), 0.1), max_duration="1ep", folder=tmp_path) as loop:
-        for x, y in loop.batches(tiny_data(3)):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
+    train_loop(max_duration="1ep", folder=tmp_path)
     assert RunFile.read(tmp_path).status == "finished"
 
 
@@ -463,7 +459,7 @@ def test_a_record_that_cannot_be_read_is_written_anew_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "run.json").write_text("{torn")
-    fit(tmp_path)
+    short_fit(folder=tmp_path)
     assert "run.json" in caplog.text
     assert json.loads((tmp_path / "run.json").read_text())["sessions"][0]["status"] == "finished"
 
@@ -472,7 +468,7 @@ def test_a_timeline_that_cannot_be_written_does_not_stop_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "events.jsonl").mkdir()
-    assert fit(tmp_path).clock.step == 6
+    assert short_fit(folder=tmp_path).clock.step == 6
     assert f"{tmp_path / 'events.jsonl'}: Is a directory (errno 21)" in caplog.text
 
 
@@ -613,7 +609,7 @@ def test_planted_secrets_reach_no_file_of_a_run(tmp_path: Path, monkeypatch: pyt
             run.log_table("users", [{"user": "me", "password": "hunter2-g"}])
             print("sent Basic " + b64encode(b"me:hunter2-h").decode())
 
-    fit(tmp_path, Logs(), hl.LogFile(), config=config)
+    short_fit(Logs(), hl.LogFile(), folder=tmp_path, config=config)
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"[redacted]" in written
     for secret in (b"hunter2", b"0123456789abcdef0123456789abcdef01234567", b64encode(b"me:hunter2-h")):

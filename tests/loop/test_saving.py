@@ -25,28 +25,17 @@ from hookline.errors import (
 )
 from hookline.loop import Loop, Task, Trainer
 from hookline.testing import Recorder, TinyModel, tiny_data
+from tests.support import fit, literal, same_tensors, saved_steps
 
 
-def fit(folder: Any, *callbacks: object, model: Any = None, val: Any = None, **options: Any) -> Any:
-    trainer = Trainer(folder=folder, callbacks=callbacks, **{"max_duration": "6st", "seed": 0, **options})
-    if isinstance(model, Task):
-        return trainer.fit(model, tiny_data(4), val)
-    model = TinyModel(dropout=0.3) if model is None else model
-    return trainer.fit(model, tiny_data(4), val, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.Adam)
-
-
-def saved(folder: Path, dirpath: str = "checkpoints") -> list[int]:
-    return [checkpoint.about.step for checkpoint in Store(folder / dirpath).checkpoints()]
+def six_steps(*callbacks: object, **options: Any) -> Any:
+    defaults = {"model": TinyModel(dropout=0.3), "max_duration": "6st", "optimizer": torch.optim.Adam}
+    return fit(*callbacks, **{**defaults, **options})
 
 
 def load(folder: Path, index: int = -1) -> Snapshot:
     store = Store(folder / "checkpoints")
     return store.load(store.checkpoints()[index])
-
-
-def equal(one: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
 
 
 class At(hl.Callback):
@@ -60,10 +49,6 @@ class At(hl.Callback):
             self.act(run)
 
 
-def literal(*texts: str) -> list[str]:
-    return " ".join(texts).split()
-
-
 def ask(run: Any) -> None:
     run.request_save()
 
@@ -74,7 +59,9 @@ def ask(run: Any) -> None:
 def test_a_step_then_an_evaluation_then_a_save_in_the_order_of_the_design(tmp_path: Path) -> None:
     recorder = Recorder()
     checkpointer = hl.Checkpointer("1st", at_end=False)
-    fit(tmp_path, checkpointer, recorder, val=tiny_data(1), eval_every="1st", accumulate=2, max_duration="2st")
+    six_steps(
+        checkpointer, recorder, folder=tmp_path, val=tiny_data(1), eval_every="1st", accumulate=2, max_duration="2st"
+    )
     names = recorder.names
     first = names.index("batch_fetch_start", names.index("train_epoch_start"))
     expected = literal(
@@ -92,7 +79,7 @@ def test_a_step_then_an_evaluation_then_a_save_in_the_order_of_the_design(tmp_pa
 
 def test_the_last_save_comes_after_the_end_of_fit_and_before_teardown(tmp_path: Path) -> None:
     recorder = Recorder()
-    fit(tmp_path, hl.Checkpointer(), recorder)
+    six_steps(hl.Checkpointer(), recorder, folder=tmp_path)
     assert recorder.names[-4:] == ["fit_end", "checkpoint_save", "checkpoint_saved", "teardown"]
 
 
@@ -104,13 +91,13 @@ def test_what_was_saved_is_there_when_it_is_told(tmp_path: Path, background: boo
         Store(run.checkpoint.parent).verify(run.checkpoint)
         told.append((run.checkpoint.name, Store(run.checkpoint.parent).load(run.checkpoint).about.step))
 
-    fit(tmp_path, hl.Checkpointer("2st", background=background), At("checkpoint_saved", note))
+    six_steps(hl.Checkpointer("2st", background=background), At("checkpoint_saved", note), folder=tmp_path)
     assert told == [("step-00000002", 2), ("step-00000004", 4), ("step-00000006", 6)]
 
 
 def test_the_path_is_there_only_while_it_is_told(tmp_path: Path) -> None:
     fields = Recorder(fields=("checkpoint",))
-    fit(tmp_path, hl.Checkpointer("2st"), fields)
+    six_steps(hl.Checkpointer("2st"), fields, folder=tmp_path)
     assert {row["event"] for row in fields.rows if "checkpoint" in row} == {"checkpoint_saved"}
 
 
@@ -137,7 +124,7 @@ class Around(hl.Callback):
 
 def test_the_scope_of_a_save_is_around_it(tmp_path: Path) -> None:
     around = Around()
-    fit(tmp_path, hl.Checkpointer("3st", at_end=False), around)
+    six_steps(hl.Checkpointer("3st", at_end=False), around, folder=tmp_path)
     assert around.seen == ["open", "save", "saved", "close"] * 2
 
 
@@ -147,10 +134,10 @@ def test_the_scope_of_a_save_that_fails_is_closed(tmp_path: Path, policy: Any) -
     block = At("fit_start", lambda run: (run.folder / "checkpoints").write_text("a file in the way"))
     if policy == "raise":
         with pytest.raises(hl.HooklineError):
-            fit(tmp_path, checkpointer, around, block)
+            six_steps(checkpointer, around, block, folder=tmp_path)
         assert around.seen == ["open", "save", "CheckpointWriteError", "close"]
     else:
-        assert fit(tmp_path, checkpointer, around, block).clock.step == 6
+        assert six_steps(checkpointer, around, block, folder=tmp_path).clock.step == 6
         assert around.seen == ["open", "save", "CheckpointWriteError", "close"] * 2
 
 
@@ -162,7 +149,7 @@ def test_the_scope_of_a_save_after_an_error_is_closed_too(tmp_path: Path) -> Non
         raise ValueError("planted")
 
     with pytest.raises(ValueError, match="planted") as caught:
-        fit(tmp_path, checkpointer, around, At("train_step_end", spoil, step=2))
+        six_steps(checkpointer, around, At("train_step_end", spoil, step=2), folder=tmp_path)
     assert around.seen == ["open", "save", "CheckpointWriteError", "close"]
     assert any("failed too: CheckpointWriteError" in note for note in caught.value.__notes__)
 
@@ -171,32 +158,34 @@ def test_the_scope_of_a_save_after_an_error_is_closed_too(tmp_path: Path) -> Non
 
 
 def test_a_callback_asks_for_a_save_without_any_checkpointer(tmp_path: Path) -> None:
-    fit(tmp_path, At("train_step_end", ask, step=2), At("train_step_end", ask, step=4))
-    assert saved(tmp_path) == [2, 4]
+    six_steps(At("train_step_end", ask, step=2), At("train_step_end", ask, step=4), folder=tmp_path)
+    assert saved_steps(tmp_path) == [2, 4]
 
 
 def test_what_was_asked_for_is_not_deleted_where_no_rule_says_so(tmp_path: Path) -> None:
-    fit(tmp_path, At("train_step_end", ask))
-    assert saved(tmp_path) == [1, 2, 3, 4, 5, 6]
+    six_steps(At("train_step_end", ask), folder=tmp_path)
+    assert saved_steps(tmp_path) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("event", ["train_step_start", "gradients_ready", "train_step_end", "step_settled"])
 def test_a_save_that_is_asked_for_in_a_step_is_made_at_its_end(tmp_path: Path, event: str) -> None:
     before_the_update = event in ("train_step_start", "gradients_ready")
     checkpointer = hl.Checkpointer("9st", at_end=False)
-    fit(tmp_path, checkpointer, At(event, ask, step=2 if before_the_update else 3))
-    assert saved(tmp_path) == [3]
+    six_steps(checkpointer, At(event, ask, step=2 if before_the_update else 3), folder=tmp_path)
+    assert saved_steps(tmp_path) == [3]
 
 
 @pytest.mark.parametrize("event", ["epoch_end", "train_end", "fit_end"])
 def test_a_save_that_is_asked_for_at_the_end_is_made(tmp_path: Path, event: str) -> None:
-    fit(tmp_path, At(event, ask), max_duration="4st")
-    assert saved(tmp_path) == [4]
+    six_steps(At(event, ask), folder=tmp_path, max_duration="4st")
+    assert saved_steps(tmp_path) == [4]
 
 
 def test_a_save_that_is_asked_for_in_an_evaluation_waits_for_the_end_of_the_step(tmp_path: Path) -> None:
     recorder = Recorder(only=("eval_batch_end", "eval_end", "step_settled", "checkpoint_save", "train_step_end"))
-    fit(tmp_path, At("eval_batch_start", ask), recorder, val=tiny_data(1), eval_every="3st", max_duration="3st")
+    six_steps(
+        At("eval_batch_start", ask), recorder, folder=tmp_path, val=tiny_data(1), eval_every="3st", max_duration="3st"
+    )
     assert recorder.names[-4:] == ["eval_batch_end", "eval_end", "step_settled", "checkpoint_save"]
     assert "val/loss" in load(tmp_path).about.metrics
 
@@ -209,7 +198,7 @@ def test_a_save_inside_of_a_window_waits_until_the_window_is_full(tmp_path: Path
             asked.append(run.clock.batch)
             run.request_save()
 
-    fit(tmp_path, At("train_batch_end", first), accumulate=2, max_duration="2st")
+    six_steps(At("train_batch_end", first), folder=tmp_path, accumulate=2, max_duration="2st")
     about = load(tmp_path).about
     assert (asked, about.step, about.batch) == ([0], 1, 2)
 
@@ -222,12 +211,12 @@ def test_the_body_of_an_own_loop_asks_for_a_save(tmp_path: Path) -> None:
             loop.step()
             if loop.run.clock.step == 2:
                 loop.run.request_save()
-    assert saved(tmp_path) == [2]
+    assert saved_steps(tmp_path) == [2]
 
 
 def test_a_run_without_a_folder_refuses_a_request(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"no folder to save in; pass folder='runs/mine'"):
-        fit(False, At("train_step_end", ask))
+        six_steps(At("train_step_end", ask))
 
 
 # -- what is in it -----------------------------------------------------------------------------------
@@ -242,7 +231,7 @@ class Swapped(hl.Callback):
 
 
 def test_a_checkpoint_that_is_taken_while_weights_are_swapped_holds_the_raw_ones(tmp_path: Path) -> None:
-    result = fit(tmp_path, hl.Checkpointer(), Swapped())
+    result = six_steps(hl.Checkpointer(), Swapped(), folder=tmp_path)
     weights = load(tmp_path).weights
     assert all(torch.equal(weights[name], tensor) for name, tensor in result.model.state_dict().items())
     assert weights["out.weight"].abs().sum() > 0
@@ -279,8 +268,8 @@ def test_a_background_save_holds_the_state_of_its_step_whatever_training_does_ne
         at_two.update({f"average.{name}": t.clone() for name, t in average.average.state_dict().items()})
 
     checkpointer = hl.Checkpointer("2st", background=True, keep_last=None)
-    fit(tmp_path, checkpointer, average, At("train_step_end", note, step=2),
-        At("train_step_end", lambda run: go.set(), step=3))  # fmt: skip
+    let_go = At("train_step_end", lambda run: go.set(), step=3)
+    six_steps(checkpointer, average, At("train_step_end", note, step=2), let_go, folder=tmp_path)
     assert all(waited)
     found = load(tmp_path, 0)
     assert found.about.step == 2
@@ -305,7 +294,7 @@ class Counting(hl.Callback):
 
 def test_a_callback_that_joins_during_the_run_is_saved_too(tmp_path: Path) -> None:
     join = At("train_step_end", lambda run: run.callbacks.add(Counting("late")), step=2)
-    fit(tmp_path, hl.Checkpointer("2st"), join)
+    six_steps(hl.Checkpointer("2st"), join, folder=tmp_path)
     state = load(tmp_path).state
     assert state is not None
     assert state["callbacks"]["Counting(what='late')"]["state"] == {"count": 4}
@@ -323,7 +312,7 @@ class Locking(hl.Callback):
 def test_a_state_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path: Path) -> None:
     recorder = Recorder()
     with pytest.raises(StateError, match=r"callbacks.*Locking\(\).*state.*lock"):
-        fit(tmp_path, hl.Checkpointer(), Locking(), recorder)
+        six_steps(hl.Checkpointer(), Locking(), recorder, folder=tmp_path)
     assert "train_step_start" not in recorder.names
 
 
@@ -350,8 +339,8 @@ def test_an_optional_callback_that_cannot_say_its_state_is_switched_off_and_the_
     tmp_path: Path, ready: int
 ) -> None:
     shy = Shy(ready)
-    result = fit(tmp_path, hl.Checkpointer("2st"), shy)
-    assert saved(tmp_path) == [2, 4, 6]
+    result = six_steps(hl.Checkpointer("2st"), shy, folder=tmp_path)
+    assert saved_steps(tmp_path) == [2, 4, 6]
     assert shy.steps == 2 * ready
     assert [(failure.callback, failure.hook) for failure in result.failures] == [("Shy", "state_dict")]
 
@@ -383,12 +372,12 @@ class TaskWithExtras(Task[Any]):
 
 def test_a_task_with_extra_state_tied_weights_and_a_loss_with_parameters_goes_on_exactly(tmp_path: Path) -> None:
     whole = TaskWithExtras()
-    fit(False, model=whole)
-    fit(tmp_path, hl.Checkpointer("3st", at_end=False), model=TaskWithExtras(), max_duration="3st")
+    six_steps(model=whole)
+    six_steps(hl.Checkpointer("3st", at_end=False), folder=tmp_path, model=TaskWithExtras(), max_duration="3st")
     task = TaskWithExtras()
-    result = fit(tmp_path, hl.Checkpointer("3st"), model=task, resume="auto")
+    result = six_steps(hl.Checkpointer("3st"), folder=tmp_path, model=task, resume="auto")
     assert (result.clock.step, task.seen) == (6, 48)
-    assert all(torch.equal(a, b) for a, b in zip(task.parameters(), whole.parameters(), strict=True))
+    assert same_tensors(list(task.parameters()), list(whole.parameters()))
     assert task.net[0].weight is task.net[2].weight
     assert task.scale.std() > 0
 
@@ -417,8 +406,8 @@ def test_the_parameters_of_a_loss_are_saved_beside_the_model_and_not_in_it(tmp_p
     assert sorted(load(tmp_path).weights) == sorted(TinyModel().state_dict())
     model, loss = train(tmp_path, 6, resume="auto")
     whole, whole_loss = train(False, 6)
-    assert equal(model, whole)
-    assert equal(loss, whole_loss)
+    assert same_tensors(model.state_dict(), whole.state_dict())
+    assert same_tensors(loss.state_dict(), whole_loss.state_dict())
     assert loss.temperature != 1
 
 
@@ -439,11 +428,11 @@ def test_the_parameters_of_a_loss_are_saved_beside_the_model_and_not_in_it(tmp_p
 def test_weights_and_history_are_the_same_with_and_without_a_checkpointer(
     tmp_path: Path, arguments: dict[str, Any]
 ) -> None:
-    without = fit(tmp_path / "without", Average(), val=tiny_data(1), eval_every="2st", log_every="1st")
+    without = six_steps(Average(), folder=tmp_path / "without", val=tiny_data(1), eval_every="2st", log_every="1st")
     options: dict[str, Any] = {"val": tiny_data(1), "eval_every": "2st", "log_every": "1st"}
-    saving = fit(tmp_path / "saving", hl.Checkpointer(**arguments), Average(), **options)
-    assert saved(tmp_path / "saving")
-    assert equal(saving.model, without.model)
+    saving = six_steps(hl.Checkpointer(**arguments), Average(), folder=tmp_path / "saving", **options)
+    assert saved_steps(tmp_path / "saving")
+    assert same_tensors(saving.model.state_dict(), without.model.state_dict())
     assert saving.history["train/loss"] == without.history["train/loss"]
     assert saving.history["val/loss"] == without.history["val/loss"]
 
@@ -453,7 +442,7 @@ def test_two_fits_of_one_trainer_save_into_one_folder(tmp_path: Path) -> None:
     model, loss = TinyModel(), nn.CrossEntropyLoss()
     trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD)
     trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD, extend="4st")
-    assert saved(tmp_path) == [2, 4, 6, 8]
+    assert saved_steps(tmp_path) == [2, 4, 6, 8]
 
 
 # -- what is saved on odd ways -------------------------------------------------------------------
@@ -470,22 +459,23 @@ def test_ctrl_c_in_the_final_test_keeps_the_last_step(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert result.interrupted
-    assert saved(tmp_path)[-1] == 6
+    assert saved_steps(tmp_path)[-1] == 6
 
 
 def test_a_resume_goes_back_to_the_whole_state_where_weights_alone_are_newer(tmp_path: Path) -> None:
-    fit(tmp_path, hl.Checkpointer("2st", at_end=False), max_duration="4st")
+    six_steps(hl.Checkpointer("2st", at_end=False), folder=tmp_path, max_duration="4st")
     weights = hl.Checkpointer("1st", weights_only=True, at_end=False, keep_last=None)
-    whole = fit(tmp_path / "other", max_duration="6st")
-    fit(tmp_path, weights, max_duration="5st", resume="auto")
-    assert saved(tmp_path) == [2, 4, 5]
-    assert equal(fit(tmp_path, max_duration="6st", resume="auto").model, whole.model)
+    whole = six_steps(folder=tmp_path / "other", max_duration="6st")
+    six_steps(weights, folder=tmp_path, max_duration="5st", resume="auto")
+    assert saved_steps(tmp_path) == [2, 4, 5]
+    again = six_steps(folder=tmp_path, max_duration="6st", resume="auto")
+    assert same_tensors(again.model.state_dict(), whole.model.state_dict())
 
 
 def test_where_there_are_only_weights_a_resume_says_so(tmp_path: Path) -> None:
-    fit(tmp_path, hl.Checkpointer("2st", weights_only=True))
+    six_steps(hl.Checkpointer("2st", weights_only=True), folder=tmp_path)
     with pytest.raises(CheckpointMismatchError, match=r"weights only.*LoadWeights"):
-        fit(tmp_path, resume="auto")
+        six_steps(folder=tmp_path, resume="auto")
 
 
 def test_an_error_inside_a_step_is_never_taken_for_one_between_steps(tmp_path: Path) -> None:
@@ -509,19 +499,19 @@ def test_an_error_inside_a_step_is_never_taken_for_one_between_steps(tmp_path: P
         raise ValueError("planted")
 
     with pytest.raises(ValueError, match="planted"):
-        fit(tmp_path, hl.Checkpointer(on_exception=True), Answers(), At("backward_end", fail, step=3))
+        six_steps(hl.Checkpointer(on_exception=True), Answers(), At("backward_end", fail, step=3), folder=tmp_path)
     assert [c.about.exact for c in Store(tmp_path / "checkpoints").checkpoints()] == [False]
 
 
 def test_a_schedule_in_tokens_without_tokens_is_an_error_before_the_first_step(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="tokens"):
-        fit(tmp_path, hl.Checkpointer("8tok"))
+        six_steps(hl.Checkpointer("8tok"), folder=tmp_path)
 
 
 def test_a_request_is_for_all_who_save_also_where_one_of_them_is_due(tmp_path: Path) -> None:
     callbacks = (hl.Checkpointer("2st", at_end=False), hl.Checkpointer("100st", at_end=False, dirpath="rare"))
-    fit(tmp_path, *callbacks, At("train_step_end", ask, step=2), max_duration="3st")
-    assert (saved(tmp_path), saved(tmp_path, "rare")) == ([2], [2])
+    six_steps(*callbacks, At("train_step_end", ask, step=2), folder=tmp_path, max_duration="3st")
+    assert (saved_steps(tmp_path), [each.about.step for each in Store(tmp_path / "rare").checkpoints()]) == ([2], [2])
 
 
 def test_a_state_that_cannot_be_saved_any_more_follows_the_policy(tmp_path: Path) -> None:
@@ -534,10 +524,12 @@ def test_a_state_that_cannot_be_saved_any_more_follows_the_policy(tmp_path: Path
 
     failed = At("checkpoint_failed", lambda run: errors.append(run.exception))
     errors: list[BaseException] = []
-    result = fit(tmp_path, hl.Checkpointer("1st", on_save_error="warn"), Changes(), failed, max_duration="4st")
+    result = six_steps(
+        hl.Checkpointer("1st", on_save_error="warn"), Changes(), failed, folder=tmp_path, max_duration="4st"
+    )
     assert result.clock.step == 4
     assert [type(error) for error in errors] == [StateError]
-    assert saved(tmp_path) == [1, 3, 4]
+    assert saved_steps(tmp_path) == [1, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ import hookline as hl
 from hookline.errors import MetricError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, loop_of
 
 BATCHES, EPOCHS = 6, 3
 
@@ -44,7 +45,7 @@ class Rates(hl.Callback):
         self.moved.append(run.clock.step)
 
 
-def sgd(parameters: Any) -> Optimizer:
+def momentum(parameters: Any) -> Optimizer:
     return torch.optim.SGD(parameters, lr=0.4, momentum=0.9)
 
 
@@ -53,7 +54,7 @@ def bare(
 ) -> tuple[list[float], nn.Module]:
     """The rates and the model of a loop written by hand."""
     model, used, step = TinyModel(), [], 0
-    optimizer = sgd(model.parameters())
+    optimizer = momentum(model.parameters())
     scheduler = make(optimizer)
     for epoch in range(1, EPOCHS + 1):
         batches = tiny_data(BATCHES)
@@ -71,11 +72,11 @@ def bare(
     return used, model
 
 
-def fit(scheduler: Any, *callbacks: Any, **options: Any) -> tuple[Rates, nn.Module, hl.Result]:
-    rates, model = Rates(), TinyModel()
-    trainer = Trainer(max_duration=f"{EPOCHS}ep", callbacks=[rates, *callbacks], folder=False, **options)
-    result = trainer.fit(model, tiny_data(BATCHES), loss=nn.CrossEntropyLoss(), optimizer=sgd, scheduler=scheduler)
-    return rates, model, result
+def fit_rates(scheduler: Any, *callbacks: Any, **options: Any) -> tuple[Rates, nn.Module, hl.Result]:
+    rates, train = Rates(), tiny_data(BATCHES)
+    options = {"max_duration": f"{EPOCHS}ep", "optimizer": momentum, **options}
+    result = fit(rates, *callbacks, train=train, scheduler=scheduler, **options)
+    return rates, result.model, result
 
 
 MAKERS: dict[str, Callable[[Optimizer], LRScheduler]] = {
@@ -90,7 +91,7 @@ MAKERS: dict[str, Callable[[Optimizer], LRScheduler]] = {
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_plain_scheduler_moves_at_every_step(kind: str) -> None:
-    rates, model, _ = fit(MAKERS[kind])
+    rates, model, _ = fit_rates(MAKERS[kind])
     used, other = bare(MAKERS[kind])
     assert rates.used == used
     assert len(rates.moved) == BATCHES * EPOCHS
@@ -101,19 +102,19 @@ def test_a_plain_scheduler_moves_at_every_step(kind: str) -> None:
     ("every", "number", "unit"), [("2st", 2, "st"), ("4st", 4, "st"), ("1ep", 1, "ep"), ("2ep", 2, "ep")]
 )
 def test_every_so_many_steps_or_epochs(every: str, number: int, unit: str) -> None:
-    rates, _, _ = fit(lambda optimizer: hl.Scheduler(ExponentialLR(optimizer, 0.5), every=every))
+    rates, _, _ = fit_rates(lambda optimizer: hl.Scheduler(ExponentialLR(optimizer, 0.5), every=every))
     assert rates.used == bare(lambda o: ExponentialLR(o, 0.5), number, unit)[0]
     assert len(rates.moved) == (BATCHES * EPOCHS if unit == "st" else EPOCHS) // number
 
 
 def test_the_scheduler_step_event_by_epoch_is_sent_at_the_edge_of_the_epoch() -> None:
-    rates, _, _ = fit(lambda optimizer: hl.Scheduler(ExponentialLR(optimizer, 0.5), every="1ep"))
+    rates, _, _ = fit_rates(lambda optimizer: hl.Scheduler(ExponentialLR(optimizer, 0.5), every="1ep"))
     assert rates.moved == [6, 12, 18]
 
 
 @pytest.mark.parametrize("accumulate", [2, 4])
 def test_with_accumulation_a_step_is_an_update(accumulate: int) -> None:
-    rates, _, result = fit(MAKERS["exponential"], accumulate=accumulate)
+    rates, _, result = fit_rates(MAKERS["exponential"], accumulate=accumulate)
     assert rates.used == bare(MAKERS["exponential"], accumulate=accumulate)[0]
     assert result.clock.step == len(rates.used) == len(rates.moved)
 
@@ -129,7 +130,7 @@ def test_by_epoch_with_and_without_a_length(loader: str) -> None:
         TinyModel(),
         tiny_data(BATCHES) if loader == "list" else NoLength(),
         loss=nn.CrossEntropyLoss(),
-        optimizer=sgd,
+        optimizer=momentum,
         scheduler=lambda optimizer: hl.Scheduler(ExponentialLR(optimizer, 0.5), every="1ep"),
     )
     assert rates.used == bare(lambda o: ExponentialLR(o, 0.5), 1, "ep")[0]
@@ -143,7 +144,7 @@ def test_an_instance_a_list_and_the_task_give_the_same() -> None:
 
     class OfTask(hl.SupervisedTask):
         def configure_optimizers(self, run: hl.Run) -> Any:
-            optimizer = sgd(self.parameters())
+            optimizer = momentum(self.parameters())
             return optimizer, MAKERS["exponential"](optimizer)
 
     def fitted(model: nn.Module, **kwargs: Any) -> list[float]:
@@ -152,10 +153,10 @@ def test_an_instance_a_list_and_the_task_give_the_same() -> None:
         return rates.used
 
     model = TinyModel()
-    optimizer = sgd(model.parameters())
+    optimizer = momentum(model.parameters())
     one = fitted(model, loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=MAKERS["exponential"](optimizer))
     model = TinyModel()
-    optimizer = sgd(model.parameters())
+    optimizer = momentum(model.parameters())
     several = fitted(
         model, loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=[MAKERS["exponential"](optimizer)]
     )
@@ -167,7 +168,7 @@ def test_several_schedulers_of_one_optimizer() -> None:
         return [ExponentialLR(optimizer, 0.9), hl.Scheduler(ExponentialLR(optimizer, 0.5), every="1ep")]
 
     model, rates = TinyModel(), Rates()
-    optimizer = sgd(model.parameters())
+    optimizer = momentum(model.parameters())
     trainer = Trainer(max_duration="2ep", callbacks=[rates], folder=False)
     trainer.fit(model, tiny_data(3), loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=both(optimizer))
     assert rates.used == pytest.approx([0.4 * 0.9**n * (0.5 if n >= 3 else 1) for n in range(6)])
@@ -176,7 +177,7 @@ def test_several_schedulers_of_one_optimizer() -> None:
 def test_the_own_loop() -> None:
     rates, model = Rates(), TinyModel()
     with Loop(
-        model, sgd, scheduler=MAKERS["cosine"], callbacks=[rates], max_duration=f"{EPOCHS}ep", folder=False
+        model, momentum, scheduler=MAKERS["cosine"], callbacks=[rates], max_duration=f"{EPOCHS}ep", folder=False
     ) as loop:
         for x, y in loop.batches(tiny_data(BATCHES)):
             loop.backward(cross_entropy(model(x), y))
@@ -192,7 +193,7 @@ def test_each_optimizer_has_its_scheduler() -> None:
             self.rates: dict[str, list[float]] = {"first": [], "second": []}
 
         def configure_optimizers(self, run: hl.Run) -> Any:
-            first, second = sgd(self.first.parameters()), sgd(self.second.parameters())
+            first, second = momentum(self.first.parameters()), momentum(self.second.parameters())
             return {"first": first, "second": second}, [ExponentialLR(first, 0.5), StepLR(second, 2, 0.1)]
 
         def train_batch(self, run: hl.Run, batch: Any) -> None:
@@ -213,7 +214,7 @@ def test_an_optimizer_that_steps_several_times_a_batch_moves_a_scheduler_of_step
 
     class Critic(hl.SupervisedTask):
         def configure_optimizers(self, run: hl.Run) -> Any:
-            optimizer = sgd(self.parameters())
+            optimizer = momentum(self.parameters())
             return optimizer, hl.Scheduler(ExponentialLR(optimizer, 0.5), every="2st")
 
         def train_batch(self, run: hl.Run, batch: Any) -> None:
@@ -235,7 +236,7 @@ def test_schedulers_can_be_added_and_removed_on_run() -> None:
     def add(run: hl.Run) -> None:
         run.schedulers.append(hl.Scheduler(ExponentialLR(run.optimizers["SGD"], 0.5), every="1ep"))
 
-    rates, _, _ = fit(None, add)
+    rates, _, _ = fit_rates(None, add)
     assert rates.used == bare(lambda o: ExponentialLR(o, 0.5), 1, "ep")[0]
 
 
@@ -246,7 +247,7 @@ class Says(hl.SupervisedTask):
     """Logs made-up metrics in evaluation, one value after the other."""
 
     def __init__(self, values: list[float], name: str = "loss", **kwargs: Any) -> None:
-        super().__init__(TinyModel(), nn.CrossEntropyLoss(), sgd, **kwargs)
+        super().__init__(TinyModel(), nn.CrossEntropyLoss(), momentum, **kwargs)
         self.values = values
         self.name_logged = name
         self.evaluations = 0
@@ -285,7 +286,7 @@ def test_plateau_on_another_metric() -> None:
 @pytest.mark.parametrize("monitor", [None, "train/loss"])
 def test_plateau_without_any_evaluation_is_an_error_and_not_a_rate_that_stays(monitor: str | None) -> None:
     with pytest.raises(MetricError, match=r"after each evaluation, but fit got no validation loader"):
-        fit(plateau(monitor))
+        fit_rates(plateau(monitor))
 
 
 def test_plateau_that_has_waited_for_evaluations_in_vain_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -304,7 +305,7 @@ def test_plateau_that_has_waited_for_evaluations_in_vain_says_so(caplog: pytest.
 
 def test_plateau_of_an_own_loop_that_never_evaluates_says_so(caplog: pytest.LogCaptureFixture) -> None:
     model = TinyModel()
-    optimizer = sgd(model.parameters())
+    optimizer = momentum(model.parameters())
     with Loop(model, optimizer, scheduler=plateau()(optimizer), max_duration="2ep", folder=False) as loop:
         for x, y in loop.batches(tiny_data(2)):
             loop.backward(cross_entropy(model(x), y))
@@ -323,10 +324,10 @@ def test_plateau_equals_a_bare_loop_on_a_real_loss() -> None:
     val, rates, model = tiny_data(3, seed=4), Rates(), TinyModel()
     make = plateau(threshold=0.2)
     result = Trainer(max_duration="6ep", callbacks=[rates], folder=False).fit(
-        model, tiny_data(BATCHES), val, loss=nn.CrossEntropyLoss(), optimizer=sgd, scheduler=make
+        model, tiny_data(BATCHES), val, loss=nn.CrossEntropyLoss(), optimizer=momentum, scheduler=make
     )
     other, used, losses = TinyModel(), [], []
-    optimizer = sgd(other.parameters())
+    optimizer = momentum(other.parameters())
     scheduler = make(optimizer)
     for _ in range(6):
         for x, y in tiny_data(BATCHES):
@@ -345,7 +346,7 @@ def test_plateau_equals_a_bare_loop_on_a_real_loss() -> None:
 def test_plateau_in_the_own_loop() -> None:
     model, rates = TinyModel(), Rates()
     with Loop(
-        model, sgd, scheduler=plateau(), callbacks=[rates], max_duration="3ep", eval_every="1ep", folder=False
+        model, momentum, scheduler=plateau(), callbacks=[rates], max_duration="3ep", eval_every="1ep", folder=False
     ) as loop:
         for x, y in loop.batches(tiny_data(2)):
             loop.backward(cross_entropy(model(x), y))
@@ -372,7 +373,7 @@ def test_plateau_without_any_evaluation_is_said() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            fit(plateau())
+            fit_rates(plateau())
         except hl.HooklineError:
             return
     assert any(issubclass(w.category, hl.HooklineWarning) for w in caught)
@@ -384,7 +385,7 @@ def test_an_evaluation_for_its_own_sake_does_not_move_a_scheduler(verb: str) -> 
     asks = [hl.on("train_step_end")(lambda run: run.evaluate("val"))] if verb == "run.evaluate" else []
     trainer = Trainer(max_duration="1ep", callbacks=asks, folder=False)
     trainer.fit(task, tiny_data(3), tiny_data(2))
-    (scheduler,) = trainer._loop.state.schedulers
+    (scheduler,) = loop_of(trainer).state.schedulers
     before = dict(scheduler.scheduler.state_dict())
     if verb == "evaluate":
         trainer.evaluate(task, tiny_data(2))
@@ -400,36 +401,36 @@ def test_an_evaluation_for_its_own_sake_does_not_move_a_scheduler(verb: str) -> 
 
 
 def test_a_scheduler_of_another_optimizer() -> None:
-    foreign = ExponentialLR(sgd([nn.Parameter(torch.zeros(1))]), 0.9)
+    foreign = ExponentialLR(momentum([nn.Parameter(torch.zeros(1))]), 0.9)
     with pytest.raises(SetupError, match="made for an optimizer that this run does not have"):
-        fit(foreign)
+        fit_rates(foreign)
 
 
 def test_a_mistake_is_found_again_by_a_second_fit() -> None:
     """The same call after an error must not train without the scheduler."""
-    foreign, model = ExponentialLR(sgd([nn.Parameter(torch.zeros(1))]), 0.9), TinyModel()
+    foreign, model = ExponentialLR(momentum([nn.Parameter(torch.zeros(1))]), 0.9), TinyModel()
     trainer, loss = Trainer(max_duration="1ep", folder=False), nn.CrossEntropyLoss()
     for _ in range(2):
         with pytest.raises(SetupError, match="optimizer that this run does not have"):
-            trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd, scheduler=foreign)
+            trainer.fit(model, tiny_data(), loss=loss, optimizer=momentum, scheduler=foreign)
 
 
 @pytest.mark.parametrize("given", [0.1, "cosine", object()])
 def test_not_a_scheduler(given: Any) -> None:
     with pytest.raises(hl.HooklineError, match="scheduler"):
-        fit(given)
+        fit_rates(given)
 
 
 @pytest.mark.parametrize("every", ["10s", "5sp", "0.5dur", "3", "2ba", 7])
 def test_every_must_be_steps_or_epochs(every: Any) -> None:
-    optimizer = sgd([nn.Parameter(torch.zeros(1))])
+    optimizer = momentum([nn.Parameter(torch.zeros(1))])
     with pytest.raises(hl.HooklineError, match="st"):
         hl.Scheduler(ExponentialLR(optimizer, 0.9), every=every)
 
 
 def test_a_function_with_several_optimizers() -> None:
     model = TinyModel()
-    optimizers = [sgd(model.hidden.parameters()), sgd(model.out.parameters())]
+    optimizers = [momentum(model.hidden.parameters()), momentum(model.out.parameters())]
     with pytest.raises(SetupError, match="configure_optimizers"):
         Trainer(max_duration="1ep", folder=False).fit(
             model,
@@ -442,7 +443,7 @@ def test_a_function_with_several_optimizers() -> None:
 
 def test_no_warning_of_torch_about_the_order() -> None:
     """Torch warns when a scheduler moves before its optimizer; the suite makes every warning an error."""
-    rates, _, _ = fit(MAKERS["one cycle"], precision="bf16")
+    rates, _, _ = fit_rates(MAKERS["one cycle"], precision="bf16")
     assert len(rates.used) == BATCHES * EPOCHS
 
 

@@ -16,6 +16,7 @@ import hookline as hl
 from hookline.errors import ScopeError, StopTraining
 from hookline.loop import Loop, Task, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import literal, press_ctrl_c, weights_of
 
 Action = Callable[[Any], object]
 
@@ -129,13 +130,9 @@ class Weights(hl.Callback):
         self.last: list[torch.Tensor] = []
 
     def on_setup(self, run: Any) -> None:
-        self.last = [parameter.detach().clone() for parameter in run.model.parameters()]
+        self.last = weights_of(run.model)
 
     on_optimizer_step_end = on_setup
-
-
-def literal(*texts: str) -> list[str]:
-    return " ".join(texts).split()
 
 
 def fail(error: BaseException) -> Action:
@@ -145,17 +142,13 @@ def fail(error: BaseException) -> Action:
     return action
 
 
-def at_step(step: int, action: Action) -> Action:
+def once_at(step: int, action: Action) -> Action:
     return lambda run: action(run) if run.clock.step == step else None
 
 
-def press(run: Any = None) -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
 def press_twice(run: Any) -> None:
-    press()
-    press()
+    press_ctrl_c()
+    press_ctrl_c()
 
 
 @pytest.fixture
@@ -320,13 +313,13 @@ def ways() -> dict[str, Callable[[], dict[str, Any]]]:
         "stop in the step": lambda: {"callback": At(train_step_end=lambda run: run.stop("enough"))},
         "stop in the evaluation": lambda: {"callback": At(eval_batch_end=lambda run: run.stop("enough"))},
         "stop at its end": lambda: {"callback": At(eval_end=lambda run: run.stop("enough"))},
-        "StopTraining in train_batch": lambda: {"task": TinyTask(in_train=at_step(3, fail(StopTraining())))},
-        "StopTraining in eval_batch": lambda: {"task": TinyTask(in_eval=at_step(2, fail(StopTraining())))},
+        "StopTraining in train_batch": lambda: {"task": TinyTask(in_train=once_at(3, fail(StopTraining())))},
+        "StopTraining in eval_batch": lambda: {"task": TinyTask(in_eval=once_at(2, fail(StopTraining())))},
         "StopTraining in a hook": lambda: {"callback": At(eval_batch_end=fail(StopTraining()))},
-        "error in train_batch": lambda: {"task": TinyTask(in_train=at_step(3, fail(BoomError())))},
-        "error in eval_batch": lambda: {"task": TinyTask(in_eval=at_step(2, fail(BoomError())))},
-        "interrupt in the step": lambda: {"callback": At(train_step_end=at_step(3, press))},
-        "interrupt in the evaluation": lambda: {"callback": At(eval_start=at_step(2, press))},
+        "error in train_batch": lambda: {"task": TinyTask(in_train=once_at(3, fail(BoomError())))},
+        "error in eval_batch": lambda: {"task": TinyTask(in_eval=once_at(2, fail(BoomError())))},
+        "interrupt in the step": lambda: {"callback": At(train_step_end=once_at(3, press_ctrl_c))},
+        "interrupt in the evaluation": lambda: {"callback": At(eval_start=once_at(2, press_ctrl_c))},
         "two interrupts in the evaluation": lambda: {"callback": At(eval_batch_end=press_twice)},
         "SystemExit in the evaluation": lambda: {"callback": At(eval_batch_end=fail(SystemExit(1)))},
     }
@@ -334,7 +327,7 @@ def ways() -> dict[str, Callable[[], dict[str, Any]]]:
         "train_step_end", "eval_start", "eval_loader_start", "batch_fetch_end", "eval_batch_start", "eval_batch_end",
         "eval_loader_end", "eval_end", "epoch_end", "step_settled", "train_end", "fit_end", "teardown",
     ):  # fmt: skip
-        found[f"error in on_{event}"] = lambda event=event: {"callback": At(**{event: at_step(2, fail(BoomError()))})}
+        found[f"error in on_{event}"] = lambda event=event: {"callback": At(**{event: once_at(2, fail(BoomError()))})}
     for scope in ("eval", "step", "epoch", "train", "fit"):
         found[f"error when entering another {scope}"] = lambda scope=scope: {"callback": wrapper(before=(scope,))}
         found[f"error when leaving another {scope}"] = lambda scope=scope: {"callback": wrapper(after=(scope,))}
@@ -389,7 +382,7 @@ def test_stop_training_in_train_batch_leaves_the_scopes_of_the_batch_and_the_ste
     for parts in (("step", "batch"), ("batch",), ("step",)):
         log: list[str] = []
         wrapper = Wrapper(log, scopes=parts)
-        task = TinyTask(in_train=at_step(1, fail(StopTraining())))
+        task = TinyTask(in_train=once_at(1, fail(StopTraining())))
         trainer = Trainer(callbacks=[wrapper, Events(log)], folder=False, max_duration="1ep")
         trainer.fit(task, tiny_data(2), tiny_data(1))
         after = log[log.index("step_settled") + 1 :]

@@ -15,6 +15,7 @@ import hookline as hl
 from hookline.loop import Loop, Trainer
 from hookline.records import from_json
 from hookline.testing import TinyModel, tiny_data
+from tests.support import same_tensors, weights_of
 
 CE = nn.CrossEntropyLoss()
 
@@ -52,20 +53,12 @@ def marks(batches: list[Any]) -> list[float]:
     return [x[0, 0].item() for x, _ in batches]
 
 
-def weights(model: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
 def uninterrupted(duration: str, data: Any, accumulate: int = 1) -> list[Tensor]:
     model = TinyModel()
     Trainer(max_duration=duration, accumulate=accumulate, folder=False).fit(
         model, data, loss=CE, optimizer=momentum, scheduler=decay
     )
-    return weights(model)
+    return weights_of(model)
 
 
 class Interrupts(hl.Callback):
@@ -99,24 +92,24 @@ def test_it_goes_on_as_if_nothing_had_been(how: str, step: int, kind: Any) -> No
     model, seen, data = TinyModel(), Seen(), tiny_data(5)
     trainer = Trainer(max_duration="3ep", callbacks=[seen, Interrupts(step, how)], folder=False)
 
-    def fit() -> hl.Result:
+    def train() -> hl.Result:
         return trainer.fit(model, kind(data), loss=CE, optimizer=momentum, scheduler=decay)
 
     if how == "error":
         with pytest.raises(ZeroDivisionError):
-            fit()
+            train()
     else:
-        result = fit()
+        result = train()
         assert result.clock.step == step
         assert result.interrupted == (how == "interrupt")
         assert result.stop_reason == ("keyboard interrupt" if how == "interrupt" else "enough for now")
-    result = fit()
+    result = train()
     assert (result.clock.step, result.clock.epoch, result.clock.batch, result.clock.sample) == (15, 3, 15, 120)
     assert result.clock.updates == {"SGD": 15}
     assert (result.stop_reason, result.interrupted) == ("max_duration (3ep) reached", False)
     assert seen.batches == marks(data) * 3
     assert seen.heard.count("train_epoch_start") == seen.heard.count("setup") + 1 == 3
-    assert equal(weights(model), uninterrupted("3ep", data))
+    assert same_tensors(weights_of(model), uninterrupted("3ep", data))
 
 
 @pytest.mark.parametrize("accumulate", [2, 3])
@@ -128,7 +121,7 @@ def test_it_goes_on_with_accumulation(accumulate: int, step: int) -> None:
         result = trainer.fit(model, data, loss=CE, optimizer=momentum, scheduler=decay)
     assert (result.clock.epoch, result.clock.batch) == (2, 14)
     assert seen.batches == marks(data) * 2
-    assert equal(weights(model), uninterrupted("2ep", data, accumulate))
+    assert same_tensors(weights_of(model), uninterrupted("2ep", data, accumulate))
 
 
 def test_many_short_fits_are_one_long_one() -> None:
@@ -140,7 +133,7 @@ def test_many_short_fits_are_one_long_one() -> None:
     assert (result.clock.step, result.clock.epoch) == (11, 2)
     assert seen.batches == (marks(data) * 3)[:11]
     assert seen.heard.count("train_epoch_start") == 3
-    assert equal(weights(model), uninterrupted("11st", data))
+    assert same_tensors(weights_of(model), uninterrupted("11st", data))
 
 
 @pytest.mark.parametrize(
@@ -368,12 +361,12 @@ def test_something_else_starts_a_new_run(other: str) -> None:
     pieces: dict[str, Any] = {"model": TinyModel(), "loss": CE, "optimizer": momentum, "scheduler": decay}
     trainer = Trainer(max_duration="1ep", folder=False)
 
-    def fit() -> hl.Result:
+    def train() -> hl.Result:
         model = pieces["model"]
         rest = {} if isinstance(model, hl.Task) else {k: v for k, v in pieces.items() if k != "model"}
         return trainer.fit(model, tiny_data(4), **rest)
 
-    first = fit()
+    first = train()
     pieces |= {
         "model": {"model": TinyModel()},
         "loss": {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
@@ -381,7 +374,7 @@ def test_something_else_starts_a_new_run(other: str) -> None:
         "scheduler": {"scheduler": None},
         "task": {"model": hl.SupervisedTask(TinyModel(), CE, momentum)},
     }[other]
-    second = fit()
+    second = train()
     assert second.clock.step == first.clock.step == 4
     assert second.clock is not first.clock
     assert second.history is not first.history
@@ -438,7 +431,7 @@ def test_a_fit_goes_on_after_an_evaluation(between: str) -> None:
     model, data = TinyModel(), tiny_data(5)
     trainer = Trainer(max_duration="7st", folder=False)
     trainer.fit(model, data, loss=CE, optimizer=momentum, scheduler=decay)
-    before = weights(model)
+    before = weights_of(model)
     if between in ("evaluate", "test"):
         getattr(trainer, between)(model, tiny_data(2))
     elif between == "predict":
@@ -449,10 +442,10 @@ def test_a_fit_goes_on_after_an_evaluation(between: str) -> None:
         trainer.evaluate(model, tiny_data(2), loss=nn.CrossEntropyLoss(label_smoothing=0.1))
     else:
         trainer.evaluate(TinyModel(seed=5), tiny_data(2), loss=CE)
-    assert equal(weights(model), before)
+    assert same_tensors(weights_of(model), before)
     result = trainer.fit(model, data, loss=CE, optimizer=momentum, scheduler=decay, extend="6st")
     assert (result.clock.step, result.clock.epoch) == (13, 2)
-    assert equal(weights(model), uninterrupted("13st", data))
+    assert same_tensors(weights_of(model), uninterrupted("13st", data))
 
 
 @pytest.mark.parametrize("entry", ["evaluate", "test", "predict", "fit"])

@@ -15,6 +15,7 @@ from hookline.errors import SetupError
 from hookline.events.spec import BY_NAME
 from hookline.loop import Task, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, literal, set_time
 
 
 class Recorder(hl.Callback):
@@ -72,18 +73,12 @@ class Stream(IterableDataset[Any]):
         return zip(*data, strict=True)
 
 
-def literal(*texts: str) -> list[str]:
-    """The names in a text."""
-    return " ".join(texts).split()
-
-
-def fit(train: Any, val: Any = None, test: Any = None, *, recorder: Recorder | None = None, **options: Any) -> Any:
-    """What a fit of a tiny model sends, and its result."""
+def events_of(
+    train: Any, val: Any = None, test: Any = None, *, recorder: Recorder | None = None, **options: Any
+) -> Any:
+    """The events of one epoch, and the result."""
     recorder = recorder or Recorder()
-    fit_options = {key: options.pop(key) for key in ("scheduler", "callbacks") if key in options}
-    trainer = Trainer(callbacks=[recorder], folder=False, **{"max_duration": "1ep", **options})
-    optimizer = options.pop("optimizer", torch.optim.SGD)
-    result = trainer.fit(TinyModel(), train, val, test, loss=nn.CrossEntropyLoss(), optimizer=optimizer, **fit_options)
+    result = fit(recorder, train=train, val=val, test=test, **{"max_duration": "1ep", **options})
     return recorder.seen, result
 
 
@@ -103,7 +98,7 @@ END = "train_end fit_end teardown"
 
 
 def test_plain_fit() -> None:
-    seen, result = fit(tiny_data(2))
+    seen, result = events_of(tiny_data(2))
     assert seen == literal("""
         setup model_ready fit_start train_start train_epoch_start
         batch_fetch_start batch_fetch_end train_step_start
@@ -120,7 +115,7 @@ def test_plain_fit() -> None:
 
 
 def test_evaluation_every_epoch_comes_between_train_epoch_end_and_epoch_end() -> None:
-    seen, result = fit(tiny_data(1), tiny_data(2), max_duration="2ep")
+    seen, result = events_of(tiny_data(1), tiny_data(2), max_duration="2ep")
     epoch = """
         train_epoch_start batch_fetch_start batch_fetch_end train_step_start
         train_batch_start forward_start forward_end loss_ready backward_start backward_end train_batch_end
@@ -136,7 +131,7 @@ def test_evaluation_every_epoch_comes_between_train_epoch_end_and_epoch_end() ->
 
 
 def test_evaluation_every_two_steps_and_once_at_the_end() -> None:
-    seen, result = fit(tiny_data(5), tiny_data(1), eval_every="2st")
+    seen, result = events_of(tiny_data(5), tiny_data(1), eval_every="2st")
     assert seen == literal(f"""
         {CHECKED} train_epoch_start
         {STEP} step_settled
@@ -150,7 +145,7 @@ def test_evaluation_every_two_steps_and_once_at_the_end() -> None:
 
 
 def test_accumulation_of_two_with_a_partial_last_window() -> None:
-    seen, result = fit(tiny_data(3), accumulate=2)
+    seen, result = events_of(tiny_data(3), accumulate=2)
     assert seen == literal("""
         setup model_ready fit_start train_start train_epoch_start
         batch_fetch_start batch_fetch_end train_step_start
@@ -169,7 +164,7 @@ def test_accumulation_of_two_with_a_partial_last_window() -> None:
 
 def test_the_step_of_the_design_with_a_scheduler_an_evaluation_and_accumulation() -> None:
     """The literal of one step in the design, without its save."""
-    seen, _ = fit(
+    seen, _ = events_of(
         tiny_data(4),
         tiny_data(1),
         accumulate=2,
@@ -194,7 +189,7 @@ def test_scheduler_step_is_sent_only_when_a_scheduler_moved() -> None:
     def every_other_step(optimizer: Any) -> Any:
         return hl.Scheduler(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), every="2st")
 
-    seen, _ = fit(tiny_data(4), scheduler=every_other_step)
+    seen, _ = events_of(tiny_data(4), scheduler=every_other_step)
     moves = [event for event in seen if event in ("scheduler_step", "train_step_end")]
     assert moves == literal("train_step_end scheduler_step train_step_end train_step_end scheduler_step train_step_end")
 
@@ -203,7 +198,7 @@ def test_a_scheduler_by_epoch_moves_at_the_edge_before_train_epoch_end() -> None
     def every_epoch(optimizer: Any) -> Any:
         return hl.Scheduler(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), every="1ep")
 
-    seen, _ = fit(tiny_data(2), tiny_data(1), scheduler=every_epoch)
+    seen, _ = events_of(tiny_data(2), tiny_data(1), scheduler=every_epoch)
     tail = seen[seen.index("step_settled") + 1 :]
     assert tail == literal(f"""
         {STEP} scheduler_step metrics_ready train_epoch_end {EVAL} epoch_end step_settled {END}
@@ -211,7 +206,7 @@ def test_a_scheduler_by_epoch_moves_at_the_edge_before_train_epoch_end() -> None
 
 
 def test_a_plateau_scheduler_moves_after_the_evaluation() -> None:
-    seen, _ = fit(tiny_data(1), tiny_data(1), scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
+    seen, _ = events_of(tiny_data(1), tiny_data(1), scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
     assert seen == literal(f"""
         {CHECKED} train_epoch_start {STEP} metrics_ready train_epoch_end
         {EVAL} scheduler_step epoch_end step_settled {END}
@@ -219,7 +214,7 @@ def test_a_plateau_scheduler_moves_after_the_evaluation() -> None:
 
 
 def test_intervals_of_metrics_end_before_the_step_is_settled() -> None:
-    seen, result = fit(tiny_data(5), log_every="2st")
+    seen, result = events_of(tiny_data(5), log_every="2st")
     assert seen == literal(f"""
         {START} train_epoch_start
         {STEP} step_settled
@@ -233,7 +228,7 @@ def test_intervals_of_metrics_end_before_the_step_is_settled() -> None:
 
 
 def test_without_an_interval_there_are_no_metrics_of_training() -> None:
-    seen, result = fit(tiny_data(2), log_every=None)
+    seen, result = events_of(tiny_data(2), log_every=None)
     assert "metrics_ready" not in seen
     assert "train/loss" not in result.history
 
@@ -241,7 +236,7 @@ def test_without_an_interval_there_are_no_metrics_of_training() -> None:
 def test_named_evaluation_loaders_share_one_evaluation() -> None:
     names: list[Any] = []
     recorder = Recorder(eval_loader_start=lambda run: names.append(run.loader_name))
-    seen, result = fit(tiny_data(1), {"easy": tiny_data(2), "hard": tiny_data(1)}, recorder=recorder)
+    seen, result = events_of(tiny_data(1), {"easy": tiny_data(2), "hard": tiny_data(1)}, recorder=recorder)
     assert seen == literal(f"""
         {CHECKED} train_epoch_start {STEP} metrics_ready train_epoch_end
         eval_start
@@ -256,7 +251,7 @@ def test_named_evaluation_loaders_share_one_evaluation() -> None:
 def test_the_test_loader_is_evaluated_once_between_train_end_and_fit_end() -> None:
     stages: list[str] = []
     recorder = Recorder(eval_start=lambda run: stages.append(run.stage))
-    seen, result = fit(tiny_data(1), tiny_data(1), tiny_data(1), recorder=recorder, max_duration="2ep")
+    seen, result = events_of(tiny_data(1), tiny_data(1), tiny_data(1), recorder=recorder, max_duration="2ep")
     epoch = f"train_epoch_start {STEP} metrics_ready train_epoch_end {EVAL} epoch_end step_settled"
     assert seen == literal(CHECKED, epoch, epoch, "train_end", EVAL, "fit_end teardown")
     assert stages == ["val", "val", "test"]
@@ -297,7 +292,7 @@ def test_a_fit_that_goes_on_inside_an_epoch_does_not_start_it_again() -> None:
 
 def test_a_skipped_step_sends_step_skipped_and_does_not_count() -> None:
     skip = Recorder(gradients_ready=lambda run: run.skip_step() if run.clock.batch == 2 else None)
-    seen, result = fit(tiny_data(3), recorder=skip)
+    seen, result = events_of(tiny_data(3), recorder=skip)
     assert seen == literal(f"""
         {START} train_epoch_start
         {STEP} step_settled
@@ -311,7 +306,7 @@ def test_a_skipped_step_sends_step_skipped_and_does_not_count() -> None:
 
 def test_a_skipped_step_at_the_edge_still_ends_the_epoch() -> None:
     skip = Recorder(gradients_ready=lambda run: run.skip_step() if run.clock.batch == 2 else None)
-    seen, result = fit(tiny_data(2), tiny_data(1), recorder=skip)
+    seen, result = events_of(tiny_data(2), tiny_data(1), recorder=skip)
     assert seen == literal(f"""
         {CHECKED} train_epoch_start
         {STEP} step_settled
@@ -405,7 +400,7 @@ def test_an_optimizer_with_a_closure_repeats_forward_to_gradients_inside_its_ste
 
 
 def test_a_loader_without_a_length_ends_its_epoch_when_it_has_nothing_more() -> None:
-    seen, result = fit(Bag(tiny_data(2)), tiny_data(1), max_duration="2ep")
+    seen, result = events_of(Bag(tiny_data(2)), tiny_data(1), max_duration="2ep")
     epoch = f"""
         train_epoch_start {STEP} step_settled {STEP} step_settled
         batch_fetch_start metrics_ready train_epoch_end {EVAL} epoch_end
@@ -415,7 +410,7 @@ def test_a_loader_without_a_length_ends_its_epoch_when_it_has_nothing_more() -> 
 
 
 def test_iterable_data_behaves_like_any_loader_without_a_length() -> None:
-    seen, result = fit(DataLoader(Stream(6), batch_size=4), DataLoader(Stream(2), batch_size=4))
+    seen, result = events_of(DataLoader(Stream(6), batch_size=4), DataLoader(Stream(2), batch_size=4))
     assert seen == literal(f"""
         {CHECKED} train_epoch_start {STEP} step_settled {STEP} step_settled
         batch_fetch_start metrics_ready train_epoch_end
@@ -427,14 +422,14 @@ def test_iterable_data_behaves_like_any_loader_without_a_length() -> None:
 
 def test_every_step_is_settled_also_the_short_last_one_of_a_loader_without_a_length() -> None:
     """A callback that saves or counts at step_settled must see the step that a short window makes."""
-    seen, result = fit(Bag(tiny_data(3)), accumulate=2)
+    seen, result = events_of(Bag(tiny_data(3)), accumulate=2)
     assert result.clock.step == seen.count("train_step_end") == 2
     assert seen.count("step_settled") == 2
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_an_epoch_of_a_loader_without_a_length_may_be_cut_by_max_duration(steps: int) -> None:
-    seen, result = fit(Bag(tiny_data(4)), max_duration=f"{steps}st")
+    seen, result = events_of(Bag(tiny_data(4)), max_duration=f"{steps}st")
     assert seen == literal(
         START, "train_epoch_start", *[f"{STEP} step_settled"] * steps, "metrics_ready train_epoch_end epoch_end", END
     )
@@ -454,7 +449,7 @@ def test_a_loader_with_a_length_is_not_asked_for_more_than_it_has() -> None:
             raise AssertionError("asked for a batch past the end")
 
     loader = Counted(tiny_data(3, batch_size=2))
-    _, result = fit(loader, loader, max_duration="2ep")
+    _, result = events_of(loader, loader, max_duration="2ep")
     assert result.clock.step == 6
     assert Counted.asked == 6 + 6 + 2  # training, two evaluations, and two batches of the sanity check
 
@@ -463,7 +458,7 @@ def test_a_loader_with_a_length_is_not_asked_for_more_than_it_has() -> None:
 
 
 def test_max_duration_in_steps_cuts_the_epoch_after_one_last_evaluation() -> None:
-    seen, result = fit(tiny_data(4), tiny_data(1), max_duration="2st")
+    seen, result = events_of(tiny_data(4), tiny_data(1), max_duration="2st")
     assert seen == literal(f"""
         {CHECKED} train_epoch_start
         {STEP} step_settled
@@ -478,7 +473,7 @@ def test_max_duration_in_steps_cuts_the_epoch_after_one_last_evaluation() -> Non
     ("duration", "steps", "epochs"), [("20sp", 3, 0), ("24sp", 3, 0), ("25sp", 4, 1), ("33sp", 5, 1)]
 )
 def test_max_duration_in_samples(duration: str, steps: int, epochs: int) -> None:
-    _, result = fit(tiny_data(4), max_duration=duration)  # of 8 samples each
+    _, result = events_of(tiny_data(4), max_duration=duration)  # of 8 samples each
     assert (result.clock.step, result.clock.epoch) == (steps, epochs)
     assert result.stop_reason == f"max_duration ({duration}) reached"
 
@@ -498,7 +493,7 @@ def test_max_duration_in_tokens() -> None:
 
 def test_max_duration_in_tokens_that_nobody_counts_is_an_error_and_not_endless() -> None:
     with pytest.raises(SetupError, match="tokens"):
-        fit(tiny_data(4), max_duration="200tok")
+        events_of(tiny_data(4), max_duration="200tok")
 
 
 def test_max_duration_in_seconds() -> None:
@@ -509,8 +504,8 @@ def test_max_duration_in_seconds() -> None:
         nonlocal now
         now += 1.0
 
-    recorder = Recorder(setup=lambda run: setattr(run.loop.clock, "_now", lambda: now), train_step_start=tick)
-    seen, result = fit(tiny_data(4), tiny_data(1), max_duration="3s", recorder=recorder)
+    recorder = Recorder(setup=lambda run: set_time(run, lambda: now), train_step_start=tick)
+    seen, result = events_of(tiny_data(4), tiny_data(1), max_duration="3s", recorder=recorder)
     assert result.clock.step == 3
     assert seen[-13:] == literal(
         "eval_start eval_loader_start", EVAL_BATCH, "eval_loader_end eval_end step_settled",
@@ -522,7 +517,7 @@ def test_max_duration_can_be_changed_by_a_hook() -> None:
     def shorter(run: Any) -> None:
         run.max_duration = "3st"
 
-    _, result = fit(tiny_data(4), recorder=Recorder(train_start=shorter), max_duration="2ep")
+    _, result = events_of(tiny_data(4), recorder=Recorder(train_start=shorter), max_duration="2ep")
     assert result.clock.step == 3
 
 
@@ -616,7 +611,7 @@ def test_the_clock_counts_a_step_before_train_step_end_and_an_epoch_before_train
         def on_event(self, event: str, run: Any) -> None:
             found.setdefault(event, []).append((run.clock.epoch, run.clock.step, run.clock.batch))
 
-    fit(tiny_data(2), tiny_data(1), callbacks=[Reader()], max_duration="2ep")
+    fit(Reader(), train=tiny_data(2), val=tiny_data(1))
     assert found["train_step_start"] == [(0, 0, 0), (0, 1, 1), (1, 2, 2), (1, 3, 3)]
     assert found["train_batch_end"] == [(0, 0, 0), (0, 1, 1), (1, 2, 2), (1, 3, 3)]
     assert found["gradients_ready"] == [(0, 0, 1), (0, 1, 2), (1, 2, 3), (1, 3, 4)]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import random
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 import hookline as hl
-from hookline.testing import TinyModel, tiny_data
+from hookline.testing import tiny_data
+from tests.support import fit
 
 
 class Steps(hl.Callback):
@@ -34,11 +34,7 @@ class Steps(hl.Callback):
         self.resumed = run.clock.step
 
 
-def fit(train: Any, callbacks: list[Any], folder: Any = False, **options: Any) -> hl.Result:
-    extend = options.pop("extend", None)
-    trainer = hl.Trainer(callbacks=callbacks, folder=folder, device="cpu", seed=0, **options)
-    loss, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD
-    return trainer.fit(TinyModel(), train, tiny_data(1), loss=loss, optimizer=optimizer, extend=extend)
+evaluated_fit = partial(fit, val=tiny_data(1))
 
 
 def steps_of(share: str, total: int) -> list[int]:
@@ -58,15 +54,13 @@ def test_evaluations_checkpoints_rows_and_hooks_come_at_that_part_of_the_steps(
     share: str, epochs: int, batches: int, tmp_path: Path
 ) -> None:
     seen, every, at = Steps(), [], []
-    result = fit(
-        tiny_data(batches),
-        [
-            seen,
-            hl.Checkpointer(f"{share}dur", keep_last=None),
-            hl.on("train_step_end", every=f"{share}dur")(lambda run: every.append(run.clock.step)),
-            hl.on("train_step_end", at=f"{share}dur")(lambda run: at.append(run.clock.step)),
-        ],
-        tmp_path,
+    result = evaluated_fit(
+        seen,
+        hl.Checkpointer(f"{share}dur", keep_last=None),
+        hl.on("train_step_end", every=f"{share}dur")(lambda run: every.append(run.clock.step)),
+        hl.on("train_step_end", at=f"{share}dur")(lambda run: at.append(run.clock.step)),
+        train=tiny_data(batches),
+        folder=tmp_path,
         max_duration=f"{epochs}ep",
         eval_every=f"{share}dur",
         log_every=f"{share}dur",
@@ -83,20 +77,24 @@ def test_evaluations_checkpoints_rows_and_hooks_come_at_that_part_of_the_steps(
 def test_a_resume_in_the_middle_of_an_epoch_makes_none_twice_and_leaves_none_out(crash: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"max_duration": "2ep", "eval_every": "0.15dur"}
     whole, first, second = Steps(), Steps(), Steps()
-    fit(tiny_data(5), [whole, hl.Checkpointer("0.35dur")], tmp_path / "whole", **options)
+    evaluated_fit(whole, hl.Checkpointer("0.35dur"), train=tiny_data(5), folder=tmp_path / "whole", **options)
 
     def fail(run: hl.Run) -> None:
         if run.clock.step == crash:
             raise RuntimeError("planted")
 
     with pytest.raises(RuntimeError, match="planted"):
-        fit(
-            tiny_data(5),
-            [first, hl.Checkpointer("0.35dur"), hl.on("train_step_start")(fail)],
-            tmp_path / "left",
+        evaluated_fit(
+            first,
+            hl.Checkpointer("0.35dur"),
+            hl.on("train_step_start")(fail),
+            train=tiny_data(5),
+            folder=tmp_path / "left",
             **options,
         )
-    fit(tiny_data(5), [second, hl.Checkpointer("0.35dur")], tmp_path / "left", resume="auto", **options)
+    evaluated_fit(
+        second, hl.Checkpointer("0.35dur"), train=tiny_data(5), folder=tmp_path / "left", resume="auto", **options
+    )
     step = second.resumed or 0
     assert [s for s in first.evals if s <= step] + second.evals == whole.evals == [2, 3, 5, 6, 8, 9, 10]
     assert [s for s in first.saves if s <= step] + second.saves == whole.saves == [4, 7, 10]
@@ -105,11 +103,15 @@ def test_a_resume_in_the_middle_of_an_epoch_makes_none_twice_and_leaves_none_out
 def test_an_extended_run_counts_shares_of_the_whole(tmp_path: Path) -> None:
     seen = Steps()
     options: dict[str, Any] = {"max_duration": "2ep", "eval_every": "0.5dur"}
-    fit(tiny_data(4), [hl.Checkpointer()], tmp_path, **options)
-    fit(tiny_data(4), [seen, hl.Checkpointer("0.5dur")], tmp_path, resume="auto", extend="1ep", **options)
+    evaluated_fit(hl.Checkpointer(), train=tiny_data(4), folder=tmp_path, **options)
+    evaluated_fit(
+        seen, hl.Checkpointer("0.5dur"), train=tiny_data(4), folder=tmp_path, resume="auto", extend="1ep", **options
+    )
     assert seen.evals == seen.saves == [12]  # half of 3 epochs was at step 6
     seen = Steps()
-    fit(tiny_data(4), [seen, hl.Checkpointer("0.5dur")], tmp_path, resume="auto", extend="3ep", **options)
+    evaluated_fit(
+        seen, hl.Checkpointer("0.5dur"), train=tiny_data(4), folder=tmp_path, resume="auto", extend="3ep", **options
+    )
     assert seen.evals == seen.saves == [24]  # of 6 epochs: half was at step 12
 
 
@@ -125,7 +127,7 @@ class Stream:
 
 def test_a_stream_counts_as_long_as_its_epoch_before(caplog: pytest.LogCaptureFixture) -> None:
     seen = Steps()
-    fit(Stream(4), [seen], max_duration="3ep", eval_every="0.1dur")
+    evaluated_fit(seen, train=Stream(4), max_duration="3ep", eval_every="0.1dur")
     assert seen.evals == [4, 5, 6, 8, 9, 10, 11, 12]  # 0.3 of an epoch, from the second one on
     assert len([r for r in caplog.records if "the training loader has no length" in r.getMessage()]) == 1
 
@@ -141,7 +143,7 @@ def test_a_stream_counts_as_long_as_its_epoch_before(caplog: pytest.LogCaptureFi
 def test_layers_are_unfrozen_inside_the_epoch(callback: Any, changes: int) -> None:
     trained: list[bool] = []
     look = hl.on("train_step_start")(lambda run: trained.append(run.model.hidden.weight.requires_grad))
-    fit(tiny_data(8), [callback(), look], max_duration="1ep")
+    evaluated_fit(callback(), look, train=tiny_data(8), max_duration="1ep")
     assert trained == [step >= changes for step in range(8)]
 
 
@@ -149,14 +151,16 @@ def test_accumulation_changes_inside_the_epoch_and_the_schedule_of_the_learning_
     used: list[int] = []
     lr = hl.LRSchedule("linear", warmup="0.25dur")
     look = hl.on("train_step_end")(lambda run: used.append(run.loop.accumulate))
-    fit(tiny_data(8), [hl.AccumulationSchedule({"0.25dur": 2, "0.5dur": 4}), lr, look], max_duration="1ep")
+    evaluated_fit(
+        hl.AccumulationSchedule({"0.25dur": 2, "0.5dur": 4}), lr, look, train=tiny_data(8), max_duration="1ep"
+    )
     assert used == [1, 2, 4, 4]
     assert lr.lengths["total"] == len(used)
 
 
 def test_a_schedule_of_a_part_of_the_run_is_that_long() -> None:
     lr = hl.LRSchedule("linear", total="0.5dur")
-    fit(tiny_data(7), [lr], max_duration="1ep")
+    evaluated_fit(lr, train=tiny_data(7), max_duration="1ep")
     assert lr.lengths == {"total": 4}
 
 
@@ -164,19 +168,19 @@ def test_patience_may_be_a_part_of_an_epoch() -> None:
     values = iter([1.0] * 20)
     log = hl.on("eval_end", writes=("val/odd",))(lambda run: run.log({"val/odd": next(values)}))
     stop = hl.EarlyStopping("val/odd", mode="min", patience="0.3dur")
-    result = fit(tiny_data(10), [log, stop], max_duration="1ep", eval_every="0.1dur")
+    result = evaluated_fit(log, stop, train=tiny_data(10), max_duration="1ep", eval_every="0.1dur")
     assert result.clock.step == 4
 
 
 def test_milestones_of_checkpoints_are_parts_of_epochs(tmp_path: Path) -> None:
     saver = hl.Checkpointer("1st", keep_last=1, keep_every="0.3dur")
-    fit(tiny_data(10), [saver], tmp_path, max_duration="1ep")
+    evaluated_fit(saver, train=tiny_data(10), folder=tmp_path, max_duration="1ep")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
         f"step-{step:08}" for step in (3, 6, 9, 10)
     ]
 
 
 def test_gradients_are_looked_at_at_parts_of_an_epoch() -> None:
-    result = fit(tiny_data(10), [hl.GradientMonitor(every="0.3dur")], max_duration="1ep", log_every="1st")
+    result = evaluated_fit(hl.GradientMonitor(every="0.3dur"), train=tiny_data(10), max_duration="1ep", log_every="1st")
     name = next(name for name in result.history if name.startswith("grad"))
     assert result.history.steps(name) == [1, 3, 6, 9]

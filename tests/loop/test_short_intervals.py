@@ -14,8 +14,7 @@ from torch import nn
 import hookline as hl
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
-
-CE = nn.CrossEntropyLoss()
+from tests.support import CE, fit
 
 
 def still(parameters: Any) -> torch.optim.Optimizer:
@@ -31,12 +30,10 @@ class Numbered(hl.Callback):
         run.log({"steps": 1.0}, reduce="sum")
 
 
-def trained(batches: int, log_every: str, max_duration: str = "3ep", **options: Any) -> hl.History:
-    trainer = Trainer(
-        max_duration=max_duration, log_every=log_every, callbacks=[Numbered()], **{"folder": False, **options}
-    )
-    result = trainer.fit(TinyModel(), tiny_data(batches), loss=CE, optimizer=still)
-    return result.history
+def trained(*callbacks: Any, batches: int, log_every: str, **options: Any) -> hl.History:
+    """The history of a run in which the weights stay."""
+    options = {"max_duration": "2ep", "optimizer": still, **options}
+    return fit(Numbered(), *callbacks, train=tiny_data(batches), log_every=log_every, **options).history
 
 
 def rows(history: hl.History, name: str = "train/number") -> dict[int, float]:
@@ -49,7 +46,7 @@ def mean(first: int, last: int) -> float:
 
 def test_a_short_rest_of_an_epoch_is_averaged_with_the_interval_before_it() -> None:
     """One that monitors train/loss would else stop by the mean of a batch or two."""
-    found = trained(13, "10st", "2ep")
+    found = trained(batches=13, log_every="10st")
     assert rows(found) == {10: mean(1, 10), 13: mean(1, 13), 20: mean(14, 20), 26: mean(21, 26)}
     assert rows(found, "train/number_epoch") == {13: mean(1, 13), 26: mean(14, 26)}
 
@@ -60,8 +57,7 @@ def test_what_was_not_logged_in_the_interval_before_is_of_the_rest_alone() -> No
             if run.clock.step <= 10 or run.clock.step > 30:
                 run.log({"rare": 100.0 if run.clock.step <= 10 else 0.0})
 
-    trainer = Trainer(max_duration="1ep", log_every="10st", callbacks=[Rarely()], folder=False)
-    found = trainer.fit(TinyModel(), tiny_data(33), loss=CE, optimizer=still).history
+    found = trained(Rarely(), batches=33, log_every="10st", max_duration="1ep")
     assert rows(found, "train/rare") == {10: 100.0, 33: 0.0}
 
 
@@ -72,16 +68,12 @@ def test_intervals_in_another_unit_begin_anew_after_a_resume(tmp_path: Path) -> 
         if run.clock.step == 20:
             raise ZeroDivisionError
 
-    def fit(log_every: str, *callbacks: Any) -> hl.Result:
-        every = [Numbered(), hl.Checkpointer("10st"), *callbacks]
-        options: dict[str, Any] = {"folder": tmp_path, "resume": "auto", "log_every": log_every}
-        trainer = Trainer(max_duration="40st", callbacks=every, **options)
-        return trainer.fit(TinyModel(), tiny_data(80), loss=CE, optimizer=still)
-
+    options: Any = {"batches": 80, "max_duration": "40st", "folder": tmp_path, "resume": "auto"}
+    saver = hl.Checkpointer("10st")
     with pytest.raises(ZeroDivisionError):
-        fit("40sp", hl.LambdaCallback(on_checkpoint_saved=fails))
-    result = fit("5st")
-    assert [step for step in result.history.steps("train/number") if step > 20] == [25, 30, 35, 40]
+        trained(saver, hl.LambdaCallback(on_checkpoint_saved=fails), log_every="40sp", **options)
+    found = trained(saver, log_every="5st", **options)
+    assert [step for step in found.steps("train/number") if step > 20] == [25, 30, 35, 40]
 
 
 def test_what_is_logged_at_the_end_of_training_is_of_no_epoch() -> None:
@@ -104,28 +96,41 @@ def test_what_is_logged_at_the_end_of_training_is_of_no_epoch() -> None:
 
 def test_other_reductions_are_of_the_rest_alone() -> None:
     """A sum that is counted twice would be wrong."""
-    found = trained(13, "10st", "2ep")
+    found = trained(batches=13, log_every="10st")
     assert rows(found, "train/steps") == {10: 10.0, 13: 3.0, 20: 7.0, 26: 6.0}
     assert rows(found, "train/largest") == {step: float(step) for step in (10, 13, 20, 26)}
 
 
 def test_a_rest_of_half_an_interval_has_a_row_of_its_own() -> None:
-    assert rows(trained(15, "10st", "2ep")) == {10: mean(1, 10), 15: mean(11, 15), 20: mean(16, 20), 30: mean(21, 30)}
+    assert rows(trained(batches=15, log_every="10st")) == {
+        10: mean(1, 10),
+        15: mean(11, 15),
+        20: mean(16, 20),
+        30: mean(21, 30),
+    }
 
 
 def test_an_epoch_that_is_shorter_than_an_interval_is_one_row() -> None:
     """A multiple of log_every just after its start would be a row of one step."""
-    assert rows(trained(9, "10st", "3ep")) == {9: mean(1, 9), 18: mean(10, 18), 27: mean(19, 27)}
+    assert rows(trained(batches=9, log_every="10st", max_duration="3ep")) == {
+        9: mean(1, 9),
+        18: mean(10, 18),
+        27: mean(19, 27),
+    }
 
 
 def test_the_last_row_of_a_run_that_ends_inside_an_epoch_is_no_short_one() -> None:
-    assert rows(trained(100, "10st", "22st")) == {10: mean(1, 10), 20: mean(11, 20), 22: mean(11, 22)}
+    assert rows(trained(batches=100, log_every="10st", max_duration="22st")) == {
+        10: mean(1, 10),
+        20: mean(11, 20),
+        22: mean(11, 22),
+    }
 
 
 @given(batches=st.integers(1, 24), every=st.integers(1, 12), epochs=st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
 def test_each_row_is_of_half_an_interval_or_of_all_that_its_epoch_has(batches: int, every: int, epochs: int) -> None:
-    found = trained(batches, f"{every}st", f"{epochs}ep")
+    found = trained(batches=batches, log_every=f"{every}st", max_duration=f"{epochs}ep")
     for step, value in rows(found).items():
         first = 2 * value - step  # of the steps that are in the mean
         begins = (step - 1) // batches * batches + 1
@@ -140,27 +145,18 @@ def test_each_row_is_of_half_an_interval_or_of_all_that_its_epoch_has(batches: i
 def test_rows_are_the_same_after_a_resume(at: int, tmp_path: Path) -> None:
     """What the interval before has come to is part of the state."""
 
-    def run(folder: Path, duration: str) -> hl.History:
-        callbacks = [Numbered(), hl.Checkpointer(f"{at}st")]
-        trainer = Trainer(
-            max_duration=duration, log_every="10st", callbacks=callbacks, folder=folder, resume="auto", seed=0
-        )
-        return trainer.fit(TinyModel(), tiny_data(13), loss=CE, optimizer=still).history
+    def run(folder: str, *callbacks: Any) -> dict[int, float]:
+        options: Any = {"folder": tmp_path / folder, "resume": "auto"}
+        return rows(trained(hl.Checkpointer(f"{at}st"), *callbacks, batches=13, log_every="10st", **options))
 
     class Leaves(hl.Callback):
         def on_checkpoint_saved(self, run: hl.Run) -> None:
             raise ZeroDivisionError
 
-    whole = rows(run(tmp_path / "whole", "2ep"))
+    whole = run("whole")
     with pytest.raises(ZeroDivisionError):
-        Trainer(
-            max_duration="2ep",
-            log_every="10st",
-            callbacks=[Numbered(), hl.Checkpointer(f"{at}st"), Leaves()],
-            folder=tmp_path / "left",
-            seed=0,
-        ).fit(TinyModel(), tiny_data(13), loss=CE, optimizer=still)
-    assert rows(run(tmp_path / "left", "2ep")) == whole
+        run("left", Leaves())
+    assert run("left") == whole
 
 
 def test_early_stopping_on_the_training_loss_sees_no_mean_of_a_batch() -> None:
@@ -180,6 +176,5 @@ def test_early_stopping_on_the_training_loss_sees_no_mean_of_a_batch() -> None:
             return self.net(batch[0]).mean() * 0 + value
 
     callbacks = [hl.EarlyStopping("train/loss", patience=2)]
-    trainer = Trainer(max_duration="5ep", log_every="100st", callbacks=callbacks, folder=False)
-    result = trainer.fit(Falls(), tiny_data(101))
+    result = fit(*callbacks, model=Falls(), train=tiny_data(101), max_duration="5ep", log_every="100st")
     assert result.clock.epoch == 5, result.stop_reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
-from torch import nn
 
 import hookline as hl
 from hookline.errors import SetupError
-from hookline.loop import Loop, Trainer
+from hookline.loop import Trainer
 from hookline.records import EventRow, MetricRow, Record, from_json
 from hookline.sinks import RunInfo
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, same_tensors, train_loop
 
 
 class Quiet:
@@ -65,18 +66,7 @@ class Server(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
-def fit(folder: Any = False, *callbacks: Any, **options: Any) -> tuple[hl.Result, dict[str, torch.Tensor]]:
-    torch.manual_seed(0)
-    model = TinyModel()
-    trainer = Trainer(
-        **{"max_duration": "20ep", "log_every": "1st", "folder": folder, "callbacks": callbacks} | options
-    )
-    result = trainer.fit(model, tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.Adam)
-    return result, model.state_dict()
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
+long_fit = partial(fit, max_duration="20ep", log_every="1st", optimizer=torch.optim.Adam, val=tiny_data(1))
 
 
 def test_sinks_that_raise_hang_or_lose_their_server_change_nothing(
@@ -84,7 +74,7 @@ def test_sinks_that_raise_hang_or_lose_their_server_change_nothing(
 ) -> None:
     """The weights are bitwise the same, every row is in the file, and the summary names each sink with a count."""
     monkeypatch.setattr("hookline.loop.stream.WAIT", 0.5)
-    _, expected = fit()
+    expected = long_fit().model
     until, server = threading.Event(), HTTPServer(("127.0.0.1", 0), Server)
     posts = Posts(f"http://127.0.0.1:{server.server_port}")
     serving = threading.Thread(target=server.serve_forever)
@@ -97,11 +87,11 @@ def test_sinks_that_raise_hang_or_lose_their_server_change_nothing(
 
     try:
         gone = hl.on("epoch_end", at="2ep")(go_away)
-        result, weights = fit(tmp_path, gone, sinks=[Raises(), Sleeps(until), posts])
+        result = long_fit(gone, folder=tmp_path, sinks=[Raises(), Sleeps(until), posts])
     finally:
         until.set()
         serving.join()
-    assert same(expected, weights)
+    assert same_tensors(expected.state_dict(), result.model.state_dict())
     rows = [from_json(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row.step for row in rows if row.name == "train/loss"] == list(range(1, 81))
     raises, sleeps, lost = result.sinks
@@ -122,7 +112,7 @@ def test_sinks_that_raise_hang_or_lose_their_server_change_nothing(
 
 def test_a_sink_gets_every_row_in_order_and_what_happened(tmp_path: Path) -> None:
     memory = hl.sinks.Memory()
-    result, _ = fit(tmp_path, sinks=[memory], max_duration="2ep")
+    result = long_fit(folder=tmp_path, sinks=[memory], max_duration="2ep")
     rows = [from_json(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     written = [row for row in memory.records if isinstance(row, MetricRow)]
     assert [(r.name, r.step, r.value) for r in written] == [(r.name, r.step, r.value) for r in rows]  # type: ignore[union-attr]
@@ -138,7 +128,9 @@ def test_a_sink_is_told_of_the_run(tmp_path: Path) -> None:
         def start(self, info: RunInfo) -> None:
             told.append(info)
 
-    fit(tmp_path, sinks=[Asks()], name="digits/first", config={"lr": 0.1, "token": "abc"}, max_duration="1ep")
+    long_fit(
+        folder=tmp_path, sinks=[Asks()], name="digits/first", config={"lr": 0.1, "token": "abc"}, max_duration="1ep"
+    )
     (info,) = told
     assert (info.project, info.name, info.folder, info.step) == ("digits", "first", tmp_path, 0)
     assert info.config["lr"] == 0.1
@@ -162,8 +154,8 @@ def test_after_a_resume_a_sink_knows_what_still_holds_and_that_it_is_the_same_ru
     callbacks = (hl.Checkpointer("2st"), hl.on("train_step_end")(at_first))
     options = {"sinks": [Asks()], "max_duration": "2ep", "resume": "auto"}
     with pytest.raises(ValueError, match="lost"):
-        fit(tmp_path, *callbacks, **options)
-    fit(tmp_path, *callbacks, **options)
+        long_fit(*callbacks, folder=tmp_path, **options)
+    long_fit(*callbacks, folder=tmp_path, **options)
     (first, _, _), (second, step, steps) = told
     assert first == second
     assert (step, steps) == (6, [1, 2, 3, 4, 5, 6])
@@ -175,17 +167,13 @@ def test_callbacks_of_a_sink_join_those_of_the_run() -> None:
     class Sees(Quiet):
         callbacks = (hl.LambdaCallback(on_epoch_end=lambda run: heard.append(run.clock.epoch)),)
 
-    fit(sinks=[Sees()], max_duration="2ep")
+    long_fit(sinks=[Sees()], max_duration="2ep")
     assert heard == [1, 2]
 
 
 def test_the_own_loop_has_sinks_too() -> None:
-    memory, model = hl.sinks.Memory(), TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with Loop(model, optimizer, max_duration="1ep", folder=False, sinks=[memory], log_every="1st") as loop:
-        for x, y in loop.batches(tiny_data(3)):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
+    memory = hl.sinks.Memory()
+    train_loop(train=tiny_data(3), max_duration="1ep", sinks=[memory], log_every="1st")
     assert len(memory.metrics("train/loss")) == 3
 
 
@@ -196,7 +184,7 @@ def test_an_object_that_logs_is_a_sink() -> None:
         def log(self, values: dict[str, Any], step: int) -> None:
             logged.setdefault(step, {}).update(values)
 
-    fit(sinks=[Mine()], max_duration="1ep")
+    long_fit(sinks=[Mine()], max_duration="1ep")
     assert sorted(logged) == [1, 2, 3, 4]
     assert "val/loss" in logged[4]
 
@@ -215,7 +203,7 @@ def test_one_sink_twice_is_refused() -> None:
 
 def test_nothing_of_a_sink_lives_on_after_a_run() -> None:
     before = set(threading.enumerate())
-    fit(sinks=[hl.sinks.Memory(), Quiet()], max_duration="1ep")
+    long_fit(sinks=[hl.sinks.Memory(), Quiet()], max_duration="1ep")
     assert set(threading.enumerate()) - before == set()
 
 
@@ -226,7 +214,7 @@ def test_an_exception_closes_the_sinks_and_tells_them_why() -> None:
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        fit(False, hl.on("epoch_end")(fails), sinks=[memory])
+        long_fit(hl.on("epoch_end")(fails), sinks=[memory])
     last = memory.records[-1]
     assert isinstance(last, EventRow)
     assert (last.name, last.text) == ("exception", "ValueError: no more")
@@ -237,10 +225,10 @@ def test_a_sink_that_hangs_since_the_last_fit_is_left_out_of_the_next(
 ) -> None:
     """Its old thread may still write: two at a time would be more than a sink expects."""
     monkeypatch.setattr("hookline.loop.stream.WAIT", 0.1)
-    until, model, loss = threading.Event(), TinyModel(), nn.CrossEntropyLoss()
+    until, model = threading.Event(), TinyModel()
     trainer = Trainer(max_duration="1ep", folder=False, sinks=[Sleeps(until), hl.sinks.Memory()])
-    trainer.fit(model, tiny_data(2), loss=loss, optimizer=torch.optim.SGD)
-    result = trainer.fit(model, tiny_data(2), loss=loss, optimizer=torch.optim.SGD, extend="1ep")
+    fit(trainer=trainer, model=model)
+    result = fit(trainer=trainer, model=model, extend="1ep")
     assert [report.sink for report in result.sinks] == ["Memory"]
     assert "left out, because they hang since the last fit: Sleeps" in caplog.text
     until.set()

@@ -24,6 +24,7 @@ from hookline.errors import DataError, RegistrationError, StopTraining
 from hookline.loop import Task, Trainer
 from hookline.records.run_file import RunFile
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, literal, press_ctrl_c
 
 Action = Callable[[Any], object]
 
@@ -78,10 +79,6 @@ class Bag:
             yield batch
 
 
-def literal(*texts: str) -> list[str]:
-    return " ".join(texts).split()
-
-
 def fail(error: BaseException) -> Action:
     def action(run: Any) -> None:
         raise error
@@ -89,18 +86,13 @@ def fail(error: BaseException) -> Action:
     return action
 
 
-def at_step(step: int, action: Action) -> Action:
+def once_at(step: int, action: Action) -> Action:
     """The action, once the clock shows this step."""
     return lambda run: action(run) if run.clock.step == step else None
 
 
 def stop(run: Any) -> None:
     run.stop("enough")
-
-
-def press() -> None:
-    """What the terminal does when Ctrl-C is pressed."""
-    signal.raise_signal(signal.SIGINT)
 
 
 def ctrl_c() -> Action:
@@ -110,14 +102,14 @@ def ctrl_c() -> Action:
     def action(run: Any = None) -> None:
         if not pressed:
             pressed.append(True)
-            press()
+            press_ctrl_c()
 
     return action
 
 
 def pressed_twice(run: Any) -> None:
-    press()
-    press()
+    press_ctrl_c()
+    press_ctrl_c()
 
 
 @pytest.fixture
@@ -208,7 +200,7 @@ def test_run_stop_in_epoch_end_ends_the_run_at_the_edge() -> None:
 @pytest.mark.parametrize("event", ["epoch_end", "step_settled"])
 def test_the_last_weights_are_evaluated_also_when_the_stop_comes_after_the_edge(event: str) -> None:
     """One evaluation at the end: otherwise val/loss belongs to weights that are gone."""
-    recorder = Recorder(**{event: at_step(3, stop)})
+    recorder = Recorder(**{event: once_at(3, stop)})
     result = run_fit(recorder)
     assert result.clock.step == 3
     assert result.history.steps("val/loss") == [2, 3]
@@ -254,7 +246,7 @@ def test_a_stop_in_the_short_last_window_of_a_loader_without_a_length_keeps_its_
 
 
 def test_a_request_to_evaluate_in_step_settled_is_honoured_at_the_next_step() -> None:
-    recorder = Recorder(step_settled=at_step(1, lambda run: run.request_eval()))
+    recorder = Recorder(step_settled=once_at(1, lambda run: run.request_eval()))
     result = run_fit(recorder, train=tiny_data(6), eval_every="1ep", max_duration="1ep")
     assert result.history.steps("val/loss") == [2, 6]
 
@@ -334,7 +326,7 @@ STOP_IN_EVALUATION = f"""
 def test_stop_training_in_an_evaluation_leaves_it_without_end_hooks_and_metrics(where: str) -> None:
     """It would be evaluated twice, or report the mean of a few batches as val/loss."""
     error = fail(StopTraining("enough"))
-    in_fit = at_step(2, error)
+    in_fit = once_at(2, error)
     recorder = Recorder() if where == "eval_batch" else Recorder(**{where.removeprefix("on_"): in_fit})
     result = run_fit(recorder, TinyTask(in_eval=in_fit if where == "eval_batch" else None), val=tiny_data(3))
     assert recorder.seen == literal(STOP_IN_EVALUATION)
@@ -343,7 +335,7 @@ def test_stop_training_in_an_evaluation_leaves_it_without_end_hooks_and_metrics(
 
 
 def test_an_answer_in_another_hook_does_not_keep_an_evaluation_going_that_is_left() -> None:
-    recorder = Recorder(eval_batch_start=at_step(2, fail(StopTraining("enough"))))
+    recorder = Recorder(eval_batch_start=once_at(2, fail(StopTraining("enough"))))
     asking = Recorder(eval_batch_end=lambda run: (run.predict("val"), run.evaluate("val")))
     asking.name = "asking"
     result = run_fit(recorder, val=tiny_data(3), callbacks=(asking,))
@@ -650,7 +642,7 @@ def test_an_exception_in_a_hook_is_the_users_own_and_says_where_it_rose(event: s
 def test_the_note_of_an_exception_names_the_step_and_the_stage() -> None:
     error = BoomError("mine")
     with pytest.raises(BoomError):
-        run_fit(Recorder(eval_end=at_step(4, fail(error))))
+        run_fit(Recorder(eval_end=once_at(4, fail(error))))
     assert error.__notes__ == ["in Recorder.on_eval_end at step 4, epoch 1 (val)"]
 
 
@@ -658,11 +650,11 @@ def test_an_error_of_the_model_itself_says_at_which_step_it_rose() -> None:
     """Its traceback shows the line, and not the moment; what the user raises himself stays as it is."""
     in_training, in_sanity_check, in_evaluation, in_prediction = (BoomError("mine") for _ in range(4))
     with pytest.raises(BoomError):
-        run_fit(Recorder(), TinyTask(in_train=at_step(3, fail(in_training))))
+        run_fit(Recorder(), TinyTask(in_train=once_at(3, fail(in_training))))
     with pytest.raises(BoomError):
         run_fit(Recorder(), TinyTask(in_eval=fail(in_sanity_check)))
     with pytest.raises(BoomError):
-        run_fit(Recorder(), TinyTask(in_eval=at_step(4, fail(in_evaluation))))
+        run_fit(Recorder(), TinyTask(in_eval=once_at(4, fail(in_evaluation))))
     task = TinyTask()
     task.net.register_forward_pre_hook(lambda module, inputs: fail(in_prediction)(None))
     with pytest.raises(BoomError):
@@ -755,7 +747,7 @@ def test_a_stop_iteration_in_a_hook_is_an_error(event: str) -> None:
 def test_an_exception_in_train_batch() -> None:
     error, recorder = BoomError("mine"), Recorder()
     with pytest.raises(BoomError) as caught:
-        run_fit(recorder, TinyTask(in_train=at_step(1, fail(error))))
+        run_fit(recorder, TinyTask(in_train=once_at(1, fail(error))))
     assert caught.value is error
     assert recorder.seen == literal(
         FIRST_STEP, "step_settled", FETCH, "train_step_start train_batch_start exception teardown"
@@ -765,7 +757,7 @@ def test_an_exception_in_train_batch() -> None:
 def test_an_exception_in_eval_batch() -> None:
     error, recorder = BoomError("mine"), Recorder()
     with pytest.raises(BoomError) as caught:
-        run_fit(recorder, TinyTask(in_eval=at_step(2, fail(error))))
+        run_fit(recorder, TinyTask(in_eval=once_at(2, fail(error))))
     assert caught.value is error
     assert recorder.seen == literal(
         SECOND_STEP, "eval_start eval_loader_start", FETCH, "eval_batch_start exception teardown"
@@ -866,7 +858,7 @@ def test_ctrl_c_inside_a_window_finishes_the_window() -> None:
 def test_ctrl_c_while_waiting_for_data_leaves_at_once() -> None:
     def second(index: int) -> None:
         if index == 1:
-            press()
+            press_ctrl_c()
             time.sleep(30)
 
     recorder = Recorder()
@@ -885,7 +877,7 @@ def test_ctrl_c_while_an_evaluation_waits_for_data_leaves_it(batch: int) -> None
 
     def wait(index: int) -> None:
         if "train_step_end" in recorder.seen and index == batch:
-            press()
+            press_ctrl_c()
             time.sleep(30)
 
     result = run_interrupted(recorder, val=Bag(tiny_data(3), wait))
@@ -935,7 +927,7 @@ def test_a_second_fit_goes_on_from_the_interrupt_as_if_nothing_had_happened() ->
         nonlocal armed
         if armed and run.clock.step == 2:
             armed = False
-            press()
+            press_ctrl_c()
 
     task, whole = TinyTask(), TinyTask()
     trainer = Trainer(callbacks=[Recorder(train_step_end=once)], folder=False, max_duration="2ep")
@@ -973,14 +965,14 @@ def test_a_run_that_is_closed_in_another_thread_gives_all_back(tmp_path: Path) -
     close_in_a_thread(tmp_path)
     FolderLock(tmp_path).acquire().close()
     with pytest.raises(KeyboardInterrupt):
-        press()
+        press_ctrl_c()
     assert signal.getsignal(signal.SIGTERM) is terminate
 
 
 @pytest.mark.usefixtures("fresh_handler")
 def test_the_run_after_one_that_was_closed_in_another_thread_hears_ctrl_c(tmp_path: Path) -> None:
     close_in_a_thread(tmp_path)
-    assert run_fit(Recorder(train_step_end=at_step(1, ctrl_c()))).interrupted
+    assert run_fit(Recorder(train_step_end=once_at(1, ctrl_c()))).interrupted
 
 
 @pytest.mark.usefixtures("fresh_handler")
@@ -990,7 +982,7 @@ def test_a_handler_of_a_run_that_somebody_has_kept_does_nothing_after_it() -> No
     run_fit(Recorder(train_step_end=lambda run: kept.append(signal.getsignal(signal.SIGINT))))
     signal.signal(signal.SIGINT, lambda number, frame: kept[0](number, frame))
     try:
-        press()
+        press_ctrl_c()
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -1001,7 +993,7 @@ def test_the_users_own_handler_is_left_alone() -> None:
     before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     try:
         handler = signal.getsignal(signal.SIGINT)
-        result = run_fit(Recorder(train_step_end=at_step(1, ctrl_c())))
+        result = run_fit(Recorder(train_step_end=once_at(1, ctrl_c())))
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
@@ -1083,7 +1075,7 @@ def test_ctrl_c_ends_a_script_with_several_fits(way: str, tmp_path: Path) -> Non
                 print("waiting", flush=True)
                 time.sleep(300)
 
-        def fit(number):
+        def train(number):
             teardown = hl.on("teardown")(lambda run: print("teardown", flush=True))
             how = dict(
                 callbacks=[teardown, hl.Checkpointer(), hl.ProgressBar(style=None)], max_duration="1ep",
@@ -1100,7 +1092,7 @@ def test_ctrl_c_ends_a_script_with_several_fits(way: str, tmp_path: Path) -> Non
 
         for number in range(3):
             print("fit", number, flush=True)
-            fit(number)
+            train(number)
     """
     process = start(script)
     wait_for(process, "waiting")
@@ -1119,7 +1111,7 @@ def test_another_fit_after_an_interrupt_that_raised_continues_it() -> None:
     trainer, model = Trainer(max_duration="3st", folder=False, interrupt="raise"), TinyModel()
     given: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
     with pytest.raises(KeyboardInterrupt):
-        trainer.fit(model, tiny_data(), **given, callbacks=[Recorder(train_step_end=at_step(1, ctrl_c()))])
+        trainer.fit(model, tiny_data(), **given, callbacks=[Recorder(train_step_end=once_at(1, ctrl_c()))])
     assert trainer.fit(model, tiny_data(), **given).clock.step == 3
 
 
@@ -1138,7 +1130,7 @@ def test_ctrl_c_twice_in_a_terminal_ends_a_script_that_hangs_in_a_hook() -> None
             print("hanging", flush=True)
             for _ in range(3000):
                 time.sleep(0.1)
-                if run.loop.requests.stop:
+                if hasattr(run, "stop_reason"):
                     print("pressed once", flush=True)
     """.strip()
     process = start(SCRIPT.format(hook=hook, wait="pass"))
@@ -1172,18 +1164,18 @@ def kinds() -> dict[str, Callable[[], dict[str, Any]]]:
         "the end": dict,
         "run.stop": lambda: {"recorder": Recorder(train_step_end=stop)},
         "StopTraining in a hook": lambda: {"recorder": Recorder(train_step_end=fail(StopTraining()))},
-        "StopTraining in train_batch": lambda: {"task": TinyTask(in_train=at_step(1, fail(StopTraining())))},
-        "StopTraining in eval_batch": lambda: {"task": TinyTask(in_eval=at_step(2, fail(StopTraining())))},
+        "StopTraining in train_batch": lambda: {"task": TinyTask(in_train=once_at(1, fail(StopTraining())))},
+        "StopTraining in eval_batch": lambda: {"task": TinyTask(in_eval=once_at(2, fail(StopTraining())))},
         "StopTraining in the data": lambda: {"train": Bag(tiny_data(3), second_of(StopTraining()))},
         "StopTraining in the data of an evaluation": lambda: {"val": Bag(tiny_data(3), second_of(StopTraining()))},
-        "error in train_batch": lambda: {"task": TinyTask(in_train=at_step(1, fail(BoomError())))},
-        "error in eval_batch": lambda: {"task": TinyTask(in_eval=at_step(2, fail(BoomError())))},
+        "error in train_batch": lambda: {"task": TinyTask(in_train=once_at(1, fail(BoomError())))},
+        "error in eval_batch": lambda: {"task": TinyTask(in_eval=once_at(2, fail(BoomError())))},
         "error in the sanity check": lambda: {"task": TinyTask(in_eval=fail(BoomError()))},
         "error in the data": lambda: {"train": Bag(tiny_data(3), second_of(BoomError()))},
         "error in the data of an evaluation": lambda: {"val": Bag(tiny_data(3), second_of(BoomError()))},
         "Ctrl-C in a hook": lambda: {"recorder": Recorder(train_step_end=ctrl_c())},
         "Ctrl-C in an evaluation": lambda: {"recorder": Recorder(eval_batch_end=ctrl_c())},
-        "Ctrl-C in the data": lambda: {"train": Bag(tiny_data(3), second_of(action=press))},
+        "Ctrl-C in the data": lambda: {"train": Bag(tiny_data(3), second_of(action=press_ctrl_c))},
         "Ctrl-C twice": lambda: {"recorder": Recorder(backward_end=pressed_twice)},
         "Ctrl-C twice in an evaluation": lambda: {"recorder": Recorder(eval_batch_end=pressed_twice)},
         "SystemExit": lambda: {"recorder": Recorder(train_step_end=fail(SystemExit(3)))},
@@ -1326,13 +1318,9 @@ def test_a_stop_whose_reason_is_break_is_a_stop(tmp_path: Path) -> None:
     """The word was taken for a ``break`` in an own loop: no last evaluation, and a resume trained on."""
     asks = hl.on("train_step_end", at="3st")(lambda run: run.stop("break"))
 
-    def fit(**options: Any) -> Any:
-        trainer = Trainer(callbacks=[asks, hl.Checkpointer()], max_duration="9st", folder=tmp_path, **options)
-        return trainer.fit(
-            TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
-        )
-
-    for result in (fit(), fit(resume="auto")):
+    options: Any = {"val": tiny_data(1), "max_duration": "9st", "folder": tmp_path}
+    for resume in (None, "auto"):
+        result = fit(asks, hl.Checkpointer(), resume=resume, **options)
         assert (result.clock.step, result.stop_reason) == (3, "break")
         assert result.history.steps("val/loss") == [3]
 

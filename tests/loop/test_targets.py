@@ -13,13 +13,10 @@ from torch import Tensor, nn
 import hookline as hl
 from hookline.run.targets import TARGET_KEYS
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, sgd
 
 PAIRS = tiny_data(3)
 FAST: dict[str, Any] = {"max_duration": "1ep", "device": "cpu"}
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
 
 
 class TakesAll(TinyModel):
@@ -43,7 +40,7 @@ def test_a_dict_with_a_target_trains_as_a_pair_does(keys: tuple[str, ...], tmp_p
     for number, data in enumerate((PAIRS, dicts(*keys))):
         model = TakesAll() if len(keys) > 1 else TinyModel()
         result = hl.fit(
-            model, data, data, loss=nn.CrossEntropyLoss(), optimizer=sgd, folder=tmp_path / str(number),
+            model, data, data, loss=CE, optimizer=sgd, folder=tmp_path / str(number),
             callbacks=[hl.Metrics({"acc": accuracy}), hl.SaveAtEnd(source=False)], **FAST,
         )  # fmt: skip
         saved = load_file(tmp_path / str(number) / "final" / "predictions-val.safetensors")
@@ -87,8 +84,8 @@ def test_a_model_that_takes_the_target_gets_it() -> None:
             return super().forward(x)
 
     data = dicts("labels")
-    result = hl.fit(Teacher(), data, data, loss=nn.CrossEntropyLoss(), optimizer=sgd, folder=False, **FAST)
-    plain = hl.fit(TinyModel(), PAIRS, PAIRS, loss=nn.CrossEntropyLoss(), optimizer=sgd, folder=False, **FAST)
+    result = hl.fit(Teacher(), data, data, loss=CE, optimizer=sgd, folder=False, **FAST)
+    plain = hl.fit(TinyModel(), PAIRS, PAIRS, loss=CE, optimizer=sgd, folder=False, **FAST)
     assert result.metrics["val/loss"] == plain.metrics["val/loss"]
 
 
@@ -115,7 +112,7 @@ def test_the_finder_and_the_report_hear_the_same_errors(words: str, tmp_path: Pa
         hl.fit(
             Fails(),
             data,
-            loss=nn.CrossEntropyLoss(),
+            loss=CE,
             optimizer=sgd,
             folder=tmp_path,
             callbacks=[hl.OOMReport()],
@@ -125,5 +122,5 @@ def test_the_finder_and_the_report_hear_the_same_errors(words: str, tmp_path: Pa
     samples = torch.utils.data.TensorDataset(torch.zeros(64, 4), torch.zeros(64, dtype=torch.long))
     loader = torch.utils.data.DataLoader(samples, batch_size=2)
     finder = hl.BatchSizeFinder(max_val=64, margin=0.0, plot=False)
-    hl.fit(Fails(), loader, loss=nn.CrossEntropyLoss(), optimizer=sgd, folder=False, callbacks=[finder], **FAST)
+    hl.fit(Fails(), loader, loss=CE, optimizer=sgd, folder=False, callbacks=[finder], **FAST)
     assert finder.size == 8

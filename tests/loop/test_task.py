@@ -13,12 +13,7 @@ import hookline as hl
 from hookline.errors import RegistrationError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
-
-CE = nn.CrossEntropyLoss()
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
+from tests.support import CE, sgd
 
 
 class Plain(hl.Task[Any]):

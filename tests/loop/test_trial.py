@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks import Checkpointer, LRMonitor
 from hookline.errors import SetupError
 from hookline.events import Callback
-from hookline.loop import Loop, Scheduler, Trainer
+from hookline.loop import Loop
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, sgd
 
 
 class Net(nn.Module):
@@ -59,19 +62,13 @@ class Trying(Callback):
             pass
 
 
-def fit(folder: Path, callbacks: list[Any], **options: Any) -> Any:
+def train_net(*callbacks: Any, **options: Any) -> Any:
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(24, 4), torch.randint(0, 3, (24,)))
     loader = DataLoader(data, batch_size=5, shuffle=True)
-    trainer = Trainer(max_duration="3ep", folder=folder, seed=3, log_every="2st", callbacks=callbacks, **options)
-    return trainer.fit(
-        Net(),
-        loader,
-        loader,
-        loss=nn.CrossEntropyLoss(),
-        optimizer=lambda p: torch.optim.Adam(p, lr=0.05),
-        scheduler=lambda o: Scheduler(torch.optim.lr_scheduler.ExponentialLR(o, 0.9)),
-    )
+    optimizer, scheduler = partial(torch.optim.Adam, lr=0.05), partial(ExponentialLR, gamma=0.9)
+    data_and_model = {"model": Net(), "train": loader, "val": loader, "optimizer": optimizer, "scheduler": scheduler}
+    return fit(*callbacks, max_duration="3ep", seed=3, log_every="2st", **data_and_model, **options)
 
 
 def outcome(result: Any) -> dict[str, Any]:
@@ -89,8 +86,8 @@ def test_training_after_a_trial_is_bitwise_what_it_would_have_been(
     trying: dict[str, Any], options: dict[str, Any], tmp_path: Path
 ) -> None:
     tried = Trying(**trying)
-    with_trial = outcome(fit(tmp_path / "with", [LRMonitor(), tried], **options))
-    without = outcome(fit(tmp_path / "without", [LRMonitor()], **options))
+    with_trial = outcome(train_net(LRMonitor(), tried, folder=tmp_path / "with", **options))
+    without = outcome(train_net(LRMonitor(), folder=tmp_path / "without", **options))
     assert len(tried.losses) == 7
     assert len(set(tried.losses)) > 1
     for name, value in without.items():
@@ -100,25 +97,21 @@ def test_training_after_a_trial_is_bitwise_what_it_would_have_been(
 
 def test_a_trial_really_trains() -> None:
     tried = Trying(steps=60)
-    loss, data = nn.CrossEntropyLoss(), tiny_data()
-    trainer = Trainer(max_duration="1st", folder=False, callbacks=[tried])
-    trainer.fit(TinyModel(), data, loss=loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.5))
+    fit(tried, optimizer=partial(sgd, lr=0.5), max_duration="1st")
     assert sum(tried.losses[-4:]) < sum(tried.losses[:4])
 
 
 def test_a_checkpoint_after_a_trial_resumes_as_if_there_had_been_none(tmp_path: Path) -> None:
-    fit(tmp_path / "run", [Trying(), Checkpointer(every="4st", keep_last=None)])
-    fit(tmp_path / "plain", [Checkpointer(every="4st", keep_last=None)])
-    for name in ("model.safetensors",):
-        for folder in sorted((tmp_path / "plain" / "checkpoints").iterdir()):
-            twin = tmp_path / "run" / "checkpoints" / folder.name
-            assert (twin / name).read_bytes() == (folder / name).read_bytes(), folder.name
+    train_net(Trying(), Checkpointer(every="4st", keep_last=None), folder=tmp_path / "run")
+    train_net(Checkpointer(every="4st", keep_last=None), folder=tmp_path / "plain")
+    for folder in sorted((tmp_path / "plain" / "checkpoints").iterdir()):
+        twin = tmp_path / "run" / "checkpoints" / folder.name / "model.safetensors"
+        assert twin.read_bytes() == (folder / "model.safetensors").read_bytes(), folder.name
 
 
 def test_an_own_loop_has_no_task_to_try() -> None:
-    model = TinyModel()
     with (
-        Loop(model, torch.optim.SGD(model.parameters(), lr=0.1), max_duration="1ep", folder=False) as loop,
+        Loop(TinyModel(), sgd, max_duration="1ep", folder=False) as loop,
         pytest.raises(SetupError, match="needs a task"),
         loop.trial(),
     ):
@@ -126,7 +119,5 @@ def test_an_own_loop_has_no_task_to_try() -> None:
 
 
 def test_a_loader_that_can_be_read_once_is_not_used_up_by_a_trial() -> None:
-    loss = nn.CrossEntropyLoss()
-    trainer = Trainer(max_duration="2st", folder=False, callbacks=[Trying()])
     with pytest.raises(SetupError, match="only once"):
-        trainer.fit(TinyModel(), iter(tiny_data()), loss=loss, optimizer=torch.optim.SGD)
+        fit(Trying(), train=iter(tiny_data()), max_duration="2st")

@@ -14,31 +14,11 @@ import hookline as hl
 from hookline.errors import RoleError, ScopeError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
-
-CE = nn.CrossEntropyLoss()
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
+from tests.support import CE, fit, same_tensors, sgd, state_of
 
 
 def zeros(model: nn.Module) -> dict[str, Tensor]:
     return {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-
-
-def weights(model: nn.Module) -> list[Tensor]:
-    return [t.detach().clone() for t in model.state_dict().values()]
-
-
-def equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def fit(*callbacks: Any, model: Any = None, val: Any = None, **options: Any) -> nn.Module:
-    options = {"max_duration": "2ep", "folder": False} | options
-    model = model or TinyModel()
-    Trainer(callbacks=callbacks, **options).fit(model, tiny_data(3), val, loss=CE, optimizer=sgd)
-    return model
 
 
 def at(event: str, act: Any) -> Any:
@@ -50,11 +30,11 @@ def test_other_weights_inside_and_the_raw_ones_after() -> None:
 
     @hl.on("train_step_end", once=True)
     def swap(run: hl.Run) -> None:
-        before, objects = weights(run.model), [id(p) for p in run.model.parameters()]
+        before, objects = state_of(run.model), [id(p) for p in run.model.parameters()]
         with run.swap_weights(zeros(run.model)):
             seen.append(any(p.any() for p in run.model.parameters()))
             seen.append([id(p) for p in run.model.parameters()] == objects)
-        seen.append(equal(weights(run.model), before))
+        seen.append(same_tensors(state_of(run.model), before))
 
     fit(swap)
     assert seen == [False, True, True]
@@ -71,13 +51,13 @@ def test_some_of_the_weights_and_buffers() -> None:
 
     @hl.on("train_step_end", once=True)
     def swap(run: hl.Run) -> None:
-        before, counted = weights(run.model), run.model.norm.num_batches_tracked.clone()
+        before, counted = state_of(run.model), run.model.norm.num_batches_tracked.clone()
         other = {"norm.running_mean": torch.full((4,), 7.0), "out.bias": torch.full((3,), 5.0)}
         with run.swap_weights(other):
             assert run.model.norm.running_mean.tolist() == [7.0] * 4
             assert run.model.out.bias.tolist() == [5.0] * 3
             assert torch.equal(run.model.norm.num_batches_tracked, counted)
-        assert equal(weights(run.model), before)
+        assert same_tensors(state_of(run.model), before)
 
     fit(swap, model=Normed())
 
@@ -88,10 +68,10 @@ def test_a_state_dict_can_be_swapped_in() -> None:
     @hl.on("train_step_end", once=True)
     def swap(run: hl.Run) -> None:
         with run.swap_weights(other.state_dict()):
-            assert equal(weights(run.model), weights(other))
+            assert same_tensors(state_of(run.model), state_of(other))
 
     fit(swap)
-    assert equal(weights(other), weights(TinyModel(seed=9)))
+    assert same_tensors(state_of(other), state_of(TinyModel(seed=9)))
 
 
 def test_the_state_dict_of_a_model_with_tied_weights() -> None:
@@ -109,12 +89,12 @@ def test_the_state_dict_of_a_model_with_tied_weights() -> None:
 
     @hl.on("train_step_end", once=True)
     def swap(run: hl.Run) -> None:
-        before = weights(run.model)
+        before = state_of(run.model)
         average = {name: torch.zeros_like(tensor) for name, tensor in run.model.state_dict().items()}
         with run.swap_weights(average):
             assert not any(p.any() for p in run.model.parameters())
             assert run.model.first.weight is run.model.second.weight
-        assert equal(weights(run.model), before)
+        assert same_tensors(state_of(run.model), before)
 
     fit(swap, model=Tied())
 
@@ -132,28 +112,15 @@ def test_weights_of_another_dtype_are_cast() -> None:
 def test_swaps_nest() -> None:
     @hl.on("train_step_end", once=True)
     def swap(run: hl.Run) -> None:
-        raw = weights(run.model)
+        raw = state_of(run.model)
         ones = {name: torch.ones_like(p) for name, p in run.model.named_parameters()}
         with run.swap_weights(zeros(run.model)):
             with run.swap_weights(ones):
                 assert all(p.eq(1).all() for p in run.model.parameters())
             assert not any(p.any() for p in run.model.parameters())
-        assert equal(weights(run.model), raw)
+        assert same_tensors(state_of(run.model), raw)
 
     fit(swap)
-
-
-def test_a_swap_does_not_change_training() -> None:
-    class Averaged(hl.Callback):
-        writes = ("weights",)
-
-        def around_eval(self, run: hl.Run) -> Iterator[None]:
-            with run.swap_weights(zeros(run.model)):
-                yield
-
-    plain = fit(val=tiny_data(2))
-    swapped = fit(Averaged(), val=tiny_data(2))
-    assert equal(weights(plain), weights(swapped))
 
 
 class Averaged(hl.Callback):
@@ -166,9 +133,14 @@ class Averaged(hl.Callback):
             yield
 
 
+def test_a_swap_does_not_change_training() -> None:
+    plain = fit(val=tiny_data(2)).model
+    swapped = fit(Averaged(), val=tiny_data(2)).model
+    assert same_tensors(state_of(plain), state_of(swapped))
+
+
 def test_the_evaluation_is_that_of_the_swapped_weights() -> None:
-    trainer = Trainer(max_duration="2ep", callbacks=[Averaged()], folder=False)
-    result = trainer.fit(TinyModel(), tiny_data(3), tiny_data(2), loss=CE, optimizer=sgd)
+    result = fit(Averaged(), val=tiny_data(2))
     assert result.history["val/loss"] == pytest.approx([torch.log(torch.tensor(3.0)).item()] * 2)
 
 
@@ -193,8 +165,7 @@ def test_the_raw_weights_are_back_on_every_way_out(place: str) -> None:
             if place == "eval_end":
                 raise ZeroDivisionError
 
-    model, plain = TinyModel(), TinyModel()
-    Trainer(max_duration="3st", folder=False).fit(plain, tiny_data(3), loss=CE, optimizer=sgd)
+    model, plain = TinyModel(), fit(train=tiny_data(3), max_duration="3st").model
     trainer = Trainer(max_duration="2ep", callbacks=[Averaged(), Hook()], folder=False)
     task = Breaks(model, CE, sgd)
     if "stop" in place:
@@ -202,7 +173,7 @@ def test_the_raw_weights_are_back_on_every_way_out(place: str) -> None:
     else:
         with pytest.raises(ZeroDivisionError):
             trainer.fit(task, tiny_data(3), tiny_data(2))
-    assert equal(weights(model), weights(plain))
+    assert same_tensors(state_of(model), state_of(plain))
 
 
 def test_answers_are_not_kept_across_a_swap() -> None:
@@ -231,9 +202,8 @@ def test_a_model_called_after_a_swap_has_gradients() -> None:
                 model(x)
             loop.backward(cross_entropy(model(x), y))
             loop.step()
-    plain = TinyModel()
-    Trainer(max_duration="1ep", folder=False).fit(plain, tiny_data(3), loss=CE, optimizer=sgd)
-    assert equal(weights(model), weights(plain))
+    plain = fit(train=tiny_data(3), max_duration="1ep").model
+    assert same_tensors(state_of(model), state_of(plain))
 
 
 # -- bad input -----------------------------------------------------------------------------------------------
@@ -252,17 +222,17 @@ def test_a_model_called_after_a_swap_has_gradients() -> None:
     ids=["name", "names", "shape", "number", "none", "list"],
 )
 def test_weights_that_do_not_fit(make: Any, says: str) -> None:
-    model, before = TinyModel(), []
+    model, before = TinyModel(), {}
 
     @hl.on("fit_start")
     def swap(run: hl.Run) -> None:
-        before.extend(weights(run.model))
+        before.update(state_of(run.model))
         with run.swap_weights(make(run.model)):
             raise AssertionError("not reached")
 
     with pytest.raises(SetupError, match=says):
         fit(swap, model=model)
-    assert equal(weights(model), before)
+    assert same_tensors(state_of(model), before)
 
 
 def test_a_wrong_part_leaves_all_of_them_as_they_were() -> None:
@@ -275,7 +245,7 @@ def test_a_wrong_part_leaves_all_of_them_as_they_were() -> None:
 
     with pytest.raises(SetupError):
         fit(swap, model=model)
-    assert equal(weights(model), weights(TinyModel()))
+    assert same_tensors(state_of(model), state_of(TinyModel()))
 
 
 @pytest.mark.parametrize("scope", ["around_train", "around_epoch", "around_step", "around_batch"])
@@ -289,11 +259,11 @@ def test_an_update_while_a_swap_is_open(scope: str, accumulate: int) -> None:
     model = TinyModel()
     if scope == "around_batch":  # closed before the update: allowed, and the update is made on the raw weights
         fit(swapper, model=model, accumulate=accumulate)
-        assert not equal(weights(model), weights(TinyModel()))
+        assert not same_tensors(state_of(model), state_of(TinyModel()))
         return
     with pytest.raises(ScopeError, match="swap"):
         fit(swapper, model=model, accumulate=accumulate)
-    assert equal(weights(model), weights(TinyModel()))
+    assert same_tensors(state_of(model), state_of(TinyModel()))
 
 
 def test_an_optional_callback_may_not_swap() -> None:
@@ -304,8 +274,7 @@ def test_an_optional_callback_may_not_swap() -> None:
             with run.swap_weights(zeros(run.model)):
                 pass
 
-    trainer = Trainer(max_duration="1ep", callbacks=[Optional()], folder=False)
-    result = trainer.fit(TinyModel(), tiny_data(3), loss=CE, optimizer=sgd)
+    result = fit(Optional(), max_duration="1ep")
     assert [type(failure.error) for failure in result.failures] == [RoleError]
 
 

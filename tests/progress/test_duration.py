@@ -39,9 +39,8 @@ def test_an_error_begins_with_the_argument_that_was_given() -> None:
     assert Duration.parse("3ep", "Checkpointer(every=…)") == Duration(3, "ep")
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "unit"),
-    [
+def test_every_documented_spelling_is_read() -> None:
+    table: list[tuple[str, float, str]] = [
         ("10ep", 10, "ep"),
         ("500st", 500, "st"),
         ("1000sp", 1000, "sp"),
@@ -65,17 +64,15 @@ def test_an_error_begins_with_the_argument_that_was_given() -> None:
         ("0.5dur", 0.5, "dur"),
         ("1dur", 1.0, "dur"),
         ("  10 ep\n", 10, "ep"),
-    ],
-)
-def test_every_documented_spelling_is_read(text: str, value: float, unit: str) -> None:
-    parsed = Duration.parse(text)
-    assert (parsed.value, parsed.unit) == (value, unit)
-    assert isinstance(parsed.value, type(value)), "whole values are ints, so that they print without a point"
+    ]
+    parsed = [Duration.parse(text) for text, _, _ in table]
+    assert [(found.value, found.unit) for found in parsed] == [(value, unit) for _, value, unit in table]
+    # Whole values are integers, so that they print without a point.
+    assert [type(found.value) for found in parsed] == [type(value) for _, value, _ in table]
 
 
-@pytest.mark.parametrize(
-    ("text", "printed"),
-    [
+def test_a_duration_prints_as_a_person_would_write_it() -> None:
+    table = [
         ("1e6tok", "1000000tok"),
         ("90s", "1m30s"),
         ("5400s", "1h30m"),
@@ -88,11 +85,9 @@ def test_every_documented_spelling_is_read(text: str, value: float, unit: str) -
         ("59.9s", "59.9s"),
         ("0.5dur", "0.5dur"),
         ("1.0dur", "1dur"),
-    ],
-)
-def test_a_duration_prints_as_a_person_would_write_it(text: str, printed: str) -> None:
-    assert str(Duration.parse(text)) == printed
-    assert repr(Duration.parse(text)) == f"Duration.parse('{printed}')"
+    ]
+    assert [str(Duration.parse(text)) for text, _ in table] == [printed for _, printed in table]
+    assert [repr(Duration.parse(text)) for text, _ in table] == [f"Duration.parse('{printed}')" for _, printed in table]
 
 
 @given(durations)
@@ -173,28 +168,10 @@ def test_anything_but_text_is_a_duration_error(given: object) -> None:
     assert "tok (tokens)" in error(given)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        "ep",
-        "ten ep",
-        "5",
-        "+5ep",
-        "5.ep",
-        "1__0st",
-        "_1st",
-        "1_st",
-        "5ep!",
-        "1:30:00",
-        "5ep 3",
-        "0x10st",
-        "1e6.5tok",
-    ],
-)
-def test_text_that_is_not_a_number_and_a_unit_is_refused(text: str) -> None:
-    assert "The units: ep (epochs), st (steps" in error(text)
+def test_text_that_is_not_a_number_and_a_unit_is_refused() -> None:
+    texts = ["", " ", "ep", "ten ep", "5", "+5ep", "5.ep", "1__0st", "_1st", "1_st"]
+    texts += ["5ep!", "1:30:00", "5ep 3", "0x10st", "1e6.5tok"]
+    assert [text for text in texts if "The units: ep (epochs), st (steps" not in error(text)] == []
 
 
 @pytest.mark.parametrize("text", ["0ep", "0st", "0s", "0.0dur", "0h0m", "-5ep", "-0.5dur", "-1h30m", "1e-400s"])
@@ -249,9 +226,8 @@ def test_a_number_without_a_unit_is_told_how_to_get_one(given: object, advice: s
     assert advice in error(given)
 
 
-@pytest.mark.parametrize(
-    ("unit", "meant"),
-    [
+def test_a_common_word_gets_the_right_unit_as_a_hint_that_works() -> None:
+    table = [
         ("ba", "st"),
         ("e", "ep"),
         ("epoch", "ep"),
@@ -267,12 +243,11 @@ def test_a_number_without_a_unit_is_told_how_to_get_one(given: object, advice: s
         ("min", "m"),
         ("hours", "h"),
         ("Days", "d"),
-    ],
-)
-def test_a_common_word_gets_the_right_unit_as_a_hint_that_works(unit: str, meant: str) -> None:
-    message = error(f"7{unit}")
-    assert f"'{unit}' is not a unit: write '7{meant}' (" in message
-    Duration.parse(f"7{meant}")
+    ]
+    said = {row: error(f"7{row[0]}") for row in table}
+    assert [row for row in table if f"'{row[0]}' is not a unit: write '7{row[1]}' (" not in said[row]] == [], said
+    for _, meant in table:
+        Duration.parse(f"7{meant}")
 
 
 def test_milliseconds_and_percent_get_advice_and_other_words_none() -> None:

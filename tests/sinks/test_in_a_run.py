@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 import hookline as hl
-from hookline.loop import Trainer
 from hookline.records import MetricRow, Record, from_json
 from hookline.sinks import CSV, JSONL, Console, Memory, RunInfo
 from hookline.testing import TinyModel, run_script, tiny_data
-
-CE = nn.CrossEntropyLoss()
+from tests.support import fit, same_tensors, state_of
 
 SCRIPT = """
     import signal, sys
@@ -90,19 +86,16 @@ def test_after_kills_and_resumes_every_name_and_step_is_there_once_and_as_if_not
         assert found == whole
 
 
-def fit(sinks: Sequence[Any], folder: Path | bool, callbacks: Sequence[Any] = ()) -> tuple[dict[str, Any], hl.Result]:
-    model = TinyModel(dropout=0.2)
-    trainer = Trainer(max_duration="2ep", log_every="2st", folder=folder, seed=3, sinks=sinks, callbacks=callbacks)  # type: ignore[arg-type]
-    result = trainer.fit(
-        model, tiny_data(5), tiny_data(2), loss=CE, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)
-    )
-    return model.state_dict(), result
+def train(sinks: Sequence[Any], folder: Path | bool = False) -> hl.Result:
+    model, data = TinyModel(dropout=0.2), tiny_data(5)
+    options: dict[str, Any] = {"log_every": "2st", "folder": folder, "sinks": sinks, "seed": 3}
+    return fit(model=model, train=data, val=tiny_data(2), **options)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("with_folder", [True, False])
 def test_memory_has_what_the_history_has(with_folder: bool, tmp_path: Path) -> None:
     memory = Memory()
-    _, result = fit([memory], tmp_path if with_folder else False)
+    result = train([memory], tmp_path if with_folder else False)
     metrics = [row for row in memory.records if isinstance(row, MetricRow)]
     assert sorted(metrics, key=lambda row: (row.step, row.name)) == sorted(
         result.history.rows(), key=lambda row: (row.step, row.name)
@@ -120,7 +113,7 @@ def test_the_console_and_an_object_of_the_user_see_the_run() -> None:
             self.seen |= {(name, step): value for name, value in values.items()}
 
     stream, mine = io.StringIO(), Mine()
-    _, result = fit([Console(stream), mine], False)
+    result = train([Console(stream), mine])
     assert mine.seen == {(row.name, row.step): row.value for row in result.history.rows()}
     lines = stream.getvalue().splitlines()
     assert lines[0] == "step 0  start"
@@ -158,11 +151,10 @@ class Fails:
 def test_a_sink_that_fails_changes_no_weight_and_takes_nothing_from_the_others(how: str, tmp_path: Path) -> None:
     memory, bad = Memory(), Fails(how)
     try:
-        weights, result = fit([bad, CSV(), memory, JSONL(tmp_path / "copy.jsonl")], tmp_path / "run")
+        result = train([bad, CSV(), memory, JSONL(tmp_path / "copy.jsonl")], tmp_path / "run")
     finally:
         bad.let_go.set()
-    alone, _ = fit([], False)
-    assert all(torch.equal(weights[name], alone[name]) for name in alone)
+    assert same_tensors(state_of(result.model), state_of(train([]).model))
     values = [(row.name, row.step, _cell(row.value)) for row in memory.records if isinstance(row, MetricRow)]
     assert len(values) == len(result.history.rows())
     assert values == in_csv(tmp_path / "run" / "metrics.csv") == in_json(tmp_path / "copy.jsonl")

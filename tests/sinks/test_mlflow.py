@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,20 +19,16 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
-import torch
-from torch import nn
 
 from hookline.callbacks import Checkpointer
 from hookline.errors import SetupError
-from hookline.events import on
-from hookline.loop import Trainer
 from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, Record, TableRow, TextRow, from_json
 from hookline.records.run_file import RunFile
-from hookline.run import Run
 from hookline.sinks.mlflow import MLflow
 from hookline.sinks.pump import Pump
 from hookline.sinks.sink import RunInfo
-from hookline.testing import TinyModel, run_script, tiny_data
+from hookline.testing import run_script, tiny_data
+from tests.support import crash_at, fit, wait_until
 
 pytest.importorskip("mlflow")
 
@@ -121,13 +116,11 @@ class Server:
                 env={**os.environ, **SERVER},
                 start_new_session=True,
             )
-        end = time.monotonic() + HANG
-        while not self._is_up():
-            if self._process.poll() is not None or time.monotonic() > end:
-                raise AssertionError(f"no server: {(self._folder / 'log.txt').read_text()}")
-            time.sleep(0.1)
+        wait_until(self._is_up, "the start of the server")
 
     def _is_up(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log.txt").read_text()
         try:
             with urlopen(f"{self.uri}/health", timeout=5):
                 return True
@@ -405,21 +398,14 @@ def test_a_run_that_fails_and_is_resumed_has_each_metric_once(
 ) -> None:
     monkeypatch.setattr("hookline.loop.stream.WAIT", HANG)
 
-    def fit(fails_at: int) -> Any:
-        def fail(run: Run) -> None:
-            if run.clock.step == fails_at:
-                raise RuntimeError("no")
-
-        callbacks = [Checkpointer(every="2st"), on("train_step_end")(fail)]
+    def train(*callbacks: object) -> Any:
         sinks = [MLflow(store, experiment="trained")]
-        trainer = Trainer(
-            max_duration="3ep", callbacks=callbacks, sinks=sinks, folder=tmp_path, log_every="1st", resume="auto"
-        )
-        return trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        given: dict[str, Any] = {"max_duration": "3ep", "log_every": "1st", "resume": "auto"}
+        return fit(Checkpointer(every="2st"), *callbacks, val=tiny_data(), sinks=sinks, folder=tmp_path, **given)
 
-    with pytest.raises(RuntimeError, match="no"):
-        fit(fails_at=7)
-    result = fit(fails_at=0)
+    with pytest.raises(RuntimeError, match="planted"):
+        train(crash_at(7))
+    result = train()
 
     run = find(store, RunFile.read(tmp_path).run_id)
     assert run.info.status == "FINISHED"
@@ -450,11 +436,11 @@ def test_a_server_that_goes_away_and_comes_back_costs_only_the_rows_between(serv
     pump = Pump("MLflow", MLflow(server.uri), pauses=(0.01,))
     pump.start(about)
     pump.put(losses(1))
-    wait_until(lambda: pump.report().written == 1)
+    wait_until(lambda: pump.report().written == 1, "the first row")
 
     server.stop()
     pump.put(losses(2, 3))
-    wait_until(lambda: pump.report().dropped == 2)
+    wait_until(lambda: pump.report().dropped == 2, "the loss of two rows")
     server.start()
     pump.put([*losses(4), EventRow("end", 4, 1, 4.0)])
     report = pump.close(HANG)
@@ -528,10 +514,3 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(SetupError, match=r"pip install 'hookline\[mlflow\]'"):
         MLflow()
-
-
-def wait_until(is_so: Any) -> None:
-    end = time.monotonic() + HANG
-    while not is_so():
-        assert time.monotonic() < end, "it hangs"
-        time.sleep(0.01)

@@ -13,17 +13,16 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.util.tensor_util import make_ndarray
-from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from hookline.callbacks import Checkpointer
@@ -44,6 +43,7 @@ from hookline.sinks.pump import Pump, SinkReport
 from hookline.sinks.sink import RunInfo
 from hookline.sinks.tensorboard import TensorBoard
 from hookline.testing import TinyModel, run_script, tiny_data
+from tests.support import fit
 
 with warnings.catch_warnings():  # a library inside TensorBoard says that it is old
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -472,12 +472,9 @@ def test_a_start_that_fails_half_way_can_be_tried_again(tmp_path: Path) -> None:
 # -- in a run ------------------------------------------------------------------------------------
 
 
-def fit(folder: Path | bool, *, extend: str | None = None, **options: Any) -> Any:
-    given: dict[str, Any] = {"max_duration": "3ep", "log_every": "2st", "seed": 0, "sinks": [TensorBoard()], **options}
-    trainer = Trainer(folder=folder, **given)
-    loss, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD
-    model = TinyModel(dropout=0.3)
-    return trainer.fit(model, tiny_data(4), tiny_data(2), loss=loss, optimizer=optimizer, extend=extend)
+def train(folder: Path | bool, *callbacks: object, **options: Any) -> Any:
+    given: dict[str, Any] = {"log_every": "2st", "sinks": [TensorBoard()], **options}
+    return fit(*callbacks, folder=folder, val=tiny_data(2), **given)
 
 
 def logged(folder: Path) -> Counter[tuple[str, int]]:
@@ -493,7 +490,7 @@ def written(folder: Path) -> Counter[tuple[str, int]]:
 
 
 def test_all_that_a_run_logs_is_in_tensorboard(tmp_path: Path) -> None:
-    result = fit(tmp_path / "run", config={"lr": 0.1})
+    result = train(tmp_path / "run", config={"lr": 0.1})
     assert [report.dropped for report in result.sinks] == [0]
     assert written(tmp_path / "run") == logged(tmp_path / "run")
     assert {"train/loss", "train/loss_epoch", "val/loss"} <= {name for name, _ in written(tmp_path / "run")}
@@ -509,15 +506,14 @@ def test_all_that_a_run_logs_is_in_tensorboard(tmp_path: Path) -> None:
 
 def test_a_sink_without_a_place_to_write_to_is_refused_before_anything_runs() -> None:
     with pytest.raises(SetupError, match=r"TensorBoard: .*folder=False.*absolute path"):
-        fit(False)
+        train(False)
 
 
 def test_a_second_fit_goes_on_in_the_same_run(tmp_path: Path) -> None:
-    loss, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD
     trainer = Trainer(folder=tmp_path / "run", max_duration="2ep", log_every="2st", sinks=[TensorBoard()])
     model = TinyModel()
-    trainer.fit(model, tiny_data(4), tiny_data(2), loss=loss, optimizer=optimizer)
-    trainer.fit(model, tiny_data(4), tiny_data(2), loss=loss, optimizer=optimizer, extend="2ep")
+    fit(trainer=trainer, model=model, val=tiny_data(2))
+    fit(trainer=trainer, model=model, val=tiny_data(2), extend="2ep")
     assert written(tmp_path / "run") == logged(tmp_path / "run")
     assert set(written(tmp_path / "run").values()) == {1}
     assert max(step for _, step in written(tmp_path / "run")) == 16
@@ -558,9 +554,9 @@ def test_after_kills_and_resumes_each_value_is_there_once(tmp_path: Path) -> Non
 
 
 def test_a_run_that_goes_on_without_the_sink_is_complete_when_it_comes_back(tmp_path: Path) -> None:
-    saving = {"callbacks": [Checkpointer(every="1ep")], "max_duration": "1ep"}
-    fit(tmp_path / "run", **saving)
-    fit(tmp_path / "run", resume="auto", extend="1ep", sinks=[], **saving)
-    fit(tmp_path / "run", resume="auto", extend="1ep", **saving)
+    saving = partial(train, tmp_path / "run", Checkpointer(every="1ep"), max_duration="1ep")
+    saving()
+    saving(resume="auto", extend="1ep", sinks=[])
+    saving(resume="auto", extend="1ep")
     assert written(tmp_path / "run") == logged(tmp_path / "run")
     assert max(step for _, step in written(tmp_path / "run")) == 12

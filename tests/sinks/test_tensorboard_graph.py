@@ -14,10 +14,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 
 from hookline.errors import SetupError
-from hookline.loop import SupervisedTask, Trainer
+from hookline.loop import SupervisedTask
 from hookline.sinks.tensorboard import TensorBoard
 from hookline.sinks.tensorboard_graph import ModelGraph, trace
-from hookline.testing import TinyModel, tiny_data
+from hookline.testing import TinyModel
+from tests.support import CE, fit, same_tensors, sgd, state_of
 
 
 class Restless(nn.Module):
@@ -36,13 +37,6 @@ class Restless(nn.Module):
         return self.model(x + 1e-3 * torch.randn_like(x))  # type: ignore[no-any-return]
 
 
-def fit(model: nn.Module, folder: Path, data: Any = None, **options: Any) -> Any:
-    given: dict[str, Any] = {"max_duration": "2ep", "log_every": "3st", "seed": 0, **options}
-    trainer = Trainer(folder=folder, **given)
-    loss = options.pop("loss", nn.CrossEntropyLoss())
-    return trainer.fit(model, data or tiny_data(), loss=loss, optimizer=torch.optim.SGD)
-
-
 def graph_of(folder: Path) -> Any:
     found = EventAccumulator(str(folder / "tensorboard"))
     found.Reload()
@@ -54,7 +48,7 @@ def names(graph: Any) -> str:
 
 
 def test_the_graph_has_the_layers_of_the_model(tmp_path: Path) -> None:
-    fit(TinyModel(), tmp_path, sinks=[TensorBoard(graph=True)])
+    fit(folder=tmp_path, sinks=[TensorBoard(graph=True)])
     found = graph_of(tmp_path)
     assert "Linear[hidden]" in names(found)
     assert "Linear[out]" in names(found)
@@ -64,7 +58,7 @@ def test_the_graph_has_the_layers_of_the_model(tmp_path: Path) -> None:
 
 def test_no_graph_is_written_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert TensorBoard().callbacks == ()
-    fit(TinyModel(), tmp_path, sinks=[TensorBoard()])
+    fit(folder=tmp_path, sinks=[TensorBoard()])
     assert graph_of(tmp_path) is None
 
 
@@ -74,12 +68,11 @@ def test_a_traced_model_is_trained_to_the_same_bits(tmp_path: Path) -> None:
         random.seed(1)
         np.random.seed(1)
         torch.manual_seed(1)
-        results.append(fit(Restless(), tmp_path / str(number), sinks=sinks))
+        results.append(fit(model=Restless(), folder=tmp_path / str(number), sinks=sinks))
     assert graph_of(tmp_path / "1") is not None
-    plain, traced = (result.model.state_dict() for result in results)
+    plain, traced = (state_of(result.model) for result in results)
     assert plain["calls"] == 8
-    for name, value in plain.items():
-        assert torch.equal(traced[name], value), name
+    assert same_tensors(plain, traced)
 
 
 def test_modes_and_gradients_are_as_they_were() -> None:
@@ -124,13 +117,13 @@ def test_a_batch_that_is_one_tensor_is_the_input() -> None:
 def test_a_compiled_model_has_a_graph_too(tmp_path: Path) -> None:
     model = TinyModel()
     model.compile(backend="eager")
-    fit(model, tmp_path, sinks=[TensorBoard(graph=True)])
+    fit(model=model, folder=tmp_path, sinks=[TensorBoard(graph=True)])
     assert "Linear[hidden]" in names(graph_of(tmp_path))
 
 
 def test_of_a_task_its_model_is_traced(tmp_path: Path) -> None:
-    trainer = Trainer(folder=tmp_path, max_duration="1ep", sinks=[TensorBoard(graph=True)])
-    result = trainer.fit(SupervisedTask(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD), tiny_data())
+    task = SupervisedTask(TinyModel(), CE, sgd)
+    result = fit(model=task, folder=tmp_path, max_duration="1ep", sinks=[TensorBoard(graph=True)])
     assert not result.failures
     assert "Linear[hidden]" in names(graph_of(tmp_path))
 
@@ -149,7 +142,7 @@ class Untraceable(nn.Module):
 def test_a_model_that_cannot_be_traced_is_trained_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = fit(Untraceable(), tmp_path, sinks=[TensorBoard(graph=True)])
+    result = fit(model=Untraceable(), folder=tmp_path, sinks=[TensorBoard(graph=True)])
     assert result.clock.step == 8
     (failure,) = result.failures
     assert failure.callback == "ModelGraph"
@@ -174,8 +167,8 @@ def test_it_says_what_it_could_not_trace() -> None:
 
 def test_a_graph_is_handed_over_once_and_made_anew_for_the_next_run(tmp_path: Path) -> None:
     graph = ModelGraph()
-    fit(TinyModel(), tmp_path / "one", callbacks=[graph])
+    fit(graph, folder=tmp_path / "one")
     assert graph.take() is not None
     assert graph.take() is None
-    fit(TinyModel(), tmp_path / "two", callbacks=[graph])
+    fit(graph, folder=tmp_path / "two")
     assert graph.take() is not None

@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from hookline.errors import SetupError
-from hookline.loop import Trainer
 from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, Record, TableRow, TextRow
 from hookline.sinks.sink import RunInfo
 from hookline.sinks.wandb import WandB
-from hookline.testing import TinyModel, run_script, start_script, tiny_data
+from hookline.testing import run_script, start_script, tiny_data
+from tests.support import fit
 
 pytest.importorskip("wandb")
 
@@ -159,10 +157,8 @@ def test_every_kind_of_row_is_read_back(tmp_path: Path) -> None:
 
 def test_what_a_trainer_logs_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hookline.loop.stream.WAIT", HANG)
-    trainer = Trainer(max_duration="2ep", sinks=[WandB()], folder=tmp_path, log_every="1st", config={"lr": 0.1})
-    model, loss = TinyModel(), nn.CrossEntropyLoss()
 
-    result = trainer.fit(model, tiny_data(), tiny_data(), loss=loss, optimizer=torch.optim.SGD)
+    result = fit(val=tiny_data(), sinks=[WandB()], folder=tmp_path, log_every="1st", config={"lr": 0.1})
 
     rows = history(read(*runs(tmp_path)))
     for name in ("train/loss", "train/loss_epoch", "val/loss"):

@@ -29,7 +29,7 @@ def fit(
     test: Any = None,
     trainer: Trainer | None = None,
     loss: Any = CE,
-    optimizer: Any = sgd,
+    optimizer: Any = None,
     scheduler: Any = None,
     extend: str | None = None,
     **options: Any,
@@ -38,21 +38,23 @@ def fit(
 
     Args:
         callbacks: The callbacks of the trainer.
-        model: A model, or a task. A task brings its own loss and optimizer.
+        model: A model, or a task, which brings its own loss.
         train: Training batches.
         val: Validation batches.
         test: Test batches.
         trainer: A trainer to use again. By default, a new one.
         loss: The loss of a plain model.
-        optimizer: The optimizer of a plain model.
-        scheduler: The scheduler of a plain model.
+        optimizer: The optimizer. By default, ``sgd`` for a model and its own for a task.
+        scheduler: The scheduler.
         extend: See ``Trainer.fit``.
         options: Options of the trainer, such as ``max_duration``.
     """
     trainer = trainer or Trainer(callbacks=callbacks, **{**DEFAULTS, **options})
     model = TinyModel() if model is None else model
-    plain = {} if isinstance(model, Task) else {"loss": loss, "optimizer": optimizer, "scheduler": scheduler}
-    return trainer.fit(model, tiny_data() if train is None else train, val, test, extend=extend, **plain)
+    given: dict[str, Any] = {"optimizer": optimizer, "scheduler": scheduler, "extend": extend}
+    if not isinstance(model, Task):
+        given |= {"loss": loss, "optimizer": optimizer or sgd}
+    return trainer.fit(model, tiny_data() if train is None else train, val, test, **given)
 
 
 def train_loop(

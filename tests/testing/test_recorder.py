@@ -8,17 +8,14 @@ import torch
 
 import hookline as hl
 from hookline.errors import RegistrationError
-from hookline.loop import Trainer
 from hookline.testing import Recorder, TinyModel, drive, tiny_data
+from tests.support import fit
 
 
-def fit(*callbacks: hl.Callback, **options: Any) -> hl.Result:
-    trainer = Trainer(
-        callbacks=callbacks, **{"max_duration": "1ep", "folder": False, "device": "cpu", "seed": 0} | options
-    )
-    model = TinyModel(dropout=0.5)
-    loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    return trainer.fit(model, tiny_data(batches=2), tiny_data(batches=1), loss=loss, optimizer=optimizer)
+def one_epoch(*callbacks: hl.Callback, **options: Any) -> hl.Result:
+    """An epoch of two steps with dropout, and an evaluation."""
+    options = {"max_duration": "1ep", "train": tiny_data(batches=2), "val": tiny_data(batches=1), **options}
+    return fit(*callbacks, model=TinyModel(dropout=0.5), **options)
 
 
 STEP = [
@@ -42,7 +39,7 @@ STEP = [
 
 def test_every_event_is_recorded_in_order() -> None:
     recorder = Recorder()
-    fit(recorder)
+    one_epoch(recorder)
     start = recorder.names.index("train_epoch_start")
     assert recorder.names[start + 1 : start + 1 + len(STEP)] == STEP
     assert recorder.names[0] == "setup"
@@ -52,7 +49,7 @@ def test_every_event_is_recorded_in_order() -> None:
 
 def test_count_without_and_clear() -> None:
     recorder = Recorder()
-    fit(recorder)
+    one_epoch(recorder)
     assert recorder.count("train_step_end") == 2
     assert recorder.count("rollback") == 0
     inner = {name for name in recorder.names if name not in ("setup", "train_start", "train_end", "teardown")}
@@ -63,13 +60,13 @@ def test_count_without_and_clear() -> None:
 
 def test_only_keeps_a_few_events() -> None:
     recorder = Recorder(only=("train_step_end", "eval_end", "fit_end"))
-    fit(recorder)
+    one_epoch(recorder)
     assert recorder.names == ["train_step_end", "train_step_end", "eval_end", "fit_end"]
 
 
 def test_fields_are_recorded_and_what_has_no_value_is_absent() -> None:
     recorder = Recorder(fields=("clock.step", "stage", "loss"), only=("train_start", "train_step_end"))
-    result = fit(recorder, log_every="1st")
+    result = one_epoch(recorder, log_every="1st")
     first, second, third = recorder.rows
     assert first == {"event": "train_start", "clock.step": 0, "stage": "train"}
     assert list(second) == ["event", "clock.step", "stage", "loss"]
@@ -82,7 +79,7 @@ def test_a_path_can_go_into_metrics_and_a_wrong_one_is_absent() -> None:
         fields=("metrics.val/loss", "metrics.no/such", "clock.eval.batch", "wrong", "clock.wrong.deeper"),
         only=("eval_end", "train_start"),
     )
-    result = fit(recorder)
+    result = one_epoch(recorder)
     assert recorder.rows == [
         {"event": "train_start"},
         {"event": "eval_end", "metrics.val/loss": result.metrics["val/loss"], "clock.eval.batch": 1},
@@ -92,7 +89,7 @@ def test_a_path_can_go_into_metrics_and_a_wrong_one_is_absent() -> None:
 def test_values_are_copies() -> None:
     """What the run changes later does not change a row."""
     recorder = Recorder(fields=("clock", "batch", "metrics", "config"), only="train_step_end")
-    fit(recorder, max_duration="2st", log_every="1st", config={"lr": 1})
+    one_epoch(recorder, max_duration="2st", log_every="1st", config={"lr": 1})
     first, second = recorder.rows
     assert (first["clock"].step, second["clock"].step) == (1, 2)
     assert (len(first["metrics"]), len(second["metrics"])) == (1, 1)
@@ -105,14 +102,14 @@ def test_values_are_copies() -> None:
 
 def test_tensors_hold_no_graph() -> None:
     recorder = Recorder(fields=("loss", "outputs"), only="loss_ready")
-    fit(recorder)
+    one_epoch(recorder)
     assert isinstance(recorder.rows[0]["loss"], float)
     assert not recorder.rows[0]["outputs"].requires_grad
 
 
 def test_it_does_not_change_a_run() -> None:
-    bare = fit().model.state_dict()
-    recorded = fit(Recorder(fields=("loss", "batch", "outputs", "metrics", "clock"))).model.state_dict()
+    bare = one_epoch().model.state_dict()
+    recorded = one_epoch(Recorder(fields=("loss", "batch", "outputs", "metrics", "clock"))).model.state_dict()
     assert all(torch.equal(bare[name], recorded[name]) for name in bare)
 
 
@@ -125,7 +122,7 @@ class Verifier(hl.Callback):
 
 def test_custom_events_are_recorded_with_their_payload() -> None:
     recorder = Recorder(fields=("xb", "stage"), only=("verify", "train_start"))
-    fit(recorder, Verifier())
+    one_epoch(recorder, Verifier())
     assert recorder.rows == [
         {"event": "train_start", "stage": "train"},
         {"event": "verify", "xb": 3, "stage": "train"},
@@ -134,15 +131,15 @@ def test_custom_events_are_recorded_with_their_payload() -> None:
 
 def test_one_recorder_can_go_through_several_runs() -> None:
     recorder = Recorder(only="fit_end")
-    fit(recorder)
-    fit(recorder)
+    one_epoch(recorder)
+    one_epoch(recorder)
     assert recorder.names == ["fit_end", "fit_end"]
 
 
 def test_a_misspelt_event_is_an_error() -> None:
     """Else it would be an event that never comes."""
     with pytest.raises(RegistrationError, match="no event 'train_stepend'; did you mean train_step_end"):
-        fit(Recorder(only=("train_stepend",)))
+        one_epoch(Recorder(only=("train_stepend",)))
     with pytest.raises(RegistrationError, match="no event 'fit_ends'; did you mean fit_end"):
         Recorder().count("fit_ends")
     with pytest.raises(RegistrationError, match="no event 'fit_ends'"):
@@ -153,5 +150,5 @@ def test_a_recorder_can_be_copied_and_named() -> None:
     recorder = Recorder(fields="stage", name="second")
     drive(recorder, ["train_start"])
     assert deepcopy(recorder).rows == [{"event": "train_start", "stage": "train"}]
-    fit(Recorder(), recorder)
+    one_epoch(Recorder(), recorder)
     assert recorder.count("train_start") == 2

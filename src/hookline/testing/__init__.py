@@ -1,12 +1,13 @@
 """Test your own callbacks: tiny data, a recorder of events, a driver for hooks, a contract, child processes."""
 
-from hookline.testing.contract import check_callback
+from hookline.testing.contract import CALLBACK_RULES, check_callback
 from hookline.testing.drive import Driven, drive
 from hookline.testing.processes import run_script, start_script
 from hookline.testing.recorder import Recorder
 from hookline.testing.tiny import TinyModel, tiny_data
 
 __all__ = [
+    "CALLBACK_RULES",
     "Driven",
     "Recorder",
     "TinyModel",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
+from typing import Final
 
 from hookline.errors import SetupError, words_of
 from hookline.events import Callback
@@ -12,12 +13,16 @@ from hookline.testing.rules import RULES
 from hookline.testing.scenes import tried_out
 from hookline.testing.states import RuleError
 
+CALLBACK_RULES: Final = tuple(RULES)
+"""The names of all rules, for a test that is parametrized by rule."""
 
-def check_callback(factory: Callable[[], Callback], *, skip: Iterable[str] = ()) -> None:
-    """Hold a callback to the contract, in some forty tiny runs; an ``AssertionError`` names callback and rule.
 
-    ``factory`` makes a new callback each time: a class, or ``lambda: MyCallback(every="2st")``. Metrics that the runs
-    know: ``loss`` and ``acc`` of ``train``, ``val`` and ``test``. ``skip`` leaves out rules by name:
+def check_callback(
+    factory: Callable[[], Callback], *, skip: Iterable[str] = (), rules: Iterable[str] = CALLBACK_RULES
+) -> None:
+    """Check that a callback keeps the contract, in about forty tiny runs.
+
+    The runs log ``loss`` and ``acc`` of ``train``, ``val`` and ``test``. The rules:
 
     - ``constructs``, ``declares``, ``registers``, ``docstring``, ``state_key``, ``copies``, ``pickles``: what it is. To
       make one has no side effects, what it declares has the right types, its docstring has an example that runs;
@@ -30,18 +35,22 @@ def check_callback(factory: Callable[[], Callback], *, skip: Iterable[str] = ())
     - ``weights``, ``random``, ``modes``, ``leaves``: what it does not declare it does not change, in the run or after;
     - ``failure``: when the run fails, it does not fail on top of that.
 
+    Args:
+        factory: Makes a new callback at each call: a class, or ``lambda: MyCallback(every="2st")``.
+        skip: Names of rules to leave out.
+        rules: Names of rules to check. By default, all of them (``hookline.testing.CALLBACK_RULES``).
+
+    Raises:
+        AssertionError: If the callback breaks a rule. The message names the callback and the rule.
+        SetupError: If ``skip`` or ``rules`` contains a name that is not a rule.
+
     >>> from hookline.callbacks import EarlyStopping
     >>> check_callback(lambda: EarlyStopping("val/loss", patience=2), skip=("docstring",))
     """
-    skip = (skip,) if isinstance(skip, str) else tuple(skip)
-    for name in skip:
-        if name not in RULES:
-            close = get_close_matches(name, RULES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the rules are {', '.join(RULES)}"
-            raise SetupError(f"check_callback(skip=…): no rule {name!r}; {hint}")
+    left_out, chosen = _names(skip, "skip"), _names(rules, "rules")
     maker = _Maker(factory)
     for name, check in RULES.items():
-        if name in skip:
+        if name in left_out or name not in chosen:
             continue
         try:
             with tried_out():
@@ -50,6 +59,17 @@ def check_callback(factory: Callable[[], Callback], *, skip: Iterable[str] = ())
             raise AssertionError(f"{maker.name} breaks the rule {name!r}: {broken}") from broken.__cause__
         except Exception as error:
             raise AssertionError(f"{maker.name} breaks the rule {name!r}: it raised {words_of(error)}") from error
+
+
+def _names(given: Iterable[str], argument: str) -> tuple[str, ...]:
+    """The rules that are named, or an error that suggests the right name."""
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if name not in RULES:
+            close = get_close_matches(name, RULES, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the rules are {', '.join(RULES)}"
+            raise SetupError(f"check_callback({argument}=…): no rule {name!r}; {hint}")
+    return names
 
 
 class _Maker:

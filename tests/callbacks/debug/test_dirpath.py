@@ -7,20 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from hookline.callbacks import GradientPlot, MemorySnapshot, OOMReport, TorchProfiler
 from hookline.errors import SetupError
 from hookline.loop import Trainer
 from hookline.testing import Recorder, TinyModel, tiny_data
+from tests.support import CE, fit
 
 KINDS = [TorchProfiler, MemorySnapshot, OOMReport, GradientPlot]
-
-
-def fit(*callbacks: Any) -> Any:
-    trainer = Trainer(max_duration="1ep", callbacks=callbacks, folder=False)
-    return trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +37,7 @@ def test_what_not_even_root_can_write_stops_it_too(kind: Callable[..., Any]) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_that_is_to_be_made_is_no_error(tmp_path: Path, kind: Callable[..., Any]) -> None:
-    assert fit(kind(dirpath=tmp_path / "new" / "deep")).clock.step == 4
+    assert fit(kind(dirpath=tmp_path / "new" / "deep")).clock.step == 8
     assert [path for path in tmp_path.iterdir() if path.name != "new"] == []  # nothing is left of the check
 
 
@@ -52,4 +46,4 @@ def test_an_evaluation_on_its_own_knows_it_before_its_first_batch(tmp_path: Path
     (tmp_path / "file").write_text("no folder")
     made = Trainer(callbacks=[kind(dirpath=tmp_path / "file")], folder=False)
     with pytest.raises(SetupError, match="is a file"):
-        made.evaluate(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss())
+        made.evaluate(TinyModel(), tiny_data(), loss=CE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +23,19 @@ from hookline.callbacks import (
 )
 from hookline.callbacks.debug import DryRun, LimitBatches, OverfitBatches
 from hookline.errors import MetricError, RegistrationError, SetupError
-from hookline.loop import Loop, Trainer
+from hookline.loop import Trainer
 from hookline.testing import Recorder, TinyModel, tiny_data
+from tests.support import CE, fit, same_tensors, state_of, train_loop
 
-LOSS = nn.CrossEntropyLoss()
-
-
-def fit(*callbacks: Any, model: Any = None, optimizer: Any = torch.optim.Adam, **options: Any) -> Any:
-    made = Trainer(callbacks=callbacks, **{"max_duration": "50ep", "folder": False, "seed": 0} | options)
-    model = TinyModel() if model is None else model
-    return made.fit(model, tiny_data(6), tiny_data(5), tiny_data(4), loss=LOSS, optimizer=optimizer)
-
-
-def bits(model: nn.Module) -> dict[str, Any]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+fit_long = partial(
+    fit, train=tiny_data(6), val=tiny_data(5), test=tiny_data(4), max_duration="50ep", optimizer=torch.optim.Adam
+)
 
 
 @pytest.mark.parametrize("batches", [1, 3])
 def test_every_stage_has_so_many_batches_in_one_epoch(batches: int) -> None:
     recorder = Recorder(fields=("stage",), only=("train_batch_end", "eval_batch_end", "train_epoch_end", "fit_end"))
-    result = fit(DryRun(batches), recorder)
+    result = fit_long(DryRun(batches), recorder)
     counts = Counter((row["event"], row["stage"]) for row in recorder.rows)
     assert counts == {
         ("train_batch_end", "train"): batches,
@@ -61,31 +51,31 @@ def test_evaluate_and_predict_are_limited_too() -> None:
     made = Trainer(callbacks=[DryRun(2)], folder=False)
     assert len(made.predict(TinyModel(), tiny_data(5))) == 16
     recorder = Recorder(only="eval_batch_end")
-    made.evaluate(TinyModel(), {"a": tiny_data(5), "b": tiny_data(1)}, loss=LOSS, callbacks=[recorder])
+    made.evaluate(TinyModel(), {"a": tiny_data(5), "b": tiny_data(1)}, loss=CE, callbacks=[recorder])
     assert len(recorder.names) == 2 + 1
 
 
 def test_weights_and_buffers_are_as_before() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-    before = bits(model)
+    before = state_of(model)
     moved: list[bool] = []
-    look = LambdaCallback(on_fit_end=lambda run: moved.append(not same(bits(run.model), before)))
-    fit(DryRun(), look, model=model)
+    look = LambdaCallback(on_fit_end=lambda run: moved.append(not same_tensors(state_of(run.model), before)))
+    fit_long(DryRun(), look, model=model)
     assert moved == [True]  # it was really trained
-    assert same(bits(model), before)
+    assert same_tensors(state_of(model), before)
 
 
 def test_an_optimizer_of_the_user_s_is_as_before() -> None:
     model = TinyModel()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    LOSS(model(tiny_data(1)[0][0]), tiny_data(1)[0][1]).backward()
+    CE(model(tiny_data(1)[0][0]), tiny_data(1)[0][1]).backward()
     optimizer.step()
     before = [state["momentum_buffer"].clone() for state in optimizer.state.values()]
-    fit(DryRun(), model=model, optimizer=optimizer)
+    fit_long(DryRun(), model=model, optimizer=optimizer)
     after = [state["momentum_buffer"] for state in optimizer.state.values()]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     fresh = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    fit(DryRun(), model=model, optimizer=fresh)
+    fit_long(DryRun(), model=model, optimizer=fresh)
     assert not fresh.state
 
 
@@ -96,10 +86,10 @@ def test_after_an_error_all_is_as_before_too(tmp_path: Path, error: BaseExceptio
             raise error
 
     model = TinyModel()
-    before = bits(model)
+    before = state_of(model)
     with pytest.raises(type(error)):
-        fit(DryRun(), Checkpointer(every="1st"), LambdaCallback(on_eval_end=fail), model=model, folder=tmp_path)
-    assert same(bits(model), before)
+        fit_long(DryRun(), Checkpointer(every="1st"), LambdaCallback(on_eval_end=fail), model=model, folder=tmp_path)
+    assert same_tensors(state_of(model), before)
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -107,14 +97,14 @@ def test_after_an_error_all_is_as_before_too(tmp_path: Path, error: BaseExceptio
 def test_checkpoints_are_written_and_none_is_kept(tmp_path: Path, background: bool) -> None:
     recorder = Recorder(fields=("checkpoint",), only="checkpoint_saved")
     saver = Checkpointer(every="1st", monitor="val/loss", background=background)
-    result = fit(DryRun(2), saver, recorder, folder=tmp_path)
+    result = fit_long(DryRun(2), saver, recorder, folder=tmp_path)
     assert len(recorder.rows) >= 2
     assert not (tmp_path / "checkpoints").exists()
     assert result.best_checkpoint is None
 
 
 def test_what_others_write_stays(tmp_path: Path) -> None:
-    fit(DryRun(), HistoryPlot(), folder=tmp_path)
+    fit_long(DryRun(), HistoryPlot(), folder=tmp_path)
     assert (tmp_path / "metrics.jsonl").exists()
     assert (tmp_path / "plots" / "history.png").exists()
 
@@ -123,7 +113,7 @@ def test_max_duration_is_as_before_afterwards() -> None:
     durations: list[str] = []
     look = LambdaCallback(on_train_start=lambda run: durations.append(str(run.max_duration)))
     made, model = Trainer(callbacks=[look], max_duration="3ep", folder=False), TinyModel()
-    arguments: dict[str, Any] = {"loss": LOSS, "optimizer": torch.optim.SGD}
+    arguments: dict[str, Any] = {"loss": CE, "optimizer": torch.optim.SGD}
     made.fit(model, tiny_data(6), callbacks=[DryRun()], **arguments)
     result = made.fit(model, tiny_data(6), **arguments)  # the real one, with what is left of the three epochs
     assert durations == ["1ep", "3ep"]
@@ -131,22 +121,17 @@ def test_max_duration_is_as_before_afterwards() -> None:
 
 
 def test_a_loop_without_an_end_has_none_afterwards() -> None:
-    model = TinyModel()
-    loop = Loop(model, torch.optim.SGD(model.parameters(), lr=0.1), callbacks=[DryRun()], folder=False)
-    with loop:
-        for x, y in loop.batches(tiny_data(6)):
-            loop.backward(LOSS(model(x), y))
-            loop.step()
+    loop, _ = train_loop(DryRun(), train=tiny_data(6), max_duration=None)
     assert loop.clock.step == 1
     assert loop.run.max_duration is None
 
 
 def test_the_random_state_and_a_real_run_after_it_are_those_of_a_run_alone() -> None:
     models = [TinyModel(dropout=0.3), TinyModel(dropout=0.3)]
-    fit(DryRun(), model=models[0])
+    fit_long(DryRun(), model=models[0])
     for model in models:
-        fit(model=model, max_duration="2ep")
-    assert same(bits(models[0]), bits(models[1]))
+        fit_long(model=model, max_duration="2ep")
+    assert same_tensors(state_of(models[0]), state_of(models[1]))
 
 
 # -- mistakes that it finds ----------------------------------------------------------------------
@@ -159,12 +144,12 @@ class BrokenAtTheEnd(hl.Callback):
 
 def test_a_mistake_after_the_last_epoch_is_found() -> None:
     with pytest.raises(NameError, match="reslt"):
-        fit(DryRun(), BrokenAtTheEnd(), max_duration="1000ep")
+        fit_long(DryRun(), BrokenAtTheEnd(), max_duration="1000ep")
 
 
 def test_a_metric_that_nobody_logs_is_found() -> None:
     with pytest.raises(MetricError, match="val/accuracy"):
-        fit(DryRun(), EarlyStopping("val/accuracy"))
+        fit_long(DryRun(), EarlyStopping("val/accuracy"))
 
 
 def test_a_state_that_cannot_be_saved_is_found(tmp_path: Path) -> None:
@@ -178,7 +163,7 @@ def test_a_state_that_cannot_be_saved_is_found(tmp_path: Path) -> None:
             self.odd = object()
 
     with pytest.raises(hl.HooklineError, match="odd"):
-        fit(DryRun(), Odd(), Checkpointer(), folder=tmp_path)
+        fit_long(DryRun(), Odd(), Checkpointer(), folder=tmp_path)
 
 
 # -- beside others -------------------------------------------------------------------------------
@@ -186,15 +171,15 @@ def test_a_state_that_cannot_be_saved_is_found(tmp_path: Path) -> None:
 
 def test_it_is_the_last_to_touch_the_weights() -> None:
     model = TinyModel()
-    before = bits(model)
+    before = state_of(model)
     for callbacks in (
         [DryRun(2), EarlyStopping(restore_best=True)],
         [EarlyStopping(restore_best=True), DryRun(2)],
         [OverfitBatches(4), LimitBatches(train=3, val=1), DryRun(2)],
         [DryRun(2), LimitBatches(train=3, val=1), OverfitBatches(4)],
     ):
-        assert fit(*callbacks, model=model).clock.step == 2
-        assert same(bits(model), before)
+        assert fit_long(*callbacks, model=model).clock.step == 2
+        assert same_tensors(state_of(model), before)
 
 
 class Shared(nn.Module):
@@ -214,32 +199,32 @@ class Shared(nn.Module):
 @pytest.mark.parametrize("make", [TinyModel, Shared])
 def test_a_model_that_is_quantized_at_the_end_can_still_be_trained_afterwards(make: Any) -> None:
     model, alone = make(), make()
-    before = bits(model)
-    assert fit(DryRun(), QuantizationAwareTraining(), model=model).clock.step == 1
-    assert same(bits(model), before)
+    before = state_of(model)
+    assert fit_long(DryRun(), QuantizationAwareTraining(), model=model).clock.step == 1
+    assert same_tensors(state_of(model), before)
     for one in (model, alone):  # the real run is that of a model which has seen no dry run
-        fit(QuantizationAwareTraining(convert=False), model=one, max_duration="2ep")
-    assert same(bits(model), bits(alone))
+        fit_long(QuantizationAwareTraining(convert=False), model=one, max_duration="2ep")
+    assert same_tensors(state_of(model), state_of(alone))
 
 
 def test_after_an_error_with_quantization_the_weights_are_as_before_too() -> None:
     model = TinyModel()
-    before = bits(model)
+    before = state_of(model)
     with pytest.raises(NameError, match="reslt"):
-        fit(DryRun(), QuantizationAwareTraining(), BrokenAtTheEnd(), model=model)
-    assert same(bits(model), before)
+        fit_long(DryRun(), QuantizationAwareTraining(), BrokenAtTheEnd(), model=model)
+    assert same_tensors(state_of(model), before)
 
 
 def test_weights_that_were_loaded_for_it_stay_loaded(tmp_path: Path) -> None:
     torch.save({name: tensor + 1 for name, tensor in TinyModel().state_dict().items()}, tmp_path / "weights.pt")
     model = TinyModel()
-    fit(DryRun(), LoadWeights(tmp_path / "weights.pt"), model=model)
-    assert same(bits(model), {name: tensor + 1 for name, tensor in TinyModel().state_dict().items()})
+    fit_long(DryRun(), LoadWeights(tmp_path / "weights.pt"), model=model)
+    assert same_tensors(state_of(model), {name: tensor + 1 for name, tensor in TinyModel().state_dict().items()})
 
 
 def test_a_second_fit_of_the_same_trainer_says_that_the_dry_run_is_over() -> None:
     made, model = Trainer(callbacks=[DryRun()], max_duration="3ep", folder=False), TinyModel()
-    arguments: dict[str, Any] = {"loss": LOSS, "optimizer": torch.optim.SGD}
+    arguments: dict[str, Any] = {"loss": CE, "optimizer": torch.optim.SGD}
     made.fit(model, tiny_data(6), **arguments)
     with pytest.raises(
         SetupError, match="this trainer has trained 1: the dry run is over; make a new trainer without it"
@@ -249,42 +234,36 @@ def test_a_second_fit_of_the_same_trainer_says_that_the_dry_run_is_over() -> Non
 
 
 def test_a_smaller_limit_beside_it_counts() -> None:
-    assert fit(DryRun(4), LimitBatches(train=2)).clock.step == 2
+    assert fit_long(DryRun(4), LimitBatches(train=2)).clock.step == 2
 
 
 def test_with_accumulation_the_one_window_is_short() -> None:
-    assert fit(DryRun(1), accumulate=4).clock.step == 1
+    assert fit_long(DryRun(1), accumulate=4).clock.step == 1
 
 
 def test_an_own_loop_can_be_dry() -> None:
-    model = TinyModel()
-    before = bits(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Loop(model, optimizer, callbacks=[DryRun(2)], max_duration="9ep", folder=False) as loop:
-        for x, y in loop.batches(tiny_data(6)):
-            loop.backward(LOSS(model(x), y))
-            loop.step()
+    loop, model = train_loop(DryRun(2), train=tiny_data(6), max_duration="9ep")
     assert (loop.clock.step, loop.clock.epoch) == (2, 1)
-    assert same(bits(model), before)
+    assert same_tensors(state_of(model), state_of(TinyModel()))
 
 
 def test_a_run_that_would_go_on_from_a_checkpoint_is_refused_and_left_alone(tmp_path: Path) -> None:
-    fit(Checkpointer(), max_duration="1ep", folder=tmp_path)
+    fit_long(Checkpointer(), max_duration="1ep", folder=tmp_path)
     before = sorted(str(path) for path in tmp_path.rglob("*"))
     with pytest.raises(SetupError, match="DryRun begins anew, and this run has a checkpoint to go on from"):
-        fit(DryRun(), Checkpointer(keep_last=1), folder=tmp_path, resume="auto")
+        fit_long(DryRun(), Checkpointer(keep_last=1), folder=tmp_path, resume="auto")
     assert sorted(str(path) for path in tmp_path.rglob("*") if path.suffix not in {".json", ".lock"}) == [
         path for path in before if not path.endswith((".json", ".lock"))
     ]
 
 
 def test_resume_auto_with_nothing_to_go_on_from_is_fine(tmp_path: Path) -> None:
-    assert fit(DryRun(), Checkpointer(), folder=tmp_path, resume="auto").clock.step == 1
+    assert fit_long(DryRun(), Checkpointer(), folder=tmp_path, resume="auto").clock.step == 1
 
 
 def test_it_says_that_all_went_through(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="hookline"):
-        fit(DryRun(2))
+        fit_long(DryRun(2))
     assert "the dry run went through: 2 batches of each stage" in caplog.text
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import hookline as hl
 from hookline.callbacks import LambdaCallback
@@ -17,14 +17,18 @@ from hookline.callbacks.debug import GarbageCollector
 from hookline.errors import DurationError, RegistrationError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit
 
-LOSS = nn.CrossEntropyLoss()
+fit_ten_steps = partial(fit, train=tiny_data(5))
 
 
 @pytest.fixture(autouse=True)
-def _switched_on() -> Iterator[None]:
+def _small_heap_and_switched_on() -> Iterator[None]:
+    """Hide the objects of other tests from the garbage collector: a look at all of them takes seconds."""
     gc.enable()
+    gc.freeze()
     yield
+    gc.unfreeze()
     gc.enable()
 
 
@@ -77,15 +81,9 @@ class Watch(hl.Callback):
         self.where = None
 
 
-def fit(*callbacks: Any, val: Any = None, **options: Any) -> Any:
-    """Two epochs of five steps."""
-    made = Trainer(callbacks=callbacks, **{"max_duration": "2ep", "folder": False} | options)
-    return made.fit(TinyModel(), tiny_data(5), val, loss=LOSS, optimizer=torch.optim.SGD)
-
-
 def test_in_training_only_the_chosen_steps_collect() -> None:
     watch = Watch()
-    fit(GarbageCollector(every=4), watch)
+    fit_ten_steps(GarbageCollector(every=4), watch)
     assert watch.on == {False}
     assert watch.collected == [("train", 4, 2), ("train", 8, 2)]
 
@@ -97,7 +95,7 @@ def test_before_training_what_there_is_is_collected() -> None:
     del cycle
     gone: list[bool] = []
     gc.enable()
-    fit(GarbageCollector(), LambdaCallback(on_train_start=lambda run: gone.append(left() is None)))
+    fit_ten_steps(GarbageCollector(), LambdaCallback(on_train_start=lambda run: gone.append(left() is None)))
     assert gone == [True]
 
 
@@ -106,14 +104,14 @@ def test_the_steps_are_the_same_after_a_stop() -> None:
     made = Trainer(callbacks=[GarbageCollector("4st"), watch], max_duration="10st", folder=False)
     stop = LambdaCallback(on_train_step_end=lambda run: run.stop("now") if run.clock.step == 6 else None)
     model = TinyModel()
-    made.fit(model, tiny_data(5), loss=LOSS, optimizer=torch.optim.SGD, callbacks=[stop])
-    made.fit(model, tiny_data(5), loss=LOSS, optimizer=torch.optim.SGD, extend="6st")
+    made.fit(model, tiny_data(5), loss=CE, optimizer=torch.optim.SGD, callbacks=[stop])
+    made.fit(model, tiny_data(5), loss=CE, optimizer=torch.optim.SGD, extend="6st")
     assert [step for what, step, _ in watch.collected if what == "train" and step % 4 == 0] == [4, 8, 12]
 
 
 def test_a_younger_generation_can_be_chosen() -> None:
     watch = Watch()
-    fit(GarbageCollector(every=5, generation=1), watch)
+    fit_ten_steps(GarbageCollector(every=5, generation=1), watch)
     assert watch.collected == [("train", 5, 1), ("train", 10, 1)]
 
 
@@ -129,13 +127,13 @@ def test_garbage_waits_for_the_step_and_is_then_gone() -> None:
                 Cycle()
         alive.append(made[0]() is not None)
 
-    fit(GarbageCollector(every=3), LambdaCallback(on_train_step_end=look))
+    fit_ten_steps(GarbageCollector(every=3), LambdaCallback(on_train_step_end=look))
     assert alive[:5] == [True, True, False, False, False]
 
 
 def test_evaluations_inside_training_collect_every_so_many_batches() -> None:
     watch = Watch()
-    fit(GarbageCollector(every=3), watch, val=tiny_data(7), max_duration="1ep")
+    fit_ten_steps(GarbageCollector(every=3), watch, val=tiny_data(7), max_duration="1ep")
     assert watch.on == {False}
     assert [(what, number) for what, number, _ in watch.collected] == [("train", 3), ("eval", 3), ("eval", 6)]
 
@@ -144,7 +142,7 @@ def test_evaluations_inside_training_collect_every_so_many_batches() -> None:
 def test_evaluate_and_predict_count_batches(entry: str) -> None:
     watch = Watch()
     made = Trainer(callbacks=[GarbageCollector(every=2), watch], folder=False)
-    arguments: dict[str, Any] = {"loss": LOSS} if entry == "evaluate" else {}
+    arguments: dict[str, Any] = {"loss": CE} if entry == "evaluate" else {}
     getattr(made, entry)(TinyModel(), tiny_data(5), **arguments)
     assert watch.on == {False}
     assert [number for _, number, _ in watch.collected] == [2, 4]
@@ -165,10 +163,10 @@ def test_it_is_on_again_on_every_way_out(way: str) -> None:
 
     callbacks = GarbageCollector(), LambdaCallback(on_train_step_end=leave, on_eval_batch_end=leave)
     if way in ("end", "stop"):
-        fit(*callbacks, val=tiny_data(2))
+        fit_ten_steps(*callbacks, val=tiny_data(2))
     else:
         with pytest.raises((ValueError, KeyboardInterrupt)):
-            fit(*callbacks, val=tiny_data(2))
+            fit_ten_steps(*callbacks, val=tiny_data(2))
     assert gc.isenabled()
 
 
@@ -178,7 +176,7 @@ def test_it_is_on_again_after_an_own_loop_that_was_left() -> None:
     with Loop(model, optimizer, callbacks=[GarbageCollector()], max_duration="9ep", folder=False) as loop:
         for x, y in loop.batches(tiny_data(4)):
             assert not gc.isenabled()
-            loop.backward(LOSS(model(x), y))
+            loop.backward(CE(model(x), y))
             loop.step()
             if loop.clock.step == 3:
                 break
@@ -187,7 +185,7 @@ def test_it_is_on_again_after_an_own_loop_that_was_left() -> None:
 
 def test_one_that_was_off_before_stays_off() -> None:
     gc.disable()
-    fit(GarbageCollector(every=2))
+    fit_ten_steps(GarbageCollector(every=2))
     assert not gc.isenabled()
 
 
@@ -197,7 +195,7 @@ def test_what_switches_it_on_in_between_does_not_last() -> None:
         on_train_step_start=lambda run: on.append(gc.isenabled()),
         on_train_step_end=lambda run: gc.enable() if run.clock.step == 1 else None,
     )
-    fit(look, GarbageCollector(every=3), max_duration="1ep")
+    fit_ten_steps(look, GarbageCollector(every=3), max_duration="1ep")
     assert on == [False, True, True, False, False]
 
 

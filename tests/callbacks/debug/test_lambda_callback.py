@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import hookline as hl
 from hookline.callbacks import LambdaCallback
 from hookline.errors import RegistrationError
-from hookline.events.spec import EVENTS, SCOPES
-from hookline.loop import Trainer
+from hookline.events import EVENTS, SCOPES
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit
 
-
-def fit(*callbacks: hl.Callback, **options: Any) -> Any:
-    options = {"max_duration": "1ep", "folder": False, **options}
-    return Trainer(callbacks=callbacks, **options).fit(
-        TinyModel(), tiny_data(2), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
-    )
+fit_two_steps = partial(fit, train=tiny_data(2), val=tiny_data(1), max_duration="1ep")
 
 
 def test_each_function_is_called_with_run_at_its_event() -> None:
     seen: list[tuple[str, int]] = []
-    fit(
+    fit_two_steps(
         LambdaCallback(
             on_train_start=lambda run: seen.append(("start", run.clock.step)),
             on_train_step_end=lambda run: seen.append(("step", run.clock.step)),
@@ -42,12 +37,12 @@ def test_every_event_and_every_scope_can_be_given() -> None:
 
     hooks: dict[str, Any] = {event.hook: lambda run: None for event in EVENTS}
     hooks |= {scope.hook: around for scope in SCOPES}
-    assert fit(LambdaCallback(**hooks)).clock.step == 2
+    assert fit_two_steps(LambdaCallback(**hooks)).clock.step == 2
 
 
 def test_on_event_hears_every_event() -> None:
     seen: list[str] = []
-    fit(LambdaCallback(on_event=lambda event, run: seen.append(event)))
+    fit_two_steps(LambdaCallback(on_event=lambda event, run: seen.append(event)))
     assert (seen[0], seen[-1]) == ("setup", "teardown")
 
 
@@ -59,7 +54,7 @@ def test_a_scope_is_a_generator() -> None:
         yield
         seen.append("after")
 
-    fit(LambdaCallback(around_eval=around, on_eval_start=lambda run: seen.append("start")))
+    fit_two_steps(LambdaCallback(around_eval=around, on_eval_start=lambda run: seen.append("start")))
     assert seen == ["before", "start", "after"]
 
 
@@ -73,13 +68,12 @@ def test_a_custom_event_of_a_task_can_be_given() -> None:
 
     sizes: list[int] = []
     callback = LambdaCallback(on_verify=lambda run, size: sizes.append(size))
-    task = Emitting(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD)
-    Trainer(callbacks=[callback], max_duration="1ep", folder=False).fit(task, tiny_data(2))
+    fit_two_steps(callback, model=Emitting(TinyModel(), CE, torch.optim.SGD), val=None)
     assert sizes == [8, 8]
 
 
 def test_it_may_stop_the_run_and_is_named_as_the_one_who_did() -> None:
-    result = fit(LambdaCallback(name="guard", on_train_step_end=lambda run: run.stop("enough")))
+    result = fit_two_steps(LambdaCallback(name="guard", on_train_step_end=lambda run: run.stop("enough")))
     assert (result.stop_reason, result.stopped_by, result.clock.step) == ("enough", "guard", 1)
 
 
@@ -88,7 +82,7 @@ def test_an_error_in_a_function_is_required_and_named() -> None:
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine") as caught:
-        fit(LambdaCallback(name="fragile", on_train_step_end=boom))
+        fit_two_steps(LambdaCallback(name="fragile", on_train_step_end=boom))
     assert caught.value.__notes__ == ["in fragile.on_train_step_end at step 1, epoch 0 (train)"]
 
 
@@ -103,7 +97,7 @@ def test_an_error_in_a_function_is_required_and_named() -> None:
 )
 def test_a_misspelt_hook_is_an_error_when_it_is_registered(hook: str, message: str) -> None:
     with pytest.raises(RegistrationError, match=message):
-        fit(LambdaCallback(**{hook: lambda run: None}))
+        fit_two_steps(LambdaCallback(**{hook: lambda run: None}))
 
 
 @pytest.mark.parametrize("hook", ["train_start", "fit", "before_train", "_on_train_start"])
@@ -121,19 +115,19 @@ def test_what_cannot_be_called_is_an_error_at_once(value: Any) -> None:
 @pytest.mark.parametrize("function", [lambda: None, lambda run, batch: None, lambda *, run: None])
 def test_a_function_of_another_arity_is_an_error_when_it_is_registered(function: Any) -> None:
     with pytest.raises(RegistrationError, match=r"on_train_start takes .* and is called with \(run\)"):
-        fit(LambdaCallback(on_train_start=function))
+        fit_two_steps(LambdaCallback(on_train_start=function))
 
 
 def test_a_scope_that_is_no_generator_is_an_error_when_it_is_registered() -> None:
     with pytest.raises(RegistrationError, match="must be a generator with one yield"):
-        fit(LambdaCallback(around_eval=lambda run: None))
+        fit_two_steps(LambdaCallback(around_eval=lambda run: None))
 
 
 def test_two_of_them_need_no_names() -> None:
     first, second = (LambdaCallback(on_train_start=lambda run: None) for _ in range(2))
-    assert fit(first, second).clock.step == 2
+    assert fit_two_steps(first, second).clock.step == 2
     one, two = (LambdaCallback(name=name, on_train_start=lambda run: None) for name in ("one", "two"))
-    assert fit(one, two).clock.step == 2
+    assert fit_two_steps(one, two).clock.step == 2
 
 
 def test_any_callable_will_do() -> None:
@@ -147,7 +141,7 @@ def test_any_callable_will_do() -> None:
             self.count += 10
 
     counter = Counter()
-    fit(LambdaCallback(on_train_step_end=counter, on_epoch_end=counter.method))
+    fit_two_steps(LambdaCallback(on_train_step_end=counter, on_epoch_end=counter.method))
     assert counter.count == 12
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import hookline as hl
@@ -17,8 +17,9 @@ from hookline.callbacks.debug import LimitBatches
 from hookline.errors import RegistrationError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, at_step, fit, same_tensors, weights_of
 
-LOSS = nn.CrossEntropyLoss()
+fit_ten_batches = partial(fit, train=tiny_data(10))
 
 
 class Seen(hl.Callback):
@@ -48,18 +49,9 @@ def sums(data: Any) -> list[float]:
     return [x.sum().item() for x, _ in data]
 
 
-def fit(
-    *callbacks: Any, train: Any = None, val: Any = None, test: Any = None, model: Any = None, **options: Any
-) -> Any:
-    made = Trainer(callbacks=callbacks, **{"max_duration": "2ep", "folder": False, "seed": 0} | options)
-    return made.fit(
-        model or TinyModel(), train or tiny_data(10), val, test, loss=LOSS, optimizer=lambda p: torch.optim.SGD(p, 0.1)
-    )
-
-
 def test_each_stage_takes_so_many_batches_and_they_are_the_first() -> None:
     seen, val, test = Seen(), tiny_data(8, seed=1), tiny_data(8, seed=2)
-    result = fit(LimitBatches(train=3, val=2, test=4), seen, val=val, test=test)
+    result = fit_ten_batches(LimitBatches(train=3, val=2, test=4), seen, val=val, test=test)
     assert result.clock.epoch == 2
     assert seen.batches == {
         "train": sums(tiny_data(10)[:3]) * 2,
@@ -70,39 +62,40 @@ def test_each_stage_takes_so_many_batches_and_they_are_the_first() -> None:
 
 def test_the_metrics_are_those_of_the_batches_that_were_taken() -> None:
     val = tiny_data(8, seed=1)
-    limited = fit(LimitBatches(train=3, val=2), val=val)
-    cut = fit(train=tiny_data(10)[:3], val=val[:2])
+    limited = fit_ten_batches(LimitBatches(train=3, val=2), val=val)
+    cut = fit_ten_batches(train=tiny_data(10)[:3], val=val[:2])
     assert limited.history["val/loss"] == cut.history["val/loss"]
     assert limited.history["train/loss_epoch"] == cut.history["train/loss_epoch"]
 
 
 def test_a_stage_that_is_not_named_is_whole() -> None:
     seen = Seen()
-    fit(LimitBatches(val=1), seen, val=tiny_data(3), test=tiny_data(5), max_duration="1ep")
+    fit_ten_batches(LimitBatches(val=1), seen, val=tiny_data(3), test=tiny_data(5), max_duration="1ep")
     assert seen.counts == {"train": 10, "val": 1, "test": 5}
 
 
 @pytest.mark.parametrize(("share", "batches"), [(0.5, 5), (0.59, 5), (0.01, 1), (1.0, 10), (1, 1), (25, 10)])
 def test_a_share_is_rounded_down_and_one_at_least(share: Any, batches: int) -> None:
     seen = Seen()
-    fit(LimitBatches(train=share, test=share), seen, test=tiny_data(10), max_duration="1ep")
+    fit_ten_batches(LimitBatches(train=share, test=share), seen, test=tiny_data(10), max_duration="1ep")
     assert seen.counts == {"train": batches, "test": batches}
 
 
 @pytest.mark.parametrize(("share", "batches"), [(0.29, 29), (0.57, 57), (0.58, 58), (0.07, 7), (0.289, 28)])
 def test_a_share_that_is_a_whole_number_of_batches_loses_none_to_rounding(share: float, batches: int) -> None:
-    assert fit(LimitBatches(train=share), train=tiny_data(100, batch_size=1), max_duration="1ep").clock.step == batches
+    result = fit(LimitBatches(train=share), train=tiny_data(100, batch_size=1), max_duration="1ep")
+    assert result.clock.step == batches
 
 
 def test_a_share_of_named_loaders_is_that_of_each() -> None:
     seen, val = Seen(), {"short": tiny_data(4), "long": tiny_data(10)}
-    fit(LimitBatches(val=0.5), seen, val=val, max_duration="1ep")
+    fit_ten_batches(LimitBatches(val=0.5), seen, val=val, max_duration="1ep")
     assert seen.counts == {"train": 10, "val/short": 2, "val/long": 5}
 
 
 def test_a_number_is_for_each_of_the_named_loaders() -> None:
     seen, val = Seen(), {"short": tiny_data(1), "long": tiny_data(10)}
-    fit(LimitBatches(val=3), seen, val=val, max_duration="1ep")
+    fit_ten_batches(LimitBatches(val=3), seen, val=val, max_duration="1ep")
     assert seen.counts == {"train": 10, "val/short": 1, "val/long": 3}
 
 
@@ -111,7 +104,7 @@ def test_a_number_is_for_each_of_the_named_loaders() -> None:
 def test_entry_points_of_their_own_are_limited(entry: str, limit: Any) -> None:
     seen = Seen()
     made = Trainer(callbacks=[LimitBatches(val=limit, test=limit, predict=limit), seen], folder=False)
-    arguments: dict[str, Any] = {} if entry == "predict" else {"loss": LOSS}
+    arguments: dict[str, Any] = {} if entry == "predict" else {"loss": CE}
     found = getattr(made, entry)(TinyModel(), tiny_data(8), **arguments)
     assert seen.counts == {{"evaluate": "val"}.get(entry, entry): 2}
     if entry == "predict":
@@ -125,10 +118,10 @@ def test_an_answer_to_a_hook_is_limited_too() -> None:
         answers.extend((run.evaluate("val")["val/loss"], len(run.predict("val"))))
 
     val = tiny_data(5, seed=1)
-    fit(LimitBatches(val=2, predict=3), LambdaCallback(on_train_start=ask), val=val)
+    fit_ten_batches(LimitBatches(val=2, predict=3), LambdaCallback(on_train_start=ask), val=val)
     model = TinyModel()
     with torch.no_grad():
-        expected = sum(LOSS(model(x), y).item() for x, y in val[:2]) / 2
+        expected = sum(CE(model(x), y).item() for x, y in val[:2]) / 2
     assert answers == [pytest.approx(expected), 3 * 8]
 
 
@@ -148,7 +141,7 @@ class Counted(Dataset[Any]):
 
 def test_what_is_left_out_is_not_loaded() -> None:
     train, val = Counted(), Counted()
-    fit(
+    fit_ten_batches(
         LimitBatches(train=2, val=1),
         train=DataLoader(train, batch_size=4),
         val=DataLoader(val, batch_size=4),
@@ -161,7 +154,9 @@ def test_what_is_left_out_is_not_loaded() -> None:
 def test_with_shuffle_each_epoch_has_others_and_a_run_repeats_itself() -> None:
     def samples() -> list[list[float]]:
         seen = Seen()
-        fit(LimitBatches(train=2), seen, train=DataLoader(Counted(), batch_size=4, shuffle=True), max_duration="2ep")
+        fit_ten_batches(
+            LimitBatches(train=2), seen, train=DataLoader(Counted(), batch_size=4, shuffle=True), max_duration="2ep"
+        )
         return [seen.batches["train"][:2], seen.batches["train"][2:]]
 
     first, second = samples()
@@ -175,12 +170,12 @@ def test_data_without_a_length_can_be_limited_by_a_number() -> None:
             return iter(tiny_data(10))
 
     seen = Seen()
-    assert fit(LimitBatches(train=3, val=2), seen, train=Stream(), val=Stream()).clock.epoch == 2
+    assert fit_ten_batches(LimitBatches(train=3, val=2), seen, train=Stream(), val=Stream()).clock.epoch == 2
     assert seen.counts == {"train": 6, "val": 4}
     with pytest.raises(SetupError, match=r"LimitBatches\(train=0.5\) is a share, .* a Stream, has no length"):
-        fit(LimitBatches(train=0.5), train=Stream())
+        fit_ten_batches(LimitBatches(train=0.5), train=Stream())
     with pytest.raises(SetupError, match=r"LimitBatches\(val=0.5\) is a share, and the val loader"):
-        fit(LimitBatches(val=0.5), val=Stream())
+        fit_ten_batches(LimitBatches(val=0.5), val=Stream())
 
 
 def test_an_own_loop_is_limited() -> None:
@@ -189,7 +184,7 @@ def test_an_own_loop_is_limited() -> None:
     limits = LimitBatches(train=0.3, val=0.5)
     with Loop(model, optimizer, callbacks=[limits], max_duration="2ep", eval_every="1ep", folder=False) as loop:
         for x, y in loop.batches(tiny_data(10)):
-            loop.backward(LOSS(model(x), y))
+            loop.backward(CE(model(x), y))
             loop.step()
             if loop.eval_due:
                 batches += sum(1 for _ in loop.eval_batches(tiny_data(4)))
@@ -197,13 +192,14 @@ def test_an_own_loop_is_limited() -> None:
 
 
 def test_accumulation_ends_with_the_shorter_epoch() -> None:
-    assert fit(LimitBatches(train=3), accumulate=2).clock.step == 4  # two windows an epoch, the second one short
+    result = fit_ten_batches(LimitBatches(train=3), accumulate=2)
+    assert result.clock.step == 4  # two accumulation windows per epoch, the second one short
 
 
 def test_a_second_fit_is_limited_again_and_one_without_it_is_not() -> None:
     limits, model = LimitBatches(train=3), TinyModel()
     made = Trainer(max_duration="1ep", folder=False)
-    arguments: dict[str, Any] = {"loss": LOSS, "optimizer": torch.optim.SGD}
+    arguments: dict[str, Any] = {"loss": CE, "optimizer": torch.optim.SGD}
     made.fit(model, tiny_data(10), callbacks=[limits], **arguments)
     result = made.fit(model, tiny_data(10), extend="1ep", **arguments)
     assert result.clock.step == 3 + 10
@@ -217,16 +213,16 @@ def test_a_resume_ends_with_the_same_weights(tmp_path: Path, stopped_at: int) ->
 
     whole, again = TinyModel(dropout=0.2), TinyModel(dropout=0.2)
     options: dict[str, Any] = {"max_duration": "3ep"}
-    expected = fit(LimitBatches(train=3, val=0.5), train=loader(), val=tiny_data(4), model=whole, **options)
-    stop = LambdaCallback(on_train_step_end=lambda run: run.stop("now") if run.clock.step == stopped_at + 1 else None)
+    expected = fit_ten_batches(LimitBatches(train=3, val=0.5), train=loader(), val=tiny_data(4), model=whole, **options)
+    stop = at_step(stopped_at + 1, lambda run: run.stop("now"))
     saver = Checkpointer(every=f"{stopped_at}st", at_end=False, on_eval=False)
     run: dict[str, Any] = {"val": tiny_data(4), "folder": tmp_path, **options}
-    fit(LimitBatches(train=3, val=0.5), saver, stop, train=loader(), model=TinyModel(dropout=0.2), **run)
+    fit_ten_batches(LimitBatches(train=3, val=0.5), saver, stop, train=loader(), model=TinyModel(dropout=0.2), **run)
     saver = Checkpointer(every="90st")
-    found = fit(LimitBatches(train=3, val=0.5), saver, train=loader(), model=again, resume="auto", **run)
+    found = fit_ten_batches(LimitBatches(train=3, val=0.5), saver, train=loader(), model=again, resume="auto", **run)
     assert found.clock.step == expected.clock.step == 9
     assert found.history["val/loss"] == expected.history["val/loss"]
-    assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), again.parameters(), strict=True))
+    assert same_tensors(weights_of(whole), weights_of(again))
 
 
 @pytest.mark.parametrize(

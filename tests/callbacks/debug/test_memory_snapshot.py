@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import inspect
-import json
 import re
 import tracemalloc
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,17 @@ from hookline.callbacks.debug.memory_recording import CudaRecording
 from hookline.errors import RegistrationError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, at_step, fit, json_lines
 
-LOSS = nn.CrossEntropyLoss()
+fit_adam = partial(fit, optimizer=torch.optim.Adam)
 
 
-def fit(*callbacks: Any, val: Any = None, **options: Any) -> Any:
-    """Two epochs of four steps."""
-    made = Trainer(callbacks=callbacks, **{"max_duration": "2ep", "folder": False, "seed": 0} | options)
-    return made.fit(TinyModel(), tiny_data(4), val, loss=LOSS, optimizer=torch.optim.Adam)
+@pytest.fixture(autouse=True)
+def _small_heap() -> Iterator[None]:
+    """Hide the objects of other tests from the garbage collector: a look at all of them takes seconds."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Leak:
@@ -59,13 +63,13 @@ def section(text: str, title: str) -> list[str]:
 
 
 def test_a_leak_of_tensors_is_counted_by_shape(tmp_path: Path) -> None:
-    fit(MemorySnapshot(start=2, steps=3), LambdaCallback(on_train_step_end=Leak()), folder=tmp_path)
+    fit_adam(MemorySnapshot(start=2, steps=3), LambdaCallback(on_train_step_end=Leak()), folder=tmp_path)
     (first, *_) = section(report(tmp_path), "tensors that there are more or less of:")
     assert first.split() == ["+1.200", "MB", "+3", "other", "cpu", "float32", "(100,", "1000)"]
 
 
 def test_a_leak_of_python_is_found_by_its_line(tmp_path: Path) -> None:
-    fit(MemorySnapshot(start=2, steps=3), LambdaCallback(on_train_step_end=Leak()), folder=tmp_path)
+    fit_adam(MemorySnapshot(start=2, steps=3), LambdaCallback(on_train_step_end=Leak()), folder=tmp_path)
     (first, *_) = section(report(tmp_path), "memory of Python that was taken")
     source, line = inspect.getsourcelines(Leak.__call__)
     leaking = line + next(i for i, text in enumerate(source) if "the line that leaks" in text)
@@ -91,7 +95,7 @@ def test_what_waits_for_the_garbage_collector_is_no_leak_and_hides_none(tmp_path
 
     gc.disable()  # else it would be chance when the knots go
     try:
-        fit(LambdaCallback(on_train_step_end=tie), MemorySnapshot(start=2, steps=3), folder=tmp_path)
+        fit_adam(LambdaCallback(on_train_step_end=tie), MemorySnapshot(start=2, steps=3), folder=tmp_path)
     finally:
         gc.enable()
     assert "(77, 1000)" not in report(tmp_path)
@@ -100,13 +104,13 @@ def test_what_waits_for_the_garbage_collector_is_no_leak_and_hides_none(tmp_path
 
 
 def test_a_run_without_a_leak_has_no_more_tensors(tmp_path: Path) -> None:
-    fit(MemorySnapshot(start=2, steps=3), folder=tmp_path)
+    fit_adam(MemorySnapshot(start=2, steps=3), folder=tmp_path)
     grown = section(report(tmp_path), "tensors that there are more or less of:")
     assert all(float(line.split()[0]) < 0.01 for line in grown if line != "none")
 
 
 def test_the_sizes_are_those_of_the_model_and_of_its_optimizer(tmp_path: Path) -> None:
-    fit(MemorySnapshot(start=2, steps=3, rows=1000), folder=tmp_path)
+    fit_adam(MemorySnapshot(start=2, steps=3, rows=1000), folder=tmp_path)
     lines = section(report(tmp_path), "tensors at the end:")[1:]
     model = TinyModel()
     (hidden,) = (line for line in lines if "weights" in line and line.endswith("(8, 4)"))
@@ -118,26 +122,26 @@ def test_the_sizes_are_those_of_the_model_and_of_its_optimizer(tmp_path: Path) -
 
 @pytest.mark.parametrize(("start", "steps", "name"), [(0, 1, 1), (1, 3, 4), (5, 2, 7), (6, 100, 8)])
 def test_the_window_is_in_the_name_of_the_file(tmp_path: Path, start: int, steps: int, name: int) -> None:
-    fit(MemorySnapshot(start, steps), folder=tmp_path)
+    fit_adam(MemorySnapshot(start, steps), folder=tmp_path)
     assert [path.name for path in (tmp_path / "memory").iterdir()] == [f"train-{name:08d}-rank0.txt"]
 
 
 def test_outside_of_the_window_nothing_is_traced(tmp_path: Path) -> None:
     traced: list[bool] = []
     look = LambdaCallback(on_train_step_start=lambda run: traced.append(tracemalloc.is_tracing()))
-    fit(MemorySnapshot(start=2, steps=3), look, folder=tmp_path)
+    fit_adam(MemorySnapshot(start=2, steps=3), look, folder=tmp_path)
     assert traced == [False, False, True, True, True, False, False, False]
 
 
 def test_after_the_run_is_too_short_there_is_nothing(tmp_path: Path) -> None:
-    fit(MemorySnapshot(start=50), folder=tmp_path)
+    fit_adam(MemorySnapshot(start=50), folder=tmp_path)
     assert not (tmp_path / "memory").exists()
 
 
 @pytest.mark.parametrize("entry", ["evaluate", "test", "predict"])
 def test_evaluate_and_predict_count_batches(tmp_path: Path, entry: str) -> None:
     made = Trainer(callbacks=[MemorySnapshot(1, 2, dirpath=tmp_path)], folder=False)
-    arguments: dict[str, Any] = {} if entry == "predict" else {"loss": LOSS}
+    arguments: dict[str, Any] = {} if entry == "predict" else {"loss": CE}
     getattr(made, entry)(TinyModel(), tiny_data(5), **arguments)
     stage = {"evaluate": "val"}.get(entry, entry)
     assert [path.name for path in tmp_path.iterdir()] == [f"{stage}-00000003-rank0.txt"]
@@ -145,7 +149,7 @@ def test_evaluate_and_predict_count_batches(tmp_path: Path, entry: str) -> None:
 
 
 def test_evaluations_inside_training_do_not_count(tmp_path: Path) -> None:
-    fit(MemorySnapshot(start=5, steps=2), val=tiny_data(6), folder=tmp_path)
+    fit_adam(MemorySnapshot(start=5, steps=2), val=tiny_data(6), folder=tmp_path)
     assert [path.name for path in (tmp_path / "memory").iterdir()] == ["train-00000007-rank0.txt"]
 
 
@@ -166,7 +170,7 @@ class Back(hl.Callback):
 @pytest.mark.parametrize("behind", [3, 4, 5, 6])
 def test_after_a_rollback_nothing_is_traced_and_the_window_is_recorded_anew(tmp_path: Path, behind: int) -> None:
     leak = LambdaCallback(on_train_step_end=Leak())
-    fit(MemorySnapshot(start=2, steps=3), Back(behind), leak, folder=tmp_path, max_duration="4ep")
+    fit_adam(MemorySnapshot(start=2, steps=3), Back(behind), leak, folder=tmp_path, max_duration="4ep")
     assert not tracemalloc.is_tracing()
     assert [path.name for path in (tmp_path / "memory").iterdir()] == ["train-00000005-rank0.txt"]
     (first, *_) = section(report(tmp_path), "tensors that there are more or less of:")
@@ -180,7 +184,7 @@ def test_after_an_error_nothing_is_traced_and_what_there_is_is_written(tmp_path:
             raise error
 
     with pytest.raises(type(error)):
-        fit(MemorySnapshot(start=1, steps=5), LambdaCallback(on_train_step_end=fail), folder=tmp_path)
+        fit_adam(MemorySnapshot(start=1, steps=5), LambdaCallback(on_train_step_end=fail), folder=tmp_path)
     assert not tracemalloc.is_tracing()
     assert [path.name for path in (tmp_path / "memory").iterdir()] == ["train-00000003-rank0.txt"]
 
@@ -188,7 +192,7 @@ def test_after_an_error_nothing_is_traced_and_what_there_is_is_written(tmp_path:
 def test_tracing_that_the_user_has_begun_goes_on(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
-        fit(MemorySnapshot(), folder=tmp_path)
+        fit_adam(MemorySnapshot(), folder=tmp_path)
         assert tracemalloc.is_tracing()
     finally:
         tracemalloc.stop()
@@ -196,23 +200,23 @@ def test_tracing_that_the_user_has_begun_goes_on(tmp_path: Path) -> None:
 
 def test_without_a_folder_the_report_is_a_text_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert fit(MemorySnapshot()).failures == ()
+    assert fit_adam(MemorySnapshot()).failures == ()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_report_is_a_text_of_the_run(tmp_path: Path) -> None:
-    fit(MemorySnapshot(), folder=tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    fit_adam(MemorySnapshot(), folder=tmp_path)
+    rows = json_lines(tmp_path / "metrics.jsonl")
     (row,) = (row for row in rows if row.get("name") == "memory_snapshot/host")
     assert row["text"] == report(tmp_path)
 
 
 @pytest.mark.parametrize(("stopped_at", "names"), [(2, [7]), (5, [6, 7]), (8, [7])])
 def test_a_resume_records_what_is_left_of_the_window(tmp_path: Path, stopped_at: int, names: list[int]) -> None:
-    stop = LambdaCallback(on_train_step_end=lambda run: run.stop("now") if run.clock.step == stopped_at + 1 else None)
+    stop = at_step(stopped_at + 1, lambda run: run.stop("now"))
     saver = Checkpointer(every=f"{stopped_at}st", at_end=False)
-    fit(MemorySnapshot(4, 3), saver, stop, folder=tmp_path, max_duration="3ep")
-    fit(MemorySnapshot(4, 3), Checkpointer(every="90st"), folder=tmp_path, max_duration="3ep", resume="auto")
+    fit_adam(MemorySnapshot(4, 3), saver, stop, folder=tmp_path, max_duration="3ep")
+    fit_adam(MemorySnapshot(4, 3), Checkpointer(every="90st"), folder=tmp_path, max_duration="3ep", resume="auto")
     found = sorted(path.name for path in (tmp_path / "memory").iterdir())
     assert found == [f"train-{name:08d}-rank0.txt" for name in names]
 

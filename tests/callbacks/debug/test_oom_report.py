@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,19 @@ from hookline.callbacks.debug.host_memory import host_memory
 from hookline.callbacks.debug.oom_report import write_history
 from hookline.callbacks.out_of_memory import is_out_of_memory
 from hookline.errors import RegistrationError
-from hookline.loop import Loop, Trainer
+from hookline.loop import Loop
 from hookline.testing import TinyModel, run_script, tiny_data
+from tests.support import CE, fit
 
-LOSS = nn.CrossEntropyLoss()
 TOO_MUCH = 10**15  # numbers: more than any machine has
+
+
+@pytest.fixture(autouse=True)
+def _small_heap() -> Iterator[None]:
+    """Hide the objects of other tests from the garbage collector: a look at all of them takes seconds."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Hungry(TinyModel):
@@ -40,9 +50,8 @@ class Hungry(TinyModel):
         return self.out(hidden_states)  # type: ignore[no-any-return]
 
 
-def fit(*callbacks: Any, model: Any = None, val: Any = None, train: Any = None, **options: Any) -> Any:
-    made = Trainer(callbacks=callbacks, **{"max_duration": "2ep", "folder": False} | options)
-    return made.fit(model or Hungry(), train or tiny_data(4), val, loss=LOSS, optimizer=torch.optim.Adam)
+def fit_hungry(*callbacks: Any, **options: Any) -> Any:
+    return fit(*callbacks, **{"model": Hungry(), "optimizer": torch.optim.Adam, **options})
 
 
 def report(folder: Path) -> str:
@@ -52,7 +61,7 @@ def report(folder: Path) -> str:
 
 def test_the_report_says_where_it_was_and_why(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="allocate"):
-        fit(OOMReport(), folder=tmp_path)
+        fit_hungry(OOMReport(), folder=tmp_path)
     assert [path.name for path in (tmp_path / "oom").iterdir()] == ["step-00000002-rank0.txt"]
     first, second, *_ = report(tmp_path).splitlines()
     assert first == "out of memory at step 2, epoch 0"
@@ -62,7 +71,7 @@ def test_the_report_says_where_it_was_and_why(tmp_path: Path) -> None:
 
 def test_it_has_the_batch_the_model_and_the_optimizer(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
-        fit(OOMReport(rows=100_000), folder=tmp_path)  # other tests may have left larger ones in this process
+        fit_hungry(OOMReport(rows=100_000), folder=tmp_path)  # other tests may have left larger ones in this process
     lines = [line.split() for line in report(tmp_path).splitlines()]
     start = lines.index(["the", "batch:"])
     assert lines[start + 1 : start + 3] == [
@@ -83,7 +92,7 @@ def test_the_sizes_are_those_of_the_model(tmp_path: Path) -> None:
             bytearray(TOO_MUCH)
 
     with pytest.raises(MemoryError):
-        fit(OOMReport(), LambdaCallback(on_gradients_ready=fail), model=model, folder=tmp_path)
+        fit_hungry(OOMReport(), LambdaCallback(on_gradients_ready=fail), model=model, folder=tmp_path)
     size, text = sum(parameter.nbytes for parameter in model.parameters()) / 1e6, report(tmp_path)
     assert f" weights: {size:,.3f} MB\n" in text
     assert f" gradients of a backward: {size:,.3f} MB\n" in text
@@ -93,7 +102,7 @@ def test_the_sizes_are_those_of_the_model(tmp_path: Path) -> None:
 
 def test_it_names_the_line_that_failed_and_what_it_held(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
-        fit(OOMReport(), folder=tmp_path)
+        fit_hungry(OOMReport(), folder=tmp_path)
     lines = report(tmp_path).partition("tensors in the lines that failed")[2].splitlines()
     (where,) = (i for i, line in enumerate(lines) if line.startswith(f"{__file__}:") and line.endswith(" in forward"))
     held = [line.split()[2] for line in lines[where + 1 :] if line.strip()]
@@ -108,7 +117,9 @@ def test_data_in_memory_does_not_fill_the_report(tmp_path: Path) -> None:
         torch.empty(TOO_MUCH, len(many))
 
     with pytest.raises(RuntimeError):
-        fit(OOMReport(rows=10), LambdaCallback(on_train_step_end=fail), model=TinyModel(), train=data, folder=tmp_path)
+        fit_hungry(
+            OOMReport(rows=10), LambdaCallback(on_train_step_end=fail), model=TinyModel(), train=data, folder=tmp_path
+        )
     text = report(tmp_path)
     assert len(text.splitlines()) < 100
     assert "and 189 smaller ones" in text
@@ -116,7 +127,7 @@ def test_data_in_memory_does_not_fill_the_report(tmp_path: Path) -> None:
 
 def test_a_failure_in_an_evaluation_has_its_batch(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
-        fit(OOMReport(), model=Hungry(4, in_training=False), val=tiny_data(3, batch_size=5), folder=tmp_path)
+        fit_hungry(OOMReport(), model=Hungry(4, in_training=False), val=tiny_data(3, batch_size=5), folder=tmp_path)
     lines = [line.split() for line in report(tmp_path).splitlines()]
     start = lines.index(["the", "batch:"])
     assert lines[start + 1] == ["0.000", "MB", "batch[0]", "float32", "(5,", "4)", "cpu"]
@@ -135,7 +146,7 @@ class Greedy(Dataset[Any]):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_failure_in_the_data_is_reported_too(tmp_path: Path, workers: int) -> None:
     with pytest.raises(RuntimeError, match="allocate"):
-        fit(OOMReport(), model=TinyModel(), train=DataLoader(Greedy(), num_workers=workers), folder=tmp_path)
+        fit_hungry(OOMReport(), model=TinyModel(), train=DataLoader(Greedy(), num_workers=workers), folder=tmp_path)
     assert "out of memory at step 3" in report(tmp_path)
 
 
@@ -147,7 +158,7 @@ def test_an_own_loop_is_reported_too(tmp_path: Path) -> None:
         Loop(model, optimizer, callbacks=[OOMReport()], max_duration="1ep", folder=tmp_path) as loop,
     ):
         for x, y in loop.batches(tiny_data(4)):
-            loop.backward(LOSS(model(x), y))
+            loop.backward(CE(model(x), y))
             torch.empty(TOO_MUCH)
     assert "(8, 4)" in report(tmp_path)
 
@@ -156,7 +167,7 @@ def test_the_error_goes_on_unchanged(tmp_path: Path) -> None:
     errors = []
     for callbacks in ([], [OOMReport()]):
         with pytest.raises(RuntimeError) as caught:
-            fit(*callbacks, folder=tmp_path / str(len(callbacks)))
+            fit_hungry(*callbacks, folder=tmp_path / str(len(callbacks)))
         errors.append(caught.value)
     without, with_it = errors
     assert type(with_it) is type(without)
@@ -170,7 +181,7 @@ def test_other_errors_have_no_report(tmp_path: Path) -> None:
         raise RuntimeError("shapes do not fit")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        fit(OOMReport(), LambdaCallback(on_train_step_end=fail), model=TinyModel(), folder=tmp_path)
+        fit_hungry(OOMReport(), LambdaCallback(on_train_step_end=fail), model=TinyModel(), folder=tmp_path)
     assert not (tmp_path / "oom").exists()
 
 
@@ -181,7 +192,7 @@ def test_a_model_that_calls_the_size_of_a_batch_batch_has_the_batch_in_the_repor
             return torch.empty(batch * features * TOO_MUCH)
 
     with pytest.raises(RuntimeError):
-        fit(OOMReport(), model=Unpacks(), folder=tmp_path)
+        fit_hungry(OOMReport(), model=Unpacks(), folder=tmp_path)
     lines = [line.split() for line in report(tmp_path).splitlines()]
     assert lines[lines.index(["the", "batch:"]) + 1][2:] == ["batch[0]", "float32", "(8,", "4)", "cpu"]
 
@@ -191,7 +202,7 @@ def test_a_run_without_a_folder_has_the_report_in_the_log(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RuntimeError):
-        fit(OOMReport())
+        fit_hungry(OOMReport())
     assert "out of memory at step 2, epoch 0" in caplog.text
     assert "live tensors:" in caplog.text
     assert list(tmp_path.iterdir()) == []
@@ -199,7 +210,7 @@ def test_a_run_without_a_folder_has_the_report_in_the_log(
 
 def test_another_folder_can_be_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(RuntimeError):
-        fit(OOMReport(dirpath=tmp_path / "mine"), folder=tmp_path / "run")
+        fit_hungry(OOMReport(dirpath=tmp_path / "mine"), folder=tmp_path / "run")
     assert str(tmp_path / "mine" / "step-00000002-rank0.txt") in caplog.text
     assert not (tmp_path / "run" / "oom").exists()
 
@@ -216,7 +227,7 @@ def test_a_process_that_has_used_up_its_memory_can_still_report(tmp_path: Path) 
 
         class Leaking(TinyModel):
             def forward(self, x):
-                held.append(torch.ones(50_000_000))
+                held.append(torch.empty(50_000_000))
                 return super().forward(x)
 
         used = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmSize"))) * 1024

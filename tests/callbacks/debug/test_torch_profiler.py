@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import hookline as hl
@@ -19,8 +18,7 @@ from hookline.callbacks.debug import TorchProfiler
 from hookline.errors import RegistrationError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
-
-LOSS = nn.CrossEntropyLoss()
+from tests.support import CE, at_step, crash_at, fit, json_lines
 
 
 class Counted(profile):
@@ -41,12 +39,6 @@ class Counted(profile):
 
 def trainer(*callbacks: Any, folder: Any = False, **options: Any) -> Trainer:
     return Trainer(callbacks=callbacks, **{"max_duration": "2ep", "folder": folder, "seed": 0} | options)
-
-
-def fit(*callbacks: Any, val: Any = None, test: Any = None, **options: Any) -> Any:
-    """Two epochs of four steps."""
-    made = trainer(*callbacks, **options)
-    return made.fit(TinyModel(), tiny_data(4), val, test, loss=LOSS, optimizer=torch.optim.SGD)
 
 
 def steps_in(path: Path) -> list[int]:
@@ -108,7 +100,7 @@ def test_another_folder_can_be_named(tmp_path: Path) -> None:
 
 def test_the_table_is_a_text_of_the_run(tmp_path: Path) -> None:
     fit(TorchProfiler(), folder=tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = json_lines(tmp_path / "metrics.jsonl")
     (text,) = (row for row in rows if row.get("name") == "profile/operators")
     assert text["text"] == (tmp_path / "profile" / "train-00000005-rank0.txt").read_text()
 
@@ -138,7 +130,7 @@ def test_evaluate_test_and_predict_are_recorded_by_themselves(tmp_path: Path) ->
         if entry == "predict":
             made.predict(model, tiny_data(6))
         else:
-            getattr(made, entry)(model, tiny_data(6), loss=LOSS)
+            getattr(made, entry)(model, tiny_data(6), loss=CE)
         stage = {"evaluate": "val"}.get(entry, entry)
         (trace,) = (tmp_path / entry).glob("*.gz")
         assert trace.name == f"{stage}-00000004-rank0.pt.trace.json.gz"
@@ -148,7 +140,7 @@ def test_evaluate_test_and_predict_are_recorded_by_themselves(tmp_path: Path) ->
 def test_an_evaluation_after_a_fit_begins_the_schedule_anew(tmp_path: Path) -> None:
     callback = TorchProfiler()
     made, model = trainer(callback, folder=tmp_path), TinyModel()
-    made.fit(model, tiny_data(4), loss=LOSS, optimizer=torch.optim.SGD)
+    made.fit(model, tiny_data(4), loss=CE, optimizer=torch.optim.SGD)
     made.evaluate(model, tiny_data(6))
     assert [name[:14] for name in files(tmp_path / "profile")] == ["train-00000005"] * 2 + ["val-00000005-r"] * 2
     assert callback.steps == 5  # still those of the fit
@@ -192,7 +184,7 @@ def test_it_is_stopped_when_an_own_loop_is_left_by_break() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Loop(model, optimizer, callbacks=[TorchProfiler(profiler)], max_duration="9ep", folder=False) as loop:
         for x, y in loop.batches(tiny_data(4)):
-            loop.backward(LOSS(model(x), y))
+            loop.backward(CE(model(x), y))
             loop.step()
             if loop.clock.step == 3:
                 break
@@ -201,12 +193,8 @@ def test_it_is_stopped_when_an_own_loop_is_left_by_break() -> None:
 
 
 def test_what_was_recorded_before_an_error_is_written(tmp_path: Path) -> None:
-    def fail(run: Any) -> None:
-        if run.clock.step == 4:
-            raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        fit(TorchProfiler(active=100), LambdaCallback(on_train_step_end=fail), folder=tmp_path)
+    with pytest.raises(RuntimeError, match="planted"):
+        fit(TorchProfiler(active=100), crash_at(4), folder=tmp_path)
     (trace,) = (tmp_path / "profile").glob("*.gz")
     assert steps_in(trace)[:2] == [2, 3]
 
@@ -257,10 +245,6 @@ def test_while_another_profiler_records_it_stands_back(caplog: pytest.LogCapture
 # -- after a resume ------------------------------------------------------------------------------
 
 
-def stop_at(step: int) -> LambdaCallback:
-    return LambdaCallback(on_train_step_end=lambda run: run.stop("now") if run.clock.step == step else None)
-
-
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("stopped_at", [2, 4, 7])
 def test_a_resume_goes_on_in_the_schedule(tmp_path: Path, stopped_at: int, own: bool) -> None:
@@ -278,7 +262,7 @@ def test_a_resume_goes_on_in_the_schedule(tmp_path: Path, stopped_at: int, own: 
     with pytest.warns(UserWarning, match="warmup") if not own else nullcontext():
         fit(whole, folder=tmp_path / "whole", **options)
         saver = Checkpointer(every=f"{stopped_at}st", at_end=False)
-        fit(first, saver, stop_at(stopped_at + 1), folder=tmp_path / "run", **options)
+        fit(first, saver, at_step(stopped_at + 1, lambda run: run.stop("now")), folder=tmp_path / "run", **options)
         fit(second, Checkpointer(every="100st"), folder=tmp_path / "run", resume="auto", **options)
     assert second.state_dict() == whole.state_dict()
     assert set(recorded(tmp_path / "whole")) == {3, 4, 5}

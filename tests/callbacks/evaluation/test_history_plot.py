@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import importlib
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
+from matplotlib.figure import Figure
 
 import hookline as hl
+from hookline.callbacks import evaluation
 from hookline.callbacks.evaluation import curves, history_plot
 from hookline.callbacks.evaluation.curves import Curve, draw, panels
 from hookline.callbacks.evaluation.history_plot import HistoryPlot
 from hookline.errors import RegistrationError, SetupError
-from hookline.loop import Trainer
 from hookline.records import MetricRow
 from hookline.run import History
-from hookline.testing import TinyModel, run_script, tiny_data
+from hookline.testing import tiny_data
+from tests.support import fit, json_lines
 
-
-def fit(folder: Path | bool, *callbacks: object, extend: str | None = None, **options: Any) -> Any:
-    given: dict[str, Any] = {"max_duration": "3ep", "log_every": "2st", "seed": 0, **options}
-    trainer = Trainer(folder=folder, callbacks=callbacks, **given)
-    loss, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD
-    return trainer.fit(TinyModel(), tiny_data(4), tiny_data(2), loss=loss, optimizer=optimizer, extend=extend)
+fit_with_val = partial(fit, train=tiny_data(4), val=tiny_data(2), max_duration="3ep", log_every="2st")
 
 
 def history(**values: list[Any]) -> History:
@@ -44,17 +40,18 @@ def lines(figure: Any, panel: int = 0) -> dict[str, list[float]]:
 
 
 class Drawings:
-    """Notes at which steps it draws."""
+    """Notes what it draws at which steps, and gives a small empty figure instead."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.titles: list[str] = []
-        real = history_plot.draw
+        self.panels: list[Any] = []
 
-        def noted(found: Any, title: str, **more: Any) -> Any:
+        def note(found: Any, title: str, **more: Any) -> Any:
             self.titles.append(title)
-            return real(found, title, **more)
+            self.panels.append(found)
+            return Figure(figsize=(1, 1))
 
-        monkeypatch.setattr(history_plot, "draw", noted)
+        monkeypatch.setattr(history_plot, "draw", note)
 
     @property
     def steps(self) -> list[int]:
@@ -70,29 +67,26 @@ def drawings(monkeypatch: pytest.MonkeyPatch) -> Drawings:
 
 
 def test_a_run_has_its_picture_in_each_format_and_logs_it_once(tmp_path: Path) -> None:
-    fit(tmp_path, HistoryPlot(formats=("png", "pdf", "svg")))
+    fit_with_val(HistoryPlot(formats=("png", "pdf", "svg")), folder=tmp_path)
     plots = tmp_path / "plots"
     assert sorted(path.name for path in plots.iterdir()) == ["history.pdf", "history.png", "history.svg"]
     assert (plots / "history.png").read_bytes().startswith(b"\x89PNG")
     assert (plots / "history.pdf").read_bytes().startswith(b"%PDF")
     assert b"<svg" in (plots / "history.svg").read_bytes()
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = json_lines(tmp_path / "metrics.jsonl")
     (image,) = (row for row in rows if row["kind"] == "image")
     assert (image["name"], image["step"]) == ("plots/history", 12)
     assert (tmp_path / image["file"]).read_bytes().startswith(b"\x89PNG")
 
 
 def test_chosen_metrics_have_a_file_of_their_own(tmp_path: Path) -> None:
-    fit(tmp_path, HistoryPlot("loss"), HistoryPlot(["val/*", "train/loss"]), HistoryPlot(), log_every="2st")
-    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == [
-        "history.png",
-        "loss.png",
-        "val-train-loss.png",
-    ]
+    fit_with_val(HistoryPlot("loss"), HistoryPlot(["val/*", "train/loss"]), HistoryPlot(), folder=tmp_path)
+    names = sorted(path.name for path in (tmp_path / "plots").iterdir())
+    assert names == ["history.png", "loss.png", "val-train-loss.png"]
 
 
 def test_another_folder_can_be_named(tmp_path: Path) -> None:
-    fit(False, HistoryPlot(dirpath=tmp_path / "a" / "b", log=False))
+    fit_with_val(HistoryPlot(dirpath=tmp_path / "a" / "b", log=False))
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["history.png"]
 
 
@@ -109,12 +103,12 @@ def test_a_run_without_a_folder_gives_the_figure_to_its_sinks() -> None:
         def close(self) -> None: ...
 
     sink = Names()
-    assert not fit(False, HistoryPlot(), sinks=[sink]).failures
+    assert not fit_with_val(HistoryPlot(), sinks=[sink]).failures
     assert sink.found == ["plots/history"]
 
 
 def test_no_figure_is_logged_if_it_is_not_wanted(tmp_path: Path) -> None:
-    fit(tmp_path, HistoryPlot(log=False))
+    fit_with_val(HistoryPlot(log=False), folder=tmp_path)
     assert '"image"' not in (tmp_path / "metrics.jsonl").read_text()
     assert (tmp_path / "plots" / "history.png").exists()
 
@@ -123,17 +117,17 @@ def test_no_figure_is_logged_if_it_is_not_wanted(tmp_path: Path) -> None:
 
 
 def test_it_is_drawn_when_it_is_due_and_at_the_end(tmp_path: Path, drawings: Drawings) -> None:
-    fit(tmp_path, HistoryPlot(every="4st"), max_duration="10st")
+    fit_with_val(HistoryPlot(every="4st"), max_duration="10st", folder=tmp_path)
     assert drawings.steps == [4, 8, 10]
 
 
 def test_it_is_drawn_at_the_ends_of_epochs(tmp_path: Path, drawings: Drawings) -> None:
-    fit(tmp_path, HistoryPlot(every="2ep"), max_duration="5ep")
+    fit_with_val(HistoryPlot(every="2ep"), max_duration="5ep", folder=tmp_path)
     assert drawings.steps == [8, 16, 20]
 
 
 def test_a_share_of_the_run_is_an_interval_too(tmp_path: Path, drawings: Drawings) -> None:
-    fit(tmp_path, HistoryPlot(every="0.5dur"), max_duration="8st")
+    fit_with_val(HistoryPlot(every="0.5dur"), max_duration="8st", folder=tmp_path)
     assert drawings.steps == [4, 8, 8]
 
 
@@ -141,17 +135,15 @@ def test_short_epochs_are_not_all_drawn_but_the_last_state_is(
     tmp_path: Path, drawings: Drawings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_plot, "SHARE", 1e-9)
-    fit(tmp_path, HistoryPlot(), max_duration="5ep")
+    fit_with_val(HistoryPlot(), max_duration="5ep", folder=tmp_path)
     assert drawings.steps == [4, 20]
 
 
-def test_after_a_resume_the_whole_run_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Any] = []
-    real = history_plot.draw
-    monkeypatch.setattr(history_plot, "draw", lambda *args, **more: found.append(args[0]) or real(*args, **more))
-    fit(tmp_path, hl.Checkpointer(every="1ep"), max_duration="2ep")
-    fit(tmp_path, hl.Checkpointer(every="1ep"), HistoryPlot(), max_duration="2ep", resume="auto", extend="1ep")
-    steps = {curve.label: curve.steps for curve in found[-1]["loss"]}
+def test_after_a_resume_the_whole_run_is_drawn(tmp_path: Path, drawings: Drawings) -> None:
+    options: Any = {"max_duration": "2ep", "folder": tmp_path}
+    fit_with_val(hl.Checkpointer(every="1ep"), **options)
+    fit_with_val(hl.Checkpointer(every="1ep"), HistoryPlot(), resume="auto", extend="1ep", **options)
+    steps = {curve.label: curve.steps for curve in drawings.panels[-1]["loss"]}
     assert steps["val"] == [4, 8, 12]
 
 
@@ -273,24 +265,21 @@ def test_very_many_metrics_do_not_make_a_picture_without_end() -> None:
 # -- what it leaves alone ------------------------------------------------------------------------
 
 
-def test_pyplot_is_neither_imported_nor_changed(tmp_path: Path) -> None:
-    script = """
-    import sys
-    import torch
-    from hookline.loop import Trainer
-    from hookline.callbacks.evaluation.history_plot import HistoryPlot
-    from hookline.testing import TinyModel, tiny_data
-    trainer = Trainer(folder=sys.argv[1], max_duration="1ep", callbacks=[HistoryPlot()])
-    trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    print("matplotlib" in sys.modules, "matplotlib.pyplot" in sys.modules)
-    """
-    done = run_script(script, args=[tmp_path])
-    assert done.stdout.split() == ["True", "False"], done.stderr
+def test_pyplot_is_neither_imported_nor_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # an import of it would fail
+    monkeypatch.delattr("matplotlib.pyplot", raising=False)
+    for module in (curves, history_plot):  # imported once more, and afterwards the old ones are back
+        monkeypatch.delitem(sys.modules, module.__name__)
+        monkeypatch.setattr(evaluation, module.__name__.rpartition(".")[2], module)
+    fresh = importlib.import_module(history_plot.__name__)
+    assert fresh.HistoryPlot is not HistoryPlot
+    assert not fit_with_val(fresh.HistoryPlot(), folder=tmp_path).failures
+    assert (tmp_path / "plots" / "history.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_picture_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "plots").write_text("in the way")
-    result = fit(tmp_path, HistoryPlot())
+    result = fit_with_val(HistoryPlot(), folder=tmp_path)
     assert result.clock.step == 12
     assert [failure.callback for failure in result.failures] == ["HistoryPlot"]
 

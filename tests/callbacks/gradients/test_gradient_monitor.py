@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,31 +16,17 @@ from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.gradients import GradientMonitor
 from hookline.callbacks.gradients.layers import norms
 from hookline.errors import DurationError, RegistrationError, SetupError
-from hookline.loop import Loop, Result, Trainer
+from hookline.loop import Loop, Result
 from hookline.testing import TinyModel, tiny_data
+from tests.support import crash_at, fit, json_lines, train_loop
 
 
 def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.05)
 
 
-def crash_at(step: int) -> LambdaCallback:
-    """The checkpoint of this step is the last."""
-
-    def crash(run: Any) -> None:
-        if run.clock.step == step:
-            raise RuntimeError("planted")
-
-    return LambdaCallback(on_train_step_start=crash)
-
-
-def fit(
-    monitor: Any, *callbacks: Any, model: Any = None, data: Any = None, optimizer: Any = adam, **options: Any
-) -> Result:
-    given = {"max_duration": "2ep", "log_every": "3st", "folder": False, "device": "cpu", "seed": 0} | options
-    trainer = Trainer(callbacks=[*callbacks, monitor], **given)
-    data = tiny_data() if data is None else data
-    result = trainer.fit(model or TinyModel(), data, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+def fit_adam(*callbacks: Any, **options: Any) -> Result:
+    result: Result = fit(*callbacks, **{"optimizer": adam, "log_every": "3st", **options})
     assert result.failures == ()
     return result
 
@@ -64,7 +49,7 @@ def plain_loop() -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor], dict[st
 
 
 def test_norms_of_gradients_weights_and_updates_are_those_of_a_plain_loop() -> None:
-    history = fit(GradientMonitor("1st", weights=True, updates=True)).history
+    history = fit_adam(GradientMonitor("1st", weights=True, updates=True)).history
     assert history.steps("grad_norm/total") == list(range(1, 9))
     for index, (gradients, before, after) in enumerate(plain_loop()):
         for layer in ("hidden", "out", "total"):
@@ -82,7 +67,7 @@ def test_norms_of_gradients_weights_and_updates_are_those_of_a_plain_loop() -> N
 
 
 def test_by_default_only_the_first_of_a_hundred_steps_is_looked_at_and_only_its_gradients() -> None:
-    history = fit(GradientMonitor(), data=tiny_data(110), max_duration="1ep").history
+    history = fit_adam(GradientMonitor(), train=tiny_data(110), max_duration="1ep").history
     assert history.steps("grad_norm/total") == [1, 100]
     assert [name for name in history if "/" in name and not name.startswith("train/")] == [
         "grad_norm/hidden",
@@ -99,7 +84,7 @@ def test_each_step_that_completes_an_interval_has_its_row_whatever_log_every_is(
     every: str, expected: list[int]
 ) -> None:
     for log_every in ("1st", "3st", "100st"):
-        assert fit(GradientMonitor(every), log_every=log_every).history.steps("grad_norm/total") == expected
+        assert fit_adam(GradientMonitor(every), log_every=log_every).history.steps("grad_norm/total") == expected
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
@@ -111,13 +96,13 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
 def test_of_a_loader_without_a_length_the_first_step_of_the_next_epoch_is_looked_at() -> None:
     loader = torch.utils.data.DataLoader(Stream(), batch_size=None)
-    assert fit(GradientMonitor("1ep"), data=loader).history.steps("grad_norm/total") == [1, 5]
+    assert fit_adam(GradientMonitor("1ep"), train=loader).history.steps("grad_norm/total") == [1, 5]
 
 
 def test_the_gradients_of_a_window_are_seen_when_they_are_averaged() -> None:
     x, y = (torch.cat(parts) for parts in zip(*tiny_data(4), strict=True))
-    whole = fit(GradientMonitor("1st"), data=[(x, y)])
-    split = fit(GradientMonitor("1st"), data=tiny_data(4), accumulate=4)
+    whole = fit_adam(GradientMonitor("1st"), train=[(x, y)])
+    split = fit_adam(GradientMonitor("1st"), train=tiny_data(4), accumulate=4)
     assert split.history["grad_norm/out"] == pytest.approx(whole.history["grad_norm/out"], rel=1e-4)
     assert split.history.steps("grad_norm/out") == [1, 2]
 
@@ -136,7 +121,7 @@ def test_a_step_that_is_skipped_has_no_row_and_the_next_one_is_looked_at_in_its_
         writes = ("gradients",)
         before = (GradientMonitor,)
 
-    result = fit(GradientMonitor("2st", updates=True), Skip(on_gradients_ready=skip_once), log_every="1st")
+    result = fit_adam(Skip(on_gradients_ready=skip_once), GradientMonitor("2st", updates=True), log_every="1st")
     assert skipped == [1]
     assert result.history.steps("grad_norm/total") == [1, 2, 4, 6]
     assert all(map(math.isfinite, result.history["grad_norm/total"] + result.history["update_ratio/total"]))
@@ -169,7 +154,7 @@ class Deep(nn.Module):
 )
 def test_layers_are_chosen_by_name_or_pattern_and_none_is_taken_for_the_total(layers: Any, expected: list[str]) -> None:
     model = Deep()
-    history = fit(GradientMonitor("1st", layers=layers), model=model, max_duration="1st", log_every="1st").history
+    history = fit_adam(GradientMonitor("1st", layers=layers), model=model, max_duration="1st", log_every="1st").history
     assert {name for name in history if name.startswith("grad_norm")} == {f"grad_norm/{name}" for name in expected}
     fresh = Deep()
     nn.functional.cross_entropy(fresh(tiny_data()[0][0]), tiny_data()[0][1]).backward()
@@ -178,9 +163,8 @@ def test_layers_are_chosen_by_name_or_pattern_and_none_is_taken_for_the_total(la
 
 
 def test_a_layer_that_is_not_there_is_an_error_with_the_nearest_names() -> None:
-    trainer = Trainer(max_duration="1ep", callbacks=[GradientMonitor(layers="encodr")], folder=False, device="cpu")
     with pytest.raises(SetupError, match=r"no layer with parameters of the model matches. The nearest names: encoder"):
-        trainer.fit(Deep(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=adam)
+        fit(GradientMonitor(layers="encodr"), model=Deep())
 
 
 @pytest.mark.parametrize("layers", [(1,), ("",)])
@@ -214,7 +198,7 @@ class Tied(nn.Module):
 def test_shared_frozen_unused_and_sparse_parameters_are_counted_right() -> None:
     data = [(torch.tensor([[1, 2, 2], [1, 1, 3]]), torch.tensor([0, 3]))]
     model = Tied()
-    result = fit(GradientMonitor("1st"), model=model, data=data, max_duration="1st", optimizer=torch.optim.SGD)
+    result = fit_adam(GradientMonitor("1st"), model=model, train=data, max_duration="1st", optimizer=torch.optim.SGD)
     fresh = Tied()
     nn.functional.cross_entropy(fresh(data[0][0]), data[0][1]).backward()
     gradients = {name: p.grad.to_dense() for name, p in fresh.named_parameters() if p.grad is not None}
@@ -254,7 +238,7 @@ def test_each_optimizer_has_its_total_and_is_looked_at_once_in_a_step() -> None:
             loop.backward(nn.functional.cross_entropy(model(x), y), optimizers["actor"])
             loop.step(optimizers["actor"])
     history = loop.run.history
-    assert loop.line.failures == []
+    assert loop.result().failures == ()
     assert history["grad_norm/total/critic"] == pytest.approx(first)
     assert history["grad_norm/total/actor"] == history["grad_norm/out"]
     assert history["update_norm/total/actor"] == pytest.approx([0.1 * n for n in history["grad_norm/out"]], rel=1e-4)
@@ -268,13 +252,10 @@ def test_a_layer_that_two_optimizers_share_has_a_value_for_each_part_and_none_un
         "w": torch.optim.SGD([model.hidden.weight, *model.out.parameters()], lr=0.1),
         "b": torch.optim.SGD([model.hidden.bias], lr=0.1),
     }
-    options: Any = {"max_duration": "1st", "log_every": "1st", "folder": tmp_path / "run", "device": "cpu"}
     monitor = GradientMonitor("1st", weights=True, updates=True, histograms=True)
-    with Loop(model, optimizers, callbacks=[monitor], **options) as loop:
-        for x, y in loop.batches(tiny_data(1)):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
-    assert loop.line.failures == []
+    options: Any = {"max_duration": "1st", "log_every": "1st", "folder": tmp_path / "run"}
+    loop, _ = train_loop(monitor, model=model, train=tiny_data(1), optimizer=optimizers, **options)
+    assert loop.result().failures == ()
     nn.functional.cross_entropy(fresh(tiny_data(1)[0][0]), tiny_data(1)[0][1]).backward()
     parts = {
         "hidden/w": [fresh.hidden.weight],
@@ -290,7 +271,7 @@ def test_a_layer_that_two_optimizers_share_has_a_value_for_each_part_and_none_un
         expected |= {f"grad_norm/{name}": gradient, f"weight_norm/{name}": weight}
         expected |= {f"update_norm/{name}": 0.1 * gradient, f"update_ratio/{name}": 0.1 * gradient / weight}
     assert found == pytest.approx(expected, rel=1e-4)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = json_lines(tmp_path / "run" / "metrics.jsonl")
     counts = {row["name"]: sum(row["counts"]) for row in rows if str(row.get("name")).startswith("grad_histogram/")}
     assert counts == {"grad_histogram/hidden/w": 32, "grad_histogram/hidden/b": 8, "grad_histogram/out": 27}
 
@@ -310,7 +291,7 @@ def test_a_step_that_is_made_again_after_a_rollback_has_its_row() -> None:
                 run.roll_back(self.taken)
 
     back = Back()
-    history = fit(GradientMonitor("2st"), back, log_every="1st").history
+    history = fit_adam(back, GradientMonitor("2st"), log_every="1st").history
     assert back.is_done
     assert history.steps("grad_norm/total") == [1, 2, 4, 6]
 
@@ -330,13 +311,13 @@ def test_an_optimizer_with_a_closure_is_looked_at_once_a_step() -> None:
                 return nn.functional.cross_entropy(model(x), y)
 
             loop.step(optimizer, closure=closure)
-    assert loop.line.failures == []
+    assert loop.result().failures == ()
     assert loop.run.history.steps("update_ratio/total") == [1, 2]
 
 
 def test_histograms_hold_every_gradient_of_the_layer(tmp_path: Path) -> None:
-    fit(GradientMonitor("4st", histograms=True, layers="out"), folder=tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    fit_adam(GradientMonitor("4st", histograms=True, layers="out"), folder=tmp_path / "run")
+    rows = json_lines(tmp_path / "run" / "metrics.jsonl")
     found = {row["step"]: row for row in rows if row.get("name") == "grad_histogram/out"}
     assert sorted(found) == [1, 4, 8]
     for index, (gradients, _, _) in enumerate(plain_loop()):
@@ -356,27 +337,23 @@ def of_monitor(result: Result) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("every", ["3st", "1ep", "20sp", "2st"])
-@pytest.mark.parametrize("step", [2, 4, 5])
-def test_after_a_resume_the_rows_are_bitwise_those_of_a_run_that_was_not_stopped(
-    every: str, step: int, tmp_path: Path
-) -> None:
+def test_after_a_resume_the_rows_are_bitwise_those_of_a_run_that_was_not_stopped(every: str, tmp_path: Path) -> None:
     def make() -> GradientMonitor:
         return GradientMonitor(every, weights=True, updates=True)
 
-    whole = fit(make(), max_duration="3ep")
-    crash = crash_at(step)
-    options: Any = {"folder": tmp_path / "run", "max_duration": "3ep"}
-    with pytest.raises(RuntimeError, match="planted"):
-        fit(make(), Checkpointer("1st"), crash, **options)
-    monitor = make()
-    resumed = fit(monitor, Checkpointer("1st"), resume="auto", **options)
-    assert of_monitor(resumed) == of_monitor(whole)
-    assert len(of_monitor(whole)["grad_norm/total"][0]) >= 3
+    whole = of_monitor(fit_adam(make()))
+    assert len(whole["grad_norm/total"][0]) >= 3
+    for step in (2, 4, 5):
+        folder = tmp_path / str(step)
+        with pytest.raises(RuntimeError, match="planted"):
+            fit_adam(Checkpointer("1st"), crash_at(step, "train_step_start"), make(), folder=folder)
+        resumed = fit_adam(Checkpointer("1ep"), make(), folder=folder, resume="auto")
+        assert of_monitor(resumed) == whole, step
 
 
 def test_a_second_fit_with_a_new_model_begins_anew_and_nothing_is_kept_of_the_first() -> None:
     monitor = GradientMonitor("4st", updates=True, histograms=True)
-    assert [fit(monitor).history.steps("grad_norm/total") for _ in range(2)] == [[1, 4, 8]] * 2
+    assert [fit_adam(monitor).history.steps("grad_norm/total") for _ in range(2)] == [[1, 4, 8]] * 2
     held = {name: value for name, value in vars(monitor).items() if isinstance(value, dict) and name != "_arguments"}
     assert all(not value for value in held.values()), held
 
@@ -389,6 +366,6 @@ def test_a_run_that_fails_between_two_looks_leaves_no_copies_behind(where: str) 
     monitor = GradientMonitor("1st", updates=True)
     hooks: dict[str, Callable[[Any], None]] = {f"on_{where}": fail}
     with pytest.raises(RuntimeError, match="planted"):
-        fit(monitor, LambdaCallback(**hooks))
+        fit_adam(LambdaCallback(**hooks), monitor)
     assert monitor._held == {}
     assert monitor._groups == {}

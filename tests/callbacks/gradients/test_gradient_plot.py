@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,26 +15,11 @@ from torch import nn
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.gradients import GradientMonitor, GradientPlot, gradient_plot
+from hookline.callbacks.gradients import spread as spread_module
 from hookline.callbacks.gradients.spread import BINS, MOST, Spread, draw, measure, read
 from hookline.errors import RegistrationError, SetupError
-from hookline.loop import Result, Trainer
-from hookline.testing import TinyModel, run_script, tiny_data
-
-
-def crash_at(step: int) -> LambdaCallback:
-    """The checkpoint of this step is the last."""
-
-    def crash(run: Any) -> None:
-        if run.clock.step == step:
-            raise RuntimeError("planted")
-
-    return LambdaCallback(on_train_step_start=crash)
-
-
-def fit(plot: Any, *callbacks: Any, **options: Any) -> Result:
-    given = {"max_duration": "2ep", "folder": False, "device": "cpu", "seed": 0} | options
-    trainer = Trainer(callbacks=[*callbacks, plot], **given)
-    return trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+from hookline.testing import TinyModel, tiny_data
+from tests.support import crash_at, fit
 
 
 def steps(folder: Path, suffix: str = "png") -> list[int]:
@@ -101,14 +87,14 @@ def test_pictures_are_in_the_folder_of_the_run_at_the_first_step_and_at_the_end_
 
 
 def test_it_goes_together_with_the_monitor_and_its_histograms(tmp_path: Path) -> None:
-    result = fit(GradientPlot(), GradientMonitor("1ep", histograms=True), folder=tmp_path / "run")
+    result = fit(GradientMonitor("1ep", histograms=True), GradientPlot(), folder=tmp_path / "run")
     assert result.failures == ()
     assert steps(tmp_path / "run" / "media" / "gradients" / "distribution") == [1, 4, 8]
 
 
 def test_other_formats_go_to_a_folder_of_the_users_own(tmp_path: Path) -> None:
-    fit(GradientPlot("4st", dirpath=tmp_path / "own", formats=("pdf", "svg")))
-    assert steps(tmp_path / "own", "pdf") == steps(tmp_path / "own", "svg") == [1, 4, 8]
+    fit(GradientPlot("4st", dirpath=tmp_path / "own", formats=("pdf", "svg")), max_duration="1ep")
+    assert steps(tmp_path / "own", "pdf") == steps(tmp_path / "own", "svg") == [1, 4]
     assert (tmp_path / "own" / "gradients-00000004.pdf").read_bytes().startswith(b"%PDF")
 
 
@@ -121,20 +107,20 @@ def test_each_layer_has_a_panel_with_its_name(drawn: Drawn) -> None:
     assert f"{MOST} of {MOST + 3} layers" in figure.get_suptitle()
 
 
-@pytest.mark.parametrize("step", [3, 4, 6])
-def test_after_a_resume_there_are_the_same_pictures(step: int, tmp_path: Path) -> None:
+def test_after_a_resume_there_are_the_same_pictures(tmp_path: Path) -> None:
     def pictures(folder: Path) -> dict[int, bytes]:
-        place = folder / "media" / "gradients" / "distribution"
-        return {int(path.stem.rpartition("-")[2]): path.read_bytes() for path in place.iterdir()}
+        paths = (folder / "media" / "gradients" / "distribution").iterdir()
+        return {int(path.stem.rpartition("-")[2]): path.read_bytes() for path in paths}
 
-    options: Any = {"max_duration": "3ep", "name": "p/one"}
-    fit(GradientPlot(), folder=tmp_path / "whole", **options)
-    crash = crash_at(step)
-    with pytest.raises(RuntimeError, match="planted"):
-        fit(GradientPlot(), Checkpointer("1st"), crash, folder=tmp_path / "run", **options)
-    fit(GradientPlot(), Checkpointer("1st"), folder=tmp_path / "run", resume="auto", **options)
-    assert pictures(tmp_path / "run") == pictures(tmp_path / "whole")
-    assert sorted(pictures(tmp_path / "whole")) == [1, 4, 8, 12]
+    fit(GradientPlot(), folder=tmp_path / "whole", name="p/one")
+    whole = pictures(tmp_path / "whole")
+    assert sorted(whole) == [1, 4, 8]
+    for step in (3, 4, 6):
+        folder = tmp_path / str(step)
+        with pytest.raises(RuntimeError, match="planted"):
+            fit(Checkpointer("1st"), crash_at(step, "train_step_start"), GradientPlot(), folder=folder, name="p/one")
+        fit(Checkpointer("1ep"), GradientPlot(), folder=folder, name="p/one", resume="auto")
+        assert pictures(folder) == whole, step
 
 
 def test_a_skipped_step_is_not_drawn(drawn: Drawn, tmp_path: Path) -> None:
@@ -145,7 +131,7 @@ def test_a_skipped_step_is_not_drawn(drawn: Drawn, tmp_path: Path) -> None:
     class Skip(LambdaCallback):
         after = (GradientPlot,)
 
-    fit(GradientPlot("100st"), Skip(on_gradients_ready=skip), folder=tmp_path / "run")
+    fit(Skip(on_gradients_ready=skip), GradientPlot("100st"), folder=tmp_path / "run")
     assert steps(tmp_path / "run" / "media" / "gradients" / "distribution") == [1]
     assert len(drawn.spreads) == 1
 
@@ -180,18 +166,10 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         GradientPlot()
 
 
-def test_pyplot_is_left_alone() -> None:
-    done = run_script(
-        f"""
-        import sys
-        sys.path[:0] = {sys.path!r}
-        import torch
-        from hookline.callbacks.gradients import GradientPlot
-        from hookline.loop import Trainer
-        from hookline.testing import TinyModel, tiny_data
-        trainer = Trainer(max_duration="1st", callbacks=[GradientPlot()], folder=False, device="cpu")
-        trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-        print("matplotlib" in sys.modules, "matplotlib.pyplot" in sys.modules)
-        """
-    )
-    assert done.stdout == "True False\n", done.stderr
+def test_pyplot_is_left_alone(monkeypatch: pytest.MonkeyPatch, drawn: Drawn) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # so that an import of it is an error
+    for module in (spread_module, gradient_plot):
+        assert module.__file__ is not None
+        runpy.run_path(module.__file__)
+    assert fit(GradientPlot(), max_duration="1st").failures == ()
+    assert len(drawn.spreads) == 1

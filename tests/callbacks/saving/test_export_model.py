@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ from hookline.callbacks.saving.save_best import SaveBest
 from hookline.callbacks.weights import EMA, Pruning
 from hookline.errors import HooklineWarning, MetricError, RegistrationError, SetupError
 from hookline.events import Callback, on
-from hookline.loop import Loop, SupervisedTask, Task, Trainer
+from hookline.loop import SupervisedTask, Task
 from hookline.testing import TinyModel, run_script, tiny_data
+from tests.support import CE, at_step, crash_at, fit, press_ctrl_c, same_tensors, train_loop, weights_of
 
 TRAIN, VAL = tiny_data(4), tiny_data(2, seed=1)
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
@@ -45,12 +45,8 @@ class Conv(nn.Module):
         return found
 
 
-def fit(folder: Path | bool, *callbacks: object, model: nn.Module | None = None, data: Any = TRAIN, **more: Any) -> Any:
-    given: dict[str, Any] = {"max_duration": "2ep", "seed": 0, "device": "cpu", "log_every": "2st", **more}
-    val = given.pop("val", VAL)
-    loss = given.pop("loss", nn.CrossEntropyLoss())
-    trainer = Trainer(folder=folder, callbacks=callbacks, **given)
-    return trainer.fit(model or Conv(), data, val, loss=loss, optimizer=torch.optim.SGD)
+def fit_conv(*callbacks: object, **options: Any) -> Any:
+    return fit(*callbacks, **{"model": Conv(), "train": TRAIN, "val": VAL, "log_every": "2st", **options})
 
 
 def run_file(path: Path, *inputs: Tensor) -> Tensor:
@@ -76,7 +72,7 @@ FILES = {"pt2": "model.pt2", "onnx": "model.onnx", "torchscript": "model.ts"}
 
 @pytest.mark.parametrize("format", FILES)
 def test_the_file_computes_what_the_model_does_for_batches_of_any_size(tmp_path: Path, format: Any) -> None:
-    result = fit(tmp_path, ExportModel(format))
+    result = fit_conv(ExportModel(format), folder=tmp_path)
     for size in (1, 2, 6):
         found = run_file(tmp_path / FILES[format], X[:size])
         torch.testing.assert_close(found, own(result.model, X[:size]), rtol=1e-4, atol=1e-5)
@@ -84,7 +80,7 @@ def test_the_file_computes_what_the_model_does_for_batches_of_any_size(tmp_path:
 
 
 def test_the_files_need_none_of_the_source(tmp_path: Path) -> None:
-    result = fit(tmp_path, ExportModel())
+    result = fit_conv(ExportModel(), folder=tmp_path)
     script = """
     import sys, torch
     exported = torch.export.load(sys.argv[1]).module()
@@ -108,9 +104,9 @@ def test_training_is_bitwise_the_same_and_modes_hooks_and_settings_stay(tmp_path
     bare.norm.eval()
     seen: list[Any] = []
     level = logging.getLogger("torch.onnx").level
-    fit(tmp_path, ExportModel("torchscript", rehearse=rehearse), on("train_step_start")(modes), model=model)
-    fit(False, model=bare)
-    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), bare.parameters(), strict=True))
+    fit_conv(ExportModel("torchscript", rehearse=rehearse), on("train_step_start")(modes), folder=tmp_path, model=model)
+    fit_conv(model=bare)
+    assert same_tensors(weights_of(model), weights_of(bare))
     assert {tuple(its) for its in seen} == {(True, False, True, True)}
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert logging.getLogger("torch.onnx").level == level
@@ -125,7 +121,7 @@ class Noisy(TinyModel):
 
 def test_random_numbers_that_an_export_draws_are_given_back(tmp_path: Path) -> None:
     def final(*callbacks: object) -> Any:
-        fit(tmp_path / str(len(callbacks)), *callbacks, model=Noisy(dropout=0.5))
+        fit_conv(*callbacks, folder=tmp_path / str(len(callbacks)), model=Noisy(dropout=0.5))
         return random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist()
 
     assert final(ExportModel("torchscript")) == final()
@@ -153,40 +149,40 @@ class Scripted(Callback):
 
 def test_a_monitor_exports_the_weights_of_the_best_evaluation(tmp_path: Path) -> None:
     script = Scripted(0.1, 0.9, 0.2, 0.3)
-    fit(tmp_path, script, ExportModel("torchscript", monitor="val/score"), EMA(0.5), max_duration="4ep")
+    fit_conv(script, ExportModel("torchscript", monitor="val/score"), EMA(0.5), folder=tmp_path, max_duration="4ep")
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), script.outputs[1])
     assert not torch.allclose(script.outputs[1], script.outputs[3])
 
 
 def test_after_a_save_best_it_is_the_best_model(tmp_path: Path) -> None:
     script = Scripted(0.1, 0.9, 0.2, 0.3)
-    fit(tmp_path, ExportModel("torchscript"), script, SaveBest("val/score"), max_duration="4ep")
+    fit_conv(ExportModel("torchscript"), script, SaveBest("val/score"), folder=tmp_path, max_duration="4ep")
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), script.outputs[1])
 
 
 def test_averaged_weights_are_exported_if_asked_for_and_the_raw_ones_stay_in_the_model(tmp_path: Path) -> None:
     ema = EMA(0.5, apply_at_end=False)
-    result = fit(tmp_path, ExportModel("torchscript", averaged=True), ema)
+    result = fit_conv(ExportModel("torchscript", averaged=True), ema, folder=tmp_path)
     average, raw = Conv(), own(result.model, X)
     average.load_state_dict({**result.model.state_dict(), **ema.weights})
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(average, X))
     assert not torch.allclose(own(average, X), raw)
-    plain = fit(tmp_path / "raw", ExportModel("torchscript"), EMA(0.5, apply_at_end=False))
+    plain = fit_conv(ExportModel("torchscript"), EMA(0.5, apply_at_end=False), folder=tmp_path / "raw")
     torch.testing.assert_close(run_file(tmp_path / "raw" / "model.ts", X), own(plain.model, X))
     with pytest.raises(SetupError, match="no callback of this run swaps weights"):
-        fit(tmp_path / "none", ExportModel("torchscript", averaged=True))
+        fit_conv(ExportModel("torchscript", averaged=True), folder=tmp_path / "none")
 
 
 def test_beside_an_ema_what_fit_gives_back_is_exported(tmp_path: Path) -> None:
     ema = EMA(0.5)
-    result = fit(tmp_path, ExportModel("torchscript"), ema)
+    result = fit_conv(ExportModel("torchscript"), ema, folder=tmp_path)
     assert torch.equal(result.model.out.weight, ema.weights["out.weight"])
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(result.model, X))
 
 
 def test_the_best_that_is_exported_is_as_sparse_as_pruning_has_made_the_model(tmp_path: Path) -> None:
     exporter, pruning = ExportModel("torchscript", monitor="val/score"), Pruning(amount=0.5)
-    fit(tmp_path, Scripted(0.9, 0.1), exporter, pruning, model=TinyModel())
+    fit_conv(Scripted(0.9, 0.1), exporter, pruning, folder=tmp_path, model=TinyModel())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         found = dict(torch.jit.load(tmp_path / "model.ts").named_parameters())
@@ -209,11 +205,11 @@ class Two(nn.Module):
 @pytest.mark.parametrize("format", FILES)
 def test_several_inputs_by_name_and_several_outputs_are_exported(tmp_path: Path, format: Any) -> None:
     data = [{"x": x, "y": x.flip(0)} for x, _ in TRAIN]
-    found = fit(
-        tmp_path,
+    found = fit_conv(
         ExportModel(format, tolerance=1e-3) if format != "torchscript" else ExportModel(format, on_error="raise"),
+        folder=tmp_path,
         model=Strict() if format == "torchscript" else Two(),
-        data=data,
+        train=data,
         val=None,
         loss=lambda outputs, batch: _first(outputs).square().mean(),
     )
@@ -250,20 +246,20 @@ class Own(Task[Any]):
 
 def test_a_part_of_a_task_can_be_named_and_one_that_is_not_there_is_an_error_with_names(tmp_path: Path) -> None:
     task = Own()
-    fit(tmp_path / "a", ExportModel("torchscript", module="net"), model=task, val=None)
+    fit_conv(ExportModel("torchscript", module="net"), folder=tmp_path / "a", model=task, val=None)
     torch.testing.assert_close(run_file(tmp_path / "a" / "model.ts", X), own(task.net, X))
     with pytest.raises(SetupError, match=r"no forward\(\).*'net', 'head'"):
-        fit(tmp_path / "b", ExportModel("torchscript"), model=task, val=None)
+        fit_conv(ExportModel("torchscript"), folder=tmp_path / "b", model=task, val=None)
     with pytest.raises(SetupError, match="no such part; it has 'net', 'head'"):
-        fit(tmp_path / "c", ExportModel("torchscript", module="nett"), model=task, val=None)
+        fit_conv(ExportModel("torchscript", module="nett"), folder=tmp_path / "c", model=task, val=None)
 
 
 def test_the_model_of_a_supervised_task_is_found(tmp_path: Path) -> None:
     class Mine(SupervisedTask):
         pass
 
-    task = Mine(Conv(), nn.CrossEntropyLoss(), torch.optim.SGD)
-    fit(tmp_path, ExportModel("torchscript"), model=task, loss=None)
+    task = Mine(Conv(), CE, torch.optim.SGD)
+    fit_conv(ExportModel("torchscript"), folder=tmp_path, model=task)
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(task.model, X))
 
 
@@ -279,12 +275,12 @@ def test_inputs_makes_of_a_batch_what_the_model_is_called_with(tmp_path: Path) -
 
     task = Picks(TinyModel(), None, torch.optim.SGD)
     exporter = ExportModel("torchscript", inputs=lambda batch: batch["pixels"])
-    fit(tmp_path, exporter, model=task, data=data, val=None, loss=None)
+    fit_conv(exporter, folder=tmp_path, model=task, train=data, val=None)
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(task.model, X))
 
 
 def test_a_batch_of_one_sample_is_no_reason_for_a_constant_size(tmp_path: Path) -> None:
-    result = fit(tmp_path, ExportModel(), model=TinyModel(), data=tiny_data(4, 1), val=None)
+    result = fit_conv(ExportModel(), folder=tmp_path, model=TinyModel(), train=tiny_data(4, 1), val=None)
     torch.testing.assert_close(run_file(tmp_path / "model.pt2", X), own(result.model, X))
 
 
@@ -297,7 +293,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
 def test_a_loader_without_a_length_whose_epoch_is_shorter_than_an_interval_gives_a_sample(tmp_path: Path) -> None:
     loader = DataLoader(Stream(), batch_size=8)
-    result = fit(tmp_path, ExportModel("torchscript"), data=loader, val=None, log_every="50st")
+    result = fit_conv(ExportModel("torchscript"), folder=tmp_path, train=loader, val=None, log_every="50st")
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(result.model, X))
 
 
@@ -309,17 +305,12 @@ def test_a_call_is_resized_where_it_belongs_to_the_batch() -> None:
 
 
 def test_it_works_in_a_loop_of_ones_own(tmp_path: Path) -> None:
-    model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Loop(model, optimizer, callbacks=[ExportModel("torchscript")], max_duration="1ep", folder=tmp_path) as loop:
-        for x, y in loop.batches(TRAIN):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
+    _, model = train_loop(ExportModel("torchscript"), max_duration="1ep", folder=tmp_path)
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(model, X))
 
 
 def test_a_model_that_was_compiled_in_place_is_exported_as_it_is(tmp_path: Path) -> None:
-    result = fit(tmp_path, ExportModel("torchscript"), compile={"backend": "eager"})
+    result = fit_conv(ExportModel("torchscript"), folder=tmp_path, compile={"backend": "eager"})
     torch.testing.assert_close(run_file(tmp_path / "model.ts", X), own(result.model, X))
 
 
@@ -341,13 +332,13 @@ def test_a_model_that_defeats_the_exporter_ends_the_run_early_and_names_the_expo
     steps = on("train_step_end")(lambda run: seen.append(run.clock.step))
     name = {"pt2": "torch.export", "onnx": "torch.onnx"}[format]
     with pytest.raises(SetupError, match=rf"{name} cannot export Branches: .*on_error='warn'"):
-        fit(tmp_path, ExportModel(format), steps, model=Branches())
+        fit_conv(ExportModel(format), steps, folder=tmp_path, model=Branches())
     assert seen == [1]
 
 
 def test_with_warn_the_run_goes_on_without_a_file_and_says_so_once(tmp_path: Path) -> None:
     with pytest.warns(HooklineWarning, match="nothing is exported: .*torch.export cannot export") as caught:
-        result = fit(tmp_path, ExportModel(on_error="warn"), model=Branches())
+        result = fit_conv(ExportModel(on_error="warn"), folder=tmp_path, model=Branches())
     assert len(caught) == 1
     assert result.clock.step == 8
     assert not list(tmp_path.glob("model*"))
@@ -355,7 +346,7 @@ def test_with_warn_the_run_goes_on_without_a_file_and_says_so_once(tmp_path: Pat
 
 def test_an_error_at_the_end_comes_when_all_else_is_saved(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="cannot export"):
-        fit(tmp_path, ExportModel(rehearse=False), Checkpointer(), model=Branches())
+        fit_conv(ExportModel(rehearse=False), Checkpointer(), folder=tmp_path, model=Branches())
     assert (tmp_path / "checkpoints" / "step-00000008" / "manifest.json").exists()
     assert not [path for path in tmp_path.iterdir() if "model" in path.name]
 
@@ -369,9 +360,9 @@ class Sized(TinyModel):
 
 def test_a_trace_that_gives_something_else_is_found_by_the_check(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"torch.jit.trace, batch of 1\): output 0 of the file is off by 1"):
-        fit(tmp_path, ExportModel("torchscript"), model=Sized())
+        fit_conv(ExportModel("torchscript"), folder=tmp_path, model=Sized())
     exporter = ExportModel("torchscript", dynamic=False)
-    fit(tmp_path / "fixed", exporter, model=Sized(), val=None)
+    fit_conv(exporter, folder=tmp_path / "fixed", model=Sized(), val=None)
     assert (tmp_path / "fixed" / "model.ts").exists()
 
 
@@ -384,9 +375,9 @@ def test_a_file_that_is_off_by_more_than_the_tolerance_is_not_kept(tmp_path: Pat
     altered = export_formats.Format(real.suffix, real.exporter, real.write, off)
     monkeypatch.setitem(export_formats.FORMATS, "torchscript", altered)  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=r"off by 0\.01, more than the tolerance=0\.001"):
-        fit(tmp_path, ExportModel("torchscript", tolerance=1e-3, rehearse=False))
+        fit_conv(ExportModel("torchscript", tolerance=1e-3, rehearse=False), folder=tmp_path)
     assert not list(tmp_path.glob("*model*"))
-    fit(tmp_path / "b", ExportModel("torchscript", tolerance=0.1))
+    fit_conv(ExportModel("torchscript", tolerance=0.1), folder=tmp_path / "b")
     assert (tmp_path / "b" / "model.ts").exists()
 
 
@@ -394,35 +385,24 @@ def test_a_file_that_is_off_by_more_than_the_tolerance_is_not_kept(tmp_path: Pat
 
 
 def test_after_an_error_or_ctrl_c_nothing_is_exported(tmp_path: Path) -> None:
-    @on("train_step_end", at="5st")
-    def fail(run: Any) -> None:
-        raise ZeroDivisionError
-
-    @on("train_step_end", at="5st")
-    def press(run: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(ZeroDivisionError):
-        fit(tmp_path / "a", fail, ExportModel("torchscript"))
-    assert fit(tmp_path / "b", press, ExportModel("torchscript")).interrupted
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_conv(crash_at(5), ExportModel("torchscript"), folder=tmp_path / "a")
+    assert fit_conv(at_step(5, press_ctrl_c), ExportModel("torchscript"), folder=tmp_path / "b").interrupted
     assert not list(tmp_path.rglob("model*"))
 
 
 def test_a_resume_exports_the_best_of_the_whole_run(tmp_path: Path) -> None:
-    @on("step_settled")
-    def fail(run: Any) -> None:
-        if run.clock.step == 11:
-            raise ZeroDivisionError
-
     values = (0.1, 0.9, 0.2, 0.3)
     first = Scripted(*values)
 
     def exporter() -> ExportModel:
         return ExportModel("torchscript", monitor="val/score", path="out/best.ts")
 
-    with pytest.raises(ZeroDivisionError):
-        fit(tmp_path, first, exporter(), Checkpointer("2st"), fail, max_duration="4ep")
-    fit(tmp_path, Scripted(*values), exporter(), Checkpointer("2st"), max_duration="4ep", resume="auto")
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_conv(
+            first, exporter(), Checkpointer("2st"), crash_at(11, "step_settled"), folder=tmp_path, max_duration="4ep"
+        )
+    fit_conv(Scripted(*values), exporter(), Checkpointer("2st"), folder=tmp_path, max_duration="4ep", resume="auto")
     torch.testing.assert_close(run_file(tmp_path / "out" / "best.ts", X), first.outputs[1])
 
 
@@ -430,25 +410,25 @@ def test_a_new_run_forgets_a_finished_run_that_the_same_object_has_only_opened(t
     def exporter() -> ExportModel:
         return ExportModel("torchscript", monitor="val/score")
 
-    fit(tmp_path / "a", Scripted(0.9, 0.8), exporter(), Checkpointer())
+    fit_conv(Scripted(0.9, 0.8), exporter(), Checkpointer(), folder=tmp_path / "a")
     second, script = exporter(), Scripted(0.1, 0.2)
-    fit(tmp_path / "a", Scripted(0.0), second, Checkpointer(), resume="auto")
-    fit(tmp_path / "b", script, second)
+    fit_conv(Scripted(0.0), second, Checkpointer(), folder=tmp_path / "a", resume="auto")
+    fit_conv(script, second, folder=tmp_path / "b")
     torch.testing.assert_close(run_file(tmp_path / "b" / "model.ts", X), script.outputs[1])
 
 
 def test_two_with_one_path_are_refused_before_the_first_step(tmp_path: Path) -> None:
     one, other = ExportModel("torchscript"), ExportModel("torchscript", path=tmp_path / "model.ts", dynamic=False)
     with pytest.raises(SetupError, match=r"two ExportModel write to .*model\.ts.*another path"):
-        fit(tmp_path, one, other)
-    fit(tmp_path, one, ExportModel("pt2"), max_duration="1ep")
+        fit_conv(one, other, folder=tmp_path)
+    fit_conv(one, ExportModel("pt2"), folder=tmp_path, max_duration="1ep")
     assert {path.name for path in tmp_path.glob("model.*")} == {"model.ts", "model.pt2"}
 
 
 def test_a_finished_run_that_is_opened_again_keeps_its_file(tmp_path: Path) -> None:
-    fit(tmp_path, ExportModel("torchscript"), Checkpointer())
+    fit_conv(ExportModel("torchscript"), Checkpointer(), folder=tmp_path)
     before = (tmp_path / "model.ts").stat().st_mtime_ns
-    fit(tmp_path, ExportModel("torchscript"), Checkpointer(), resume="auto")
+    fit_conv(ExportModel("torchscript"), Checkpointer(), folder=tmp_path, resume="auto")
     assert (tmp_path / "model.ts").stat().st_mtime_ns == before
 
 
@@ -469,9 +449,9 @@ def test_a_wrong_argument_is_named(given: dict[str, Any], words: str) -> None:
 
 def test_what_is_missing_is_found_before_the_first_step(tmp_path: Path, monkeypatch: Any) -> None:
     with pytest.raises(MetricError, match="val/acuracy"):
-        fit(tmp_path / "a", ExportModel("torchscript", monitor="val/acuracy", mode="max"))
+        fit_conv(ExportModel("torchscript", monitor="val/acuracy", mode="max"), folder=tmp_path / "a")
     with pytest.raises(SetupError, match="folder=False"):
-        fit(False, ExportModel("torchscript"))
+        fit_conv(ExportModel("torchscript"))
     monkeypatch.setattr(export_formats, "find_spec", lambda name: None if name == "onnxruntime" else True)
     with pytest.raises(SetupError, match=r"needs onnxruntime: pip install 'hookline\[onnx\]'"):
-        fit(tmp_path / "b", ExportModel("onnx"))
+        fit_conv(ExportModel("onnx"), folder=tmp_path / "b")

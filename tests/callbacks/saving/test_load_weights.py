@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +17,29 @@ from torch import Tensor, nn
 
 import hookline as hl
 from hookline.errors import CheckpointError, CheckpointMismatchError, CheckpointNotFoundError
-from hookline.loop import Loop, Trainer
+from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit, same_tensors, sgd, signal_arrived, state_of, train_loop, wait_until
 
 GIVEN = TinyModel(seed=7)
+fit_epoch = partial(fit, max_duration="1ep")
 
 
 def weights() -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in GIVEN.state_dict().items()}
-
-
-def fit(model: nn.Module, *callbacks: object, folder: Any = False, steps: int = 4, **options: Any) -> Any:
-    trainer = Trainer(folder=folder, callbacks=callbacks, max_duration=f"{steps}st", seed=0, **options)
-    return trainer.fit(model, tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    return state_of(GIVEN)
 
 
 class First(hl.Callback):
     """The weights with which training begins."""
 
     def on_train_start(self, run: Any) -> None:
-        self.weights = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+        self.weights = state_of(run.model)
 
 
-def begins_with(model: nn.Module, *callbacks: object, **options: Any) -> dict[str, Tensor]:
+def begins_with(*callbacks: object, **options: Any) -> dict[str, Tensor]:
     first = First()
-    fit(model, *callbacks, first, **options)
+    fit_epoch(*callbacks, first, **options)
     return first.weights
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 # -- kinds of files --------------------------------------------------------------------------------
@@ -55,9 +48,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 def run_folder(folder: Path) -> Path:
     model = TinyModel(seed=3)
     model.load_state_dict(weights())
-    trainer = Trainer(folder=folder / "run", callbacks=[hl.Checkpointer()], max_duration="1st")
-    still = torch.optim.SGD(model.parameters(), lr=0.0)
-    trainer.fit(model, tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=still)
+    fit(hl.Checkpointer(), model=model, optimizer=partial(sgd, lr=0.0), folder=folder / "run", max_duration="1st")
     return folder / "run"
 
 
@@ -100,15 +91,15 @@ KINDS = [one_checkpoint, run_folder, safetensors_file, torch_file, training_file
 
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
 def test_each_kind_of_file_is_what_training_begins_with(tmp_path: Path, make: Callable[[Path], Path]) -> None:
-    assert same(begins_with(TinyModel(), hl.LoadWeights(make(tmp_path))), weights())
+    assert same_tensors(begins_with(hl.LoadWeights(make(tmp_path))), weights())
 
 
 def test_a_lightning_checkpoint_is_read_without_its_prefix(tmp_path: Path) -> None:
     named = {f"model.{name}": tensor for name, tensor in weights().items()}
     torch.save({"state_dict": named, "epoch": 1, "pytorch-lightning_version": "2.5"}, tmp_path / "l.ckpt")
     with pytest.raises(CheckpointMismatchError, match=r"give prefix='model\.'"):
-        fit(TinyModel(), hl.LoadWeights(tmp_path / "l.ckpt"))
-    assert same(begins_with(TinyModel(), hl.LoadWeights(tmp_path / "l.ckpt", prefix="model.")), weights())
+        fit_epoch(hl.LoadWeights(tmp_path / "l.ckpt"))
+    assert same_tensors(begins_with(hl.LoadWeights(tmp_path / "l.ckpt", prefix="model.")), weights())
 
 
 class Payload:
@@ -124,13 +115,13 @@ class Payload:
 def test_a_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
     torch.save({"state_dict": weights(), "hyper": Payload(tmp_path / "ran")}, tmp_path / "evil.ckpt")
     with pytest.raises(CheckpointError, match="which is refused, because a file could run any code"):
-        fit(TinyModel(), hl.LoadWeights(tmp_path / "evil.ckpt"))
+        fit_epoch(hl.LoadWeights(tmp_path / "evil.ckpt"))
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_file_that_is_not_there_is_said_before_training(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match="is not there"):
-        fit(TinyModel(), hl.LoadWeights(tmp_path / "nothing.pt"))
+        fit_epoch(hl.LoadWeights(tmp_path / "nothing.pt"))
 
 
 # -- what does not fit -----------------------------------------------------------------------------
@@ -148,15 +139,15 @@ def other_head(folder: Path) -> Path:
 def test_strict_lists_everything_that_does_not_fit_and_changes_nothing(tmp_path: Path) -> None:
     model = TinyModel()
     with pytest.raises(CheckpointMismatchError) as caught:
-        fit(model, hl.LoadWeights(other_head(tmp_path)))
+        fit_epoch(hl.LoadWeights(other_head(tmp_path)), model=model)
     assert "2 of 4 fit; missing 1: out.bias; unexpected 1: extra; of another shape 1: out.weight" in str(caught.value)
-    assert same(model.state_dict(), TinyModel().state_dict())
+    assert same_tensors(model.state_dict(), TinyModel().state_dict())
 
 
 def test_without_strict_what_fits_is_loaded_and_the_rest_is_listed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = begins_with(TinyModel(), hl.LoadWeights(other_head(tmp_path), strict=False))
+    found = begins_with(hl.LoadWeights(other_head(tmp_path), strict=False))
     fresh = TinyModel().state_dict()
     assert torch.equal(found["hidden.weight"], weights()["hidden.weight"])
     assert torch.equal(found["out.weight"], fresh["out.weight"])
@@ -167,7 +158,7 @@ def test_without_strict_what_fits_is_loaded_and_the_rest_is_listed(
 def test_weights_that_do_not_fit_at_all_are_an_error_also_without_strict(tmp_path: Path) -> None:
     save_file({"encoder.layer": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(CheckpointMismatchError, match="0 of 4 fit"):
-        fit(TinyModel(), hl.LoadWeights(tmp_path / "x.safetensors", strict=False))
+        fit_epoch(hl.LoadWeights(tmp_path / "x.safetensors", strict=False))
 
 
 class Tied(nn.Module):
@@ -192,14 +183,14 @@ def test_a_hugging_face_folder_of_a_model_with_tied_weights_is_loaded(tmp_path: 
         {written: given.head.weight, "head.bias": given.head.bias}, tmp_path / "model.safetensors", {"format": "pt"}
     )
     first = First()
-    fit(Tied(seed=2), hl.LoadWeights(tmp_path), first)
+    fit_epoch(hl.LoadWeights(tmp_path), first, model=Tied(seed=2))
     assert all(torch.equal(first.weights[name], value) for name, value in given.state_dict().items())
 
 
 def test_a_tensor_that_no_name_in_the_file_stands_for_is_still_missing(tmp_path: Path) -> None:
     save_file({"head.bias": torch.zeros(3)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointMismatchError, match=r"missing 2: embedding\.weight, head\.weight"):
-        fit(Tied(seed=2), hl.LoadWeights(tmp_path))
+        fit_epoch(hl.LoadWeights(tmp_path), model=Tied(seed=2))
 
 
 def test_tied_weights_that_were_written_once_are_loaded(tmp_path: Path) -> None:
@@ -215,10 +206,10 @@ def test_tied_weights_that_were_written_once_are_loaded(tmp_path: Path) -> None:
 
     torch.manual_seed(0)
     trained, path = Tied(), tmp_path / "run"
-    fit(trained, hl.Checkpointer(), folder=path)
+    fit_epoch(hl.Checkpointer(), model=trained, folder=path)
     model = Tied()
-    found = begins_with(model, hl.LoadWeights(path))
-    assert same(found, dict(trained.state_dict()))
+    found = begins_with(hl.LoadWeights(path), model=model)
+    assert same_tensors(found, dict(trained.state_dict()))
     assert model.a.weight is model.b.weight
 
 
@@ -231,62 +222,56 @@ def test_a_resumed_run_keeps_what_it_has_learned(tmp_path: Path) -> None:
     def leave(run: Any) -> None:
         if run.clock.step == 2:
             signal.raise_signal(signal.SIGTERM)
-            while run.loop.requests.preempt is None:  # another thread may have got it first
-                time.sleep(0.001)
+            wait_until(lambda: signal_arrived(run), "the signal")  # another thread may have got it first
 
     with pytest.raises(hl.Preempted):
-        fit(TinyModel(), hl.LoadWeights(path), hl.on("train_step_end")(leave), folder=tmp_path / "run", resume="auto")
+        fit_epoch(hl.LoadWeights(path), hl.on("train_step_end")(leave), folder=tmp_path / "run", resume="auto")
     path.unlink()  # it is not needed any more
-    went_on = fit(TinyModel(), hl.LoadWeights(path), folder=tmp_path / "run", resume="auto")
-    whole = fit(TinyModel(), hl.LoadWeights(safetensors_file(tmp_path)))
-    assert same(dict(went_on.model.state_dict()), dict(whole.model.state_dict()))
+    went_on = fit_epoch(hl.LoadWeights(path), folder=tmp_path / "run", resume="auto")
+    whole = fit_epoch(hl.LoadWeights(safetensors_file(tmp_path)))
+    assert same_tensors(dict(went_on.model.state_dict()), dict(whole.model.state_dict()))
 
 
 def test_a_second_fit_of_the_same_model_keeps_what_it_has_learned(tmp_path: Path) -> None:
     trainer = Trainer(folder=False, max_duration="2st", callbacks=[hl.LoadWeights(safetensors_file(tmp_path))])
-    model, loss = TinyModel(), nn.CrossEntropyLoss()
+    model, loss = TinyModel(), CE
     trainer.evaluate(model, tiny_data(1), loss=loss)
     trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD)
-    learned = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    learned = state_of(model)
     first = First()
     trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD, extend="2st", callbacks=[first])
-    assert same(first.weights, learned)
+    assert same_tensors(first.weights, learned)
     trainer.predict(model, tiny_data(1))
-    assert not same(dict(model.state_dict()), weights())
+    assert not same_tensors(dict(model.state_dict()), weights())
 
 
 def test_a_run_that_goes_on_is_not_set_back_by_one_that_joins_late(tmp_path: Path) -> None:
-    trainer, model, loss = Trainer(folder=False, max_duration="2st"), TinyModel(), nn.CrossEntropyLoss()
+    trainer, model, loss = Trainer(folder=False, max_duration="2st"), TinyModel(), CE
     trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD)
-    learned = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    learned = state_of(model)
     late, first = hl.LoadWeights(safetensors_file(tmp_path)), First()
     trainer.fit(model, tiny_data(4), loss=loss, optimizer=torch.optim.SGD, extend="2st", callbacks=[late, first])
-    assert same(first.weights, learned)
+    assert same_tensors(first.weights, learned)
 
 
 def test_each_model_of_a_sweep_begins_with_them(tmp_path: Path) -> None:
     first = First()
     trainer = Trainer(folder=False, max_duration="2st", callbacks=[hl.LoadWeights(safetensors_file(tmp_path)), first])
     for seed in (1, 2):
-        trainer.fit(TinyModel(seed=seed), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-        assert same(first.weights, weights())
+        trainer.fit(TinyModel(seed=seed), tiny_data(4), loss=CE, optimizer=torch.optim.SGD)
+        assert same_tensors(first.weights, weights())
 
 
 @pytest.mark.parametrize("entry", ["evaluate", "test", "predict"])
 def test_an_evaluation_and_a_prediction_use_them(tmp_path: Path, entry: str) -> None:
     trainer, model = Trainer(folder=False, callbacks=[hl.LoadWeights(safetensors_file(tmp_path))]), TinyModel()
-    loss = {} if entry == "predict" else {"loss": nn.CrossEntropyLoss()}
+    loss = {} if entry == "predict" else {"loss": CE}
     getattr(trainer, entry)(model, tiny_data(1), **loss)
-    assert same(dict(model.state_dict()), weights())
+    assert same_tensors(dict(model.state_dict()), weights())
 
 
 def test_an_own_loop_begins_with_them(tmp_path: Path) -> None:
-    model, first = TinyModel(), First()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    callbacks = [hl.LoadWeights(safetensors_file(tmp_path)), first]
-    with Loop(model, optimizer, callbacks=callbacks, max_duration="2st", folder=False) as loop:
-        for x, y in loop.batches(tiny_data(4)):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
-    assert same(first.weights, weights())
-    assert not same(dict(model.state_dict()), weights())
+    first = First()
+    _, model = train_loop(hl.LoadWeights(safetensors_file(tmp_path)), first, max_duration="2st")
+    assert same_tensors(first.weights, weights())
+    assert not same_tensors(dict(model.state_dict()), weights())

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,6 @@ import pytest
 import s3fs
 import torch
 from fsspec.implementations.local import LocalFileSystem
-from torch import nn
 
 import hookline as hl
 from hookline.callbacks.saving import remote_folder
@@ -32,18 +31,14 @@ from hookline.errors import Preempted, RegistrationError, SetupError
 from hookline.events import Callback, on
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, at_step, crash_at, fit, same_tensors, wait_until, weights_of
 
 TRAIN, VAL = tiny_data(4), tiny_data(2, seed=1)
+fit_digits = partial(fit, train=TRAIN, val=VAL, max_duration="3ep", name="digits/first", log_every="2st")
 HANG = 200.0
 """Seconds after which something hangs."""
 ONCE = {"connect_timeout": 20, "read_timeout": 20, "retries": {"max_attempts": 1}}
 """A busy server is waited for; what fails is tried again by us, and not by the client."""
-
-
-def fit(folder: Path | bool, *callbacks: object, **options: Any) -> Any:
-    given: dict[str, Any] = {"max_duration": "3ep", "seed": 0, "device": "cpu", "name": "digits/first", **options}
-    trainer = Trainer(folder=folder, callbacks=callbacks, log_every="2st", **given)
-    return trainer.fit(TinyModel(), TRAIN, VAL, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -69,14 +64,14 @@ class Server:
     def start(self) -> None:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + HANG
-        while time.monotonic() < end:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                time.sleep(0.05)
-        raise AssertionError("the S3 server does not start")
+        wait_until(self.answers, "the start of the S3 server")
+
+    def answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
 
     def make_bucket(self, name: str) -> None:
         self.client().mkdir(name)
@@ -116,7 +111,7 @@ def test_a_run_is_whole_on_s3_with_its_report_and_its_last_words(tmp_path: Path,
         max_duration="2ep",
         callbacks=[upload, Checkpointer("3st"), hl.ProgressBar(style=None)],
     )
-    result = trainer.fit(TinyModel(), TRAIN, VAL, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    result = trainer.fit(TinyModel(), TRAIN, VAL, loss=CE, optimizer=torch.optim.SGD)
     found, here = server.found("whole/runs/digits/first"), files(tmp_path)
     assert found == here
     assert {"report.html", "run.json", "metrics.jsonl", "log.txt"} <= found.keys()
@@ -128,21 +123,16 @@ def test_a_run_is_whole_on_s3_with_its_report_and_its_last_words(tmp_path: Path,
 
 
 def test_a_resume_sends_nothing_again_that_is_there(tmp_path: Path, server: Server) -> None:
-    @on("step_settled")
-    def fail(run: Any) -> None:
-        if run.clock.step == 9:
-            raise ZeroDivisionError
-
     server.make_bucket("again")
 
     def upload() -> Upload:
         return Upload("s3://again", options=server.options)
 
-    with pytest.raises(ZeroDivisionError):
-        fit(tmp_path, upload(), Checkpointer("2st", keep_last=None), fail)
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_digits(upload(), Checkpointer("2st", keep_last=None), crash_at(9, "step_settled"), folder=tmp_path)
     before = {path: info["LastModified"] for path, info in server.client().find("again", detail=True).items()}
     second = upload()
-    fit(tmp_path, second, Checkpointer("2st", keep_last=None), resume="auto")
+    fit_digits(second, Checkpointer("2st", keep_last=None), folder=tmp_path, resume="auto")
     after = server.client().find("again", detail=True)
     kept = [path for path in before if "/checkpoints/" in path]
     assert len(kept) == 4 * 4
@@ -154,7 +144,7 @@ def test_a_resume_sends_nothing_again_that_is_there(tmp_path: Path, server: Serv
 
 def test_a_bucket_that_is_not_there_is_not_made_and_is_named(tmp_path: Path, server: Server, caplog: Any) -> None:
     upload = Upload("s3://missing", options=server.options, files="metrics.jsonl")
-    result = fit(tmp_path, upload)
+    result = fit_digits(upload, folder=tmp_path)
     assert result.clock.step == 12
     assert not result.failures
     assert "metrics.jsonl" in caplog.text
@@ -163,51 +153,41 @@ def test_a_bucket_that_is_not_there_is_not_made_and_is_named(tmp_path: Path, ser
 
 
 def test_a_server_that_hangs_and_comes_back_has_everything_in_the_end(
-    tmp_path: Path, monkeypatch: Any, hold_port: Callable[[], int]
+    tmp_path: Path, monkeypatch: Any, server: Server
 ) -> None:
-    server = Server(hold_port())
-    server.start()
+    def resume(run: Any) -> None:
+        queue = upload._queue
+        assert queue is not None
+        wait_until(lambda: queue._error, "an upload that fails")
+        errors.append(queue._error)
+        server.send(signal.SIGCONT)
+
+    errors: list[str] = []
+    server.make_bucket("back")
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # its own tries, which would take long
+    soon = {**server.options, "config_kwargs": {**ONCE, "read_timeout": 3}}  # a server that hangs is left
+    upload = Upload("s3://back", options=soon, every="1st")
+    stop = at_step(3, lambda run: server.send(signal.SIGSTOP))
     try:
-        server.make_bucket("back")
-        monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # its own tries, which would take long
-
-        @on("train_step_end")
-        def trouble(run: Any) -> None:
-            if run.clock.step == 3:
-                server.send(signal.SIGSTOP)
-            if run.clock.step == 10:
-                assert upload._queue is not None
-                end = time.monotonic() + HANG
-                while not upload._queue._error and time.monotonic() < end:  # it was tried meanwhile, in vain
-                    time.sleep(0.02)
-                errors.append(upload._queue._error)
-                server.send(signal.SIGCONT)
-
-        errors: list[str] = []
-        soon = {**server.options, "config_kwargs": {**ONCE, "read_timeout": 3}}  # a server that hangs is left
-        upload = Upload("s3://back", options=soon, every="1st")
-        result = fit(tmp_path, trouble, upload, Checkpointer("2st", keep_last=None))
-        assert "Timeout" in errors[0]
-        assert not result.failures
-        assert upload.report is not None
-        assert upload.report.is_well
-        assert server.found("back/digits/first") == files(tmp_path)
+        result = fit_digits(stop, at_step(10, resume), upload, Checkpointer("2st", keep_last=None), folder=tmp_path)
     finally:
-        server.close()
+        server.send(signal.SIGCONT)
+    assert "Timeout" in errors[0]
+    assert not result.failures
+    assert upload.report is not None
+    assert upload.report.is_well
+    assert server.found("back/digits/first") == files(tmp_path)
 
 
 def test_a_server_that_starts_late_has_what_was_saved_before(tmp_path: Path, hold_port: Callable[[], int]) -> None:
+    def start(run: Any) -> None:
+        server.start()
+        server.make_bucket("late")
+
     server = Server(hold_port())
+    upload = Upload("s3://late", options=server.options)
     try:
-
-        @on("train_step_end")
-        def start(run: Any) -> None:
-            if run.clock.step == 7:
-                server.start()
-                server.make_bucket("late")
-
-        upload = Upload("s3://late", options=server.options)
-        fit(tmp_path, start, upload, Checkpointer("2st", keep_last=None))
+        fit_digits(at_step(7, start), upload, Checkpointer("2st", keep_last=None), folder=tmp_path)
         assert server.found("late/digits/first") == files(tmp_path)
         assert upload.report is not None
         assert upload.report.is_well
@@ -219,9 +199,12 @@ def test_an_unreachable_server_changes_nothing_but_the_report(
     tmp_path: Path, caplog: Any, hold_port: Callable[[], int]
 ) -> None:
     upload = Upload("s3://nowhere", options=Server(hold_port()).options, wait=1.0)
-    result, bare = fit(tmp_path / "a", upload, Checkpointer()), fit(tmp_path / "b", Checkpointer())
+    result, bare = (
+        fit_digits(upload, Checkpointer(), folder=tmp_path / "a"),
+        fit_digits(Checkpointer(), folder=tmp_path / "b"),
+    )
     assert not result.failures
-    assert all(map(torch.equal, result.model.parameters(), bare.model.parameters()))
+    assert same_tensors(weights_of(result.model), weights_of(bare.model))
     assert upload.report is not None
     assert upload.report.uploaded == 0
     assert set(upload.report.lost) >= {"metrics.jsonl", "run.json", "checkpoints/step-00000012"}
@@ -239,26 +222,26 @@ def test_a_folder_gets_what_is_chosen_and_nothing_hidden_or_half_done(tmp_path: 
     (here / ".best.tmp.safetensors").write_text("half")
     (here / "plots").mkdir()
     (here / "plots" / "a.png").write_text("picture")
-    fit(here, Upload(there), Checkpointer(keep_last=1))
+    fit_digits(Upload(there), Checkpointer(keep_last=1), folder=here)
     names = set(files(there / "digits" / "first"))
     assert "plots/a.png" in names
     assert "checkpoints/step-00000012/manifest.json" in names
     assert not [name for name in names if "tmp" in name or "lock" in name]
     chosen = Upload(tmp_path / "some", files=("checkpoints", "*.png", "metrics.jsonl"), exclude="plots/*")
-    fit(tmp_path / "other", chosen, Checkpointer(keep_last=1))
+    fit_digits(chosen, Checkpointer(keep_last=1), folder=tmp_path / "other")
     found = set(files(tmp_path / "some" / "digits" / "first"))
     assert {name.partition("/")[0] for name in found} == {"checkpoints", "metrics.jsonl"}
 
 
 def test_a_checkpoint_there_can_be_gone_on_from(tmp_path: Path) -> None:
-    fit(tmp_path / "here", Upload(tmp_path / "there"), Checkpointer("4st"), max_duration="2ep")
+    fit_digits(Upload(tmp_path / "there"), Checkpointer("4st"), folder=tmp_path / "here", max_duration="2ep")
     there = tmp_path / "there" / "digits" / "first" / "checkpoints" / "step-00000008"
-    resumed = fit(tmp_path / "new", Checkpointer(), resume=there, max_duration="3ep")
-    whole = fit(tmp_path / "whole", Checkpointer())
+    resumed = fit_digits(Checkpointer(), folder=tmp_path / "new", resume=there, max_duration="3ep")
+    whole = fit_digits(Checkpointer(), folder=tmp_path / "whole")
     assert resumed.clock.step == 8  # it was finished
     again = Trainer(folder=tmp_path / "more", resume=there, seed=0, device="cpu")
-    longer = again.fit(TinyModel(), TRAIN, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, extend="1ep")
-    assert all(map(torch.equal, longer.model.parameters(), whole.model.parameters()))
+    longer = fit(train=TRAIN, trainer=again, extend="1ep")
+    assert same_tensors(weights_of(longer.model), weights_of(whole.model))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -268,7 +251,7 @@ def test_everything_is_uploaded_when_a_signal_ends_the_run(tmp_path: Path, numbe
         signal.raise_signal(number)
 
     try:
-        fit(tmp_path / "here", leave, Upload(tmp_path / "there"), Checkpointer())
+        fit_digits(leave, Upload(tmp_path / "there"), Checkpointer(), folder=tmp_path / "here")
     except Preempted:
         assert number == signal.SIGTERM
     found = files(tmp_path / "there" / "digits" / "first")
@@ -315,7 +298,7 @@ def watched() -> Iterator[type[Watched]]:
 
 
 def test_the_manifest_of_a_checkpoint_comes_last(tmp_path: Path, watched: type[Watched]) -> None:
-    fit(tmp_path / "here", Upload(f"watched://{tmp_path}/there"), Checkpointer("4st"))
+    fit_digits(Upload(f"watched://{tmp_path}/there"), Checkpointer("4st"), folder=tmp_path / "here")
     for step in (4, 8, 12):
         its = [path for path in watched.sent if f"step-{step:08d}" in path]
         assert len(its) == 4
@@ -327,7 +310,7 @@ def test_what_fails_is_tried_again_and_told_without_secrets(
 ) -> None:
     watched.fails.extend([1, 1])
     upload = Upload(f"watched://{tmp_path}/there", every="1st")
-    fit(tmp_path / "here", upload)
+    fit_digits(upload, folder=tmp_path / "here")
     assert files(tmp_path / "there" / "digits" / "first") == files(tmp_path / "here")
     assert upload.report is not None
     assert upload.report.is_well
@@ -338,7 +321,7 @@ def test_what_fails_is_tried_again_and_told_without_secrets(
 def test_one_that_hangs_for_ever_is_left_after_the_wait_and_named(tmp_path: Path, watched: type[Watched]) -> None:
     watched.go.clear()
     upload = Upload(f"watched://{tmp_path}/there", wait=0.2)
-    result = fit(tmp_path / "here", upload, Checkpointer("2st"))
+    result = fit_digits(upload, Checkpointer("2st"), folder=tmp_path / "here")
     assert result.clock.step == 12
     assert upload.report is not None
     assert upload.report.hung
@@ -356,7 +339,7 @@ def test_a_full_queue_drops_the_oldest_which_are_made_up_for_at_the_end(tmp_path
     dropped: list[int] = []
     watched.go.clear()
     upload = Upload(f"watched://{tmp_path}/there", queue=2)
-    fit(tmp_path / "here", upload, release, Checkpointer("1st", keep_last=None))
+    fit_digits(upload, release, Checkpointer("1st", keep_last=None), folder=tmp_path / "here")
     assert dropped == [8]  # of 11 by then: one is under way, two wait
     assert upload.report is not None
     assert upload.report.is_well
@@ -369,7 +352,7 @@ def test_a_checkpoint_that_retention_has_removed_before_its_turn_is_named(
     watched.go.clear()
     release = on("train_end")(lambda run: watched.go.set())
     upload = Upload(f"watched://{tmp_path}/there")
-    fit(tmp_path / "here", upload, release, Checkpointer("2st", keep_last=1))
+    fit_digits(upload, release, Checkpointer("2st", keep_last=1), folder=tmp_path / "here")
     assert upload.report is not None
     lost = set(upload.report.lost)
     assert {"checkpoints/step-00000004", "checkpoints/step-00000006"} <= lost
@@ -409,24 +392,20 @@ def test_a_file_of_the_same_size_that_is_newer_here_is_sent_again(tmp_path: Path
 
 def test_a_checkpoint_of_the_same_name_and_sizes_but_of_another_run_is_replaced(tmp_path: Path) -> None:
     for folder, seed in (("one", 1), ("two", 2)):
-        fit(tmp_path / folder, Upload(tmp_path / "there"), Checkpointer(keep_last=1), seed=seed)
+        fit_digits(Upload(tmp_path / "there"), Checkpointer(keep_last=1), folder=tmp_path / folder, seed=seed)
     found = files(tmp_path / "there" / "digits" / "first")
     assert {name: found[name] for name in files(tmp_path / "two")} == files(tmp_path / "two")
 
 
 def test_live_files_are_uploaded_while_the_run_trains(tmp_path: Path, watched: type[Watched]) -> None:
-    @on("train_step_end")
-    def look(run: Any) -> None:
-        if run.clock.step == 11:
-            end = time.monotonic() + HANG
-            while not live.exists() and time.monotonic() < end:
-                time.sleep(0.01)
-            seen.append(live.exists())
+    live, seen = tmp_path / "there" / "digits" / "first" / "metrics.jsonl", []
 
-    live = tmp_path / "there" / "digits" / "first" / "metrics.jsonl"
-    seen: list[bool] = []
-    fit(tmp_path / "here", look, Upload(f"watched://{tmp_path}/there", every="2st"))
-    assert seen == [True]
+    def look(run: Any) -> None:
+        wait_until(live.exists, "the upload of metrics.jsonl")
+        seen.append(run.clock.step)
+
+    fit_digits(at_step(11, look), Upload(f"watched://{tmp_path}/there", every="2st"), folder=tmp_path / "here")
+    assert seen == [11]
 
 
 # -- what is wrong -------------------------------------------------------------------------------
@@ -459,7 +438,7 @@ def test_a_missing_package_is_named_when_the_callback_is_made(monkeypatch: Any) 
 
 
 def test_a_run_without_a_folder_has_nothing_to_upload_and_says_so(tmp_path: Path, caplog: Any) -> None:
-    result = fit(False, Upload(tmp_path / "there"))
+    result = fit_digits(Upload(tmp_path / "there"))
     assert not result.failures
     assert "this run has no folder" in caplog.text
     assert not (tmp_path / "there").exists()
@@ -480,10 +459,10 @@ def test_a_fit_after_one_that_failed_at_once_uploads_as_any_other(tmp_path: Path
     failed: list[bool] = []
     upload = Upload(tmp_path / "there")
     trainer = Trainer(folder=tmp_path / "here", name="digits/first", callbacks=[upload, Fails()], max_duration="1ep")
-    model, loss = TinyModel(), nn.CrossEntropyLoss()
+    model = TinyModel()
     with pytest.raises(ZeroDivisionError):
-        trainer.fit(model, TRAIN, loss=loss, optimizer=torch.optim.SGD)
-    trainer.fit(model, TRAIN, loss=loss, optimizer=torch.optim.SGD)
+        fit(model=model, trainer=trainer)
+    fit(model=model, trainer=trainer)
     assert upload.report is not None
     assert upload.report.is_well
     assert files(tmp_path / "there" / "digits" / "first") == files(tmp_path / "here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from hookline.callbacks import Checkpointer
 from hookline.callbacks.schedule import AccumulationSchedule
 from hookline.errors import DurationError, RegistrationError
 from hookline.events import Callback
-from hookline.loop import Result, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import crash_at, fit, same_tensors, sgd
 
 
 class Windows(Callback):
@@ -33,20 +34,12 @@ class Windows(Callback):
         self._batches = 0
 
 
-def fit(*callbacks: Any, batches: int = 6, **options: Any) -> Result:
-    given = {"max_duration": "3ep", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    return trainer.fit(
-        TinyModel(),
-        tiny_data(batches=batches),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-    )
+fit_six_batches = partial(fit, train=tiny_data(6), max_duration="3ep")
 
 
 def sizes(scheduling: Any, **options: Any) -> list[int]:
     windows = Windows()
-    fit(AccumulationSchedule(scheduling), windows, **options)
+    fit_six_batches(AccumulationSchedule(scheduling), windows, **options)
     return windows.sizes
 
 
@@ -69,16 +62,16 @@ def test_a_trainer_that_says_otherwise_is_overruled_aloud(caplog: pytest.LogCapt
 
 
 def test_moments_can_be_steps_samples_and_shares() -> None:
-    assert sizes({"2st": 2, "4st": 4}, max_duration="1ep", batches=10) == [1, 1, 2, 2, 4]
-    assert sizes({"16sp": 3}, max_duration="1ep", batches=8) == [1, 1, 3, 3]  # eight samples a batch
-    assert sizes({"0.5dur": 2}, max_duration="4st", batches=12) == [1, 1, 2, 2]
+    assert sizes({"2st": 2, "4st": 4}, max_duration="1ep", train=tiny_data(10)) == [1, 1, 2, 2, 4]
+    assert sizes({"16sp": 3}, max_duration="1ep", train=tiny_data(8)) == [1, 1, 3, 3]  # eight samples a batch
+    assert sizes({"0.5dur": 2}, max_duration="4st", train=tiny_data(12)) == [1, 1, 2, 2]
 
 
 def test_the_update_of_a_window_is_that_of_its_samples_together() -> None:
     """An independent loop: the mean loss over all samples of the window, a short one included."""
-    found = fit(AccumulationSchedule({0: 4}), max_duration="1ep").model.state_dict()
+    found = fit_six_batches(AccumulationSchedule({0: 4}), max_duration="1ep").model.state_dict()
     model, data = TinyModel(), tiny_data(batches=6)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model.parameters())
     for window in (data[:4], data[4:]):
         x, y = torch.cat([x for x, _ in window]), torch.cat([y for _, y in window])
         nn.functional.cross_entropy(model(x), y).backward()
@@ -90,25 +83,22 @@ def test_the_update_of_a_window_is_that_of_its_samples_together() -> None:
 
 @pytest.mark.parametrize("scheduling", [{0: 2, 1: 3, 2: 1}, {"2st": 3, "5st": 2}, {"40sp": 3, "90sp": 2}])
 @pytest.mark.parametrize("steps", [2, 3, 4])
-def test_a_resume_makes_the_same_steps(
-    scheduling: Any, steps: int, tmp_path: Path, lose_after: Any, lost: type[Exception]
-) -> None:
+def test_a_resume_makes_the_same_steps(scheduling: Any, steps: int, tmp_path: Path) -> None:
     whole, first, second = Windows(), Windows(), Windows()
-    straight = fit(AccumulationSchedule(scheduling), whole)
-    with pytest.raises(lost):
-        fit(
+    straight = fit_six_batches(AccumulationSchedule(scheduling), whole)
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_six_batches(
             AccumulationSchedule(scheduling),
             first,
-            lose_after(steps),
+            crash_at(steps, "train_step_start"),
             Checkpointer(f"{steps}st"),
             folder=tmp_path / "run",
         )
-    again = fit(
+    again = fit_six_batches(
         AccumulationSchedule(scheduling), second, Checkpointer(f"{steps}st"), folder=tmp_path / "run", resume="auto"
     )
     assert first.sizes + second.sizes == whole.sizes
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(value, again.model.state_dict()[name])
+    assert same_tensors(again.model.state_dict(), straight.model.state_dict())
 
 
 def test_the_mapping_that_is_given_is_not_changed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.schedule import BackboneFinetuning
 from hookline.errors import RegistrationError, SetupError
-from hookline.loop import Result, Trainer
+from hookline.loop import Trainer
 from hookline.testing import tiny_data
+from tests.support import CE, crash_at, fit, same_tensors
 
 
 class Net(nn.Module):
@@ -30,15 +32,13 @@ class Net(nn.Module):
         return self.head(self.backbone(x))  # type: ignore[no-any-return]
 
 
-def fit(*callbacks: Any, scheduler: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "6ep", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    return trainer.fit(
-        Net(),
-        tiny_data(batches=2),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=lambda p: torch.optim.Adam(p, lr=0.1),
-        scheduler=scheduler,
+adam = partial(torch.optim.Adam, lr=0.1)
+
+
+def fit_net(*callbacks: Any, **options: Any) -> Any:
+    """Six epochs of two steps."""
+    return fit(
+        *callbacks, **{"model": Net(), "train": tiny_data(2), "optimizer": adam, "max_duration": "6ep", **options}
     )
 
 
@@ -50,7 +50,7 @@ def rates(tuning: BackboneFinetuning, **options: Any) -> list[float | None]:
         groups = run.optimizers["Adam"].param_groups
         found.append(groups[1]["lr"] if len(groups) > 1 else None)
 
-    fit(tuning, LambdaCallback(on_train_epoch_end=note), **options)
+    fit_net(tuning, LambdaCallback(on_train_epoch_end=note), **options)
     return found
 
 
@@ -86,15 +86,15 @@ def test_a_function_of_the_epoch_and_a_first_rate() -> None:
 
 def test_the_backbone_moves_only_after_its_epoch() -> None:
     fresh = Net().state_dict()
-    early = fit(BackboneFinetuning(9, train_bn=False)).model.state_dict()
+    early = fit_net(BackboneFinetuning(9, train_bn=False)).model.state_dict()
     still = {name for name, value in early.items() if torch.equal(value, fresh[name])}
     assert still == {name for name in fresh if name.startswith("backbone")}
-    late = fit(BackboneFinetuning(5, train_bn=False)).model.state_dict()
+    late = fit_net(BackboneFinetuning(5, train_bn=False)).model.state_dict()
     assert not torch.equal(late["backbone.0.weight"], fresh["backbone.0.weight"])
 
 
 def test_its_batch_norms_are_trained_from_the_start_if_wanted() -> None:
-    fresh, found = Net().state_dict(), fit(BackboneFinetuning(9)).model.state_dict()
+    fresh, found = Net().state_dict(), fit_net(BackboneFinetuning(9)).model.state_dict()
     assert torch.equal(found["backbone.0.weight"], fresh["backbone.0.weight"])
     assert not torch.equal(found["backbone.1.weight"], fresh["backbone.1.weight"])
     assert not torch.equal(found["backbone.1.running_mean"], fresh["backbone.1.running_mean"])
@@ -105,7 +105,7 @@ def test_a_scheduler_moves_both_rates_within_an_epoch() -> None:
     note = LambdaCallback(
         on_optimizer_step_start=lambda run: found.append([g["lr"] for g in run.optimizer.param_groups])
     )
-    fit(BackboneFinetuning(1), note, scheduler=lambda o: LambdaLR(o, lambda step: 0.9**step), max_duration="3ep")
+    fit_net(BackboneFinetuning(1), note, scheduler=lambda o: LambdaLR(o, lambda step: 0.9**step), max_duration="3ep")
     head = [0.1 * 0.9**step for step in range(6)]
     assert [groups[0] for groups in found] == pytest.approx(head)
     first = head[2] * 0.1
@@ -114,18 +114,20 @@ def test_a_scheduler_moves_both_rates_within_an_epoch() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 7])
 @pytest.mark.parametrize("scheduler", [None, lambda o: LambdaLR(o, lambda step: 0.9**step)], ids=["none", "lambda"])
-def test_a_resume_goes_on_with_the_same_rate(
-    steps: int, scheduler: Any, tmp_path: Path, lose_after: Any, lost: type[Exception]
-) -> None:
+def test_a_resume_goes_on_with_the_same_rate(steps: int, scheduler: Any, tmp_path: Path) -> None:
     whole, tuning = BackboneFinetuning(1, train_bn=False), BackboneFinetuning(1, train_bn=False)
-    straight = fit(whole, scheduler=scheduler)
+    straight = fit_net(whole, scheduler=scheduler)
     options = {"scheduler": scheduler, "folder": tmp_path / "run"}
-    with pytest.raises(lost):
-        fit(BackboneFinetuning(1, train_bn=False), lose_after(steps), Checkpointer(f"{steps}st"), **options)
-    again = fit(tuning, Checkpointer(f"{steps}st"), resume="auto", **options)
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_net(
+            BackboneFinetuning(1, train_bn=False),
+            crash_at(steps, "train_step_start"),
+            Checkpointer(f"{steps}st"),
+            **options,
+        )
+    again = fit_net(tuning, Checkpointer(f"{steps}st"), resume="auto", **options)
     assert tuning.state_dict() == whole.state_dict()
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], value)
+    assert same_tensors(again.model.state_dict(), straight.model.state_dict())
 
 
 @pytest.mark.parametrize(("kept", "back"), [(1, 2), (1, 3), (1, 5), (2, 5), (3, 4), (3, 7), (5, 9), (1, 9)])
@@ -139,7 +141,7 @@ def test_a_rollback_over_an_edge_leaves_the_backbone_as_its_epoch_asks(kept: int
         found.append(groups[1]["lr"] if len(groups) > 1 else None)
 
     tuning = BackboneFinetuning(1)
-    fit(tuning, go_back(kept, back), LambdaCallback(on_train_step_start=note))
+    fit_net(tuning, go_back(kept, back), LambdaCallback(on_train_step_start=note))
     of_epoch = lightning(6, 1, 0.01, lambda epoch: 2, 0.1, True)
     assert found == pytest.approx([rate for rate in of_epoch for _ in range(2)])
     assert tuning.rate == pytest.approx(of_epoch[-1])
@@ -147,10 +149,9 @@ def test_a_rollback_over_an_edge_leaves_the_backbone_as_its_epoch_asks(kept: int
 
 def test_one_that_joins_in_a_later_fit_begins_with_its_first_rate() -> None:
     trainer = Trainer(max_duration="4ep", folder=False, device="cpu")
-    model, loss, optimizer = Net(), nn.CrossEntropyLoss(), torch.optim.Adam
-    trainer.fit(model, tiny_data(), loss=loss, optimizer=optimizer)
+    model = fit_net(trainer=trainer).model
     tuning = BackboneFinetuning(1, backbone_initial_lr=1e-4)
-    trainer.fit(model, tiny_data(), loss=loss, optimizer=optimizer, extend="1ep", callbacks=[tuning])
+    trainer.fit(model, tiny_data(2), loss=CE, optimizer=adam, extend="1ep", callbacks=[tuning])
     assert tuning.rate == 1e-4
 
 
@@ -159,10 +160,7 @@ def test_the_head_is_found_behind_a_group_of_the_backbone(train_bn: bool) -> Non
     model, found = Net(), []
     groups = [{"params": model.backbone.parameters(), "lr": 1e-3}, {"params": model.head.parameters(), "lr": 0.1}]
     note = LambdaCallback(on_train_epoch_end=lambda run: found.append(run.optimizers["Adam"].param_groups[-1]["lr"]))
-    trainer = Trainer(
-        callbacks=[BackboneFinetuning(1, train_bn=train_bn), note], max_duration="6ep", folder=False, device="cpu"
-    )
-    trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.Adam(groups))
+    fit_net(BackboneFinetuning(1, train_bn=train_bn), note, model=model, optimizer=torch.optim.Adam(groups))
     assert found == pytest.approx([0.1, 0.01, 0.02, 0.04, 0.08, 0.1])
 
 
@@ -175,24 +173,21 @@ def test_a_rate_that_is_a_tensor_stays_one_as_a_captured_step_needs() -> None:
         assert all(isinstance(rate, Tensor) for rate in rates)
         kinds.append([id(rate) for rate in rates])
 
-    tuning = BackboneFinetuning(1)
-    trainer = Trainer(
-        callbacks=[tuning, LambdaCallback(on_train_epoch_end=note)], max_duration="4ep", folder=False, device="cpu"
-    )
-    trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+    epochs = LambdaCallback(on_train_epoch_end=note)
+    fit_net(BackboneFinetuning(1), epochs, model=model, optimizer=optimizer, max_duration="4ep")
     assert kinds[1] == kinds[2] == kinds[3]  # the same tensors
     assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.1, 0.04])
 
 
 def test_verbose_says_both_rates(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hookline"):
-        fit(BackboneFinetuning(1, verbose=True, rounding=3), max_duration="2ep")
+        fit_net(BackboneFinetuning(1, verbose=True, rounding=3), max_duration="2ep")
     assert "epoch 1: head at 0.1, backbone at 0.01" in caplog.text
 
 
 def test_a_model_without_such_a_layer_is_an_error_with_the_nearest_names() -> None:
     with pytest.raises(SetupError, match=r"BackboneFinetuning\(backbone='bakbone'\): .* The nearest names: backbone"):
-        fit(BackboneFinetuning(1, backbone="bakbone"))
+        fit_net(BackboneFinetuning(1, backbone="bakbone"))
 
 
 @pytest.mark.parametrize(

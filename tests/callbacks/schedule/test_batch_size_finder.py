@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from hookline.callbacks import Checkpointer, LambdaCallback
@@ -16,16 +15,17 @@ from hookline.callbacks.out_of_memory import is_out_of_memory
 from hookline.callbacks.schedule import BatchSizeFinder, LRSchedule
 from hookline.callbacks.schedule.size_search import largest
 from hookline.errors import RegistrationError, SetupError
-from hookline.loop import Result, SupervisedTask, Trainer
+from hookline.loop import SupervisedTask
 from hookline.records import ImageRow, TableRow, from_json
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, crash_at, fit, same_tensors, sgd
 
 
 class Hungry(SupervisedTask):
     """Asks for so much memory that a batch above ``most`` does not get it: a real error, from Python or from torch."""
 
     def __init__(self, most: int = 10**9, error: str = "python", dropout: float = 0.3) -> None:
-        super().__init__(TinyModel(dropout=dropout), nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.1))
+        super().__init__(TinyModel(dropout=dropout), CE, sgd)
         self.most, self.error = most, error
         self.seen: list[int] = []
 
@@ -46,16 +46,15 @@ def loader(**options: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, y), **{"batch_size": 8, "shuffle": True} | options)
 
 
-def fit(*callbacks: Any, task: Any = None, train: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "2ep", "folder": False, "device": "cpu", "seed": 3} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    return trainer.fit(Hungry() if task is None else task, loader() if train is None else train, tiny_data(seed=1))
+def fit_hungry(*callbacks: Any, **options: Any) -> Any:
+    options = {"model": Hungry(), "train": loader(), "seed": 3, **options}
+    return fit(*callbacks, val=tiny_data(seed=1), **options)
 
 
 @pytest.mark.parametrize("error", ["python", "torch", "CUDA error: out of memory"])
 def test_a_real_memory_error_ends_the_search(error: str) -> None:
     finder = BatchSizeFinder(plot=False)
-    result = fit(finder, task=Hungry(most=20, error=error))
+    result = fit_hungry(finder, model=Hungry(most=20, error=error))
     assert finder.size == 16
     assert [(trial["size"], trial["fits"]) for trial in finder.trials] == [
         (2, True), (4, True), (8, True), (16, True), (32, False),
@@ -66,25 +65,28 @@ def test_a_real_memory_error_ends_the_search(error: str) -> None:
 
 def test_a_binary_search_finds_the_very_size_and_leaves_a_margin() -> None:
     finder = BatchSizeFinder("binsearch", margin=0.0, plot=False)
-    fit(finder, task=Hungry(most=21))
+    fit_hungry(finder, model=Hungry(most=21), max_duration="1st")
     assert finder.size == 21
     finder = BatchSizeFinder("binsearch", margin=0.2, plot=False)
-    fit(finder, task=Hungry(most=21))
+    fit_hungry(finder, model=Hungry(most=21), max_duration="1st")
     assert finder.size == 16
 
 
-@pytest.mark.parametrize("limit", [*range(1, 40), 100, 1000])
-def test_the_search_is_right_for_every_limit(limit: int) -> None:
-    asked: list[int] = []
+def test_the_search_is_right_for_every_limit() -> None:
+    wrong = []
+    for limit in (*range(1, 40), 100, 1000):
+        asked: list[int] = []
 
-    def fits(size: int) -> bool:
-        asked.append(size)
-        return size <= limit
+        def fits(size: int, limit: int = limit, asked: list[int] = asked) -> bool:
+            asked.append(size)
+            return size <= limit
 
-    assert largest(fits, start=2, limit=4096, trials=99, bisect=True) == limit
-    assert len(asked) == len(set(asked))
-    power = largest(lambda size: size <= limit, start=2, limit=4096, trials=99, bisect=False)
-    assert power == 2 ** (limit.bit_length() - 1)
+        found = largest(fits, start=2, limit=4096, trials=99, bisect=True)
+        twice = len(asked) - len(set(asked))
+        power = largest(fits, start=2, limit=4096, trials=99, bisect=False)
+        if (found, twice, power) != (limit, 0, 2 ** (limit.bit_length() - 1)):
+            wrong.append((limit, found, twice, power))
+    assert wrong == []
 
 
 def test_the_search_is_bounded() -> None:
@@ -95,7 +97,7 @@ def test_the_search_is_bounded() -> None:
 
 def test_it_goes_no_further_than_there_are_samples() -> None:
     finder = BatchSizeFinder(plot=False)
-    fit(finder)
+    fit_hungry(finder, max_duration="1st")
     assert finder.size == 64
     assert [trial["size"] for trial in finder.trials] == [2, 4, 8, 16, 32, 64]
 
@@ -103,65 +105,62 @@ def test_it_goes_no_further_than_there_are_samples() -> None:
 def test_each_size_gets_whole_steps_and_a_speed() -> None:
     task = Hungry()
     finder = BatchSizeFinder(steps_per_trial=4, max_val=8, plot=False)
-    fit(finder, task=task, max_duration="1st")
+    fit_hungry(finder, model=task, max_duration="1st")
     assert task.seen == [2] * 4 + [4] * 4 + [8] * 4 + [8]
     assert all(trial["samples_per_second"] > 0 for trial in finder.trials)
 
 
 @pytest.mark.parametrize("mode", ["power", "binsearch"])
 def test_training_is_bitwise_what_it_is_without_it(mode: Any) -> None:
-    plain = fit(log_every="1st")
-    found = fit(BatchSizeFinder(mode, plot=False), task=Hungry(most=20, dropout=0.3), log_every="1st")
-    for name, value in plain.model.state_dict().items():
-        assert torch.equal(found.model.state_dict()[name], value)
+    plain = fit_hungry(log_every="1st")
+    found = fit_hungry(BatchSizeFinder(mode, plot=False), model=Hungry(most=20, dropout=0.3), log_every="1st")
+    assert same_tensors(found.model.state_dict(), plain.model.state_dict())
     assert plain.history["train/loss"] == found.history["train/loss"]
     assert plain.history["val/loss"] == found.history["val/loss"]
 
 
 def test_apply_trains_with_the_size_that_was_found() -> None:
     finder, schedule = BatchSizeFinder(apply=True, plot=False), LRSchedule("linear")
-    found = fit(schedule, finder, task=Hungry(most=20))
-    by_hand = fit(LRSchedule("linear"), train=loader(batch_size=16))
+    found = fit_hungry(schedule, finder, model=Hungry(most=20))
+    by_hand = fit_hungry(LRSchedule("linear"), train=loader(batch_size=16))
     assert found.clock.step == by_hand.clock.step == 8
     assert schedule.lengths == {"total": 8}
-    for name, value in by_hand.model.state_dict().items():
-        assert torch.equal(found.model.state_dict()[name], value)
+    assert same_tensors(found.model.state_dict(), by_hand.model.state_dict())
 
 
-def test_a_resume_uses_the_same_size_without_a_search(tmp_path: Path, lose_after: Any, lost: type[Exception]) -> None:
-    straight = fit(BatchSizeFinder(apply=True, plot=False), task=Hungry(most=20))
-    with pytest.raises(lost):
-        fit(
+def test_a_resume_uses_the_same_size_without_a_search(tmp_path: Path) -> None:
+    straight = fit_hungry(BatchSizeFinder(apply=True, plot=False), model=Hungry(most=20))
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_hungry(
             BatchSizeFinder(apply=True, plot=False),
-            lose_after(5),
+            crash_at(5, "train_step_start"),
             Checkpointer("1st"),
-            task=Hungry(most=20),
+            model=Hungry(most=20),
             folder=tmp_path / "run",
         )
     task, finder = Hungry(most=20), BatchSizeFinder(apply=True, plot=False)
-    again = fit(finder, Checkpointer("1st"), task=task, folder=tmp_path / "run", resume="auto")
+    again = fit_hungry(finder, Checkpointer("1st"), model=task, folder=tmp_path / "run", resume="auto")
     assert task.seen == [16] * 3
     assert finder.size == 16
     assert [trial["fits"] for trial in finder.trials] == [True] * 4 + [False]
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], value)
+    assert same_tensors(again.model.state_dict(), straight.model.state_dict())
 
 
 def test_another_error_is_not_taken_for_a_memory_error() -> None:
     with pytest.raises(RuntimeError, match="shapes do not fit"):
-        fit(BatchSizeFinder(apply=True, plot=False), task=Hungry(most=4, error="shapes do not fit"))
+        fit_hungry(BatchSizeFinder(apply=True, plot=False), model=Hungry(most=4, error="shapes do not fit"))
     assert not is_out_of_memory(ValueError("out of memory"))
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
 
 
 def test_nothing_fits() -> None:
     with pytest.raises(SetupError, match="at every batch size that was tried: 2, 1"):
-        fit(BatchSizeFinder(apply=True, plot=False), task=Hungry(most=0))
+        fit_hungry(BatchSizeFinder(apply=True, plot=False), model=Hungry(most=0))
 
 
 def test_what_it_found_is_drawn_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hookline"):
-        fit(BatchSizeFinder(), task=Hungry(most=20), folder=tmp_path / "run", train=loader())
+        fit_hungry(BatchSizeFinder(), model=Hungry(most=20), folder=tmp_path / "run", max_duration="1st")
     assert "found a batch size of 16; the loader was not changed" in caplog.text
     assert (tmp_path / "run" / "batch_size_finder.png").read_bytes().startswith(b"\x89PNG")
     rows = list(map(from_json, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()))
@@ -183,7 +182,7 @@ def test_the_new_loader_is_like_the_old_one() -> None:
     used: list[Any] = []
     given = DataLoader(Own(), batch_size=3, shuffle=True, drop_last=True, collate_fn=lambda items: _stack(items))
     note = LambdaCallback(on_train_start=lambda run: used.append(run.loaders["train"]))
-    fit(BatchSizeFinder(apply=True, max_val=5, plot=False), note, train=given)
+    fit_hungry(BatchSizeFinder(apply=True, max_val=5, plot=False), note, train=given)
     (made,) = used
     assert (made.batch_size, made.drop_last, made.collate_fn) == (5, True, given.collate_fn)
     assert made.sampler is given.sampler
@@ -195,7 +194,7 @@ def _stack(items: Any) -> Any:
 
 def test_a_loader_that_cannot_be_made_anew_needs_a_function() -> None:
     with pytest.raises(SetupError, match="it is a list, not a plain DataLoader; say how with make_loader="):
-        fit(BatchSizeFinder(apply=True, plot=False), train=tiny_data())
+        fit_hungry(BatchSizeFinder(apply=True, plot=False), train=tiny_data())
     asked: list[int] = []
 
     def make(size: int) -> Any:
@@ -203,7 +202,7 @@ def test_a_loader_that_cannot_be_made_anew_needs_a_function() -> None:
         return tiny_data(batches=3, batch_size=size)
 
     finder = BatchSizeFinder(apply=True, max_val=8, make_loader=make, plot=False)
-    assert fit(finder, train=tiny_data(), max_duration="1ep").clock.step == 3
+    assert fit_hungry(finder, train=tiny_data(), max_duration="1ep").clock.step == 3
     assert asked == [2, 4, 8, 8]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,35 +13,24 @@ from torch import nn
 from hookline.callbacks import LambdaCallback, SpikeGuard
 from hookline.callbacks.schedule import Finetuning, LRSchedule
 from hookline.errors import RegistrationError, SetupError
-from hookline.loop import Result, Trainer
+from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit, same_tensors, sgd
 
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+momentum_sgd = partial(sgd, momentum=0.9)
 
 
 def trainable_only(parameters: Any) -> torch.optim.Optimizer:
-    return sgd([parameter for parameter in parameters if parameter.requires_grad])
+    return momentum_sgd([parameter for parameter in parameters if parameter.requires_grad])
 
 
-def fit(*callbacks: Any, optimizer: Any = sgd, scheduler: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "3ep", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    return trainer.fit(
-        TinyModel(dropout=0.2),
-        tiny_data(),
-        tiny_data(seed=1),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=optimizer,
-        scheduler=scheduler,
-    )
+fit_three_epochs = partial(fit, val=tiny_data(seed=1), optimizer=momentum_sgd, max_duration="3ep")
 
 
 def by_hand(lr: float, data: Any = None, joins: int = 4) -> dict[str, Any]:
     """The head alone for some steps, then the hidden layer too, at its own rate: a plain loop."""
     model = TinyModel()
-    optimizer = sgd(model.out.parameters())
+    optimizer = momentum_sgd(model.out.parameters())
     model.hidden.requires_grad_(False)
     for step, (x, y) in enumerate(tiny_data() * 3 if data is None else data):
         if step == joins:
@@ -52,43 +42,35 @@ def by_hand(lr: float, data: Any = None, joins: int = 4) -> dict[str, Any]:
     return model.state_dict()
 
 
-def fit_plain(*callbacks: Any, optimizer: Any = sgd) -> dict[str, Any]:
-    trainer = Trainer(callbacks=callbacks, max_duration="3ep", folder=False, device="cpu")
-    result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=optimizer)
-    return result.model.state_dict()
-
-
-@pytest.mark.parametrize("optimizer", [sgd, trainable_only])
+@pytest.mark.parametrize("optimizer", [momentum_sgd, trainable_only])
 @pytest.mark.parametrize("moment", [1, "1ep", "4st"])
 def test_what_is_unfrozen_is_trained_at_its_own_rate(optimizer: Any, moment: Any) -> None:
     tuning = Finetuning("hidden", {moment: {"layers": "hidden", "lr": 0.03}})
-    found = fit_plain(tuning, optimizer=optimizer)
-    for name, value in by_hand(0.03).items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+    found = fit_three_epochs(tuning, optimizer=optimizer)
+    assert same_tensors(found.model.state_dict(), by_hand(0.03))
 
 
 def test_without_a_rate_it_is_a_tenth_of_the_first_group() -> None:
     tuning = Finetuning("hidden", {1: "hidden"})
-    fit(tuning)
+    fit_three_epochs(tuning)
     assert tuning.rates == {"SGD": [0.1, pytest.approx(0.01)]}
     tuning = Finetuning("hidden", {1: "hidden"}, initial_denom_lr=4)
-    fit(tuning)
+    fit_three_epochs(tuning)
     assert tuning.rates == {"SGD": [0.1, 0.025]}
 
 
 def test_layers_can_follow_one_another() -> None:
     tuning = Finetuning("hidden", {1: {"layers": "hidden.bias", "lr": 0.5}, 2: {"layers": "hidden.weight", "lr": 0.25}})
     frozen: list[tuple[str, ...]] = []
-    fit(tuning, LambdaCallback(on_train_step_start=lambda run: frozen.append(tuning.frozen)))
+    fit_three_epochs(tuning, LambdaCallback(on_train_step_start=lambda run: frozen.append(tuning.frozen)))
     assert frozen == [("hidden.weight", "hidden.bias")] * 4 + [("hidden.weight",)] * 4 + [()] * 4
     assert tuning.rates == {"SGD": [0.1, 0.5, 0.25]}
 
 
 def test_a_function_says_what_is_done() -> None:
     tuning: Finetuning = Finetuning("hidden", {1: lambda run: tuning.unfreeze_layers(run, "hidden", lr=0.03)})
-    found = fit_plain(tuning)
-    for name, value in by_hand(0.03).items():
-        assert torch.equal(found[name], value)
+    found = fit_three_epochs(tuning)
+    assert same_tensors(found.model.state_dict(), by_hand(0.03))
 
 
 class HeadFirst(Finetuning):
@@ -103,9 +85,8 @@ class HeadFirst(Finetuning):
 
 
 def test_a_subclass_says_what_is_frozen_and_what_is_done_in_each_epoch() -> None:
-    found = fit_plain(HeadFirst())
-    for name, value in by_hand(0.03).items():
-        assert torch.equal(found[name], value)
+    found = fit_three_epochs(HeadFirst())
+    assert same_tensors(found.model.state_dict(), by_hand(0.03))
 
 
 def test_a_rollback_takes_an_unfreezing_back_with_it() -> None:
@@ -119,11 +100,10 @@ def test_a_rollback_takes_an_unfreezing_back_with_it() -> None:
             kept.append(None)
             run.roll_back(kept[0])
 
-    found = fit_plain(LRSchedule("constant"), tuning, LambdaCallback(on_train_step_end=keep_and_go_back))
+    found = fit_three_epochs(LRSchedule("constant"), tuning, LambdaCallback(on_train_step_end=keep_and_go_back))
     data = tiny_data() * 3
     expected = by_hand(0.03, data[:2] + data[5:], joins=3)
-    for name, value in expected.items():
-        assert torch.equal(found[name], value)
+    assert same_tensors(found.model.state_dict(), expected)
     assert tuning.rates == {"SGD": [0.1, 0.03]}
 
 
@@ -134,10 +114,9 @@ def test_a_rollback_takes_an_unfreezing_back_with_it() -> None:
 def test_a_rollback_over_the_edge_does_not_freeze_the_next_epoch(make: Any, back: int, go_back: Any) -> None:
     """As if the batches between had not been seen, but the data is in its epoch: what is due in it is done."""
     tuning = make()
-    found = fit_plain(tuning, go_back(3, back))
+    found = fit_three_epochs(tuning, go_back(3, back))
     data = tiny_data() * 3
-    for name, value in by_hand(0.03, data[:3] + data[back:], joins=3).items():
-        assert torch.equal(found[name], value)
+    assert same_tensors(found.model.state_dict(), by_hand(0.03, data[:3] + data[back:], joins=3))
     assert tuning.frozen == ()
 
 
@@ -159,8 +138,7 @@ def test_a_spike_right_after_an_edge_does_not_freeze_the_next_epoch() -> None:
     guard = SpikeGuard(action="rollback", snapshot_every="7st", warmup=2, window=50)
     trained: list[bool] = []
     note = LambdaCallback(on_train_step_start=lambda run: trained.append(run.model.hidden.weight.requires_grad))
-    trainer = Trainer(callbacks=[guard, HeadFirst(), note], max_duration="2ep", folder=False, device="cpu")
-    trainer.fit(TinyModel(), Spiking(), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    fit(guard, HeadFirst(), note, train=Spiking(), optimizer=momentum_sgd)
     assert len(guard.spikes) == 1
     assert trained == [False] * 8 + [True] * 8
 
@@ -178,28 +156,26 @@ class Counting(Finetuning):
 
 def test_each_epoch_is_finetuned_once_and_once_more_for_each_time_it_was_taken_back(go_back: Any) -> None:
     plain, edge, over = Counting(), Counting(), Counting()
-    fit(plain)
-    fit(edge, go_back(3, 4))
-    fit(over, go_back(3, 9))
+    fit_three_epochs(plain)
+    fit_three_epochs(edge, go_back(3, 4))
+    fit_three_epochs(over, go_back(3, 9))
     assert (plain.epochs, edge.epochs, over.epochs) == ([0, 1, 2], [0, 1, 2], [0, 1, 2, 1, 2])
 
 
 def test_one_that_joins_in_a_later_fit_is_not_called_for_the_epochs_before() -> None:
     trainer = Trainer(max_duration="2ep", folder=False, device="cpu")
-    model, loss, tuning = TinyModel(), nn.CrossEntropyLoss(), Counting()
-    trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd)
-    trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd, extend="2ep", callbacks=[tuning])
+    tuning, model = Counting(), fit(trainer=trainer).model
+    trainer.fit(model, tiny_data(), loss=CE, optimizer=sgd, extend="2ep", callbacks=[tuning])
     assert tuning.epochs == [2, 3]
 
 
 def test_a_second_fit_goes_on_with_what_was_unfrozen() -> None:
     tuning = Finetuning("hidden", {1: {"layers": "hidden.bias", "lr": 0.02}, 3: "hidden.weight"})
     trainer = Trainer(callbacks=[tuning], max_duration="2ep", folder=False, device="cpu")
-    model, loss = TinyModel(), nn.CrossEntropyLoss()
-    trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd)
+    model = fit(trainer=trainer).model
     assert tuning.frozen == ("hidden.weight",)
     assert model.hidden.weight.requires_grad  # the fit is over
-    trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd, extend="2ep")
+    fit(trainer=trainer, model=model, extend="2ep")
     assert tuning.frozen == ()
     assert tuning.rates == {"SGD": [0.1, 0.02, pytest.approx(0.01)]}
 
@@ -207,16 +183,16 @@ def test_a_second_fit_goes_on_with_what_was_unfrozen() -> None:
 def test_what_was_not_frozen_is_left_as_it_is_and_this_is_said(caplog: pytest.LogCaptureFixture) -> None:
     tuning = Finetuning("hidden", {1: "out"})
     with caplog.at_level(logging.WARNING, "hookline"):
-        fit(tuning)
+        fit_three_epochs(tuning)
     assert "out was not frozen by it" in caplog.text
     assert tuning.rates == {"SGD": [0.1]}
 
 
 def test_names_of_later_epochs_are_checked_before_training() -> None:
     with pytest.raises(SetupError, match="The nearest names: hidden"):
-        fit(Finetuning("hidden", {2: "hiden"}))
+        fit_three_epochs(Finetuning("hidden", {2: "hiden"}))
     with pytest.raises(SetupError, match="nothing is left to train"):
-        fit(Finetuning("*", {1: "hidden"}))
+        fit_three_epochs(Finetuning("*", {1: "hidden"}))
 
 
 @pytest.mark.parametrize(

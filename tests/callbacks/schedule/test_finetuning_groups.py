@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.schedule import Finetuning, LRSchedule
 from hookline.errors import SetupError
-from hookline.loop import Result, Trainer
+from hookline.loop import Result
 from hookline.testing import TinyModel, tiny_data
+from tests.support import crash_at, fit, same_tensors, sgd
+
+momentum_sgd = partial(sgd, momentum=0.9)
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def fit(*callbacks: Any, optimizer: Any = sgd, scheduler: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "3ep", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    return trainer.fit(
-        TinyModel(dropout=0.2),
-        tiny_data(),
-        tiny_data(seed=1),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=optimizer,
-        scheduler=scheduler,
-    )
+def fit_three_epochs(*callbacks: Any, **options: Any) -> Any:
+    options = {"model": TinyModel(dropout=0.2), "optimizer": momentum_sgd, "max_duration": "3ep", **options}
+    return fit(*callbacks, val=tiny_data(seed=1), **options)
 
 
 SCHEDULERS: dict[str, Any] = {
@@ -50,7 +41,7 @@ def test_schedulers_move_the_new_group_in_proportion(name: str) -> None:
     note = LambdaCallback(
         on_optimizer_step_start=lambda run: rates.append([g["lr"] for g in run.optimizer.param_groups])
     )
-    fit(tuning, note, scheduler=SCHEDULERS[name])
+    fit_three_epochs(tuning, note, scheduler=SCHEDULERS[name])
     assert [len(groups) for groups in rates] == [1] * 4 + [2] * 8
     head, own = rates[4]
     assert own == pytest.approx(0.02)
@@ -59,23 +50,20 @@ def test_schedulers_move_the_new_group_in_proportion(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lambda", "one_cycle", "sequential", "plateau", "LRSchedule", "none"])
 @pytest.mark.parametrize("steps", [3, 6])
-def test_a_resume_finds_layers_groups_and_rates_as_they_were(
-    name: str, steps: int, tmp_path: Path, lose_after: Any, lost: type[Exception]
-) -> None:
+def test_a_resume_finds_layers_groups_and_rates_as_they_were(name: str, steps: int, tmp_path: Path) -> None:
     def run(*callbacks: Any, **options: Any) -> tuple[Finetuning, Result]:
         tuning = Finetuning("hidden", {1: {"layers": "hidden.weight", "lr": 0.02}, "5st": "hidden.bias"})
         mine = [LRSchedule("cosine", warmup="2st")] if name == "LRSchedule" else []
-        result = fit(*mine, tuning, *callbacks, scheduler=SCHEDULERS.get(name), seed=1, **options)
+        result = fit_three_epochs(*mine, tuning, *callbacks, scheduler=SCHEDULERS.get(name), seed=1, **options)
         return tuning, result
 
     whole, straight = run()
-    with pytest.raises(lost):
-        run(lose_after(steps), Checkpointer(f"{steps}st"), folder=tmp_path / "run")
+    with pytest.raises(RuntimeError, match="planted"):
+        run(crash_at(steps, "train_step_start"), Checkpointer(f"{steps}st"), folder=tmp_path / "run")
     tuning, again = run(Checkpointer(f"{steps}st"), folder=tmp_path / "run", resume="auto")
     assert tuning.rates == whole.rates
     assert tuning.state_dict() == whole.state_dict()
-    for key, value in straight.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[key], value)
+    assert same_tensors(again.model.state_dict(), straight.model.state_dict())
 
 
 def body_then_head(model: Any) -> torch.optim.Optimizer:
@@ -85,27 +73,22 @@ def body_then_head(model: Any) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("steps", [None, 2, 6, 10])
 def test_the_rate_is_a_part_of_that_of_the_head_in_whatever_order_the_groups_are(
-    steps: int | None, tmp_path: Path, lose_after: Any, lost: type[Exception]
+    steps: int | None, tmp_path: Path
 ) -> None:
     """The frozen layers' own group is first, and is not the one to go by; its schedule is not, either."""
 
     def run(*callbacks: Any, **options: Any) -> dict[str, list[float]]:
         model, tuning = TinyModel(), Finetuning("hidden", {1: "hidden.bias", 2: "hidden.weight"})
-        trainer = Trainer(callbacks=[tuning, *callbacks], max_duration="3ep", device="cpu", **options)
-        trainer.fit(
-            model,
-            tiny_data(),
-            loss=nn.CrossEntropyLoss(),
-            optimizer=body_then_head(model),
-            scheduler=lambda o: LambdaLR(o, [lambda step: 1.0, lambda step: 1 / (1 + step)]),
-        )
+        scheduler = partial(LambdaLR, lr_lambda=[lambda step: 1.0, lambda step: 1 / (1 + step)])
+        options = {"optimizer": body_then_head(model), "scheduler": scheduler, **options}
+        fit_three_epochs(tuning, *callbacks, model=model, **options)
         return tuning.rates
 
     if steps is None:
-        rates = run(folder=False)
+        rates = run()
     else:
-        with pytest.raises(lost):
-            run(lose_after(steps), Checkpointer(f"{steps}st"), folder=tmp_path / "run")
+        with pytest.raises(RuntimeError, match="planted"):
+            run(crash_at(steps, "train_step_start"), Checkpointer(f"{steps}st"), folder=tmp_path / "run")
         rates = run(Checkpointer(f"{steps}st"), folder=tmp_path / "run", resume="auto")
     head = 0.1 / 13
     assert rates == {"SGD": pytest.approx([0.001, head, head / 10, head / 10])}
@@ -117,7 +100,7 @@ def test_several_optimizers_need_a_name() -> None:
         return {"first": torch.optim.SGD([first], lr=0.1), "rest": torch.optim.SGD(others, lr=0.1)}
 
     with pytest.raises(SetupError, match="there is first, rest"):
-        fit(Finetuning("hidden", {1: "hidden"}), optimizer=two)
+        fit_three_epochs(Finetuning("hidden", {1: "hidden"}), optimizer=two)
     tuning = Finetuning("hidden.bias", {1: "hidden.bias"}, optimizer="rest", lr=0.5)
-    fit(tuning, optimizer=two)
+    fit_three_epochs(tuning, optimizer=two)
     assert tuning.rates == {"first": [0.1], "rest": [0.1, 0.5]}

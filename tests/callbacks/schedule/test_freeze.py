@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from hookline.callbacks import Checkpointer, EarlyStopping, LambdaCallback
 from hookline.callbacks.schedule import Freeze
 from hookline.errors import RegistrationError, SetupError
-from hookline.loop import Result, Trainer
+from hookline.loop import Trainer
 from hookline.testing import tiny_data
+from tests.support import CE, crash_at, fit, same_tensors
 
 
 class Net(nn.Module):
@@ -34,16 +35,8 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1)
 
 
-def fit(*callbacks: Any, model: nn.Module | None = None, optimizer: Any = adamw, **options: Any) -> Result:
-    given = {"max_duration": "2ep", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    return trainer.fit(
-        Net() if model is None else model,
-        tiny_data(),
-        tiny_data(seed=1),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=optimizer,
-    )
+def fit_net(*callbacks: Any, **options: Any) -> Any:
+    return fit(*callbacks, **{"model": Net(), "val": tiny_data(seed=1), "optimizer": adamw, **options})
 
 
 def moved(model: nn.Module) -> set[str]:
@@ -56,11 +49,11 @@ HEAD = {"head.weight", "head.bias"}
 
 
 def test_a_frozen_layer_does_not_move_by_gradient_decay_or_statistics() -> None:
-    assert moved(fit(Freeze("backbone")).model) == HEAD
+    assert moved(fit_net(Freeze("backbone")).model) == HEAD
 
 
 def test_it_is_the_same_as_training_the_rest_by_hand() -> None:
-    found = fit(Freeze("backbone")).model.state_dict()
+    found = fit_net(Freeze("backbone")).model.state_dict()
     model = Net()
     model.backbone.requires_grad_(False)
     optimizer = adamw(model.head.parameters())
@@ -69,8 +62,7 @@ def test_it_is_the_same_as_training_the_rest_by_hand() -> None:
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-    for name, value in model.state_dict().items():
-        assert torch.equal(found[name], value)
+    assert same_tensors(found, model.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -85,20 +77,20 @@ def test_it_is_the_same_as_training_the_rest_by_hand() -> None:
 def test_patterns_mean_layers_and_parameters(layers: Any, but: Any, frozen: tuple[str, ...]) -> None:
     freeze = Freeze(layers, but=but)
     seen = []
-    fit(freeze, LambdaCallback(on_train_start=lambda run: seen.append(freeze.frozen)))
+    fit_net(freeze, LambdaCallback(on_train_start=lambda run: seen.append(freeze.frozen)))
     assert seen == [frozen]
 
 
 def test_a_name_that_matches_nothing_is_an_error_with_the_nearest_names() -> None:
     with pytest.raises(SetupError, match=r"Freeze\(layers='backbon'\): no parameter .* The nearest names: backbone"):
-        fit(Freeze("backbon"))
+        fit_net(Freeze("backbon"))
     with pytest.raises(SetupError, match=r"'backbone\.2'\): no parameter of the model matches"):
-        fit(Freeze("backbone.2"))
+        fit_net(Freeze("backbone.2"))
 
 
 def test_to_freeze_all_is_an_error() -> None:
     with pytest.raises(SetupError, match="nothing is left to train"):
-        fit(Freeze("*"))
+        fit_net(Freeze("*"))
 
 
 @pytest.mark.parametrize(("until", "steps"), [("1ep", 4), ("3st", 3), ("0.5dur", 4), ("16sp", 2)])
@@ -109,7 +101,7 @@ def test_until_a_moment_and_then_it_is_trained(until: str, steps: int) -> None:
         if "backbone.0.weight" in moved(model):
             first_moved.append(run.clock.step)
 
-    fit(Freeze("backbone", until=until), LambdaCallback(on_train_step_end=look), model=model)
+    fit_net(Freeze("backbone", until=until), LambdaCallback(on_train_step_end=look), model=model)
     assert first_moved[0] == steps + 1
 
 
@@ -119,7 +111,7 @@ def test_its_batch_norms_are_in_eval_mode_while_the_model_trains() -> None:
         on_forward_start=lambda run: modes.append((run.model.training, run.model.backbone[1].training))
     )
     model = Net().eval()  # the loop puts it into train mode, after setup
-    fit(Freeze("backbone", until="1ep"), note, model=model, eval_every="2st")
+    fit_net(Freeze("backbone", until="1ep"), note, model=model, eval_every="2st")
     trained = [norm for whole, norm in modes if whole]
     assert trained == [False] * 4 + [True] * 4
     assert not model.training
@@ -127,7 +119,7 @@ def test_its_batch_norms_are_in_eval_mode_while_the_model_trains() -> None:
 
 
 def test_batch_norms_can_be_trained_all_the_same() -> None:
-    found = moved(fit(Freeze("backbone", train_bn=True)).model)
+    found = moved(fit_net(Freeze("backbone", train_bn=True)).model)
     assert "backbone.0.weight" not in found
     assert {"backbone.1.weight", "backbone.1.running_mean"} <= found
 
@@ -135,17 +127,17 @@ def test_batch_norms_can_be_trained_all_the_same() -> None:
 def test_what_was_frozen_before_stays_frozen() -> None:
     model = Net()
     model.backbone[0].bias.requires_grad_(False)
-    fit(Freeze("backbone", until="1st"), model=model)
+    fit_net(Freeze("backbone", until="1st"), model=model)
     assert not model.backbone[0].bias.requires_grad
     assert model.backbone[0].weight.requires_grad
 
 
-def test_after_the_fit_all_can_be_trained_again_also_after_an_error(lose_after: Any, lost: type[Exception]) -> None:
+def test_after_the_fit_all_can_be_trained_again_also_after_an_error() -> None:
     model = Net()
-    fit(Freeze("backbone"), model=model)
+    fit_net(Freeze("backbone"), model=model)
     assert all(parameter.requires_grad for parameter in model.parameters())
-    with pytest.raises(lost):
-        fit(Freeze("backbone"), lose_after(1), model=model)
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_net(Freeze("backbone"), crash_at(1, "train_step_start"), model=model)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -153,56 +145,56 @@ def test_a_second_fit_goes_on_as_the_first_ended() -> None:
     trainer = Trainer(
         callbacks=[freeze := Freeze("backbone", until="3ep")], max_duration="2ep", folder=False, device="cpu"
     )
-    model, data, loss = Net(), tiny_data(), nn.CrossEntropyLoss()
-    trainer.fit(model, data, loss=loss, optimizer=adamw)
-    assert moved(model) == HEAD
-    trainer.fit(model, data, loss=loss, optimizer=adamw, extend="1ep")
-    assert moved(model) == HEAD
-    trainer.fit(model, data, loss=loss, optimizer=adamw, extend="1ep")
+    model = Net()
+    for extend in (None, "1ep"):
+        fit_net(trainer=trainer, model=model, extend=extend)
+        assert moved(model) == HEAD
+    fit_net(trainer=trainer, model=model, extend="1ep")
     assert freeze.thawed
     assert "backbone.0.weight" in moved(model)
 
 
 @pytest.mark.parametrize("steps", [2, 4, 6])
 @pytest.mark.parametrize("until", ["1ep", "3st", None])
-def test_a_resume_finds_the_layers_as_they_were(
-    steps: int, until: str | None, tmp_path: Path, lose_after: Any, lost: type[Exception]
-) -> None:
-    straight = fit(Freeze("backbone", until=until)).model.state_dict()
-    with pytest.raises(lost):
-        fit(Freeze("backbone", until=until), lose_after(steps), Checkpointer(f"{steps}st"), folder=tmp_path / "run")
+def test_a_resume_finds_the_layers_as_they_were(steps: int, until: str | None, tmp_path: Path) -> None:
+    straight = fit_net(Freeze("backbone", until=until)).model.state_dict()
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_net(
+            Freeze("backbone", until=until),
+            crash_at(steps, "train_step_start"),
+            Checkpointer(f"{steps}st"),
+            folder=tmp_path / "run",
+        )
     freeze = Freeze("backbone", until=until)
-    again = fit(freeze, Checkpointer(f"{steps}st"), folder=tmp_path / "run", resume="auto")
+    again = fit_net(freeze, Checkpointer(f"{steps}st"), folder=tmp_path / "run", resume="auto")
     assert freeze.thawed is (until is not None)
-    for name, value in straight.items():
-        assert torch.equal(again.model.state_dict()[name], value)
+    assert same_tensors(again.model.state_dict(), straight)
 
 
 def test_an_optimizer_without_the_frozen_parameters_is_an_error_if_they_are_to_be_trained_later() -> None:
     def trainable_only(parameters: Any) -> torch.optim.Optimizer:
         return adamw([parameter for parameter in parameters if parameter.requires_grad])
 
-    assert moved(fit(Freeze("backbone"), optimizer=trainable_only).model) == HEAD
+    assert moved(fit_net(Freeze("backbone"), optimizer=trainable_only).model) == HEAD
     with pytest.raises(SetupError, match=r"no optimizer holds backbone\.0\.weight"):
-        fit(Freeze("backbone", until="1ep"), optimizer=trainable_only)
+        fit_net(Freeze("backbone", until="1ep"), optimizer=trainable_only)
 
 
 def test_an_evaluation_freezes_nothing() -> None:
     model, seen = Net(), []
     note = LambdaCallback(on_eval_start=lambda run: seen.append([p.requires_grad for p in run.model.parameters()]))
     trainer = Trainer(callbacks=[Freeze("backbone"), note], folder=False, device="cpu")
-    trainer.evaluate(model, tiny_data(), loss=nn.CrossEntropyLoss())
+    trainer.evaluate(model, tiny_data(), loss=CE)
     assert seen == [[True] * 6]
 
 
 def test_the_best_weights_are_put_back_and_frozen_layers_are_still_as_they_were() -> None:
     stopper = EarlyStopping("val/loss", restore_best=True, patience=9)
     worse = LambdaCallback(on_train_start=lambda run: run.optimizers["AdamW"].param_groups[0].update(lr=5.0))
-    model = fit(stopper, Freeze("backbone"), worse, max_duration="4ep").model
+    model = fit_net(stopper, Freeze("backbone"), worse, max_duration="4ep").model
     assert stopper.best_step < 16  # the last is not the best
     assert stopper.best_weights is not None
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, stopper.best_weights[name])
+    assert same_tensors(stopper.best_weights, model.state_dict())
     assert moved(model) == HEAD
 
 
@@ -211,7 +203,7 @@ def test_a_rollback_over_the_edge_does_not_freeze_the_next_epoch(back: int, go_b
     trained: list[bool] = []
     note = LambdaCallback(on_train_step_start=lambda run: trained.append(run.model.backbone[0].weight.requires_grad))
     freeze = Freeze("backbone", until="1ep")
-    fit(freeze, go_back(3, back), note, max_duration="12st")
+    fit_net(freeze, go_back(3, back), note, max_duration="12st")
     assert trained == [False] * 4 + [True] * (8 + back - 3)
     assert freeze.thawed
 

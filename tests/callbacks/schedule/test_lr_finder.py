@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.schedule import LRFinder
 from hookline.callbacks.schedule.lr_curve import rates, steepest
 from hookline.errors import RegistrationError, SetupError
-from hookline.loop import Loop, Result, Task, Trainer
+from hookline.loop import Loop, Result, Task
 from hookline.records import ImageRow, from_json
 from hookline.testing import TinyModel, tiny_data
+from tests.support import crash_at, fit, same_tensors, sgd
 
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+momentum_sgd = partial(sgd, lr=0.05, momentum=0.9)
 
 
 def loader() -> DataLoader[Any]:
@@ -32,26 +32,18 @@ def loader() -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
 
 
-def fit(*callbacks: Any, model: Any = None, train: Any = None, optimizer: Any = sgd, **options: Any) -> Result:
-    given = {"max_duration": "2ep", "folder": False, "device": "cpu", "seed": 3} | options
-    scheduler = given.pop("scheduler", None)
-    trainer = Trainer(callbacks=callbacks, **given)
-    return trainer.fit(
-        TinyModel(dropout=0.3) if model is None else model,
-        loader() if train is None else train,
-        tiny_data(seed=1),
-        loss=nn.CrossEntropyLoss(),
-        optimizer=optimizer,
-        scheduler=scheduler,
-    )
+def fit_shuffled(*callbacks: Any, **options: Any) -> Any:
+    """Two epochs of eight shuffled batches."""
+    options = {"model": TinyModel(dropout=0.3), "train": loader(), "optimizer": momentum_sgd, "seed": 3, **options}
+    return fit(*callbacks, val=tiny_data(seed=1), **options)
 
 
 def test_the_losses_are_those_of_a_plain_loop_at_these_rates() -> None:
     data = tiny_data(batches=5)
     finder = LRFinder(1e-4, 1.0, num_training_steps=20, early_stop_threshold=None, plot=False)
-    fit(finder, model=TinyModel(), train=data)
+    fit_shuffled(finder, model=TinyModel(), train=data)
     model = TinyModel()
-    optimizer = sgd(model.parameters())
+    optimizer = momentum_sgd(model.parameters())
     expected = []
     for step, lr in enumerate(np.geomspace(1e-4, 1.0, 20)):
         optimizer.param_groups[0]["lr"] = float(lr)
@@ -67,7 +59,7 @@ def test_the_losses_are_those_of_a_plain_loop_at_these_rates() -> None:
 
 def test_the_smoothed_losses_are_a_mean_without_bias() -> None:
     finder = LRFinder(1e-4, 0.1, num_training_steps=15, smoothing=0.9, early_stop_threshold=None, plot=False)
-    fit(finder)
+    fit_shuffled(finder)
     mean = 0.0
     for index, (raw, smooth) in enumerate(zip(finder.losses, finder.smoothed, strict=True)):
         mean = 0.9 * mean + 0.1 * raw
@@ -76,7 +68,7 @@ def test_the_smoothed_losses_are_a_mean_without_bias() -> None:
 
 def test_the_suggestion_is_the_steepest_place_of_the_curve() -> None:
     finder = LRFinder(1e-4, 10.0, num_training_steps=60, plot=False)
-    fit(finder, max_duration="1st")
+    fit_shuffled(finder, max_duration="1st")
     inside = np.array(finder.smoothed[10:-1])
     assert finder.suggestion == finder.lrs[10 + int(np.gradient(inside).argmin())]
     assert 1e-4 < finder.suggestion < 10.0
@@ -94,7 +86,7 @@ def test_training_is_bitwise_what_it_is_without_it(mode: Any, make_train: Any, t
     def run(*callbacks: Any, name: str) -> tuple[Result, Any]:
         kept: list[Any] = []
         keep = LambdaCallback(on_train_end=lambda run: kept.append(run.optimizers["SGD"].state_dict()))
-        result = fit(
+        result = fit_shuffled(
             *callbacks,
             keep,
             train=make_train(),
@@ -106,8 +98,7 @@ def test_training_is_bitwise_what_it_is_without_it(mode: Any, make_train: Any, t
 
     plain, optimizer = run(name="plain")
     found, same = run(LRFinder(num_training_steps=25, mode=mode), name="found")
-    for name, value in plain.model.state_dict().items():
-        assert torch.equal(found.model.state_dict()[name], value)
+    assert same_tensors(found.model.state_dict(), plain.model.state_dict())
     assert plain.history["train/loss"] == found.history["train/loss"]
     assert plain.history["val/loss"] == found.history["val/loss"]
     assert optimizer["param_groups"] == same["param_groups"]
@@ -123,7 +114,7 @@ class Shifted(Task[Any]):
         self.net, self.by = TinyModel(), by
 
     def configure_optimizers(self, run: Any) -> Any:
-        return sgd(self.parameters())
+        return momentum_sgd(self.parameters())
 
     def train_batch(self, run: Any, batch: Any) -> Any:
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1]) - self.by
@@ -136,9 +127,7 @@ class Shifted(Task[Any]):
 def test_a_loss_near_zero_or_below_is_searched_as_far_as_any_other(by: float) -> None:
     def search(lower: float) -> LRFinder:
         finder = LRFinder(plot=False)
-        Trainer(max_duration="1st", folder=False, device="cpu", seed=0, callbacks=[finder]).fit(
-            Shifted(lower), tiny_data()
-        )
+        fit(finder, model=Shifted(lower), max_duration="1st")
         return finder
 
     positive, shifted = search(0.0), search(by)
@@ -158,20 +147,20 @@ class Scripted(Shifted):
 
 def test_a_loss_that_has_fallen_to_zero_may_tremble_before_the_search_ends() -> None:
     finder = LRFinder(smoothing=0.0, plot=False)
-    Trainer(max_duration="1st", folder=False, device="cpu", callbacks=[finder]).fit(Scripted(0.0), tiny_data())
+    fit(finder, model=Scripted(0.0), max_duration="1st")
     assert finder.losses[-1] == pytest.approx(3.1)  # more than thrice the fall
 
 
 def test_a_negative_loss_that_explodes_ends_the_search() -> None:
     finder = LRFinder(1e-3, 1e6, num_training_steps=100, smoothing=0.5, plot=False)
-    Trainer(max_duration="1st", folder=False, device="cpu", seed=0, callbacks=[finder]).fit(Shifted(5.0), tiny_data())
+    fit(finder, model=Shifted(5.0), max_duration="1st")
     assert math.isfinite(finder.losses[-1])
     assert len(finder.lrs) < 100
 
 
 def test_it_ends_early_when_the_loss_explodes() -> None:
     finder = LRFinder(1e-3, 1e6, num_training_steps=100, smoothing=0.5, plot=False)
-    fit(finder)
+    fit_shuffled(finder)
     assert len(finder.lrs) < 100
     assert finder.smoothed[-1] > 4 * min(finder.smoothed) or not math.isfinite(finder.losses[-1])
 
@@ -180,7 +169,7 @@ def test_a_loss_that_is_not_finite_ends_it_and_is_no_suggestion() -> None:
     finder = LRFinder(
         1e-3, 1e300, num_training_steps=60, early_stop_threshold=None, skip_begin=0, skip_end=0, plot=False
     )
-    result = fit(finder)
+    result = fit_shuffled(finder)
     assert not math.isfinite(finder.losses[-1])
     assert len(finder.lrs) < 60
     assert finder.suggestion != finder.lrs[-1]
@@ -200,7 +189,7 @@ def test_no_fall_is_no_suggestion_and_this_is_said(caplog: pytest.LogCaptureFixt
     seen: list[float] = []
     note = LambdaCallback(on_train_start=lambda run: seen.append(run.optimizers["SGD"].param_groups[0]["lr"]))
     with caplog.at_level(logging.WARNING, "hookline"):
-        fit(finder, note, model=Flat())
+        fit_shuffled(finder, note, model=Flat())
     assert finder.suggestion is None
     assert seen == [0.05]
     assert "no suggestion: the loss fell nowhere" in caplog.text
@@ -208,28 +197,27 @@ def test_no_fall_is_no_suggestion_and_this_is_said(caplog: pytest.LogCaptureFixt
 
 def test_the_curve_is_drawn_and_logged(tmp_path: Path) -> None:
     finder = LRFinder(num_training_steps=20)
-    fit(finder, folder=tmp_path / "run")
+    fit_shuffled(finder, folder=tmp_path / "run")
     assert (tmp_path / "run" / "lr_finder.png").read_bytes().startswith(b"\x89PNG")
     rows = map(from_json, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert [row.name for row in rows if isinstance(row, ImageRow)] == ["plots/lr_finder"]
 
 
-def test_it_runs_once_also_over_a_resume(tmp_path: Path, lose_after: Any, lost: type[Exception]) -> None:
+def test_it_runs_once_also_over_a_resume(tmp_path: Path) -> None:
     def make() -> LRFinder:
         return LRFinder(1e-4, 1.0, num_training_steps=20, apply=True, plot=False)
 
     whole = make()
-    straight = fit(whole)
-    with pytest.raises(lost):
-        fit(make(), lose_after(5), Checkpointer("1st"), folder=tmp_path / "run")
+    straight = fit_shuffled(whole)
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_shuffled(make(), crash_at(5, "train_step_start"), Checkpointer("1st"), folder=tmp_path / "run")
     finder = make()
     searches: list[Any] = []
     finder._search = lambda *args: searches.append(args)  # type: ignore[method-assign]
-    again = fit(finder, Checkpointer("1st"), folder=tmp_path / "run", resume="auto")
+    again = fit_shuffled(finder, Checkpointer("1st"), folder=tmp_path / "run", resume="auto")
     assert searches == []
     assert finder.state_dict() == whole.state_dict()
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], value)
+    assert same_tensors(again.model.state_dict(), straight.model.state_dict())
 
 
 def test_several_optimizers_need_a_name() -> None:
@@ -237,17 +225,19 @@ def test_several_optimizers_need_a_name() -> None:
         first, *others = parameters
         return {"first": torch.optim.SGD([first], lr=0.1), "rest": torch.optim.SGD(others, lr=0.1)}
 
-    result = fit(LRFinder(num_training_steps=20, plot=False), optimizer=two)
+    result = fit_shuffled(LRFinder(num_training_steps=20, plot=False), optimizer=two)
     assert "there is first, rest" in str(result.failures[0].error)  # it is optional: the run goes on
     finder = LRFinder(num_training_steps=20, plot=False, optimizer="rest")
-    assert fit(finder, optimizer=two).failures == ()
+    assert fit_shuffled(finder, optimizer=two).failures == ()
     assert len(finder.lrs) == 20
 
 
 def test_an_own_loop_is_told_what_to_use() -> None:
     model = TinyModel()
     finder = LRFinder(num_training_steps=20, plot=False)
-    loop = Loop(model, sgd(model.parameters()), callbacks=[finder], max_duration="1ep", folder=False, device="cpu")
+    loop = Loop(
+        model, momentum_sgd(model.parameters()), callbacks=[finder], max_duration="1ep", folder=False, device="cpu"
+    )
     with pytest.raises(SetupError, match=r"use Trainer\.fit or hl\.fit"), loop:
         pass
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 
@@ -15,8 +15,9 @@ from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.schedule import LRSchedule
 from hookline.errors import OrderError
 from hookline.events import Callback
-from hookline.loop import Loop, Result, Trainer
+from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, crash_at, fit, same_tensors, sgd, train_loop
 
 LR = 0.8
 
@@ -34,17 +35,8 @@ class Rates(Callback):
         self.momentum.append(group.get("momentum", 0.0))
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=LR, momentum=0.9)
-
-
-def fit(*callbacks: Any, batches: int = 4, scheduler: Any = None, train: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "2ep", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    data = tiny_data(batches=batches) if train is None else train
-    return trainer.fit(
-        TinyModel(), data, tiny_data(seed=1), loss=nn.CrossEntropyLoss(), optimizer=sgd, scheduler=scheduler
-    )
+momentum_sgd = partial(sgd, lr=LR, momentum=0.9)
+fit_val = partial(fit, val=tiny_data(seed=1), optimizer=momentum_sgd)
 
 
 @pytest.mark.parametrize(
@@ -60,35 +52,28 @@ def fit(*callbacks: Any, batches: int = 4, scheduler: Any = None, train: Any = N
     ids=["cosine", "one_cycle", "wsd", "torch", "by_epoch", "plateau"],
 )
 @pytest.mark.parametrize("steps", [1, 5, 8])
-def test_a_resume_goes_on_with_the_same_rates(
-    make: Any, steps: int, tmp_path: Path, lose_after: Any, lost: type[Exception]
-) -> None:
+def test_a_resume_goes_on_with_the_same_rates(make: Any, steps: int, tmp_path: Path) -> None:
     whole, first, second = Rates(), Rates(), Rates()
-    straight = fit(make(), whole, max_duration="3ep")
+    straight = fit_val(make(), whole, max_duration="3ep")
     options = {"max_duration": "3ep", "folder": tmp_path / "run"}
-    with pytest.raises(lost):
-        fit(make(), first, lose_after(steps), Checkpointer(f"{steps}st"), **options)
-    again = fit(make(), second, Checkpointer(f"{steps}st"), resume="auto", **options)
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_val(make(), first, crash_at(steps, "train_step_start"), Checkpointer(f"{steps}st"), **options)
+    again = fit_val(make(), second, Checkpointer(f"{steps}st"), resume="auto", **options)
     assert first.lr + second.lr == whole.lr
     assert first.momentum + second.momentum == whole.momentum
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(value, again.model.state_dict()[name])
+    assert same_tensors(again.model.state_dict(), straight.model.state_dict())
 
 
-def test_an_own_loop_that_goes_on_keeps_its_plan(tmp_path: Path, lose_after: Any, lost: type[Exception]) -> None:
+def test_an_own_loop_that_goes_on_keeps_its_plan(tmp_path: Path) -> None:
     def run(*callbacks: Any, **options: Any) -> None:
-        model = TinyModel()
-        schedule = LRSchedule("one_cycle")
-        options |= {"max_duration": "2ep", "folder": tmp_path / "run", "device": "cpu"}
-        with Loop(model, sgd(model.parameters()), callbacks=[schedule, *callbacks], **options) as loop:
-            for x, y in loop.batches(tiny_data()):
-                loop.backward(nn.functional.cross_entropy(model(x), y))
-                loop.step()
+        model, schedule = TinyModel(), LRSchedule("one_cycle")
+        optimizer = momentum_sgd(model.parameters())
+        train_loop(schedule, *callbacks, model=model, optimizer=optimizer, folder=tmp_path / "run", **options)
 
     whole, first, second = Rates(), Rates(), Rates()
-    fit(LRSchedule("one_cycle"), whole)
-    with pytest.raises(lost):
-        run(first, lose_after(3), Checkpointer("3st"))
+    fit_val(LRSchedule("one_cycle"), whole)
+    with pytest.raises(RuntimeError, match="planted"):
+        run(first, crash_at(3, "train_step_start"), Checkpointer("3st"))
     run(second, Checkpointer("3st"), resume="auto")
     assert first.lr + second.lr == whole.lr
 
@@ -97,10 +82,9 @@ def test_a_longer_run_keeps_the_plan_and_says_so(tmp_path: Path, caplog: pytest.
     trainer = Trainer(
         callbacks=[LRSchedule("linear"), rates := Rates()], max_duration="2ep", folder=False, device="cpu"
     )
-    model, data, loss = TinyModel(), tiny_data(), nn.CrossEntropyLoss()
-    trainer.fit(model, data, loss=loss, optimizer=sgd)
+    model = fit_val(trainer=trainer).model
     with caplog.at_level(logging.WARNING, "hookline"):
-        trainer.fit(model, data, loss=loss, optimizer=sgd, extend="1ep")
+        fit_val(trainer=trainer, model=model, extend="1ep")
     assert "goes on as it was planned, with total 8; for this run it would be total 12" in caplog.text
     assert rates.lr[8:] == [0.0] * 4
 
@@ -109,9 +93,9 @@ def rates_of_two_fits(first: LRSchedule, second: LRSchedule, **options: Any) -> 
     """Each schedule is passed to one of two fits of a trainer."""
     rates = Rates()
     trainer = Trainer(callbacks=[rates], max_duration="2ep", folder=False, device="cpu")
-    model, loss = TinyModel(), nn.CrossEntropyLoss()
-    trainer.fit(model, tiny_data(), tiny_data(), loss=loss, optimizer=sgd, callbacks=[first], **options)
-    trainer.fit(model, tiny_data(), tiny_data(), loss=loss, optimizer=sgd, callbacks=[second], extend="1ep", **options)
+    given = {"loss": CE, "optimizer": momentum_sgd, **options}
+    model = trainer.fit(TinyModel(), tiny_data(), tiny_data(), callbacks=[first], **given).model
+    trainer.fit(model, tiny_data(), tiny_data(), callbacks=[second], extend="1ep", **given)
     return [rate / LR for rate in rates.lr]
 
 
@@ -119,10 +103,9 @@ def test_an_evaluation_between_two_fits_changes_nothing_in_the_rates() -> None:
     schedule, rates, entries = LRSchedule("linear", total="12st"), Rates(), []
     note = LambdaCallback(on_train_end=lambda run: entries.append(len(run.schedulers)))
     trainer = Trainer(callbacks=[schedule, rates, note], max_duration="2ep", folder=False, device="cpu")
-    model = TinyModel()
-    trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=sgd)
+    model = fit(trainer=trainer, optimizer=momentum_sgd).model
     trainer.evaluate(model, tiny_data(seed=1), loss=nn.CrossEntropyLoss())
-    trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=sgd, extend="1ep")
+    fit(trainer=trainer, model=model, optimizer=momentum_sgd, extend="1ep")
     assert entries == [1, 1]
     assert rates.lr == pytest.approx([LR * (1 - move / 12) for move in range(12)])
 
@@ -145,7 +128,7 @@ def test_one_of_torch_in_a_later_fit_begins_at_the_rate_of_the_optimizer(second:
     options = {"step_size": 2, "gamma": 0.5} if second is StepLR else {}
     found = rates_of_two_fits(LRSchedule("linear"), LRSchedule(second, **options))
     fresh = Rates()
-    fit(LRSchedule(second, **options), fresh, max_duration="4st")
+    fit_val(LRSchedule(second, **options), fresh, max_duration="4st")
     assert found[8:] == pytest.approx([rate / LR for rate in fresh.lr])
 
 
@@ -156,18 +139,17 @@ def test_the_length_that_is_said_holds_in_a_later_fit_too() -> None:
 
 def test_one_beside_that_of_the_trainer_is_an_error() -> None:
     trainer = Trainer(callbacks=[LRSchedule("linear")], max_duration="1ep", folder=False, device="cpu")
-    model, loss = TinyModel(), nn.CrossEntropyLoss()
-    trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd)
+    model = fit(trainer=trainer).model
     with pytest.raises(OrderError, match="both write 'optimizer'"):
-        trainer.fit(model, tiny_data(), loss=loss, optimizer=sgd, extend="1ep", callbacks=[LRSchedule("constant")])
+        trainer.fit(model, tiny_data(), loss=CE, optimizer=sgd, extend="1ep", callbacks=[LRSchedule("constant")])
 
 
 def test_a_resume_of_a_later_fit_goes_on_with_what_was_left_of_the_run(
-    tmp_path: Path, lose_after: Any, lost: type[Exception], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def run(rates: Rates, *more: Any) -> None:
         saver = Checkpointer("1st")
-        options: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": sgd}
+        options: dict[str, Any] = {"loss": CE, "optimizer": momentum_sgd}
         trainer = Trainer(max_duration="1ep", folder=tmp_path / "run", resume="auto", device="cpu", callbacks=[saver])
         model, schedule = TinyModel(), LRSchedule("linear")
         if more:
@@ -181,8 +163,8 @@ def test_a_resume_of_a_later_fit_goes_on_with_what_was_left_of_the_run(
             trainer.fit(model, tiny_data(), **options)
 
     first, second = Rates(), Rates()
-    with pytest.raises(lost):
-        run(first, lose_after(7))
+    with pytest.raises(RuntimeError, match="planted"):
+        run(first, crash_at(7, "train_step_start"))
     run(second)
     assert "goes on as it was planned" not in caplog.text  # it is as long as it was
     assert first.lr + second.lr == pytest.approx([LR * (1 - move / 8) for move in range(8)])

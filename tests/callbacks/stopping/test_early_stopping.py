@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,19 @@ from hookline.callbacks import EarlyStopping
 from hookline.errors import DurationError, MetricError, RegistrationError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import (
+    CE,
+    at_step,
+    fit,
+    interrupt,
+    json_lines,
+    literal,
+    same_tensors,
+    set_time,
+    sgd,
+    train_loop,
+    weights_of,
+)  # fmt: skip
 
 NAN, INF = math.nan, math.inf
 
@@ -42,16 +55,17 @@ class Weights(hl.Callback):
         self.kept: list[list[torch.Tensor]] = []
 
     def on_eval_end(self, run: Any) -> None:
-        self.kept.append([parameter.detach().clone() for parameter in run.model.parameters()])
+        self.kept.append(weights_of(run.model))
 
 
-def fit(stopper: EarlyStopping, values: list[float], *callbacks: hl.Callback, **options: Any) -> Any:
-    """Epochs of two batches, each with an evaluation that gives the next value."""
-    options = {"max_duration": f"{len(values)}ep", "folder": False, **options}
-    test = options.pop("test", None)
-    model = options.pop("model", None) or TinyModel()
-    trainer = Trainer(callbacks=[stopper, Feed(values, stopper.monitor), *callbacks], **options)
-    return trainer.fit(model, tiny_data(2), tiny_data(1), test, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+fit_two_batches = partial(fit, train=tiny_data(2))
+"""Epochs of two steps."""
+
+
+def fit_scores(stopper: EarlyStopping, values: list[float], *callbacks: hl.Callback, **options: Any) -> Any:
+    """Epochs of two steps, each with an evaluation that gives the next value."""
+    options = {"max_duration": f"{len(values)}ep", "val": tiny_data(1), **options}
+    return fit_two_batches(stopper, Feed(values, stopper.monitor), *callbacks, **options)
 
 
 # -- patience ----------------------------------------------------------------------------------------
@@ -89,25 +103,25 @@ COUNTS: dict[str, tuple[dict[str, Any], list[float], int | None]] = {
 @pytest.mark.parametrize("name", COUNTS)
 def test_patience_is_a_number_of_decisions_without_improvement(name: str) -> None:
     options, values, expected = COUNTS[name]
-    result = fit(EarlyStopping("val/score", **options), values)
+    result = fit_scores(EarlyStopping("val/score", **options), values)
     assert result.clock.epoch == (expected or len(values))
     assert result.stopped_by == ("EarlyStopping" if expected else None)
 
 
 def test_the_reason_names_the_best_value_its_step_and_the_patience() -> None:
-    result = fit(EarlyStopping("val/score", patience=2), [1, 7.5, 2, 3])
+    result = fit_scores(EarlyStopping("val/score", patience=2), [1, 7.5, 2, 3])
     assert result.stop_reason == "val/score has not improved on 7.5 (step 4) for 2 evaluations"
 
 
 def test_the_reason_names_min_delta() -> None:
     """A value that is better, but not by enough, would else make the reason look wrong."""
-    result = fit(EarlyStopping("val/score", patience=2, min_delta=0.5), [1, 1.2, 1.4])
+    result = fit_scores(EarlyStopping("val/score", patience=2, min_delta=0.5), [1, 1.2, 1.4])
     said = "val/score has not improved on 1 (step 2) by more than 0.5 (min_delta) for 2 evaluations"
     assert result.stop_reason == said
 
 
 def test_the_reason_counts_one_evaluation_as_one() -> None:
-    result = fit(EarlyStopping("val/score", patience=1), [1, 1])
+    result = fit_scores(EarlyStopping("val/score", patience=1), [1, 1])
     assert result.stop_reason == "val/score has not improved on 1 (step 2) for 1 evaluation"
 
 
@@ -125,7 +139,7 @@ DURATIONS: dict[str, tuple[str, dict[str, Any], int]] = {
 @pytest.mark.parametrize("name", DURATIONS)
 def test_patience_may_be_a_duration_since_the_best(name: str) -> None:
     patience, options, step = DURATIONS[name]
-    result = fit(EarlyStopping("val/score", patience=patience), [5, 4, 3, 2, 1, 0, -1, -2], **options)
+    result = fit_scores(EarlyStopping("val/score", patience=patience), [5, 4, 3, 2, 1, 0, -1, -2], **options)
     assert result.clock.step == step
     assert result.stop_reason.endswith(f"for {patience}")
 
@@ -135,19 +149,19 @@ def test_patience_in_seconds_counts_from_the_best() -> None:
 
     class Slow(hl.Callback):
         def on_setup(self, run: Any) -> None:
-            run.loop.clock._now = lambda: now
+            set_time(run, lambda: now)
 
         def on_train_step_start(self, run: Any) -> None:
             nonlocal now
             now += 10.0
 
-    result = fit(EarlyStopping("val/score", patience="45s"), [1, 2, 0, 0, 0, 0, 0], Slow())
+    result = fit_scores(EarlyStopping("val/score", patience="45s"), [1, 2, 0, 0, 0, 0, 0], Slow())
     assert result.clock.epoch == 5  # best at 40 s; 60, 80 and 100 s are not better, and 85 is over at 100
     assert result.stop_reason == "val/score has not improved on 2 (step 4) for 45s"
 
 
 def test_a_better_value_starts_the_duration_again() -> None:
-    result = fit(EarlyStopping("val/score", patience="2ep"), [1, 0, 2, 1, 3, 2, 2, 2])
+    result = fit_scores(EarlyStopping("val/score", patience="2ep"), [1, 0, 2, 1, 3, 2, 2, 2])
     assert result.clock.epoch == 7
 
 
@@ -156,18 +170,18 @@ def test_a_better_value_starts_the_duration_again() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(NAN, "nan"), (INF, "inf"), (-INF, "-inf")])
 def test_a_value_that_is_not_finite_stops_at_once(value: float, text: str) -> None:
-    result = fit(EarlyStopping("val/score"), [1, 2, value, 3])
+    result = fit_scores(EarlyStopping("val/score"), [1, 2, value, 3])
     assert (result.clock.epoch, result.stop_reason) == (3, f"val/score is {text}")
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_without_check_finite_nan_has_not_reached_the_stopping_threshold(mode: Any) -> None:
     stopper = EarlyStopping("val/score", mode=mode, check_finite=False, stopping_threshold=0.5, patience=9)
-    assert fit(stopper, [NAN, NAN, 0.5, 1]).clock.epoch == 3
+    assert fit_scores(stopper, [NAN, NAN, 0.5, 1]).clock.epoch == 3
 
 
 def test_check_finite_can_be_switched_off_and_nan_is_then_not_better() -> None:
-    result = fit(EarlyStopping("val/score", check_finite=False, patience=2), [1, NAN, 2, NAN, NAN, 3])
+    result = fit_scores(EarlyStopping("val/score", check_finite=False, patience=2), [1, NAN, 2, NAN, NAN, 3])
     assert result.clock.epoch == 5
     assert result.stop_reason == "val/score has not improved on 2 (step 6) for 2 evaluations"
 
@@ -175,7 +189,7 @@ def test_check_finite_can_be_switched_off_and_nan_is_then_not_better() -> None:
 def test_without_check_finite_a_first_nan_does_not_stay_the_best() -> None:
     """Nothing is better than NaN in a comparison: the run would stop however well it goes."""
     stopper = EarlyStopping("val/score", check_finite=False, patience=2)
-    result = fit(stopper, [NAN, 1, 2, 3, 4])
+    result = fit_scores(stopper, [NAN, 1, 2, 3, 4])
     assert result.clock.epoch == 5
     assert stopper.best == 4
 
@@ -190,7 +204,7 @@ def test_without_check_finite_a_first_nan_does_not_stay_the_best() -> None:
     ],
 )
 def test_stopping_threshold(mode: Any, values: list[float], epoch: int, reason: str) -> None:
-    result = fit(EarlyStopping("val/score", mode=mode, stopping_threshold=0.9), values)
+    result = fit_scores(EarlyStopping("val/score", mode=mode, stopping_threshold=0.9), values)
     assert (result.clock.epoch, result.stop_reason) == (epoch, reason)
 
 
@@ -203,40 +217,35 @@ def test_stopping_threshold(mode: Any, values: list[float], epoch: int, reason: 
     ],
 )
 def test_divergence_threshold(mode: Any, values: list[float], epoch: int, reason: str) -> None:
-    result = fit(EarlyStopping("val/score", mode=mode, divergence_threshold=4.0), values)
+    result = fit_scores(EarlyStopping("val/score", mode=mode, divergence_threshold=4.0), values)
     assert (result.clock.epoch, result.stop_reason) == (epoch, reason)
 
 
 def test_the_first_reason_that_holds_counts() -> None:
     stopper = EarlyStopping("val/score", mode="min", patience=0, stopping_threshold=1.0, divergence_threshold=3.0)
-    assert fit(stopper, [2, -INF]).stop_reason == "val/score is -inf"
+    assert fit_scores(stopper, [2, -INF]).stop_reason == "val/score is -inf"
     stopper = EarlyStopping("val/score", mode="min", patience=0, stopping_threshold=5.0, divergence_threshold=3.0)
-    assert fit(stopper, [4]).stop_reason == "val/score = 4 has reached 5.0"
+    assert fit_scores(stopper, [4]).stop_reason == "val/score = 4 has reached 5.0"
     stopper = EarlyStopping("val/score", mode="min", patience=0, divergence_threshold=3.0)
-    assert fit(stopper, [2, 4]).stop_reason == "val/score = 4 is worse than 3.0"
+    assert fit_scores(stopper, [2, 4]).stop_reason == "val/score = 4 is worse than 3.0"
 
 
 def test_before_start_thresholds_do_not_count_but_a_value_that_is_not_finite_does() -> None:
     options: dict[str, Any] = {"start": "3ep", "stopping_threshold": 0.9, "divergence_threshold": -5.0}
-    result = fit(EarlyStopping("val/score", **options), [1, -9, 0.5, 1, 1])
+    result = fit_scores(EarlyStopping("val/score", **options), [1, -9, 0.5, 1, 1])
     assert (result.clock.epoch, result.stop_reason) == (4, "val/score = 1 has reached 0.9")
-    result = fit(EarlyStopping("val/score", **options), [1, NAN, 0.5])
+    result = fit_scores(EarlyStopping("val/score", **options), [1, NAN, 0.5])
     assert (result.clock.epoch, result.stop_reason) == (2, "val/score is nan")
 
 
 # -- mode --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("monitor", "mode"),
-    [
-        ("val/loss", "min"), ("train/loss_epoch", "min"), ("val/word_error_rate", "min"), ("val/ppl", "min"),
-        ("val/hard/loss", "min"), ("val/RMSE", "min"), ("val/acc", "max"), ("val/top1_acc", "max"),
-        ("val/macro-f1", "max"), ("val/mAP", "max"), ("val/iou", "max"), ("test/reward", "max"),
-    ],
-)  # fmt: skip
-def test_the_mode_is_known_from_the_name(monitor: str, mode: str) -> None:
-    assert EarlyStopping(monitor).mode == mode
+def test_the_mode_is_known_from_the_name() -> None:
+    small = literal("val/loss train/loss_epoch val/word_error_rate val/ppl val/hard/loss val/RMSE")
+    large = literal("val/acc val/top1_acc val/macro-f1 val/mAP val/iou test/reward")
+    assert [name for name in small if EarlyStopping(name).mode != "min"] == []
+    assert [name for name in large if EarlyStopping(name).mode != "max"] == []
 
 
 @pytest.mark.parametrize("monitor", ["val/thing", "val/loss_accuracy", "val/lossy", "val/"])
@@ -282,18 +291,14 @@ def test_a_metric_of_training_is_looked_at_when_the_epoch_ends() -> None:
         def on_train_step_end(self, run: Any) -> None:
             run.log({"train/noise": float(run.clock.epoch)})
 
-    trainer = Trainer(
-        callbacks=[Noise(), EarlyStopping("train/noise", mode="min", patience=2)], max_duration="9ep", folder=False
-    )
-    result = trainer.fit(TinyModel(), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    result = fit_two_batches(Noise(), EarlyStopping("train/noise", mode="min", patience=2), max_duration="9ep")
     assert result.clock.epoch == 3
     assert result.stop_reason == "train/noise has not improved on 0 (step 2) for 2 epochs"
 
 
 def test_a_metric_of_training_is_not_looked_at_after_evaluations() -> None:
     stopper = EarlyStopping("train/loss_epoch", patience=1)
-    trainer = Trainer(callbacks=[stopper], max_duration="2ep", eval_every="1st", folder=False)
-    result = trainer.fit(TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    result = fit(stopper, val=tiny_data(1), eval_every="1st")
     assert (result.clock.epoch, stopper.best_step) == (2, 8)
 
 
@@ -305,102 +310,79 @@ def test_at_intervals_it_can_stop_in_the_middle_of_a_long_epoch() -> None:
             run.log({"train/noise": float(max(run.clock.step, 6))})
 
     stopper = EarlyStopping("train/noise", mode="min", patience=2, decide_at="interval")
-    trainer = Trainer(callbacks=[Steps(), stopper], max_duration="1ep", log_every="3st", folder=False)
-    result = trainer.fit(TinyModel(), tiny_data(30), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    result = fit(Steps(), stopper, train=tiny_data(30), max_duration="1ep", log_every="3st")
     assert result.clock.step == 9
     assert result.stop_reason == "train/noise has not improved on 6 (step 3) for 2 intervals"
 
 
 def test_a_metric_of_the_evaluation_can_be_looked_at_once_an_epoch() -> None:
-    result = fit(EarlyStopping("val/score", patience=1, decide_at="epoch"), [9, 1, 9, 2, 9, 2], eval_every="1st")
+    result = fit_scores(EarlyStopping("val/score", patience=1, decide_at="epoch"), [9, 1, 9, 2, 9, 2], eval_every="1st")
     assert (result.clock.epoch, result.stop_reason) == (3, "val/score has not improved on 2 (step 4) for 1 epoch")
 
 
 def test_a_value_of_an_evaluation_counts_once_however_many_epochs_follow() -> None:
     """The epochs before the first evaluation have nothing to decide by; those after one have its old value."""
     stopper = EarlyStopping("val/score", patience=2, decide_at="epoch")
-    result = fit(stopper, [3, 2, 1, 0], eval_every="3ep", max_duration="20ep")
+    result = fit_scores(stopper, [3, 2, 1, 0], eval_every="3ep", max_duration="20ep")
     assert (result.clock.epoch, stopper.best_step) == (9, 6)
 
 
 def test_at_intervals_a_value_of_an_evaluation_counts_once() -> None:
     stopper = EarlyStopping("val/score", patience=2, decide_at="interval")
-    result = fit(stopper, [3, 2, 1, 0], eval_every="4st", log_every="1st", max_duration="20ep")
+    result = fit_scores(stopper, [3, 2, 1, 0], eval_every="4st", log_every="1st", max_duration="20ep")
     assert (result.clock.step, stopper.best_step) == (13, 5)  # the first intervals after steps 4, 8 and 12
 
 
 def test_an_own_loop_that_logs_the_metric_without_an_evaluation_is_still_stopped() -> None:
     model, stopper = TinyModel(), EarlyStopping("val/score", patience=2, decide_at="epoch")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Loop(model, optimizer, callbacks=[stopper], max_duration="9ep", folder=False) as loop:
+    with Loop(model, sgd(model.parameters()), callbacks=[stopper], max_duration="9ep", folder=False) as loop:
         for x, y in loop.batches(tiny_data(2)):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.backward(CE(model(x), y))
             loop.step()
             loop.run.log({"val/score": 1.0})
     assert loop.result().stopped_by == "EarlyStopping"
 
 
-def never_evaluated(stopper: EarlyStopping, *, until: int | None = None) -> Any:
-    model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Loop(model, optimizer, callbacks=[stopper], max_duration="2ep", folder=False) as loop:
-        for x, y in loop.batches(tiny_data(2)):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
-            if loop.clock.step == until:
-                loop.session.stop("left", "the user", interrupt=True)
-    return loop.result()
-
-
 @pytest.mark.parametrize("decide_at", [None, "epoch", "interval"])
 def test_an_own_loop_that_never_evaluates_is_told_that_nothing_was_decided(decide_at: Any, caplog: Any) -> None:
-    never_evaluated(EarlyStopping("val/loss", decide_at=decide_at))
+    train_loop(EarlyStopping("val/loss", decide_at=decide_at))
     assert "EarlyStopping decided nothing: it needs evaluations for val/loss, and none was made" in caplog.text
 
 
 def test_a_run_that_is_left_before_its_first_evaluation_is_told_nothing(caplog: Any) -> None:
-    assert never_evaluated(EarlyStopping("val/loss"), until=1).interrupted
-    fit(EarlyStopping("val/score"), [1, 2])
+    loop, _ = train_loop(EarlyStopping("val/loss"), at_step(1, interrupt))
+    assert loop.result().interrupted
+    fit_scores(EarlyStopping("val/score"), [1, 2])
     assert "decided nothing" not in caplog.text
 
 
 def test_a_metric_that_only_an_evaluation_could_give_needs_one() -> None:
     """It would never decide, and never say so."""
-    trainer = Trainer(callbacks=[EarlyStopping("game/reward")], max_duration="1ep", folder=False)
-    with pytest.raises(
-        SetupError, match=r"EarlyStopping\('game/reward'\) decides after evaluations, and there is nothing"
-    ):
-        trainer.fit(TinyModel(), tiny_data(2), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    said = r"EarlyStopping\('game/reward'\) decides after evaluations, and there is nothing"
+    with pytest.raises(SetupError, match=said):
+        fit_two_batches(EarlyStopping("game/reward"))
 
 
 def test_an_epoch_that_is_cut_is_no_decision_about_a_metric_of_training() -> None:
     """A stop in the middle repeats the value of the epoch before: it must not use up the patience."""
-    stopper = EarlyStopping("train/loss_epoch", patience=1)
-
-    class Pause(hl.Callback):
-        def on_train_step_end(self, run: Any) -> None:
-            if run.clock.step == 3:
-                run.stop("pause")
-
-    trainer = Trainer(callbacks=[stopper, Pause()], max_duration="3ep", folder=False)
-    arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
-    model = TinyModel()
-    result = trainer.fit(model, tiny_data(2), **arguments)
+    model, stopper = TinyModel(), EarlyStopping("train/loss_epoch", patience=1)
+    pause = at_step(3, lambda run: run.stop("pause"))
+    trainer = Trainer(callbacks=[stopper, pause], max_duration="3ep", folder=False)
+    result = fit_two_batches(trainer=trainer, model=model)
     assert (result.stop_reason, result.clock.epoch, stopper.waited) == ("pause", 1, 0)
-    assert trainer.fit(model, tiny_data(2), **arguments).clock.epoch == 3
+    assert fit_two_batches(trainer=trainer, model=model).clock.epoch == 3
 
 
 def test_it_decides_after_each_evaluation_also_inside_an_epoch() -> None:
-    result = fit(EarlyStopping("val/score", patience=1), [1, 2, 2, 2], eval_every="1st")
+    result = fit_scores(EarlyStopping("val/score", patience=1), [1, 2, 2, 2], eval_every="1st")
     assert (result.clock.epoch, result.clock.step) == (1, 3)
 
 
 def test_the_final_test_and_a_separate_evaluation_decide_nothing() -> None:
     stopper = EarlyStopping("val/loss", patience=0, min_delta=100.0)
     trainer = Trainer(callbacks=[stopper], max_duration="1ep", folder=False)
-    model, loss = TinyModel(), nn.CrossEntropyLoss()
-    result = trainer.fit(model, tiny_data(2), tiny_data(1), tiny_data(1), loss=loss, optimizer=torch.optim.SGD)
-    trainer.evaluate(model, tiny_data(1))
+    result = fit_two_batches(trainer=trainer, val=tiny_data(1), test=tiny_data(1))
+    trainer.evaluate(result.model, tiny_data(1))
     assert (stopper.waited, result.stopped_by) == (0, None)
 
 
@@ -425,14 +407,13 @@ def test_an_array_is_no_number_to_monitor() -> None:
         def on_eval_end(self, run: Any) -> None:
             run.log({"val/score": torch.ones(2, 2)})
 
-    trainer = Trainer(callbacks=[EarlyStopping("val/score"), Matrix()], max_duration="1ep", folder=False)
     with pytest.raises(MetricError, match="array"):
-        trainer.fit(TinyModel(), tiny_data(1), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        fit(EarlyStopping("val/score"), Matrix(), val=tiny_data(1))
 
 
 def test_two_of_them_with_different_monitors_live_together() -> None:
     first, second = EarlyStopping("val/score", patience=1), EarlyStopping("val/loss", patience=9)
-    result = fit(first, [1, 1, 1], second)
+    result = fit_scores(first, [1, 1, 1], second)
     assert (result.clock.epoch, result.stop_reason.split()[0]) == (2, "val/score")
 
 
@@ -441,21 +422,22 @@ def test_two_of_them_with_different_monitors_live_together() -> None:
 
 def test_restore_best_puts_the_weights_of_the_best_decision_back_bitwise() -> None:
     model, weights = TinyModel(), Weights()
-    result = fit(EarlyStopping("val/score", patience=2, restore_best=True), [1, 3, 2, 2, 9], weights, model=model)
+    result = fit_scores(
+        EarlyStopping("val/score", patience=2, restore_best=True), [1, 3, 2, 2, 9], weights, model=model
+    )
     assert result.clock.epoch == 4
-    for parameter, best in zip(model.parameters(), weights.kept[1], strict=True):
-        assert torch.equal(parameter, best)
+    assert same_tensors(weights_of(model), weights.kept[1])
     assert not torch.equal(model.out.weight, weights.kept[3][2])
 
 
 def test_weights_that_are_put_back_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fit(EarlyStopping("val/score", patience=2, restore_best=True), [1, 3, 2, 2, 9], folder=tmp_path)
+    fit_scores(EarlyStopping("val/score", patience=2, restore_best=True), [1, 3, 2, 2, 9], folder=tmp_path)
     said = "the weights of step 4 are put back: val/score 3 was the best"
     assert said in caplog.messages
-    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    events = json_lines(tmp_path / "events.jsonl")
     assert [(row["step"], row["text"]) for row in events if row["name"] == "restore"] == [(8, said)]
     caplog.clear()
-    fit(EarlyStopping("val/score", restore_best=True), [1, 2])  # they are those of the last step
+    fit_scores(EarlyStopping("val/score", restore_best=True), [1, 2])  # they are those of the last step
     assert caplog.messages == []
 
 
@@ -467,9 +449,9 @@ def test_restore_best_gives_back_the_weights_that_reached_the_stopping_threshold
     model, weights = TinyModel(), Weights()
     limit = 5.0 if mode == "max" else 1.0
     stopper = EarlyStopping("val/score", mode=mode, stopping_threshold=limit, restore_best=True)
-    result = fit(stopper, values, weights, model=model)
+    result = fit_scores(stopper, values, weights, model=model)
     assert (result.clock.epoch, stopper.best, stopper.best_step) == (2, values[1], 4)
-    assert all(map(torch.equal, model.parameters(), weights.kept[1]))
+    assert same_tensors(weights_of(model), weights.kept[1])
 
 
 def test_restore_best_puts_buffers_back_too() -> None:
@@ -488,7 +470,7 @@ def test_restore_best_puts_buffers_back_too() -> None:
         def on_eval_end(self, run: Any) -> None:
             seen.append(run.model.norm.running_mean.clone())
 
-    fit(EarlyStopping("val/score", restore_best=True), [2, 1, 0], Statistics(), model=model)
+    fit_scores(EarlyStopping("val/score", restore_best=True), [2, 1, 0], Statistics(), model=model)
     assert torch.equal(model.norm.running_mean, seen[0])
     assert not torch.equal(seen[0], seen[2])
 
@@ -503,20 +485,20 @@ def test_restore_best_acts_at_every_end_of_training_and_before_the_final_test() 
 
     model, weights = TinyModel(), Weights()
     stopper = EarlyStopping("val/score", patience=9, restore_best=True)
-    result = fit(stopper, [3, 2, 1], AtTest(), weights, model=model, test=tiny_data(1))
+    result = fit_scores(stopper, [3, 2, 1], AtTest(), weights, model=model, test=tiny_data(1))
     assert result.stopped_by is None
     assert found == [weights.kept[0][2].sum().item()]
 
 
 def test_without_restore_best_the_last_weights_stay() -> None:
     model, weights = TinyModel(), Weights()
-    fit(EarlyStopping("val/score", patience=2), [3, 2, 1, 0], weights, model=model)
+    fit_scores(EarlyStopping("val/score", patience=2), [3, 2, 1, 0], weights, model=model)
     assert torch.equal(model.out.weight, weights.kept[-1][2])
 
 
 def test_the_best_weights_are_a_copy_that_training_does_not_change() -> None:
     stopper, weights = EarlyStopping("val/score", restore_best=True), Weights()
-    fit(stopper, [3, 2, 1], weights)
+    fit_scores(stopper, [3, 2, 1], weights)
     assert stopper.best_weights is not None
     assert torch.equal(stopper.best_weights["out.weight"], weights.kept[0][2])
 
@@ -534,19 +516,13 @@ def test_restore_best_beside_an_average_of_the_weights() -> None:
                 yield
 
     model = TinyModel()
-    fit(EarlyStopping("val/score", restore_best=True), [3, 2, 1], Average(), model=model)
+    fit_scores(EarlyStopping("val/score", restore_best=True), [3, 2, 1], Average(), model=model)
     assert not any(parameter.any() for parameter in model.parameters())
 
 
-class Leave(hl.Callback):
-    """Ends this process's part of the run after an epoch, as Ctrl-C does."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def on_epoch_end(self, run: Any) -> None:
-        if run.clock.epoch == self.epoch:
-            run.loop.session.stop("left", "the user", interrupt=True)
+def leave_after(epoch: int) -> hl.Callback:
+    """A callback that ends this process's part of the run after an epoch, as Ctrl-C does."""
+    return at_step(2 * epoch, interrupt, "epoch_end")
 
 
 def test_restore_best_leaves_a_run_that_is_only_interrupted_alone(tmp_path: Path, caplog: Any) -> None:
@@ -555,21 +531,21 @@ def test_restore_best_leaves_a_run_that_is_only_interrupted_alone(tmp_path: Path
 
     def part(name: str, *callbacks: hl.Callback, resume: Any = None) -> tuple[Any, EarlyStopping, nn.Module]:
         model, stopper = TinyModel(), EarlyStopping("val/score", patience=9, restore_best=True)
-        result = fit(stopper, [3, 2, 1, 0], hl.Checkpointer("1ep"), *callbacks, model=model,
-                     folder=tmp_path / name, resume=resume, seed=0)  # fmt: skip
-        made.append([parameter.detach().clone() for parameter in model.parameters()])
+        result = fit_scores(stopper, [3, 2, 1, 0], hl.Checkpointer("1ep"), *callbacks, model=model,
+                     folder=tmp_path / name, resume=resume)  # fmt: skip
+        made.append(weights_of(model))
         return result, stopper, model
 
     weights = Weights()
     part("whole", weights)
-    left, stopper, _ = part("parts", Leave(2))
+    left, stopper, _ = part("parts", leave_after(2))
     assert left.interrupted
-    assert all(map(torch.equal, made[1], weights.kept[1]))  # the last ones
+    assert same_tensors(made[1], weights.kept[1])  # the last ones
     assert stopper.best_weights is not None
     assert "keeps its last weights; the best, of step 2, are in best_weights" in caplog.text
     part("parts", resume="auto")
-    assert all(map(torch.equal, made[0], made[2]))
-    assert all(map(torch.equal, made[0], weights.kept[0]))
+    assert same_tensors(made[0], made[2])
+    assert same_tensors(made[0], weights.kept[0])
 
 
 def test_restore_best_leaves_a_loop_that_was_left_by_break_alone() -> None:
@@ -593,13 +569,13 @@ def test_the_checkpoint_at_the_end_has_the_best_weights_and_so_has_a_run_that_is
     tmp_path: Path,
 ) -> None:
     weights = Weights()
-    fit(EarlyStopping("val/score", patience=2, restore_best=True), [3, 2, 1, 0], weights, hl.Checkpointer("1ep"),
-        folder=tmp_path, seed=0)  # fmt: skip
+    fit_scores(EarlyStopping("val/score", patience=2, restore_best=True), [3, 2, 1, 0], weights, hl.Checkpointer("1ep"),
+        folder=tmp_path)  # fmt: skip
     model = TinyModel(seed=5)
-    again = fit(EarlyStopping("val/score", patience=2, restore_best=True), [3, 2, 1, 0], hl.Checkpointer("1ep"),
-                model=model, folder=tmp_path, seed=0, resume="auto")  # fmt: skip
+    again = fit_scores(EarlyStopping("val/score", patience=2, restore_best=True), [3, 2, 1, 0], hl.Checkpointer("1ep"),
+                model=model, folder=tmp_path, resume="auto")  # fmt: skip
     assert again.stop_reason == "val/score has not improved on 3 (step 2) for 2 evaluations"
-    assert all(map(torch.equal, model.parameters(), weights.kept[0]))
+    assert same_tensors(weights_of(model), weights.kept[0])
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -617,13 +593,9 @@ def test_next_to_a_users_own_average_the_order_follows_from_its_role(turned: boo
 
     model, weights = TinyModel(), Weights()
     callbacks = [EarlyStopping("val/score", restore_best=True), Zeros()]
-    trainer = Trainer(
-        callbacks=[*(reversed(callbacks) if turned else callbacks), Feed([3, 2]), weights],
-        max_duration="2ep",
-        folder=False,
-    )
-    trainer.fit(model, tiny_data(2), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    assert all(map(torch.equal, model.parameters(), weights.kept[0]))
+    callbacks = callbacks[::-1] if turned else callbacks
+    fit_two_batches(*callbacks, Feed([3, 2]), weights, model=model, val=tiny_data(1))
+    assert same_tensors(weights_of(model), weights.kept[0])
 
 
 # -- state -------------------------------------------------------------------------------------------
@@ -631,13 +603,13 @@ def test_next_to_a_users_own_average_the_order_follows_from_its_role(turned: boo
 
 def test_the_state_goes_into_a_new_one_and_the_decision_is_the_same() -> None:
     first = EarlyStopping("val/score", patience=3, restore_best=True)
-    fit(first, [1, 5, 4, 3])
+    fit_scores(first, [1, 5, 4, 3])
     second = EarlyStopping("val/score", patience=3, restore_best=True)
     second.load_state_dict(first.state_dict())
     assert (second.best, second.best_step, second.waited) == (5, 4, 2)
     assert second.best_weights is not None
     assert second.best_weights.keys() == TinyModel().state_dict().keys()
-    result = fit(second, [2, 9])
+    result = fit_scores(second, [2, 9])
     assert result.clock.epoch == 1
     assert result.stop_reason == "val/score has not improved on 5 (step 4) for 3 evaluations"
 
@@ -645,7 +617,7 @@ def test_the_state_goes_into_a_new_one_and_the_decision_is_the_same() -> None:
 def test_the_state_names_all_that_changes_in_a_run() -> None:
     stopper = EarlyStopping("val/score", patience="4st", restore_best=True)
     before = dict(vars(stopper))
-    fit(stopper, [1, 2, 0])
+    fit_scores(stopper, [1, 2, 0])
     changed = {name for name, value in vars(stopper).items() if name not in before or value is not before[name]}
     assert changed - {"_used"} <= set(stopper.state_dict())  # that it was used here is of this object only
     assert (stopper.best, stopper.best_step, stopper.best_at["st"], stopper.waited) == (2, 4, 4, 1)
@@ -654,19 +626,19 @@ def test_the_state_names_all_that_changes_in_a_run() -> None:
 def test_a_second_run_with_another_model_forgets_the_first() -> None:
     """Else it would stop against the best of the first model, and put its weights into the second."""
     stopper = EarlyStopping("val/score", patience=2, restore_best=True)
-    fit(stopper, [5, 4])
+    fit_scores(stopper, [5, 4])
     assert stopper.best == 5
-    fit(stopper, [1, 2])
+    fit_scores(stopper, [1, 2])
     assert stopper.best == 2
 
 
 def test_what_was_only_loaded_from_a_finished_run_does_not_count_in_the_next_run(tmp_path: Path) -> None:
     """Else the new one would stop against the best of the old one."""
-    fit(EarlyStopping("val/score", patience=2), [9, 8], hl.Checkpointer("1ep"), folder=tmp_path)
+    fit_scores(EarlyStopping("val/score", patience=2), [9, 8], hl.Checkpointer("1ep"), folder=tmp_path)
     stopper = EarlyStopping("val/score", patience=2)
-    fit(stopper, [9, 8], hl.Checkpointer("1ep"), folder=tmp_path, resume="auto")
+    fit_scores(stopper, [9, 8], hl.Checkpointer("1ep"), folder=tmp_path, resume="auto")
     assert stopper.best == 9
-    result = fit(stopper, [1, 2, 3])
+    result = fit_scores(stopper, [1, 2, 3])
     assert (result.clock.epoch, stopper.best) == (3, 3)
 
 
@@ -675,11 +647,10 @@ def test_an_evaluation_between_two_fits_does_not_make_it_forget(other: bool) -> 
     """With a new loss, or of another model, it is another loop with the same callbacks."""
     stopper, model = EarlyStopping("val/score", patience=2), TinyModel()
     trainer = Trainer(callbacks=[stopper, Feed([5, 4, 3, 2])], max_duration="2ep", folder=False)
-    arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
-    trainer.fit(model, tiny_data(2), tiny_data(1), **arguments)
-    trainer.evaluate(TinyModel() if other else model, tiny_data(1), loss=nn.CrossEntropyLoss())
+    fit_two_batches(trainer=trainer, model=model, val=tiny_data(1))
+    trainer.evaluate(TinyModel() if other else model, tiny_data(1), loss=CE)
     assert (stopper.best, stopper.waited) == (5, 1)
-    result = trainer.fit(model, tiny_data(2), tiny_data(1), **arguments, extend="5ep")
+    result = fit_two_batches(trainer=trainer, model=model, val=tiny_data(1), extend="5ep")
     assert (result.clock.epoch, result.stopped_by) == (3, "EarlyStopping")
 
 
@@ -695,10 +666,9 @@ def test_its_identity_is_made_of_its_arguments() -> None:
 def test_a_second_fit_goes_on_with_what_it_knows() -> None:
     stopper = EarlyStopping("val/score", patience=2)
     trainer = Trainer(callbacks=[stopper, Feed([5, 4, 3, 2])], max_duration="2ep", folder=False)
-    model, arguments = TinyModel(), {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
-    first = trainer.fit(model, tiny_data(2), tiny_data(1), **arguments)
+    first = fit_two_batches(trainer=trainer, val=tiny_data(1))
     assert (first.clock.epoch, first.stopped_by, stopper.waited) == (2, None, 1)
-    second = trainer.fit(model, tiny_data(2), tiny_data(1), **arguments, extend="5ep")
+    second = fit_two_batches(trainer=trainer, model=first.model, val=tiny_data(1), extend="5ep")
     assert (second.clock.epoch, second.stopped_by) == (3, "EarlyStopping")
 
 
@@ -722,20 +692,18 @@ def test_a_run_that_is_left_and_resumed_decides_as_one_that_is_not(
     eval_every = options.pop("eval_every", "1ep")
 
     def part(name: str, *callbacks: hl.Callback, resume: Any = None) -> tuple[Any, dict[str, Any], nn.Module]:
-        model, stopper = TinyModel(), EarlyStopping("val/score", **options)
-        trainer = Trainer(
-            callbacks=[stopper, Saved([1, 3, 2, 4, 3, 3, 3, 3, 3]), hl.Checkpointer("100st"), *callbacks],
-            max_duration="9ep", folder=tmp_path / name, resume=resume, seed=0, eval_every=eval_every,
-        )  # fmt: skip
-        arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
-        return trainer.fit(model, tiny_data(2), tiny_data(1), **arguments), stopper.state_dict(), model
+        stopper, feed = EarlyStopping("val/score", **options), Saved([1, 3, 2, 4, 3, 3, 3, 3, 3])
+        result = fit_two_batches(stopper, feed, hl.Checkpointer("100st"), *callbacks, val=tiny_data(1),
+                                 max_duration="9ep", folder=tmp_path / name, resume=resume,
+                                 eval_every=eval_every)  # fmt: skip
+        return result, stopper.state_dict(), result.model
 
     whole, expected, model = part("whole")
-    part("parts", Leave(stop))
+    part("parts", leave_after(stop))
     parts, state, other = part("parts", resume="auto")
     assert (parts.clock.step, parts.stop_reason) == (whole.clock.step, whole.stop_reason)
-    assert all(map(torch.equal, model.parameters(), other.parameters()))
+    assert same_tensors(weights_of(model), weights_of(other))
     kept, wanted = state.pop("best_weights"), expected.pop("best_weights")
     assert state == expected
     assert (kept is None) == (wanted is None)
-    assert kept is None or all(torch.equal(kept[name], wanted[name]) for name in wanted)
+    assert kept is None or same_tensors(kept, wanted)

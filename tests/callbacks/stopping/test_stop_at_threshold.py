@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 import hookline as hl
 from hookline.callbacks.stopping import StopAtThreshold
 from hookline.errors import DurationError, MetricError, RegistrationError, SetupError
-from hookline.loop import Loop, Trainer
+from hookline.loop import Trainer
 from hookline.testing import TinyModel, drive, tiny_data
+from tests.support import CE, at_step, fit, interrupt, train_loop
 
 NAN, INF = math.nan, math.inf
 
@@ -33,11 +33,10 @@ class Feed(hl.Callback):
         self.given += 1
 
 
-def fit(stopper: StopAtThreshold, values: list[float], *callbacks: object, **options: Any) -> Any:
+def fit_scores(stopper: StopAtThreshold, values: list[float], *callbacks: object, **options: Any) -> Any:
     """Epochs of two steps, each with an evaluation that gives the next value."""
-    options = {"max_duration": f"{len(values)}ep", "folder": False, **options}
-    trainer = Trainer(callbacks=[stopper, Feed(values), *callbacks], **options)
-    return trainer.fit(TinyModel(), tiny_data(2), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    options = {"max_duration": f"{len(values)}ep", **options}
+    return fit(stopper, Feed(values), *callbacks, train=tiny_data(2), val=tiny_data(1), **options)
 
 
 CASES: dict[str, tuple[dict[str, Any], list[float], int | None]] = {
@@ -64,7 +63,7 @@ CASES: dict[str, tuple[dict[str, Any], list[float], int | None]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_when_it_stops(name: str) -> None:
     options, values, expected = CASES[name]
-    result = fit(StopAtThreshold("val/score", 0.5, **options), values)
+    result = fit_scores(StopAtThreshold("val/score", 0.5, **options), values)
     assert result.clock.epoch == (expected or len(values))
     assert result.stopped_by == ("StopAtThreshold" if expected else None)
 
@@ -79,7 +78,7 @@ def test_when_it_stops(name: str) -> None:
     ],
 )
 def test_the_reason_says_the_value_the_threshold_and_how_long(options: Any, values: list[float], reason: str) -> None:
-    assert fit(StopAtThreshold("val/score", 0.5, **options), values).stop_reason == reason
+    assert fit_scores(StopAtThreshold("val/score", 0.5, **options), values).stop_reason == reason
 
 
 def test_an_hour_in_which_it_was_reached() -> None:
@@ -109,68 +108,56 @@ class Steps(hl.Callback):
         run.log({"train/score": float(run.clock.step)}, reduce="last")
 
 
-def train(stopper: StopAtThreshold, **options: Any) -> Any:
-    trainer = Trainer(callbacks=[stopper, Steps()], folder=False, max_duration="3ep", log_every="2st", **options)
-    return trainer.fit(TinyModel(), tiny_data(6), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+fit_steps = partial(fit, Steps(), train=tiny_data(6), max_duration="3ep", log_every="2st")
 
 
 def test_a_metric_of_training_is_looked_at_at_the_end_of_an_epoch() -> None:
-    assert train(StopAtThreshold("train/score", 3)).clock.step == 6
+    assert fit_steps(StopAtThreshold("train/score", 3)).clock.step == 6
 
 
 def test_with_intervals_it_can_stop_in_the_middle_of_an_epoch() -> None:
-    assert train(StopAtThreshold("train/score", 3, decide_at="interval")).clock.step == 4
+    assert fit_steps(StopAtThreshold("train/score", 3, decide_at="interval")).clock.step == 4
 
 
 def test_a_metric_of_the_evaluation_can_be_looked_at_once_an_epoch() -> None:
     stopper = StopAtThreshold("val/score", 0.5, decide_at="epoch")
-    result = fit(stopper, [0.9, 0.1, 0.9, 0.9], eval_every="1st", max_duration="4ep")
+    result = fit_scores(stopper, [0.9, 0.1, 0.9, 0.9], eval_every="1st", max_duration="4ep")
     assert result.clock.step == 4  # the last evaluation of the first epoch has missed it
 
 
 @pytest.mark.parametrize(("decide_at", "step"), [("epoch", 12), ("interval", 13)])
 def test_a_value_of_an_evaluation_counts_once_and_nothing_does_before_the_first(decide_at: Any, step: int) -> None:
     stopper = StopAtThreshold("val/score", 0.5, patience=3, decide_at=decide_at)
-    result = fit(stopper, [0.9, 0.9, 0.9], eval_every="2ep", log_every="1st", max_duration="20ep")
+    result = fit_scores(stopper, [0.9, 0.9, 0.9], eval_every="2ep", log_every="1st", max_duration="20ep")
     assert (result.clock.step, result.stopped_by) == (step, "StopAtThreshold")
 
 
 def test_an_own_loop_that_never_evaluates_is_told_that_nothing_was_decided(caplog: pytest.LogCaptureFixture) -> None:
-    model = TinyModel()
-    callbacks, optimizer = [StopAtThreshold("val/loss", 0.5)], torch.optim.SGD(model.parameters(), lr=0.1)
-    with Loop(model, optimizer, callbacks=callbacks, max_duration="1ep", folder=False) as loop:
-        for x, y in loop.batches(tiny_data(2)):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
+    train_loop(StopAtThreshold("val/loss", 0.5), max_duration="1ep")
     assert "StopAtThreshold decided nothing: it needs evaluations for val/loss, and none was made" in caplog.text
 
 
 def test_a_metric_that_only_an_evaluation_could_give_needs_one() -> None:
     with pytest.raises(SetupError, match=r"\('game/reward'\) decides after evaluations, and there is nothing to"):
-        train(StopAtThreshold("game/reward", 3))
+        fit_steps(StopAtThreshold("game/reward", 3))
 
 
 def test_a_metric_that_nobody_logs_is_found_before_the_first_step() -> None:
     with pytest.raises(MetricError, match=r"Did you mean 'val/score'"):
-        fit(StopAtThreshold("val/scores", 0.5, mode="max"), [1.0])
+        fit_scores(StopAtThreshold("val/scores", 0.5, mode="max"), [1.0])
 
 
 @pytest.mark.parametrize("leave", [1, 3, 4])
 def test_a_run_that_is_left_and_resumed_stops_where_the_other_does(tmp_path: Path, leave: int) -> None:
-    class Leave(hl.Callback):
-        def on_epoch_end(self, run: Any) -> None:
-            if run.clock.epoch == leave:
-                run.loop.session.stop("left", "Leave", interrupt=True)
-
     values = [0.6, 0.1, 0.6, 0.7, 0.8, 0.1, 0.1]
 
     def part(name: str, *callbacks: object, resume: Any = None) -> tuple[Any, dict[str, Any]]:
         stopper = StopAtThreshold("val/score", 0.5, patience=3)
-        result = fit(stopper, values, hl.Checkpointer("1ep"), *callbacks, folder=tmp_path / name, resume=resume)
+        result = fit_scores(stopper, values, hl.Checkpointer("1ep"), *callbacks, folder=tmp_path / name, resume=resume)
         return result, stopper.state_dict()
 
     whole, expected = part("whole")
-    part("parts", Leave())
+    part("parts", at_step(2 * leave, interrupt, "epoch_end"))
     parts, state = part("parts", resume="auto")
     assert whole.clock.epoch == 5
     assert (parts.clock.epoch, parts.stop_reason, state) == (5, whole.stop_reason, expected)
@@ -178,17 +165,17 @@ def test_a_run_that_is_left_and_resumed_stops_where_the_other_does(tmp_path: Pat
 
 def test_another_run_with_the_same_object_begins_anew() -> None:
     stopper = StopAtThreshold("val/score", 0.5, patience=2)
-    fit(stopper, [0.6])
+    fit_scores(stopper, [0.6])
     assert stopper.in_a_row == 1
-    assert fit(stopper, [0.6, 0.1]).stopped_by is None
+    assert fit_scores(stopper, [0.6, 0.1]).stopped_by is None
 
 
 def test_what_was_only_loaded_from_a_finished_run_does_not_count_in_the_next_run(tmp_path: Path) -> None:
-    fit(StopAtThreshold("val/score", 0.5, patience=2), [0.1, 0.6], hl.Checkpointer("1ep"), folder=tmp_path)
+    fit_scores(StopAtThreshold("val/score", 0.5, patience=2), [0.1, 0.6], hl.Checkpointer("1ep"), folder=tmp_path)
     stopper = StopAtThreshold("val/score", 0.5, patience=2)
-    fit(stopper, [0.1, 0.6], hl.Checkpointer("1ep"), folder=tmp_path, resume="auto")
+    fit_scores(stopper, [0.1, 0.6], hl.Checkpointer("1ep"), folder=tmp_path, resume="auto")
     assert stopper.in_a_row == 1
-    assert fit(stopper, [0.6, 0.1]).stopped_by is None
+    assert fit_scores(stopper, [0.6, 0.1]).stopped_by is None
 
 
 @pytest.mark.parametrize("other", [False, True])
@@ -196,11 +183,11 @@ def test_an_evaluation_between_two_fits_does_not_make_it_forget(other: bool) -> 
     """With a new loss, or of another model, it is another loop with the same callbacks."""
     stopper, model = StopAtThreshold("val/score", 0.5, patience=3), TinyModel()
     trainer = Trainer(callbacks=[stopper, Feed([0.6])], max_duration="2ep", folder=False)
-    arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
-    trainer.fit(model, tiny_data(2), tiny_data(1), **arguments)
-    trainer.evaluate(TinyModel() if other else model, tiny_data(1), loss=nn.CrossEntropyLoss())
+    fit_more = partial(fit, trainer=trainer, model=model, train=tiny_data(2), val=tiny_data(1))
+    fit_more()
+    trainer.evaluate(TinyModel() if other else model, tiny_data(1), loss=CE)
     assert stopper.in_a_row == 2
-    assert trainer.fit(model, tiny_data(2), tiny_data(1), **arguments, extend="5ep").clock.epoch == 3
+    assert fit_more(extend="5ep").clock.epoch == 3
 
 
 @pytest.mark.parametrize(

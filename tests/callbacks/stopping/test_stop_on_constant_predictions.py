@@ -16,6 +16,7 @@ from hookline.callbacks.stopping import StopOnConstantPredictions
 from hookline.errors import RegistrationError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import at_step, fit, interrupt
 
 
 class Says(hl.Task):
@@ -37,11 +38,11 @@ class Says(hl.Task):
         return {"loss": torch.zeros(()), "outputs": self.evaluations[max(number, 0)][batch]}
 
 
-def fit(task: Says, *callbacks: object, **options: Any) -> Any:
+def fit_says(task: Says, *callbacks: object, **options: Any) -> Any:
     """Epochs of one step, each with an evaluation."""
     batches = list(range(len(task.evaluations[0])))
-    options = {"max_duration": f"{len(task.evaluations)}ep", "folder": False, **options}
-    return Trainer(callbacks=callbacks, **options).fit(task, [0], batches)
+    options = {"max_duration": f"{len(task.evaluations)}ep", "val": batches, **options}
+    return fit(*callbacks, model=task, train=[0], **options)
 
 
 def classes(*numbers: int) -> torch.Tensor:
@@ -95,20 +96,20 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], str | None]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_constant(name: str) -> None:
     options, outputs, reason = CASES[name]
-    result = fit(Says(outputs, outputs), StopOnConstantPredictions(**options))
+    result = fit_says(Says(outputs, outputs), StopOnConstantPredictions(**options))
     assert result.stopped_by == ("StopOnConstantPredictions" if reason else None)
     if reason:
         assert (result.clock.epoch, result.stop_reason) == (1, reason)
 
 
 def test_patience_is_a_number_of_evaluations_in_a_row() -> None:
-    result = fit(Says(SAME, ONE_OTHER, SAME, SAME, SAME), StopOnConstantPredictions(patience=2))
+    result = fit_says(Says(SAME, ONE_OTHER, SAME, SAME, SAME), StopOnConstantPredictions(patience=2))
     assert (result.clock.epoch, result.stop_reason) == (4, "all 5 predictions are 1 in 2 evaluations")
 
 
 def test_warn_says_it_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "hookline"):
-        result = fit(Says(SAME, ONE_OTHER, SAME), StopOnConstantPredictions(action="warn"))
+        result = fit_says(Says(SAME, ONE_OTHER, SAME), StopOnConstantPredictions(action="warn"))
     assert (result.clock.epoch, result.stopped_by) == (3, None)
     assert [record.getMessage() for record in caplog.records] == [
         f"StopOnConstantPredictions: all 5 predictions are 1, at step {step}" for step in (1, 3)
@@ -116,13 +117,11 @@ def test_warn_says_it_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_dead_model_is_found_and_a_live_one_is_not() -> None:
-    data, loss = tiny_data(), nn.CrossEntropyLoss()
     dead = TinyModel()
     with torch.no_grad():
         dead.hidden.bias.fill_(-100.0)  # no unit ever fires
     for model, stopped in ((dead, "StopOnConstantPredictions"), (TinyModel(), None)):
-        trainer = Trainer(callbacks=[StopOnConstantPredictions()], max_duration="2ep", folder=False)
-        assert trainer.fit(model, data, data, loss=loss, optimizer=torch.optim.SGD).stopped_by == stopped
+        assert fit(StopOnConstantPredictions(), model=model, val=tiny_data()).stopped_by == stopped
 
 
 def test_all_named_loaders_of_an_evaluation_count_together() -> None:
@@ -155,25 +154,19 @@ def test_in_the_own_loop() -> None:
 
 @pytest.mark.parametrize("left", [1, 2])
 def test_a_run_that_is_left_and_resumed_stops_where_the_other_does(tmp_path: Path, left: int) -> None:
-    class Leave(hl.Callback):
-        def on_epoch_end(self, run: Any) -> None:
-            if run.clock.epoch == left:
-                run.loop.session.stop("left", "Leave", interrupt=True)
-
     def part(*callbacks: object, resume: Any = None) -> Any:
         task = Says(SAME, SAME, SAME, SAME, SAME)
         stopper = StopOnConstantPredictions(patience=3)
-        return fit(task, stopper, hl.Checkpointer("1ep"), *callbacks, folder=tmp_path, resume=resume)
+        return fit_says(task, stopper, hl.Checkpointer("1ep"), *callbacks, folder=tmp_path, resume=resume)
 
-    assert part(Leave()).interrupted
+    assert part(at_step(left, interrupt, "epoch_end")).interrupted
     result = part(resume="auto")
     assert (result.clock.epoch, result.stop_reason) == (3, "all 5 predictions are 1 in 3 evaluations")
 
 
 def test_without_anything_to_evaluate_on_it_is_an_error_at_the_start() -> None:
-    trainer = Trainer(callbacks=[StopOnConstantPredictions()], max_duration="1ep", folder=False)
     with pytest.raises(SetupError, match="pass a validation loader to fit"):
-        trainer.fit(Says(SAME), [0])
+        fit_says(Says(SAME), StopOnConstantPredictions(), val=None)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +185,7 @@ def test_outputs_that_say_no_predictions_are_an_error_that_says_what_to_do(
     options: dict[str, Any], outputs: list[Any], message: str
 ) -> None:
     with pytest.raises(SetupError, match=message):
-        fit(Says(outputs), StopOnConstantPredictions(**options))
+        fit_says(Says(outputs), StopOnConstantPredictions(**options))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import hookline as hl
 from hookline.callbacks.stopping import SpikeGuard, StopOnNaN
 from hookline.errors import DurationError, MetricError, RegistrationError
-from hookline.loop import Loop, Trainer
+from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, at_step, fit, interrupt, same_tensors, train_loop
 
 NAN, INF = math.nan, math.inf
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -44,6 +46,18 @@ class Root(nn.Module):
         return nn.functional.cross_entropy(outputs, targets) + wrong
 
 
+class InfiniteOnce(nn.Module):
+    """An infinite loss with finite gradients, in one call: the weights stay good."""
+
+    def __init__(self, bad: int) -> None:
+        super().__init__()
+        self.bad, self.calls = bad, 0
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return nn.functional.cross_entropy(outputs, targets) + (INF if self.calls == self.bad + 1 else 0.0)
+
+
 def planted(batches: int, bad: int, value: float) -> list[Batch]:
     data = tiny_data(batches)
     data[bad][0][0, 0] = value
@@ -54,17 +68,12 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01)
 
 
-def fit(data: Any, *callbacks: object, model: nn.Module | None = None, **options: Any) -> Any:
-    options = {"max_duration": "2ep", "folder": False, "seed": 0, **options}
-    loss, val = options.pop("loss", None) or nn.CrossEntropyLoss(), options.pop("val", None)
-    optimizer = options.pop("optimizer", adam)
-    trainer = Trainer(callbacks=callbacks, **options)
-    return trainer.fit(model or TinyModel(), data, val, loss=loss, optimizer=optimizer)
+def fit_on(data: Any, *callbacks: object, **options: Any) -> Any:
+    return fit(*callbacks, train=data, **{"optimizer": adam, **options})
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
-    mine, theirs = one.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+    return same_tensors(one.state_dict(), other.state_dict())
 
 
 class Optimizers(hl.Callback):
@@ -82,7 +91,7 @@ class Optimizers(hl.Callback):
 @pytest.mark.parametrize("bad", [0, 1, 4])
 def test_weights_optimizer_and_batch_norm_stay_those_of_the_last_finite_step(value: float, bad: int) -> None:
     data, model, reference, mine, theirs = planted(5, bad, value), Normed(), Normed(), Optimizers(), Optimizers()
-    result = fit(data, StopOnNaN(), mine, model=model)
+    result = fit_on(data, StopOnNaN(), mine, model=model)
     assert result.stopped_by == "StopOnNaN"
     assert result.clock.step == bad
     assert (
@@ -91,56 +100,56 @@ def test_weights_optimizer_and_batch_norm_stay_those_of_the_last_finite_step(val
     if not bad:
         assert same(model, Normed())
         return
-    fit(data, theirs, model=reference, max_duration=f"{bad}st")
+    fit_on(data, theirs, model=reference, max_duration=f"{bad}st")
     assert same(model, reference)
-    assert all(torch.equal(mine.state[i][k], theirs.state[i][k]) for i in theirs.state for k in theirs.state[i])
+    assert all(same_tensors(mine.state[i], theirs.state[i]) for i in theirs.state)
 
 
 def test_without_it_the_same_batch_ruins_weights_and_statistics() -> None:
     model = Normed()
-    fit(planted(5, 1, NAN), model=model)
+    fit_on(planted(5, 1, NAN), model=model)
     assert not torch.isfinite(model.norm.running_mean).all()  # type: ignore[operator]
     assert not torch.isfinite(model.tiny.out.weight).all()
 
 
 def test_a_finite_loss_with_gradients_that_are_not_stops_before_the_update_and_names_them() -> None:
     data, model, reference = tiny_data(6), TinyModel(), TinyModel()
-    result = fit(data, StopOnNaN(), model=model, loss=Root(3))
+    result = fit_on(data, StopOnNaN(), model=model, loss=Root(3))
     assert result.stop_reason == (
         "the gradients are not finite, hidden.weight (nan), hidden.bias (nan), out.weight (nan) and 1 more, "
         "in epoch 0, batch 3; weights and optimizer are those of step 3"
     )
-    fit(data, model=reference, max_duration="3st")
+    fit_on(data, model=reference, max_duration="3st")
     assert same(model, reference)
 
 
 def test_watching_the_loss_alone_lets_such_gradients_through_and_finds_them_a_step_later() -> None:
     model = TinyModel()
-    result = fit(tiny_data(6), StopOnNaN("loss"), model=model, loss=Root(3))
+    result = fit_on(tiny_data(6), StopOnNaN("loss"), model=model, loss=Root(3))
     assert result.clock.step == 4
     assert not torch.isfinite(model.out.weight).all()
 
 
 def test_watching_the_gradients_alone_finds_a_bad_loss_too() -> None:
-    result = fit(planted(5, 2, NAN), StopOnNaN("gradients"))
+    result = fit_on(planted(5, 2, NAN), StopOnNaN("gradients"))
     assert result.clock.step == 2
     assert result.stop_reason.startswith("the gradients are not finite, hidden.weight (nan)")
 
 
 def test_with_accumulation_one_bad_batch_leaves_out_the_whole_step() -> None:
     data, model, reference = planted(8, 4, NAN), Normed(), Normed()
-    result = fit(data, StopOnNaN(), model=model, accumulate=3)
-    fit(data, model=reference, accumulate=3, max_duration="1st")
+    result = fit_on(data, StopOnNaN(), model=model, accumulate=3)
+    fit_on(data, model=reference, accumulate=3, max_duration="1st")
     assert (result.clock.step, same(model, reference)) == (1, True)
 
 
 def test_with_accumulation_the_bad_batch_is_named_and_not_the_last_of_its_step() -> None:
-    result = fit(planted(8, 1, NAN), StopOnNaN(), accumulate=4)
+    result = fit_on(planted(8, 1, NAN), StopOnNaN(), accumulate=4)
     assert result.stop_reason == "the loss is nan in epoch 0, batch 1; weights and optimizer are those of step 0"
 
 
 def test_with_accumulation_bad_gradients_are_those_of_any_batch_of_the_step() -> None:
-    result = fit(tiny_data(6), StopOnNaN(), accumulate=2, loss=Root(2))
+    result = fit_on(tiny_data(6), StopOnNaN(), accumulate=2, loss=Root(2))
     assert result.stop_reason.endswith("in epoch 0, batches 2 to 3; weights and optimizer are those of step 1")
 
 
@@ -149,7 +158,7 @@ def test_an_infinite_loss_is_bad_too() -> None:
         def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return nn.functional.cross_entropy(outputs, targets) + INF
 
-    assert fit(tiny_data(3), StopOnNaN("loss"), loss=Huge()).stop_reason.startswith(
+    assert fit_on(tiny_data(3), StopOnNaN("loss"), loss=Huge()).stop_reason.startswith(
         "the loss is inf in epoch 0, batch 0"
     )
 
@@ -167,26 +176,20 @@ def test_a_sparse_gradient_is_looked_at() -> None:
             out = self.words(batch).sum()
             return out if run.clock.batch < 2 else torch.sqrt(out * 0)
 
-    trainer = Trainer(callbacks=[StopOnNaN()], max_duration="1ep", folder=False)
-    result = trainer.fit(Words(), [torch.tensor([1, 2])] * 4)
+    result = fit(StopOnNaN(), model=Words(), train=[torch.tensor([1, 2])] * 4)
     assert result.stop_reason.startswith("the gradients are not finite, words.weight (nan),")
     assert torch.isfinite(result.model.words.weight).all()
 
 
 def test_an_evaluation_at_the_end_is_made_with_the_weights_of_the_last_finite_step() -> None:
     data, val = planted(5, 3, NAN), tiny_data(2, seed=1)
-    result = fit(data, StopOnNaN(), model=Normed(), val=val)
-    expected = fit(data, model=Normed(), val=val, max_duration="3st")
+    result = fit_on(data, StopOnNaN(), model=Normed(), val=val)
+    expected = fit_on(data, model=Normed(), val=val, max_duration="3st")
     assert result.history["val/loss"] == expected.history["val/loss"]
 
 
 def test_in_the_own_loop() -> None:
-    data, model = planted(5, 2, NAN), Normed()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Loop(model, optimizer, callbacks=[StopOnNaN()], max_duration="2ep", folder=False) as loop:
-        for x, y in loop.batches(data):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
+    loop, model = train_loop(StopOnNaN(), model=Normed(), train=planted(5, 2, NAN))
     assert (loop.clock.step, loop.result().stopped_by) == (2, "StopOnNaN")
     assert all(torch.isfinite(value).all() for value in model.state_dict().values())
 
@@ -212,9 +215,9 @@ def test_with_several_optimizers_each_keeps_its_last_finite_update() -> None:
     data = planted(5, 2, NAN)
     task, reference = Two(), Two()
     reference.load_state_dict(task.state_dict())
-    result = Trainer(callbacks=[StopOnNaN()], max_duration="1ep", folder=False).fit(task, data)
+    result = fit(StopOnNaN(), model=task, train=data)
     assert result.stopped_by == "StopOnNaN"
-    Trainer(max_duration="2st", folder=False).fit(reference, data)
+    fit(model=reference, train=data, max_duration="2st")
     assert same(task.two, reference.two)
     assert torch.isfinite(task.one.weight).all()
     assert not same(task.one, reference.one)  # it has moved before: so the reason must not say that nothing has
@@ -245,20 +248,20 @@ def test_an_optimizer_with_a_closure_goes_back_to_before_its_step() -> None:
     def lbfgs(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(parameters, lr=0.1, max_iter=4)
 
-    result = fit(data, StopOnNaN(), Note(), model=model, loss=cliff, optimizer=lbfgs)
-    fit(data, model=reference, optimizer=lbfgs, max_duration="2st")
+    result = fit_on(data, StopOnNaN(), Note(), model=model, loss=cliff, optimizer=lbfgs)
+    fit_on(data, model=reference, optimizer=lbfgs, max_duration="2st")
     assert (result.stopped_by, result.clock.step) == ("StopOnNaN", 2)
     assert same(model, reference)
 
 
 def test_with_a_closure_the_bad_batch_is_named_and_not_the_one_before() -> None:
-    result = fit(planted(5, 2, NAN), StopOnNaN(), optimizer=lambda parameters: torch.optim.LBFGS(parameters, 0.1))
+    result = fit_on(planted(5, 2, NAN), StopOnNaN(), optimizer=lambda parameters: torch.optim.LBFGS(parameters, 0.1))
     assert result.stop_reason == "the loss is nan in epoch 0, batch 2; weights and optimizer are those of step 2"
 
 
 def test_in_fp16_an_overflow_is_left_to_the_scaler_and_a_loss_that_is_not_finite_stops() -> None:
     model = TinyModel()
-    result = fit(planted(6, 3, NAN), StopOnNaN(), model=model, precision="fp16", device="cpu")
+    result = fit_on(planted(6, 3, NAN), StopOnNaN(), model=model, precision="fp16")
     assert (result.stopped_by, result.clock.batch) == ("StopOnNaN", 4)
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
@@ -268,7 +271,7 @@ def test_in_fp16_an_overflow_is_left_to_the_scaler_and_a_loss_that_is_not_finite
         def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return nn.functional.cross_entropy(outputs, targets) * 1e3
 
-    result = fit(tiny_data(6), StopOnNaN(), loss=Steep(), precision="fp16", device="cpu")
+    result = fit_on(tiny_data(6), StopOnNaN(), loss=Steep(), precision="fp16")
     assert result.stopped_by is None
 
 
@@ -279,7 +282,7 @@ def test_with_every_a_bad_loss_in_between_is_found_at_the_next_look_and_the_star
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, "hookline"):
-        result = fit(planted(20, 3, NAN), StopOnNaN(every="8st"))
+        result = fit_on(planted(20, 3, NAN), StopOnNaN(every="8st"))
     assert result.clock.step == 8
     assert result.stop_reason == (
         "the loss is not finite at or before epoch 0, batch 8; it may be in the weights already"
@@ -289,54 +292,33 @@ def test_with_every_a_bad_loss_in_between_is_found_at_the_next_look_and_the_star
 
 
 def test_with_every_also_a_loss_that_does_not_reach_the_weights_is_found() -> None:
-    """A single infinite loss with finite gradients: the losses after it are fine."""
-
-    class Once(nn.Module):
-        calls = 0
-
-        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            return nn.functional.cross_entropy(outputs, targets) + (INF if self.calls == 3 else 0.0)
-
-    result = fit(tiny_data(20), StopOnNaN("loss", every="8st"), loss=Once())
+    result = fit_on(tiny_data(20), StopOnNaN("loss", every="8st"), loss=InfiniteOnce(2))
     assert (result.clock.step, result.stopped_by) == (8, "StopOnNaN")
 
 
 def test_with_every_gradients_are_looked_at_in_those_steps() -> None:
-    result = fit(tiny_data(20), StopOnNaN("gradients", every="8st"), loss=Root(3))
+    result = fit_on(tiny_data(20), StopOnNaN("gradients", every="8st"), loss=Root(3))
     assert (result.clock.step, result.stopped_by) == (8, "StopOnNaN")
 
 
 def test_what_was_not_found_when_training_ends_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "hookline"):
-        fit(planted(5, 3, NAN), StopOnNaN("loss", every="100st"), max_duration="1ep")
+        fit_on(planted(5, 3, NAN), StopOnNaN("loss", every="100st"), max_duration="1ep")
     assert "a loss was not finite since the last look, and training has ended" in caplog.text
 
 
 def test_with_every_a_batch_that_spike_guard_has_left_out_does_not_stop() -> None:
     guard, model = SpikeGuard(), TinyModel()
-    result = fit(planted(20, 6, NAN), StopOnNaN(every="4st"), guard, model=model, max_duration="1ep")
+    result = fit_on(planted(20, 6, NAN), StopOnNaN(every="4st"), guard, model=model, max_duration="1ep")
     assert (result.stopped_by, result.clock.batch, len(guard.spikes)) == (None, 20, 1)
     assert torch.isfinite(model.out.weight).all()
 
 
-class InfiniteOnce(nn.Module):
-    """An infinite loss with finite gradients, in one call: the weights stay good."""
-
-    def __init__(self, bad: int) -> None:
-        super().__init__()
-        self.bad, self.calls = bad, 0
-
-    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return nn.functional.cross_entropy(outputs, targets) + (INF if self.calls == self.bad + 1 else 0.0)
-
-
 def test_with_every_a_loss_that_was_said_does_not_stop_the_next_fit_again() -> None:
     trainer = Trainer(callbacks=[StopOnNaN("loss", every="8st")], max_duration="2ep", folder=False)
-    model, arguments = TinyModel(), {"loss": InfiniteOnce(3), "optimizer": adam}
-    assert trainer.fit(model, tiny_data(20), **arguments).stopped_by == "StopOnNaN"
-    assert trainer.fit(model, tiny_data(20), **arguments).clock.epoch == 2
+    fit_more = partial(fit_on, tiny_data(20), trainer=trainer, model=TinyModel(), loss=InfiniteOnce(3))
+    assert fit_more().stopped_by == "StopOnNaN"
+    assert fit_more().clock.epoch == 2
 
 
 @pytest.mark.parametrize("other", [False, True])
@@ -344,20 +326,15 @@ def test_with_every_an_evaluation_between_two_fits_does_not_make_it_forget(other
     """With a new loss, or of another model, it is another loop with the same callbacks."""
     stopper, model = StopOnNaN("loss", every="8st"), TinyModel()
     trainer = Trainer(callbacks=[stopper], max_duration="5st", folder=False)
-    arguments: dict[str, Any] = {"loss": InfiniteOnce(3), "optimizer": adam}
-    assert trainer.fit(model, tiny_data(20), **arguments).stopped_by is None
-    trainer.evaluate(TinyModel() if other else model, tiny_data(1), loss=nn.CrossEntropyLoss())
-    result = trainer.fit(model, tiny_data(20), **arguments, extend="10st")
+    fit_more = partial(fit_on, tiny_data(20), trainer=trainer, model=model, loss=InfiniteOnce(3))
+    assert fit_more().stopped_by is None
+    trainer.evaluate(TinyModel() if other else model, tiny_data(1), loss=CE)
+    result = fit_more(extend="10st")
     assert (result.clock.step, result.stopped_by) == (8, "StopOnNaN")
 
 
 @pytest.mark.parametrize("leave", [2, 4, 6])
 def test_after_a_resume_it_stops_at_the_same_step_for_the_same_reason(tmp_path: Path, leave: int) -> None:
-    class Leave(hl.Callback):
-        def on_train_step_end(self, run: Any) -> None:
-            if run.clock.step == leave:
-                run.loop.session.stop("left", "Leave", interrupt=True)
-
     class Marked(nn.Module):
         """Infinite for a batch with a very large number in it, with gradients that are zero: no weight shows it."""
 
@@ -369,9 +346,9 @@ def test_after_a_resume_it_stops_at_the_same_step_for_the_same_reason(tmp_path: 
     def part(name: str, *callbacks: object, resume: Any = None) -> Any:
         stopper, saved = StopOnNaN("loss", every="8st"), hl.Checkpointer("100st")
         data = planted(20, 3, 1e6)
-        return fit(data, stopper, saved, *callbacks, folder=tmp_path / name, resume=resume, loss=Marked())
+        return fit_on(data, stopper, saved, *callbacks, folder=tmp_path / name, resume=resume, loss=Marked())
 
-    whole, left = part("whole"), part("parts", Leave())
+    whole, left = part("whole"), part("parts", at_step(leave, interrupt))
     assert left.interrupted
     parts = part("parts", resume="auto")
     assert (parts.clock.step, parts.stop_reason) == (8, whole.stop_reason)
@@ -405,7 +382,7 @@ class Feed(hl.Callback):
 
 
 def test_a_metric_of_the_evaluation_stops_after_it() -> None:
-    result = fit(
+    result = fit_on(
         tiny_data(2), StopOnNaN("val/score"), Feed("val/score", [1, NAN, 1]), val=tiny_data(1), max_duration="5ep"
     )
     assert (result.clock.epoch, result.stop_reason) == (2, "val/score is nan")
@@ -413,19 +390,19 @@ def test_a_metric_of_the_evaluation_stops_after_it() -> None:
 
 def test_a_metric_of_training_stops_when_its_interval_ends() -> None:
     feed = Feed("train/score", [1.0, 1.0, 1.0, INF, 1.0])
-    result = fit(tiny_data(20), StopOnNaN("train/score"), feed, log_every="2st")
+    result = fit_on(tiny_data(20), StopOnNaN("train/score"), feed, log_every="2st")
     assert (result.clock.step, result.stop_reason) == (4, "train/score is inf")
 
 
 def test_any_other_metric_stops_at_the_end_of_an_epoch() -> None:
-    result = fit(tiny_data(2), StopOnNaN("other/score"), Feed("other/score", [1, NAN]), max_duration="5ep")
+    result = fit_on(tiny_data(2), StopOnNaN("other/score"), Feed("other/score", [1, NAN]), max_duration="5ep")
     assert (result.clock.epoch, result.stop_reason) == (2, "other/score is nan")
 
 
 def test_an_array_with_one_bad_value_stops() -> None:
     bad = torch.ones(2, 2)
     bad[1, 0] = NAN
-    result = fit(
+    result = fit_on(
         tiny_data(2), StopOnNaN("val/m"), Feed("val/m", [torch.ones(2, 2), bad]), val=tiny_data(1), max_duration="5ep"
     )
     assert result.clock.epoch == 2
@@ -433,9 +410,9 @@ def test_an_array_with_one_bad_value_stops() -> None:
 
 def test_a_metric_that_nobody_logs_is_an_error_that_lists_what_there_is() -> None:
     with pytest.raises(MetricError, match=r"'val/acc', but no such metric was logged"):
-        fit(tiny_data(2), StopOnNaN("val/acc"), val=tiny_data(1))
+        fit_on(tiny_data(2), StopOnNaN("val/acc"), val=tiny_data(1))
     with pytest.raises(MetricError, match=r"'other/acc', but no such metric was logged. Available: .*train/loss"):
-        fit(tiny_data(2), StopOnNaN("other/acc"))
+        fit_on(tiny_data(2), StopOnNaN("other/acc"))
 
 
 def test_epochs_of_a_finished_run_that_was_only_loaded_do_not_count_in_the_next_run(tmp_path: Path) -> None:
@@ -443,7 +420,7 @@ def test_epochs_of_a_finished_run_that_was_only_loaded_do_not_count_in_the_next_
 
     def run(stopper: StopOnNaN, values: list[float], **options: Any) -> Any:
         feed = Feed("other/score", values)
-        return fit(tiny_data(2), stopper, feed, hl.Checkpointer("1ep"), max_duration="3ep", **options)
+        return fit_on(tiny_data(2), stopper, feed, hl.Checkpointer("1ep"), max_duration="3ep", **options)
 
     run(StopOnNaN("other/score"), [1.0], folder=tmp_path / "one")
     stopper = StopOnNaN("other/score")
@@ -466,7 +443,7 @@ def test_one_that_watches_metrics_only_copies_nothing_at_a_step() -> None:
     counts = []
     for stopper in (StopOnNaN(), StopOnNaN("val/loss")):
         with Copies() as copies:
-            fit(tiny_data(5), stopper, model=Normed(), val=tiny_data(1), max_duration="1ep")
+            fit_on(tiny_data(5), stopper, model=Normed(), val=tiny_data(1), max_duration="1ep")
         counts.append(copies.count)
     assert counts[0] >= 5
     assert counts[1] == 0
@@ -474,17 +451,17 @@ def test_one_that_watches_metrics_only_copies_nothing_at_a_step() -> None:
 
 def test_one_that_watches_metrics_only_takes_no_snapshots_beside_lbfgs() -> None:
     stopper = StopOnNaN("val/loss")
-    fit(tiny_data(3), stopper, val=tiny_data(1), optimizer=lambda parameters: torch.optim.LBFGS(parameters, 0.1))
+    fit_on(tiny_data(3), stopper, val=tiny_data(1), optimizer=lambda parameters: torch.optim.LBFGS(parameters, 0.1))
     assert stopper._moment is None
 
 
 def test_the_same_object_does_not_go_back_to_a_snapshot_of_an_earlier_run() -> None:
     stopper, model = StopOnNaN(), TinyModel()
-    fit(tiny_data(3), stopper, optimizer=lambda parameters: torch.optim.LBFGS(parameters, 0.1), max_duration="1ep")
-    result = fit(planted(5, 4, NAN), stopper, model=model, max_duration="1ep")
+    fit_on(tiny_data(3), stopper, optimizer=lambda parameters: torch.optim.LBFGS(parameters, 0.1), max_duration="1ep")
+    result = fit_on(planted(5, 4, NAN), stopper, model=model, max_duration="1ep")
     assert result.clock.step == 4
     reference = TinyModel()
-    fit(planted(5, 4, NAN), model=reference, max_duration="4st")
+    fit_on(planted(5, 4, NAN), model=reference, max_duration="4st")
     assert same(model, reference)
 
 
@@ -506,15 +483,15 @@ def test_a_large_buffer_that_does_change_is_put_back_as_well() -> None:
             return self.tiny(x)  # type: ignore[no-any-return]
 
     data, model, reference = planted(5, 3, NAN), Memory(), Memory()
-    fit(data, StopOnNaN(), model=model)
-    fit(data, model=reference, max_duration="3st")
+    fit_on(data, StopOnNaN(), model=model)
+    fit_on(data, model=reference, max_duration="3st")
     assert same(model, reference)
 
 
 def test_a_finite_run_is_not_changed_in_any_bit() -> None:
     model, reference = Normed(), Normed()
-    fit(tiny_data(6), StopOnNaN(), model=model)
-    fit(tiny_data(6), model=reference)
+    fit_on(tiny_data(6), StopOnNaN(), model=model)
+    fit_on(tiny_data(6), model=reference)
     assert same(model, reference)
 
 

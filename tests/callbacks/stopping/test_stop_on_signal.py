@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import hookline as hl
 from hookline.checkpoint import Store
 from hookline.errors import RegistrationError
-from hookline.loop import Trainer
-from hookline.testing import TinyModel, run_script, start_script, tiny_data
+from hookline.testing import start_script, tiny_data
+from tests.support import at_step, crash_at, fit, press_ctrl_c, same_tensors, saved_steps, weights_of
 
 Act = Callable[[Any], object]
 
@@ -58,17 +57,6 @@ def same_handlers() -> Iterator[None]:
     assert left == dict.fromkeys(numbers, nobody_listens)
 
 
-def fit(folder: Any, *callbacks: object, val: Any = None, **options: Any) -> Any:
-    """Epochs of four steps."""
-    options = {"max_duration": "8st", "seed": 0, **options}
-    trainer = Trainer(folder=folder, callbacks=callbacks, **options)
-    return trainer.fit(TinyModel(), tiny_data(4), val, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-
-
-def weights(result: Any) -> list[torch.Tensor]:
-    return [parameter.detach() for parameter in result.model.parameters()]
-
-
 # -- which signals -------------------------------------------------------------------------------
 
 
@@ -76,27 +64,27 @@ def weights(result: Any) -> list[torch.Tensor]:
 def test_each_signal_that_was_named_saves_and_leaves_with_its_own_exit_code(tmp_path: Path, number: int) -> None:
     at = At("train_step_end", press(number))
     with pytest.raises(hl.Preempted) as caught:
-        fit(tmp_path / "run", hl.StopOnSignal("SIGUSR1", signal.SIGUSR2, "SIGHUP"), at)
+        fit(hl.StopOnSignal("SIGUSR1", signal.SIGUSR2, "SIGHUP"), at, folder=tmp_path / "run")
     left: Any = caught.value
     assert (left.signal, left.code) == (number, 128 + number)
     assert left.checkpoint == tmp_path / "run" / "checkpoints" / "step-00000003"
     assert (left.result.clock.step, left.result.stop_reason) == (3, signal.Signals(number).name)
     assert at.seen[-4:] == ["preempt", "checkpoint_save", "checkpoint_saved", "teardown"]
-    went_on, whole = fit(tmp_path / "run", resume="auto"), fit(tmp_path / "whole")
-    assert all(map(torch.equal, weights(went_on), weights(whole)))
+    went_on, whole = fit(folder=tmp_path / "run", resume="auto"), fit()
+    assert same_tensors(weights_of(went_on.model), weights_of(whole.model))
 
 
 def test_sigterm_is_listened_to_without_it(tmp_path: Path) -> None:
     with pytest.raises(hl.Preempted):
-        fit(tmp_path, At("train_step_end", press(signal.SIGTERM)))
-    assert [found.about.step for found in Store(tmp_path / "checkpoints").checkpoints()] == [3]
+        fit(At("train_step_end", press(signal.SIGTERM)), folder=tmp_path)
+    assert saved_steps(tmp_path) == [3]
 
 
 def test_a_signal_that_was_not_named_is_left_to_its_own_handler(tmp_path: Path) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
     try:
-        result = fit(tmp_path, hl.StopOnSignal("SIGUSR1"), At("train_step_end", press(signal.SIGUSR2)))
+        result = fit(hl.StopOnSignal("SIGUSR1"), At("train_step_end", press(signal.SIGUSR2)), folder=tmp_path)
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert (heard, result.clock.step) == ([signal.SIGUSR2], 8)
@@ -107,7 +95,7 @@ def test_an_earlier_handler_of_a_named_signal_is_called_too(tmp_path: Path) -> N
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
     try:
         with pytest.raises(hl.Preempted):
-            fit(tmp_path, hl.StopOnSignal("SIGUSR1"), At("train_step_end", press(signal.SIGUSR1)))
+            fit(hl.StopOnSignal("SIGUSR1"), At("train_step_end", press(signal.SIGUSR1)), folder=tmp_path)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert heard == [signal.SIGUSR1]
@@ -117,7 +105,7 @@ def test_a_signal_that_the_program_ignores_stays_ignored(tmp_path: Path) -> None
     """So does a run under ``nohup`` with SIGHUP."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        result = fit(tmp_path, hl.StopOnSignal("SIGHUP"), At("train_step_end", press(signal.SIGHUP)))
+        result = fit(hl.StopOnSignal("SIGHUP"), At("train_step_end", press(signal.SIGHUP)), folder=tmp_path)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert result.clock.step == 8
@@ -163,8 +151,8 @@ def test_requeue_is_called_once_when_the_checkpoint_is_on_the_disk(tmp_path: Pat
     requeue = Requeue()
     checkpointer = hl.Checkpointer("2st", background=background)
     with pytest.raises(hl.Preempted):
-        fit(tmp_path, hl.StopOnSignal("SIGUSR1", requeue=requeue), checkpointer,
-            At("train_step_end", press(signal.SIGUSR1)))  # fmt: skip
+        fit(hl.StopOnSignal("SIGUSR1", requeue=requeue), checkpointer, At("train_step_end", press(signal.SIGUSR1)),
+            folder=tmp_path)  # fmt: skip
     assert requeue.calls == [(3, ["step-00000002", "step-00000003"])]
 
 
@@ -172,8 +160,8 @@ def test_two_different_signals_are_one_reason_to_leave_and_call_requeue_once(tmp
     """Slurm sends SIGUSR1, and SIGTERM soon after it."""
     requeue = Requeue()
     with pytest.raises(hl.Preempted) as caught:
-        fit(tmp_path, hl.StopOnSignal("SIGUSR1", requeue=requeue),
-            At("train_step_end", press(signal.SIGUSR1, signal.SIGTERM)))  # fmt: skip
+        fit(hl.StopOnSignal("SIGUSR1", requeue=requeue),
+            At("train_step_end", press(signal.SIGUSR1, signal.SIGTERM)), folder=tmp_path)  # fmt: skip
     assert caught.value.signal == signal.SIGUSR1
     assert requeue.calls == [(3, ["step-00000003"])]
 
@@ -182,45 +170,36 @@ def test_two_different_signals_are_one_reason_to_leave_and_call_requeue_once(tmp
 def test_requeue_is_called_wherever_the_signal_comes(tmp_path: Path, event: str) -> None:
     requeue, step = Requeue(), 0 if event == "train_start" else 4
     with pytest.raises(hl.Preempted):
-        fit(tmp_path / "run", hl.StopOnSignal("SIGUSR1", requeue=requeue),
-            At(event, press(signal.SIGUSR1), step), val=tiny_data(3))  # fmt: skip
+        fit(hl.StopOnSignal("SIGUSR1", requeue=requeue), At(event, press(signal.SIGUSR1), step),
+            folder=tmp_path / "run", val=tiny_data(3))  # fmt: skip
     assert requeue.calls == [(step, [f"step-0000000{step}"])]
-    went_on = fit(tmp_path / "run", val=tiny_data(3), resume="auto")
-    whole = fit(tmp_path / "whole", val=tiny_data(3))
-    assert all(map(torch.equal, weights(went_on), weights(whole)))
+    went_on = fit(folder=tmp_path / "run", val=tiny_data(3), resume="auto")
+    whole = fit(val=tiny_data(3))
+    assert same_tensors(weights_of(went_on.model), weights_of(whole.model))
     assert went_on.history["val/loss"] == whole.history["val/loss"]
 
 
 def test_requeue_is_called_also_without_a_folder_where_nothing_can_be_saved() -> None:
     requeue = Requeue()
     with pytest.raises(hl.Preempted) as caught:
-        fit(False, hl.StopOnSignal("SIGUSR1", requeue=requeue), At("train_step_end", press(signal.SIGUSR1)))
+        fit(hl.StopOnSignal("SIGUSR1", requeue=requeue), At("train_step_end", press(signal.SIGUSR1)))
     assert caught.value.checkpoint is None
     assert requeue.calls == [(3, [])]
 
 
 def test_requeue_is_not_called_by_a_run_that_comes_to_its_end(tmp_path: Path) -> None:
     requeue = Requeue()
-    fit(tmp_path, hl.StopOnSignal("SIGUSR1", requeue=requeue))
+    fit(hl.StopOnSignal("SIGUSR1", requeue=requeue), folder=tmp_path)
     assert requeue.calls == []
 
 
 def test_requeue_is_not_called_after_an_error_or_by_ctrl_c(tmp_path: Path) -> None:
     """A job that fails would fail again, for ever."""
     requeue = Requeue()
-
-    def fail(run: Any) -> None:
-        raise ValueError("planted")
-
-    with pytest.raises(ValueError, match="planted"):
-        fit(tmp_path / "a", hl.StopOnSignal("SIGUSR1", requeue=requeue), At("train_step_end", fail))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        result = fit(tmp_path / "b", hl.StopOnSignal("SIGUSR1", requeue=requeue),
-                     At("train_step_end", press(signal.SIGINT)))  # fmt: skip
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert result.interrupted
+    with pytest.raises(RuntimeError, match="planted"):
+        fit(hl.StopOnSignal("SIGUSR1", requeue=requeue), crash_at(3), folder=tmp_path / "a")
+    stopper = hl.StopOnSignal("SIGUSR1", requeue=requeue)
+    assert fit(stopper, at_step(3, press_ctrl_c), folder=tmp_path / "b").interrupted
     assert requeue.calls == []
 
 
@@ -228,8 +207,8 @@ def test_one_that_was_preempted_does_not_requeue_again_in_the_next_run(tmp_path:
     requeue = Requeue()
     stopper = hl.StopOnSignal("SIGUSR1", requeue=requeue)
     with pytest.raises(hl.Preempted):
-        fit(tmp_path, stopper, At("train_step_end", press(signal.SIGUSR1)))
-    assert fit(tmp_path, stopper, resume="auto").clock.step == 8
+        fit(stopper, At("train_step_end", press(signal.SIGUSR1)), folder=tmp_path)
+    assert fit(stopper, folder=tmp_path, resume="auto").clock.step == 8
     assert len(requeue.calls) == 1
 
 
@@ -238,7 +217,7 @@ def test_a_requeue_that_fails_is_said_and_the_exit_code_stays(tmp_path: Path, ca
         raise OSError("the scheduler does not answer")
 
     with pytest.raises(hl.Preempted) as caught:
-        fit(tmp_path, hl.StopOnSignal(requeue=requeue), At("train_step_end", press(signal.SIGTERM)))
+        fit(hl.StopOnSignal(requeue=requeue), At("train_step_end", press(signal.SIGTERM)), folder=tmp_path)
     assert caught.value.code == 143
     assert "the job was not put back into the queue: OSError: the scheduler does not answer" in caplog.text
     assert Store(tmp_path / "checkpoints").latest() is not None
@@ -261,27 +240,27 @@ JOB = """
     def requeue(run):
         print("requeue", flush=True)
 
-    result = hl.fit(
-        TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, max_duration=sys.argv[2],
-        folder=sys.argv[1], resume="auto", seed=0,
+    hl.fit(
+        TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, max_duration="1000000st",
+        folder=sys.argv[1], seed=0,
         callbacks=[hl.StopOnSignal("SIGUSR1", requeue=requeue), Slow(), hl.ProgressBar(style=None)],
     )
-    print("finished at", result.clock.step)
 """
 
 
 def test_a_job_that_gets_sigusr1_exits_with_its_code_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    with start_script(JOB, args=[tmp_path, "1000000st"]) as job:
+    with start_script(JOB, args=[tmp_path]) as job:
         job.wait_for("step 2")
         job.send(signal.SIGUSR1)
         done = job.finish()
     assert done.returncode == 128 + signal.SIGUSR1, done.stderr
     assert done.stdout.count("requeue") == 1
-    (saved,) = Store(tmp_path / "checkpoints").checkpoints()
-    assert f"step {saved.about.step}\nrequeue\n" in done.stdout
-    again = run_script(JOB, args=[tmp_path, f"{saved.about.step + 2}st"])
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.split("\n", 1)[0] == f"step {saved.about.step + 1}"
+    (step,) = saved_steps(tmp_path)
+    assert f"step {step}\nrequeue\n" in done.stdout
+    first: list[int] = []
+    count = hl.LambdaCallback(on_train_step_end=lambda run: first.append(run.clock.step))
+    fit(count, folder=tmp_path, resume="auto", max_duration=f"{step + 2}st", optimizer=torch.optim.SGD)
+    assert first[0] == step + 1
 
 
 @pytest.fixture
@@ -299,7 +278,7 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def requeued(tmp_path: Path) -> None:
     with pytest.raises(hl.Preempted) as caught:
-        fit(tmp_path / "run", hl.StopOnSignal(requeue="slurm"), At("train_step_end", press(signal.SIGTERM)))
+        fit(hl.StopOnSignal(requeue="slurm"), At("train_step_end", press(signal.SIGTERM)), folder=tmp_path / "run")
     assert caught.value.code == 143
 
 

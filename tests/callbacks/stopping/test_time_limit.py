@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 import hookline as hl
 from hookline.callbacks.stopping import TimeLimit
-from hookline.checkpoint import Store
 from hookline.errors import RegistrationError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, drive, tiny_data
+from tests.support import at_step, fit, interrupt, same_tensors, saved_steps, set_time, weights_of
 
 
 class Slow(hl.Callback):
@@ -25,24 +23,15 @@ class Slow(hl.Callback):
         self.now = 0.0
 
     def on_setup(self, run: Any) -> None:
-        run.loop.clock._now = lambda: self.now
+        set_time(run, lambda: self.now)
 
     def on_train_step_start(self, run: Any) -> None:
         self.now += 10.0
 
 
-def fit(*callbacks: object, **options: Any) -> Any:
-    """Epochs of four steps."""
-    options = {"max_duration": "12st", "folder": False, "seed": 0, **options}
-    model, extend, val = options.pop("model", None), options.pop("extend", None), options.pop("val", None)
-    trainer = Trainer(callbacks=[*callbacks, Slow()], **options)
-    return trainer.fit(
-        model or TinyModel(), tiny_data(4), val, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, extend=extend
-    )
-
-
-def weights(model: nn.Module) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
+def fit_slowly(*callbacks: object, **options: Any) -> Any:
+    """Twelve steps of ten seconds, in epochs of four."""
+    return fit(*callbacks, Slow(), **{"max_duration": "12st", **options})
 
 
 # -- when --------------------------------------------------------------------------------------------
@@ -63,7 +52,7 @@ def weights(model: nn.Module) -> list[torch.Tensor]:
     ],
 )
 def test_it_stops_at_the_end_of_the_first_step_after_the_time(limit: TimeLimit, step: int) -> None:
-    result = fit(limit)
+    result = fit_slowly(limit)
     assert result.clock.step == step
     assert result.stopped_by == (None if step == 12 else "TimeLimit")
 
@@ -76,25 +65,25 @@ def test_it_stops_also_while_every_step_is_skipped() -> None:
             assert run.clock.batch < 20, "it goes on for ever"
             run.skip_step()
 
-    result = fit(TimeLimit("30s"), Skip())
+    result = fit_slowly(TimeLimit("30s"), Skip())
     assert (result.clock.batch, result.clock.step, result.stopped_by) == (3, 0, "TimeLimit")
 
 
 def test_the_reason_says_the_limit_and_what_was_left_for_the_end() -> None:
-    assert fit(TimeLimit("30s")).stop_reason == "the time limit of 30s is reached"
+    assert fit_slowly(TimeLimit("30s")).stop_reason == "the time limit of 30s is reached"
     reason = "the time limit of 1m is reached (less 20s to end and save)"
-    assert fit(TimeLimit("1m", margin="20s")).stop_reason == reason
+    assert fit_slowly(TimeLimit("1m", margin="20s")).stop_reason == reason
 
 
 def test_until_is_a_moment() -> None:
     until = datetime.now(UTC) + timedelta(seconds=35)
-    result = fit(TimeLimit(until=until))  # the clock of the run is ten seconds a step, from now on
+    result = fit_slowly(TimeLimit(until=until))  # the clock of the run is ten seconds a step, from now on
     assert result.clock.step == 4
     assert result.stop_reason == f"the time limit, {until.isoformat(sep=' ', timespec='seconds')}, is reached"
 
 
 def test_the_evaluation_at_the_end_is_still_made() -> None:
-    result = fit(TimeLimit("30s"), val=tiny_data(2))
+    result = fit_slowly(TimeLimit("30s"), val=tiny_data(2))
     assert result.history.steps("val/loss") == [3]
 
 
@@ -110,19 +99,13 @@ def test_the_time_of_an_evaluation_counts() -> None:
 # -- resumes -----------------------------------------------------------------------------------------
 
 
-class Leave(hl.Callback):
-    """Ends this process's part of the run after three steps, as Ctrl-C does."""
-
-    def on_train_step_end(self, run: Any) -> None:
-        if run.clock.step == 3:
-            run.loop.session.stop("left", "the user", interrupt=True)
-
-
 def test_the_time_of_a_run_counts_over_its_resumes(tmp_path: Path) -> None:
-    assert fit(TimeLimit("50s"), hl.Checkpointer("100st"), Leave(), folder=tmp_path).clock.step == 3
-    result = fit(TimeLimit("50s"), hl.Checkpointer("100st"), folder=tmp_path, resume="auto")
+    assert (
+        fit_slowly(TimeLimit("50s"), hl.Checkpointer("100st"), at_step(3, interrupt), folder=tmp_path).clock.step == 3
+    )
+    result = fit_slowly(TimeLimit("50s"), hl.Checkpointer("100st"), folder=tmp_path, resume="auto")
     assert (result.clock.step, result.clock.seconds) == (5, 50.0)
-    again = fit(TimeLimit("50s"), hl.Checkpointer("100st"), folder=tmp_path, resume="auto")
+    again = fit_slowly(TimeLimit("50s"), hl.Checkpointer("100st"), folder=tmp_path, resume="auto")
     assert (again.clock.step, again.stop_reason) == (5, "the time limit of 50s is reached")  # it is finished
 
 
@@ -133,20 +116,20 @@ def test_the_time_of_a_process_begins_anew_and_the_run_goes_on_bitwise(tmp_path:
     for _ in range(4):
         model = TinyModel()
         saves = [hl.Checkpointer("100st")] if checkpointer else []
-        result = fit(TimeLimit("30s", count="process"), *saves, model=model, folder=tmp_path / "run", resume="auto",
-                     max_duration="11st")  # fmt: skip
+        result = fit_slowly(TimeLimit("30s", count="process"), *saves, model=model, folder=tmp_path / "run",
+                            resume="auto", max_duration="11st")  # fmt: skip
         steps.append(result.clock.step)
         found.append(result)
     assert steps == [3, 6, 9, 11]
     assert [result.interrupted for result in found] == [True, True, True, False]
     assert found[0].stop_reason == "the time limit of 30s is reached"
     whole = TinyModel()
-    fit(model=whole, max_duration="11st")
-    assert all(map(torch.equal, weights(model), weights(whole)))
+    fit_slowly(model=whole, max_duration="11st")
+    assert same_tensors(weights_of(model), weights_of(whole))
 
 
 def test_the_console_says_that_it_was_the_time_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fit(TimeLimit("30s", count="process"), hl.Checkpointer("100st"), folder=tmp_path)
+    fit_slowly(TimeLimit("30s", count="process"), hl.Checkpointer("100st"), folder=tmp_path)
     saved = tmp_path / "checkpoints" / "step-00000003"
     assert f"the time limit of 30s is reached: saved {saved}" in caplog.text
     assert "Ctrl-C" not in caplog.text
@@ -154,25 +137,23 @@ def test_the_console_says_that_it_was_the_time_limit(tmp_path: Path, caplog: pyt
 
 
 def test_until_leaves_the_run_so_that_it_can_go_on(tmp_path: Path) -> None:
-    result = fit(TimeLimit(until=datetime.now(UTC) + timedelta(seconds=25)), folder=tmp_path)
+    result = fit_slowly(TimeLimit(until=datetime.now(UTC) + timedelta(seconds=25)), folder=tmp_path)
     assert (result.clock.step, result.interrupted) == (3, True)
-    assert [found.about.step for found in Store(tmp_path / "checkpoints").checkpoints()] == [3]
-    assert fit(folder=tmp_path, resume="auto").clock.step == 12
+    assert saved_steps(tmp_path) == [3]
+    assert fit_slowly(folder=tmp_path, resume="auto").clock.step == 12
 
 
 def test_a_second_fit_has_its_whole_time_again() -> None:
     model, limit = TinyModel(), TimeLimit("30s", count="process")
     trainer = Trainer(callbacks=[limit, Slow()], max_duration="12st", folder=False)
-    arguments: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
-    assert [trainer.fit(model, tiny_data(4), **arguments).clock.step for _ in range(2)] == [3, 6]
+    assert [fit(trainer=trainer, model=model).clock.step for _ in range(2)] == [3, 6]
 
 
 def test_in_real_time_one_part_goes_on_from_the_other(tmp_path: Path) -> None:
     reached = []
     for _ in range(2):
         limit = TimeLimit("0.1s", count="process")
-        trainer = Trainer(callbacks=[limit], max_duration="100000000st", folder=tmp_path, resume="auto")
-        result = trainer.fit(TinyModel(), tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        result = fit(limit, max_duration="100000000st", folder=tmp_path, resume="auto")
         assert (result.interrupted, result.stopped_by) == (True, "TimeLimit")
         reached.append(result.clock.step)
     assert 0 < reached[0] < reached[1]
@@ -203,4 +184,4 @@ def test_a_wrong_option_is_an_error_that_says_what_to_write(arguments: dict[str,
 
 def test_a_moment_that_is_over_is_an_error_at_the_start() -> None:
     with pytest.raises(SetupError, match="there is no time left; give a later moment"):
-        fit(TimeLimit(until=datetime.now(UTC) + timedelta(seconds=30), margin="1m"))
+        fit_slowly(TimeLimit(until=datetime.now(UTC) + timedelta(seconds=30), margin="1m"))

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,17 +23,12 @@ from hookline.callbacks.watch.activation_statistics import STATISTICS, measure
 from hookline.errors import RegistrationError, SetupError
 from hookline.events.spec import INSIDE_STEPS
 from hookline.events.validate import overridden
-from hookline.loop import Result, Trainer
+from hookline.loop import Result
 from hookline.testing import TinyModel, drive, tiny_data
 from hookline.testing.surroundings import hooks_on
+from tests.support import crash_at, fit
 
-
-def fit(*callbacks: Any, model: Any = None, data: Any = None, loss: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "2ep", "log_every": "3st", "folder": False, "device": "cpu", "seed": 0} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    data = tiny_data() if data is None else data
-    model = TinyModel() if model is None else model
-    return trainer.fit(model, data, tiny_data(1), loss=loss or nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+fit_with_val = partial(fit, val=tiny_data(1), log_every="3st")
 
 
 def of_monitor(result: Result) -> dict[str, Any]:
@@ -79,7 +75,9 @@ def test_the_rows_are_those_of_the_forward_of_that_step() -> None:
             hidden = x @ model.hidden.weight.T + model.hidden.bias
             seen.append((hidden, torch.relu(hidden) @ model.out.weight.T + model.out.bias))
 
-    result = fit(ActivationMonitor("1st", ignore="Dropout"), LambdaCallback(on_train_step_start=note), model=model)
+    result = fit_with_val(
+        ActivationMonitor("1st", ignore="Dropout"), LambdaCallback(on_train_step_start=note), model=model
+    )
     assert result.failures == ()
     assert result.history.steps("activations/mean/hidden") == list(range(1, 9))
     for index, (hidden, out) in enumerate(seen):
@@ -96,12 +94,12 @@ def test_each_step_that_completes_an_interval_has_its_row_whatever_log_every_is(
     every: str, expected: list[int]
 ) -> None:
     for log_every in ("1st", "100st"):
-        found = fit(ActivationMonitor(every), log_every=log_every).history
+        found = fit_with_val(ActivationMonitor(every), log_every=log_every).history
         assert found.steps("activations/norm/out") == expected
 
 
 def test_with_accumulation_the_first_batch_of_the_step_is_taken() -> None:
-    result = fit(ActivationMonitor("1ep"), accumulate=2)
+    result = fit_with_val(ActivationMonitor("1ep"), accumulate=2)
     assert result.history.steps("activations/norm/out") == [1, 2, 4]
     model = TinyModel()
     assert result.history["activations/norm/out"][0] == pytest.approx(model(tiny_data()[0][0]).norm().item(), rel=1e-5)
@@ -114,8 +112,8 @@ def test_an_evaluation_inside_the_step_is_not_taken_for_training() -> None:
     class Late(LambdaCallback):
         after = (ActivationMonitor,)
 
-    plain = fit(ActivationMonitor("1st"))
-    beside = fit(ActivationMonitor("1st"), Late(on_train_step_start=evaluate))
+    plain = fit_with_val(ActivationMonitor("1st"))
+    beside = fit_with_val(ActivationMonitor("1st"), Late(on_train_step_start=evaluate))
     assert of_monitor(beside) == of_monitor(plain)
 
 
@@ -157,13 +155,15 @@ class Deep(nn.Module):
     ],
 )
 def test_layers_are_chosen_and_ignored_by_name_pattern_and_class(arguments: Any, expected: list[str]) -> None:
-    result = fit(ActivationMonitor(statistics="mean", **arguments), model=Deep(), max_duration="1st", log_every="1st")
+    result = fit_with_val(
+        ActivationMonitor(statistics="mean", **arguments), model=Deep(), max_duration="1st", log_every="1st"
+    )
     assert result.failures == ()
     assert set(of_monitor(result)) == {f"activations/mean/{name}" for name in expected}
 
 
 def test_of_a_layer_that_is_called_twice_the_first_call_is_taken() -> None:
-    result = fit(ActivationMonitor(), model=Deep(), max_duration="1st", log_every="1st")
+    result = fit_with_val(ActivationMonitor(), model=Deep(), max_duration="1st", log_every="1st")
     model = Deep()
     found = model.several(model.encoder(tiny_data()[0][0]))
     first = torch.tanh(found.first + found.second)
@@ -185,11 +185,11 @@ def test_of_a_layer_that_is_called_twice_the_first_call_is_taken() -> None:
 )
 def test_a_name_that_is_not_there_is_an_error_with_the_nearest(arguments: Any, message: str) -> None:
     with pytest.raises(SetupError, match=re.escape(message)):
-        fit(ActivationMonitor(**arguments), model=Deep())
+        fit_with_val(ActivationMonitor(**arguments), model=Deep())
 
 
 def test_when_everything_is_ignored_it_says_so() -> None:
-    (failure,) = fit(ActivationMonitor(ignore=nn.Module)).failures
+    (failure,) = fit_with_val(ActivationMonitor(ignore=nn.Module)).failures
     assert "finds no layer to look at" in str(failure)
 
 
@@ -218,7 +218,7 @@ def test_a_compiled_part_is_left_alone_and_this_is_said_once(caplog: pytest.LogC
             found: Tensor = self.out(self.fast(x))
             return found
 
-    result = fit(ActivationMonitor("1st", statistics="mean"), model=Half())
+    result = fit_with_val(ActivationMonitor("1st", statistics="mean"), model=Half())
     assert set(of_monitor(result)) == {"activations/mean/out"}
     assert [record.message for record in caplog.records if "torch.compile" in record.message] == [
         "ActivationMonitor does not look into fast, which torch.compile has made"
@@ -234,7 +234,7 @@ def test_hooks_are_on_the_model_only_in_the_steps_that_are_looked_at() -> None:
     def count(run: Any) -> None:
         counts[run.clock.step + 1] = sum(hooks_on(run.model).values())
 
-    fit(ActivationMonitor("3st"), LambdaCallback(on_loss_ready=count))
+    fit_with_val(ActivationMonitor("3st"), LambdaCallback(on_loss_ready=count))
     assert {step for step, number in counts.items() if number} == {1, 3, 6}
     assert len(counts) == 8
 
@@ -254,7 +254,7 @@ def stop(run: Any) -> None:
 def test_hooks_are_taken_off_on_every_way_out(where: str, act: Callable[[Any], None]) -> None:
     model = TinyModel()
     with pytest.raises(RuntimeError, match="planted") if act is fail else nullcontext():
-        fit(ActivationMonitor("1st"), LambdaCallback(**{where: act}), model=model)
+        fit_with_val(ActivationMonitor("1st"), LambdaCallback(**{where: act}), model=model)
     assert set(hooks_on(model).values()) == {0}
 
 
@@ -276,7 +276,7 @@ def test_hooks_are_taken_off_when_the_forward_itself_fails() -> None:
 
     model = Failing()
     with pytest.raises(KeyboardInterrupt):
-        fit(ActivationMonitor("1st"), model=model)
+        fit_with_val(ActivationMonitor("1st"), model=model)
     assert set(hooks_on(model).values()) == {0}
 
 
@@ -288,7 +288,7 @@ def test_a_step_that_is_skipped_has_no_row_and_the_next_one_is_looked_at_in_its_
             skipped.append(run.clock.step)
             run.skip_step()
 
-    result = fit(ActivationMonitor("2st"), LambdaCallback(on_gradients_ready=skip_once), log_every="1st")
+    result = fit_with_val(ActivationMonitor("2st"), LambdaCallback(on_gradients_ready=skip_once), log_every="1st")
     assert skipped == [1]
     assert result.failures == ()
     assert result.history.steps("activations/mean/out") == [1, 2, 4, 6]
@@ -300,7 +300,7 @@ def test_when_the_last_step_of_an_epoch_is_skipped_the_first_of_the_next_is_look
         if run.clock.batch == 3:
             run.skip_step()
 
-    result = fit(ActivationMonitor(every), LambdaCallback(on_train_step_start=skip), log_every="1st")
+    result = fit_with_val(ActivationMonitor(every), LambdaCallback(on_train_step_start=skip), log_every="1st")
     assert (result.failures, result.clock.step) == ((), 7)
     assert result.history.steps("activations/mean/out") == ([1, 4] if every == "4st" else [1, 4, 7])
 
@@ -317,7 +317,7 @@ def test_after_a_rollback_out_of_a_step_that_is_looked_at_every_step_has_its_row
                 self.is_done = True
                 run.roll_back(self.taken)
 
-    result = fit(ActivationMonitor("1st"), Back(), log_every="1st", max_duration="8st")
+    result = fit_with_val(ActivationMonitor("1st"), Back(), log_every="1st", max_duration="8st")
     assert result.history.steps("activations/mean/out") == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
@@ -335,7 +335,7 @@ def test_a_layer_with_a_sparse_output_is_no_trouble_and_only_what_is_dense_is_me
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(self.sparse(x)[0])
 
-    result = fit(ActivationMonitor(ignore="Dropout"), model=Mixed(), max_duration="1st", log_every="1st")
+    result = fit_with_val(ActivationMonitor(ignore="Dropout"), model=Mixed(), max_duration="1st", log_every="1st")
     assert result.failures == ()
     measured = {name for name in of_monitor(result) if "/mean/" in name}
     assert measured == {f"activations/mean/{name}" for name in ("hidden", "out", "sparse")}
@@ -346,7 +346,7 @@ def test_an_error_of_its_own_is_not_an_error_of_the_users_model(monkeypatch: pyt
         raise ZeroDivisionError
 
     monkeypatch.setattr("hookline.callbacks.watch.activation_monitor.measure", broken)
-    result = fit(ActivationMonitor())
+    result = fit_with_val(ActivationMonitor())
     assert [(f.callback, f.hook) for f in result.failures] == [("ActivationMonitor", "on_train_step_end")]
     assert result.clock.step == 8
 
@@ -371,19 +371,19 @@ def test_it_hears_nothing_between_the_two_ends_of_a_step() -> None:
     assert [scope for scope in ("around_step", "around_batch") if overridden(ActivationMonitor(), scope)] == []
 
 
+@cache
+def rows_of_whole_run(every: str) -> dict[str, Any]:
+    return of_monitor(fit_with_val(ActivationMonitor(every), max_duration="3ep"))
+
+
 @pytest.mark.parametrize("every", ["3st", "1ep", "20sp"])
 @pytest.mark.parametrize("step", [2, 4, 5])
 def test_after_a_resume_the_rows_are_bitwise_those_of_a_run_that_was_not_stopped(
     every: str, step: int, tmp_path: Path
 ) -> None:
-    def crash(run: Any) -> None:
-        if run.clock.step == step:
-            raise RuntimeError("planted")
-
-    whole = fit(ActivationMonitor(every), max_duration="3ep")
     options: Any = {"folder": tmp_path / "run", "max_duration": "3ep"}
     with pytest.raises(RuntimeError, match="planted"):
-        fit(ActivationMonitor(every), Checkpointer("1st"), LambdaCallback(on_train_step_start=crash), **options)
-    resumed = fit(ActivationMonitor(every), Checkpointer("1st"), resume="auto", **options)
-    assert of_monitor(resumed) == of_monitor(whole)
-    assert len(of_monitor(whole)["activations/mean/out"][0]) >= 4
+        fit_with_val(ActivationMonitor(every), Checkpointer("1st"), crash_at(step, "train_step_start"), **options)
+    resumed = fit_with_val(ActivationMonitor(every), Checkpointer("1st"), resume="auto", **options)
+    assert of_monitor(resumed) == rows_of_whole_run(every)
+    assert len(rows_of_whole_run(every)["activations/mean/out"][0]) >= 4

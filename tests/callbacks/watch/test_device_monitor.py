@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from torch import nn
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.watch import device_monitor
@@ -23,19 +23,15 @@ from hookline.callbacks.watch.device_monitor import Counters, DeviceMonitor, cud
 from hookline.errors import SetupError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Result, Trainer
-from hookline.records import MetricRow, from_json
-from hookline.testing import TinyModel, tiny_data
+from hookline.loop import Result
+from tests.support import at_step, fit, json_lines
 
 CPU = {"device/cpu", "device/memory", "device/swap"}
 DISK = {"device/disk_read", "device/disk_write", "device/disk_used"}
 NETWORK = {"device/network_received", "device/network_sent"}
 
 
-def fit(monitor: DeviceMonitor, *callbacks: Any, **options: Any) -> Result:
-    given = {"max_duration": "1ep", "log_every": "2st", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=[*callbacks, monitor], **given)
-    return trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+fit_one_epoch = partial(fit, max_duration="1ep", log_every="2st")
 
 
 def names(result: Result) -> set[str]:
@@ -70,7 +66,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_rates_are_those_of_the_interval(machine: SimpleNamespace) -> None:
-    history = fit(DeviceMonitor()).history
+    history = fit_one_epoch(DeviceMonitor()).history
     assert history.steps("device/cpu") == [2, 4]
     assert history["device/cpu"] == pytest.approx([50.0, 50.0])
     assert history["device/disk_read"] == [3.0, 3.0]
@@ -91,14 +87,14 @@ def test_what_goes_over_the_network_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     seconds = iter(count(0, 1))  # an interval is one second long
     monkeypatch.setattr(device_monitor, "perf_counter", lambda: float(next(seconds)))
     quiet = DeviceMonitor(cpu=False, gpu=False, disk=False)
-    result = fit(quiet, LambdaCallback(on_train_step_end=talk))
+    result = fit_one_epoch(LambdaCallback(on_train_step_end=talk), quiet)
     assert names(result) == NETWORK
     assert result.history["device/network_sent"][1] >= 5.0  # MB, in the second interval
 
 
 def test_shares_are_those_that_the_system_says() -> None:
     wait = LambdaCallback(on_train_step_end=lambda run: time.sleep(0.05))  # the system counts in hundredths of a second
-    metrics = fit(DeviceMonitor(), wait).metrics
+    metrics = fit_one_epoch(wait, DeviceMonitor()).metrics
     assert 0 <= metrics["device/cpu"] <= 100
     assert metrics["device/memory"] == pytest.approx(psutil.virtual_memory().percent, abs=10)
     assert metrics["device/disk_used"] == pytest.approx(psutil.disk_usage(".").percent, abs=2)
@@ -115,13 +111,13 @@ def test_shares_are_those_that_the_system_says() -> None:
 )
 def test_only_what_is_asked_for_is_logged(machine: SimpleNamespace, asked: Any, expected: set[str]) -> None:
     nothing = {"cpu": False, "gpu": False, "disk": False, "network": False}
-    assert names(fit(DeviceMonitor(**nothing | asked))) == expected
+    assert names(fit_one_epoch(DeviceMonitor(**nothing | asked))) == expected
 
 
 def test_what_the_machine_does_not_count_has_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "disk_io_counters", lambda: None)
     monkeypatch.setattr(psutil, "net_io_counters", lambda: None)
-    result = fit(DeviceMonitor())
+    result = fit_one_epoch(DeviceMonitor())
     assert result.failures == ()
     # A run this short may end before the system has counted any time.
     assert names(result) | {"device/cpu"} == CPU | {"device/disk_used"}
@@ -141,12 +137,12 @@ def test_counters_that_start_anew_give_no_negative_rate() -> None:
 def test_without_psutil_it_says_what_to_install_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
     with pytest.raises(SetupError, match=r"pip install 'hookline\[monitor\]'"):
-        fit(DeviceMonitor())
+        fit_one_epoch(DeviceMonitor())
 
 
 def test_for_the_gpu_alone_it_needs_no_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
-    result = fit(DeviceMonitor(cpu=False, disk=False, network=False))
+    result = fit_one_epoch(DeviceMonitor(cpu=False, disk=False, network=False))
     assert result.failures == ()
     assert names(result) == set()  # there is none
 
@@ -206,13 +202,12 @@ def test_xla_says_how_full_its_memory_is(monkeypatch: pytest.MonkeyPatch, info: 
 
 
 def test_after_a_resume_each_step_has_one_row(tmp_path: Path) -> None:
-    options = {"folder": tmp_path / "run", "max_duration": "3ep"}
-    stop = LambdaCallback(on_train_step_end=lambda run: run.stop("now") if run.clock.step == 7 else None)
-    fit(DeviceMonitor(), Checkpointer(every="4st", at_end=False), stop, **options)
-    fit(DeviceMonitor(), Checkpointer(every="4st"), resume="auto", **options)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    rows = [row for row in map(from_json, lines) if isinstance(row, MetricRow) and row.name == "device/memory"]
-    assert Counter(row.step for row in rows) == dict.fromkeys((2, 4, 6, 8, 10, 12), 1)
+    options: Any = {"folder": tmp_path / "run", "max_duration": "3ep"}
+    stop = at_step(7, lambda run: run.stop("now"))
+    fit_one_epoch(Checkpointer(every="4st", at_end=False), stop, DeviceMonitor(), **options)
+    fit_one_epoch(Checkpointer(every="4st"), DeviceMonitor(), resume="auto", **options)
+    rows = [row for row in json_lines(tmp_path / "run" / "metrics.jsonl") if row.get("name") == "device/memory"]
+    assert Counter(row["step"] for row in rows) == dict.fromkeys((2, 4, 6, 8, 10, 12), 1)
 
 
 def test_it_hears_no_event_of_a_step() -> None:

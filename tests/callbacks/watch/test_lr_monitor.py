@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,17 @@ import torch
 from torch import nn
 
 import hookline as hl
-from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks import Checkpointer
 from hookline.callbacks.watch.lr_monitor import LRMonitor
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Loop, Result, Trainer
-from hookline.records import MetricRow, from_json
+from hookline.loop import Loop, Result
 from hookline.testing import TinyModel, tiny_data
+from tests.support import at_step, crash_at, fit, json_lines, sgd
 
 
-def fit(monitor: LRMonitor, optimizer: Any, scheduler: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "2ep", "log_every": "1st", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=[monitor, *given.pop("callbacks", ())], **given)
-    result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=scheduler)
+def fit_with(optimizer: Any, *callbacks: Any, **options: Any) -> Result:
+    result = fit(*callbacks, optimizer=optimizer, **{"log_every": "1st", **options})
     assert result.failures == ()
     return result
 
@@ -74,13 +72,10 @@ def test_a_row_is_the_rate_that_its_step_was_made_with(every: str, log_every: st
     def adam(parameters: Any) -> Any:
         return torch.optim.Adam(parameters, lr=lr if isinstance(lr, float) else lr.clone(), foreach=False)
 
-    result = fit(
-        LRMonitor(),
-        adam,
-        lambda optimizer: hl.Scheduler(falling(optimizer), every=every),
-        callbacks=[used],
-        log_every=log_every,
-    )
+    def scheduler(optimizer: Any) -> Any:
+        return hl.Scheduler(falling(optimizer), every=every)
+
+    result = fit_with(adam, LRMonitor(), used, scheduler=scheduler, log_every=log_every)
     used.check(result.history, "Adam")
     assert len(set(result.history["lr/Adam"])) > 1
 
@@ -98,7 +93,7 @@ def test_momentum_and_weight_decay_are_those_of_the_step() -> None:
         made.append((group["momentum"], group["weight_decay"]))
 
     monitor = LRMonitor(momentum=True, weight_decay=True)
-    result = fit(monitor, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), cycle, callbacks=[keep])
+    result = fit_with(partial(sgd, momentum=0.9), monitor, keep, scheduler=cycle)
     assert list(zip(result.history["momentum/SGD"], result.history["weight_decay/SGD"], strict=True)) == made
 
 
@@ -130,19 +125,19 @@ def test_each_optimizer_of_a_custom_loop_has_the_rates_of_its_own_last_update() 
 
 
 def test_several_groups_are_numbered() -> None:
-    result = fit(LRMonitor(), groups(None, None))
+    result = fit_with(groups(None, None), LRMonitor())
     assert result.history["lr/SGD/0"] == [0.1] * 8
     assert result.history["lr/SGD/1"] == [0.2] * 8
     assert "lr/SGD" not in result.history
 
 
 def test_groups_have_the_names_that_the_user_gave_them() -> None:
-    result = fit(LRMonitor(), groups("backbone", "head", None))
+    result = fit_with(groups("backbone", "head", None), LRMonitor())
     assert [name for name in result.history if name.startswith("lr/")] == ["lr/SGD/backbone", "lr/SGD/head", "lr/SGD/2"]
 
 
 def test_two_groups_of_one_name_stay_apart() -> None:
-    result = fit(LRMonitor(), groups("head", "head"))
+    result = fit_with(groups("head", "head"), LRMonitor())
     assert (result.metrics["lr/SGD/head-0"], result.metrics["lr/SGD/head-1"]) == (0.1, 0.2)
 
 
@@ -169,73 +164,57 @@ def test_each_optimizer_has_its_own_row() -> None:
     ],
 )
 def test_momentum_and_weight_decay_are_logged_where_the_optimizer_has_them(optimizer: Any, expected: Any) -> None:
-    metrics = fit(LRMonitor(momentum=True, weight_decay=True), optimizer).metrics
+    metrics = fit_with(optimizer, LRMonitor(momentum=True, weight_decay=True)).metrics
     found = {name.partition("/")[0]: value for name, value in metrics.items()}
     assert {key: found[key] for key in ("momentum", "weight_decay") if key in found} == expected
 
 
 def test_without_asking_only_the_rate_is_logged() -> None:
-    metrics = fit(LRMonitor(), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)).metrics
+    metrics = fit_with(partial(sgd, momentum=0.9), LRMonitor()).metrics
     assert {name.partition("/")[0] for name in metrics} == {"lr", "train"}
 
 
 def test_a_rate_that_is_a_tensor_is_a_row_like_any_other() -> None:
-    result = fit(LRMonitor(), lambda p: torch.optim.Adam(p, lr=torch.tensor(0.25), foreach=False))
+    result = fit_with(lambda p: torch.optim.Adam(p, lr=torch.tensor(0.25), foreach=False), LRMonitor())
     assert result.history["lr/Adam"] == [0.25] * 8
 
 
 def test_without_intervals_there_is_a_row_for_each_epoch() -> None:
-    result = fit(LRMonitor(), torch.optim.SGD, log_every=None)
+    result = fit_with(sgd, LRMonitor(), log_every=None)
     assert result.history.steps("lr/SGD") == [4, 8]
 
 
+def rows(folder: Path) -> list[tuple[int, float]]:
+    return [(row["step"], row["value"]) for row in json_lines(folder / "metrics.jsonl") if row.get("name") == "lr/SGD"]
+
+
 def test_a_row_that_a_resume_makes_up_is_of_the_step_before_it(tmp_path: Path) -> None:
-    def rows(folder: Path) -> list[tuple[int, float]]:
-        found = map(from_json, (folder / "metrics.jsonl").read_text().splitlines())
-        return [(row.step, row.value) for row in found if isinstance(row, MetricRow) and row.name == "lr/SGD"]
-
-    class Leave(hl.Callback):
-        def on_eval_start(self, run: Any) -> None:
-            if run.clock.step == 4:
-                signal.raise_signal(signal.SIGTERM)
-
-    def train(folder: Path, *callbacks: Any, **options: Any) -> None:
-        given = {"max_duration": "2ep", "log_every": None, "folder": folder, "device": "cpu"} | options
-        trainer = Trainer(callbacks=[LRMonitor(), *callbacks], **given)
-        loss, optimizer = nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.8)
-        trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer, scheduler=falling)
-
-    train(tmp_path / "whole")
+    fall = partial(
+        fit, optimizer=partial(sgd, lr=0.8), scheduler=falling, train=tiny_data(), val=tiny_data(), log_every=None
+    )
+    fall(LRMonitor(), folder=tmp_path / "whole")
+    leave = at_step(4, lambda run: signal.raise_signal(signal.SIGTERM), "eval_start")
     with pytest.raises(hl.Preempted):
-        train(tmp_path / "run", Leave())
+        fall(LRMonitor(), leave, folder=tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-    train(tmp_path / "run", resume="auto")
+    fall(LRMonitor(), folder=tmp_path / "run", resume="auto")
     assert rows(tmp_path / "run") == rows(tmp_path / "whole") == [(4, 0.1), (8, 0.8 * 0.5**7)]
 
 
 def test_a_monitor_that_joins_a_run_logs_the_rates_of_its_steps() -> None:
     used, monitor = UsedRates(), LRMonitor()
     join = hl.on("train_step_end", at="2st")(lambda run: run.callbacks.add(monitor))
-    trainer = Trainer(max_duration="2ep", log_every="1st", folder=False, device="cpu", callbacks=[used, join])
-    loss, optimizer = nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.8)
-    result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer, scheduler=falling)
+    result = fit_with(partial(sgd, lr=0.8), used, join, scheduler=falling)
     used.check(result.history, "SGD")
     assert result.history.steps("lr/SGD")[-1] == 8
 
 
 def test_after_a_crash_and_a_resume_each_step_has_one_row(tmp_path: Path) -> None:
-    def crash(run: Any) -> None:
-        if run.clock.step == 6:
-            raise RuntimeError("planted")
-
-    options = {"folder": tmp_path / "run", "log_every": "2st"}
-    saver = Checkpointer(every="4st")
+    options: Any = {"folder": tmp_path / "run", "log_every": "2st"}
     with pytest.raises(RuntimeError, match="planted"):
-        fit(LRMonitor(), torch.optim.SGD, callbacks=[saver, LambdaCallback(on_train_step_end=crash)], **options)
-    fit(LRMonitor(), torch.optim.SGD, callbacks=[Checkpointer(every="4st")], resume="auto", **options)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    rows = [row for row in map(from_json, lines) if isinstance(row, MetricRow) and row.name == "lr/SGD"]
-    assert Counter(row.step for row in rows) == {2: 1, 4: 1, 6: 1, 8: 1}
+        fit_with(sgd, LRMonitor(), Checkpointer(every="4st"), crash_at(6), **options)
+    fit_with(sgd, LRMonitor(), Checkpointer(every="4st"), resume="auto", **options)
+    assert [step for step, _ in rows(tmp_path / "run")] == [2, 4, 6, 8]
 
 
 def test_it_hears_no_event_of_a_step() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks import Checkpointer, LambdaCallback
@@ -19,22 +19,19 @@ from hookline.callbacks.watch import memory_monitor
 from hookline.callbacks.watch.memory_monitor import MemoryMonitor, device_memory
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Result, Trainer
-from hookline.records import MetricRow, from_json
-from hookline.testing import TinyModel, run_script, tiny_data
+from hookline.loop import Result
+from hookline.testing import tiny_data
+from tests.support import at_step, fit, json_lines
 
 
-def fit(monitor: MemoryMonitor, *callbacks: Any, train: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "1ep", "log_every": "2st", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=[*callbacks, monitor], **given)
-    data = tiny_data() if train is None else train
-    result = trainer.fit(TinyModel(), data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+def fit_one_epoch(*callbacks: Any, **options: Any) -> Result:
+    result = fit(*callbacks, **{"max_duration": "1ep", "log_every": "2st", **options})
     assert result.failures == ()
     return result
 
 
 def test_it_is_what_the_system_says_of_the_process() -> None:
-    result = fit(MemoryMonitor())
+    result = fit_one_epoch(MemoryMonitor())
     assert result.history.steps("memory/process") == [2, 4]
     assert result.metrics["memory/process"] == pytest.approx(psutil.Process().memory_info().rss / 1e6, abs=50)
 
@@ -49,8 +46,7 @@ def test_memory_that_is_taken_and_given_back_stays_in_the_peak() -> None:
         elif run.clock.step == 5:
             held.clear()
 
-    data = tiny_data(6)
-    result = fit(MemoryMonitor(), LambdaCallback(on_train_step_end=take_and_give), train=data)
+    result = fit_one_epoch(LambdaCallback(on_train_step_end=take_and_give), MemoryMonitor(), train=tiny_data(6))
     before, during, after = result.history["memory/process"]
     assert during - before > 150
     assert during - after > 150
@@ -60,25 +56,18 @@ def test_memory_that_is_taken_and_given_back_stays_in_the_peak() -> None:
 def test_the_workers_of_a_loader_are_counted_when_asked_for() -> None:
     x, y = (torch.cat(parts) for parts in zip(*tiny_data(), strict=True))
     loader = DataLoader(TensorDataset(x, y), batch_size=8, num_workers=1, persistent_workers=True)
-    assert fit(MemoryMonitor(children=True), train=loader).metrics["memory/children"] > 10
+    assert fit_one_epoch(MemoryMonitor(children=True), train=loader).metrics["memory/children"] > 10
 
 
-def test_without_children_there_is_nothing_of_them() -> None:
-    """In a process of its own, which has none."""
-    done = run_script(
-        """
-        import torch
-        from hookline.callbacks import MemoryMonitor
-        from hookline.loop import Trainer
-        from hookline.testing import TinyModel, tiny_data
-
-        for children in (False, True):
-            trainer = Trainer(callbacks=[MemoryMonitor(children=children)], max_duration="1ep", folder=False)
-            result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-            print(result.metrics.get("memory/children"), result.failures)
-        """
-    )
-    assert done.stdout.splitlines() == ["None ()", "0.0 ()"], done
+def test_without_children_there_is_nothing_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "600"]) as childless:
+        try:
+            assert list(memory_monitor.children(str(childless.pid))) == []
+        finally:
+            childless.kill()
+    monkeypatch.setattr(memory_monitor, "children", lambda pid: iter(()))  # other tests may have left some
+    assert "memory/children" not in fit_one_epoch(MemoryMonitor()).metrics
+    assert fit_one_epoch(MemoryMonitor(children=True)).metrics["memory/children"] == 0.0
 
 
 def test_elsewhere_than_on_linux_it_asks_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +128,12 @@ def test_the_names_are_those_that_torch_uses() -> None:
 
 
 def test_after_a_resume_each_step_has_one_row(tmp_path: Path) -> None:
-    options = {"folder": tmp_path / "run", "max_duration": "3ep"}
-    stop = LambdaCallback(on_train_step_end=lambda run: run.stop("now") if run.clock.step == 7 else None)
-    fit(MemoryMonitor(), Checkpointer(every="4st", at_end=False), stop, **options)
-    fit(MemoryMonitor(), Checkpointer(every="4st"), resume="auto", **options)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    rows = [row for row in map(from_json, lines) if isinstance(row, MetricRow) and row.name == "memory/process"]
-    assert Counter(row.step for row in rows) == dict.fromkeys((2, 4, 6, 8, 10, 12), 1)
+    options: Any = {"folder": tmp_path / "run", "max_duration": "3ep"}
+    stop = at_step(7, lambda run: run.stop("now"))
+    fit_one_epoch(Checkpointer(every="4st", at_end=False), stop, MemoryMonitor(), **options)
+    fit_one_epoch(Checkpointer(every="4st"), MemoryMonitor(), resume="auto", **options)
+    rows = [row for row in json_lines(tmp_path / "run" / "metrics.jsonl") if row.get("name") == "memory/process"]
+    assert Counter(row["step"] for row in rows) == dict.fromkeys((2, 4, 6, 8, 10, 12), 1)
 
 
 def test_it_hears_no_event_of_a_step() -> None:

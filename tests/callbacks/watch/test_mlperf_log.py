@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from mlperf_logging import mllog
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.watch.mlperf_lines import line
 from hookline.callbacks.watch.mlperf_log import MLPerfLog
 from hookline.errors import MetricError, RegistrationError, SetupError
-from hookline.loop import Result, Trainer
+from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import at_step, crash_at, fit, press_ctrl_c, sgd
 
 
 def log(benchmark: str = "bert", **options: Any) -> MLPerfLog:
     return MLPerfLog(benchmark, **{"organization": "Us", "platform": "one", "monitor": "val/loss"} | options)
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.25)
-
-
-def fit(*callbacks: Any, train: Any = None, extend: str | None = None, **options: Any) -> Result:
-    given = {"max_duration": "2ep", "device": "cpu", "seed": 3} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    loss, train = nn.CrossEntropyLoss(), tiny_data() if train is None else train
-    return trainer.fit(TinyModel(), train, tiny_data(2, last=5), loss=loss, optimizer=sgd, extend=extend)
+fit_logged = partial(fit, val=tiny_data(2, last=5), optimizer=partial(sgd, lr=0.25), seed=3)
 
 
 def written(folder: Path) -> list[dict[str, Any]]:
@@ -62,7 +54,7 @@ def check(path: Path, ruleset: str) -> subprocess.CompletedProcess[str]:
 def test_the_checker_of_mlperf_takes_the_log_and_misses_what_is_cut_out_of_it(
     ruleset: str, benchmark: str, tmp_path: Path
 ) -> None:
-    fit(log(benchmark, target=100.0), folder=tmp_path / "run")
+    fit_logged(log(benchmark, target=100.0), folder=tmp_path / "run")
     path = tmp_path / "run" / "mlperf" / "result_0.txt"
     done = check(path, ruleset)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -90,7 +82,7 @@ def test_a_log_of_the_closed_division_passes_with_the_lines_that_its_benchmark_w
         "opt_lamb_learning_rate_decay_poly_power": 1.0,
         "train_samples": 1000,
     }
-    fit(log(division="closed", target=100.0, extra=extra), folder=tmp_path / "run")
+    fit_logged(log(division="closed", target=100.0, extra=extra), folder=tmp_path / "run")
     done = check(tmp_path / "run" / "mlperf" / "result_0.txt", "4.1.0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert values(tmp_path / "run", "opt_name") == ["lamb"]
@@ -106,14 +98,12 @@ def test_a_line_is_letter_by_letter_what_the_library_of_mlperf_writes(value: Any
 
 
 def test_a_value_that_json_does_not_know_is_null() -> None:
-    assert (
-        json.loads(line("POINT_IN_TIME", "eval_accuracy", float("nan"), {}, 0).removeprefix(":::MLLOG "))["value"]
-        is None
-    )
+    text = line("POINT_IN_TIME", "eval_accuracy", float("nan"), {}, 0)
+    assert json.loads(text.removeprefix(":::MLLOG "))["value"] is None
 
 
 def test_the_lines_tell_the_run_in_its_order(tmp_path: Path) -> None:
-    result = fit(log(), folder=tmp_path)
+    result = fit_logged(log(), folder=tmp_path)
     lines = written(tmp_path)
     keys = [its["key"] for its in lines]
     assert keys[:7] == [
@@ -135,13 +125,13 @@ def test_the_lines_tell_the_run_in_its_order(tmp_path: Path) -> None:
 
 
 def test_samples_are_those_of_the_datasets_or_else_counted(tmp_path: Path) -> None:
-    fit(log(), folder=tmp_path / "lists")
+    fit_logged(log(), folder=tmp_path / "lists")
     assert values(tmp_path / "lists", "train_samples") == [32]
     assert values(tmp_path / "lists", "eval_samples") == [13]
     assert values(tmp_path / "lists", "global_batch_size") == []
     x, y = (torch.cat(parts) for parts in zip(*tiny_data(), strict=True))
     loader = DataLoader(TensorDataset(x, y), batch_size=5, drop_last=True)
-    fit(log(), train=loader, accumulate=3, folder=tmp_path / "loader")
+    fit_logged(log(), train=loader, accumulate=3, folder=tmp_path / "loader")
     assert values(tmp_path / "loader", "train_samples") == [32]
     assert values(tmp_path / "loader", "global_batch_size") == [15]
     assert values(tmp_path / "loader", "gradient_accumulation_steps") == [3]
@@ -166,7 +156,7 @@ def status(folder: Path) -> str:
     ],
 )
 def test_a_run_is_a_success_if_it_has_reached_its_target(options: Any, expected: str, tmp_path: Path) -> None:
-    fit(log(**options), folder=tmp_path)
+    fit_logged(log(**options), folder=tmp_path)
     assert status(tmp_path) == expected
 
 
@@ -174,56 +164,54 @@ def test_a_run_is_a_success_if_it_has_reached_its_target(options: Any, expected:
 def test_a_run_that_is_stopped_before_its_planned_end_is_a_success_only_with_its_target(
     how: str, tmp_path: Path
 ) -> None:
-    def leave(run: Any) -> None:
-        if run.clock.step == 6:
-            run.stop("it gets no better") if how == "stop" else signal.raise_signal(signal.SIGINT)
-
+    leave = at_step(6, press_ctrl_c if how == "interrupt" else lambda run: run.stop("it gets no better"))
     for target, expected in ((None, "aborted"), (100.0, "success")):
         folder = tmp_path / expected
-        fit(log(target=target), LambdaCallback(on_train_step_end=leave), folder=folder)
+        fit_logged(log(target=target), leave, folder=folder)
         assert status(folder) == expected
-
-
-def crash_at(step: int) -> LambdaCallback:
-    def crash(run: Any) -> None:
-        if run.clock.step == step:
-            raise RuntimeError("planted")
-
-    return LambdaCallback(on_train_step_start=crash)
 
 
 def test_a_run_that_fails_is_aborted(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="planted"):
-        fit(log(), crash_at(5), folder=tmp_path)
+        fit_logged(log(), crash_at(5, "train_step_start"), folder=tmp_path)
     assert status(tmp_path) == "aborted"
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was not stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    fit_logged(log(target=100.0), Checkpointer("1st"), folder=folder, max_duration="3ep")
+    return folder
+
+
 @pytest.mark.parametrize("step", [1, 4, 6])
-def test_after_a_crash_and_a_resume_the_log_is_that_of_a_run_that_was_not_stopped(step: int, tmp_path: Path) -> None:
-    options: Any = {"max_duration": "3ep"}
-    fit(log(target=100.0), Checkpointer("1st"), folder=tmp_path / "whole", **options)
+def test_after_a_crash_and_a_resume_the_log_is_that_of_a_run_that_was_not_stopped(
+    step: int, whole: Path, tmp_path: Path
+) -> None:
+    options: Any = {"max_duration": "3ep", "folder": tmp_path}
     with pytest.raises(RuntimeError, match="planted"):
-        fit(log(target=100.0), Checkpointer("1st"), crash_at(step), folder=tmp_path / "run", **options)
-    fit(log(target=100.0), Checkpointer("1st"), folder=tmp_path / "run", resume="auto", **options)
-    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
-    assert status(tmp_path / "run") == "success"
+        fit_logged(log(target=100.0), Checkpointer("1st"), crash_at(step, "train_step_start"), **options)
+    fit_logged(log(target=100.0), Checkpointer("1st"), resume="auto", **options)
+    assert without_times(tmp_path) == without_times(whole)
+    assert status(tmp_path) == "success"
 
 
 def test_a_run_that_is_made_longer_has_one_log_with_one_end(tmp_path: Path) -> None:
-    fit(log(), folder=tmp_path / "whole", max_duration="3ep")
+    fit_logged(log(), folder=tmp_path / "whole", max_duration="3ep")
     trainer = Trainer(callbacks=[log()], folder=tmp_path / "run", max_duration="2ep", device="cpu", seed=3)
-    model, loss = TinyModel(), nn.CrossEntropyLoss()
-    trainer.fit(model, tiny_data(), tiny_data(2, last=5), loss=loss, optimizer=sgd)
-    trainer.fit(model, tiny_data(), tiny_data(2, last=5), loss=loss, optimizer=sgd, extend="1ep")
+    model = TinyModel()
+    fit_logged(trainer=trainer, model=model)
+    fit_logged(trainer=trainer, model=model, extend="1ep")
     assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
 
 
 def test_a_resume_without_the_log_of_before_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="planted"):
-        fit(log(), Checkpointer("1st"), crash_at(3), folder=tmp_path)
+        fit_logged(log(), Checkpointer("1st"), crash_at(3, "train_step_start"), folder=tmp_path)
     (tmp_path / "mlperf" / "result_0.txt").unlink()
     with pytest.raises(SetupError, match="has 0 lines, and the run that goes on had written"):
-        fit(log(), Checkpointer("1st"), folder=tmp_path, resume="auto")
+        fit_logged(log(), Checkpointer("1st"), folder=tmp_path, resume="auto")
 
 
 # -- what can go wrong ---------------------------------------------------------------------------
@@ -232,33 +220,33 @@ def test_a_resume_without_the_log_of_before_is_an_error(tmp_path: Path) -> None:
 def test_caches_are_cleared_before_the_run_and_this_is_said(tmp_path: Path) -> None:
     calls: list[str] = []
     start = LambdaCallback(on_train_start=lambda run: calls.append("train"))
-    fit(start, log(cache_clear=lambda: calls.append("clear")), folder=tmp_path / "one")
-    fit(log(), folder=tmp_path / "two")
+    fit_logged(start, log(cache_clear=lambda: calls.append("clear")), folder=tmp_path / "one")
+    fit_logged(log(), folder=tmp_path / "two")
     assert calls == ["clear", "train"]
     assert (values(tmp_path / "one", "cache_clear"), values(tmp_path / "two", "cache_clear")) == ([True], [False])
 
 
 def test_a_log_of_another_run_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "results" / "result_0.txt"
-    fit(log(path=path), folder=False)
+    fit_logged(log(path=path))
     before = path.read_text()
     assert before.count("run_start") == 1
     with pytest.raises(SetupError, match="a log is of one run only"):
-        fit(log(path=path), folder=False)
+        fit_logged(log(path=path))
     assert path.read_text() == before
 
 
 def test_without_a_folder_or_with_one_that_cannot_be_written_the_run_does_not_begin(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"this run has none \(folder=False\)"):
-        fit(log(), folder=False)
+        fit_logged(log())
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):
-        fit(log(path=tmp_path / "file" / "result_0.txt"), folder=False)
+        fit_logged(log(path=tmp_path / "file" / "result_0.txt"))
 
 
 def test_a_metric_that_nobody_logs_is_an_error_before_training(tmp_path: Path) -> None:
     with pytest.raises(MetricError, match="val/accuracy"):
-        fit(log(monitor="val/accuracy"), folder=tmp_path)
+        fit_logged(log(monitor="val/accuracy"), folder=tmp_path)
     assert values(tmp_path, "run_start") == []
 
 

@@ -8,12 +8,11 @@ import os
 import pty
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,12 @@ from hookline.callbacks.watch.model_table import layers, render
 from hookline.errors import RegistrationError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Loop, Task, Trainer
+from hookline.loop import Task, Trainer
 from hookline.records import TableRow, from_json
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, at_step, fit, is_quiet, same_tensors, sgd, train_loop
 
-SCRIPT = """
-import torch
-from hookline.callbacks.watch.model_summary import ModelSummary
-from hookline.loop import Trainer
-from hookline.testing import TinyModel, tiny_data
-
-trainer = Trainer(max_duration="1ep", callbacks=[ModelSummary()], folder=False, device="cpu")
-trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-"""
+fit_one_epoch = partial(fit, max_duration="1ep")
 
 
 @dataclass
@@ -52,7 +44,6 @@ class Summary:
     """The table of one run, by layer."""
 
     rows: dict[str, dict[str, Any]]
-    trainer: Trainer
 
     def column(self, name: str) -> dict[str, Any]:
         return {layer: row[name] for layer, row in self.rows.items()}
@@ -67,16 +58,15 @@ def summarize(tmp_path: Path) -> Callable[..., Summary]:
     """Train a model with a summary, and read the table back from the run's folder."""
     numbers = iter(range(100))
 
-    def make(model: nn.Module, data: Any = None, *, summary: ModelSummary | None = None, **options: Any) -> Summary:
+    def make(
+        model: nn.Module, data: Any = None, *others: Any, summary: ModelSummary | None = None, **options: Any
+    ) -> Summary:
         folder = tmp_path / f"run-{next(numbers)}"
-        callbacks = [summary or ModelSummary(print=False), *options.pop("callbacks", ())]
-        loss = options.pop("loss", None if isinstance(model, Task) else nn.CrossEntropyLoss())
-        given = {"max_duration": "1ep", "folder": folder, "device": "cpu"} | options
-        trainer = Trainer(callbacks=callbacks, **given)
-        optimizer = None if isinstance(model, Task) else lambda p: torch.optim.SGD(p, lr=0.1)
-        result = trainer.fit(model, tiny_data(2) if data is None else data, loss=loss, optimizer=optimizer)
+        train = tiny_data(2) if data is None else data
+        callbacks = (summary or ModelSummary(print=False), *others)
+        result = fit_one_epoch(*callbacks, model=model, train=train, folder=folder, **options)
         assert result.failures == ()
-        return Summary(tables(folder)[0], trainer)
+        return Summary(tables(folder)[0])
 
     return make
 
@@ -149,7 +139,7 @@ def test_the_operations_are_those_that_torch_counts_on_the_real_model(summarize:
         output.sum().backward()
     told = LambdaCallback(on_train_end=lambda run: sent.extend(run.messages.read("flops_per_sample")))
     sent: list[float] = []
-    summary = summarize(model, images(), callbacks=[told])
+    summary = summarize(model, images(), told)
     assert summary.total["FLOPs"] == forward.get_total_flops() // 8 > 0
     assert summary.column("FLOPs")["features"] + summary.column("FLOPs")["head"] == summary.total["FLOPs"]
     assert sent == [(forward.get_total_flops() + backward.get_total_flops()) // 8]
@@ -332,13 +322,7 @@ def test_a_compiled_model_is_counted_and_not_compiled_again(summarize: Any, comp
 
 
 def test_in_a_loop_of_ones_own(tmp_path: Path) -> None:
-    model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    callbacks = [ModelSummary(print=False)]
-    with Loop(model, optimizer, callbacks=callbacks, max_duration="1ep", folder=tmp_path, device="cpu") as loop:
-        for x, y in loop.batches(tiny_data()):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
+    train_loop(ModelSummary(print=False), max_duration="1ep", folder=tmp_path)
     (rows,) = tables(tmp_path)
     assert rows["total"]["FLOPs"] == 112
 
@@ -351,11 +335,8 @@ def fit_images(*callbacks: Any, accumulate: int = 1) -> tuple[Images, list[Any],
     random.seed(0)
     np.random.seed(0)
     model = Images()
-    options = {"max_duration": "2ep", "log_every": "1st", "folder": False, "device": "cpu", "seed": 3}
-    trainer = Trainer(callbacks=callbacks, accumulate=accumulate, **options)  # type: ignore[arg-type]
-    result = trainer.fit(
-        model, images(), loss=nn.CrossEntropyLoss(), optimizer=lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)
-    )
+    options: Any = {"accumulate": accumulate, "log_every": "1st", "seed": 3}
+    result = fit(*callbacks, model=model, train=images(), optimizer=partial(sgd, momentum=0.9), **options)
     assert result.failures == ()
     states = {"python": random.getstate(), "numpy": np.random.get_state()[1].tolist(), "torch": torch.get_rng_state()}
     return model, result.history["train/loss"], states
@@ -365,8 +346,7 @@ def fit_images(*callbacks: Any, accumulate: int = 1) -> tuple[Images, list[Any],
 def test_weights_statistics_losses_and_random_states_are_bitwise_the_same(accumulate: int) -> None:
     bare, bare_losses, bare_states = fit_images(accumulate=accumulate)
     model, losses, states = fit_images(ModelSummary(print=False), accumulate=accumulate)
-    expected = bare.state_dict()
-    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    assert same_tensors(model.state_dict(), bare.state_dict())
     assert losses == bare_losses
     assert torch.equal(states.pop("torch"), bare_states.pop("torch"))
     assert states == bare_states
@@ -378,24 +358,12 @@ def test_modes_and_gradients_of_the_first_step_are_those_of_the_batch() -> None:
     model.drop.eval()
     seen: list[Any] = []
 
-    def look(run: Any) -> None:
-        if run.clock.step == 1:
-            seen.append([part.training for part in run.model.modules()])
-
-    def gradients(run: Any) -> None:
-        if run.clock.step == 0:
-            seen.append([p.grad.clone() for p in run.model.parameters()])
-
+    gradients = at_step(0, lambda run: seen.append([p.grad.clone() for p in run.model.parameters()]), "gradients_ready")
+    modes = at_step(1, lambda run: seen.append([part.training for part in run.model.modules()]))
     x, y = tiny_data()[0]
     expected = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
-    trainer = Trainer(
-        max_duration="1ep",
-        callbacks=[ModelSummary(print=False), LambdaCallback(on_gradients_ready=gradients, on_train_step_end=look)],
-        folder=False,
-        device="cpu",
-    )
-    trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    assert all(torch.equal(one, other) for one, other in zip(seen[0], expected, strict=True))
+    fit_one_epoch(ModelSummary(print=False), gradients, modes, model=model)
+    assert same_tensors(seen[0], expected)
     assert seen[1] == [True, True, False, True]
 
 
@@ -403,8 +371,7 @@ def test_hooks_of_others_on_the_model_see_real_batches_only() -> None:
     seen: list[type] = []
     model = TinyModel()
     handle = model.out.register_forward_hook(lambda module, args, output: seen.append(type(output)))
-    trainer = Trainer(max_duration="1ep", callbacks=[ModelSummary(print=False)], folder=False, device="cpu")
-    trainer.fit(model, tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit_one_epoch(ModelSummary(print=False), model=model)
     assert seen == [Tensor] * 4
     assert list(model.out._forward_hooks.values()) == [model.out._forward_hooks[handle.id]]
     assert not model.hidden._forward_hooks
@@ -415,11 +382,9 @@ def test_later_steps_stay_on_the_fastest_path() -> None:
     listeners: list[Any] = []
     look = LambdaCallback(on_train_step_end=lambda run: listeners.append([type(c).__name__ for c in run.callbacks]))
     trainer = Trainer(max_duration="1ep", callbacks=[ModelSummary(print=False), look], folder=False, device="cpu")
-    trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit(trainer=trainer)
     assert listeners == [["ModelSummary", "LambdaCallback"]] * 4
-    loop = trainer._loop
-    assert loop is not None
-    assert loop.line.fast.plain
+    assert is_quiet(trainer)
     assert [event for event in STEP_EVENTS if overridden(ModelSummary(), f"on_{event}")] == []
 
 
@@ -429,24 +394,15 @@ def test_what_a_model_prints_is_printed_once_a_batch(capsys: pytest.CaptureFixtu
             print("here")
             return super().forward(x)
 
-    trainer = Trainer(max_duration="1ep", callbacks=[ModelSummary(print=False)], folder=False, device="cpu")
-    trainer.fit(Talking(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit_one_epoch(ModelSummary(print=False), model=Talking())
     assert capsys.readouterr().out == "here\n" * 4
 
 
 # ------------------------------------------------------------------------------------ when it is shown
 
 
-def fit(summary: ModelSummary, trainer: Trainer | None = None, model: nn.Module | None = None, **given: Any) -> Trainer:
-    options = {"max_duration": "1ep", "folder": False, "device": "cpu"} | given
-    extend = options.pop("extend", None)
-    trainer = trainer or Trainer(callbacks=[summary, *options.pop("callbacks", ())], **options)
-    trainer.fit(model or TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, extend=extend)
-    return trainer
-
-
 def test_in_a_log_it_is_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
-    fit(ModelSummary())
+    fit_one_epoch(ModelSummary())
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines()]
     assert "\x1b" not in out
@@ -457,23 +413,23 @@ def test_in_a_log_it_is_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_print_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    fit(ModelSummary(print=False))
+    fit_one_epoch(ModelSummary(print=False))
     assert capsys.readouterr().out == ""
 
 
 def test_a_second_fit_does_not_show_it_again(capsys: pytest.CaptureFixture[str]) -> None:
-    summary, model = ModelSummary(), TinyModel()
-    trainer = fit(summary, model=model)
+    trainer = Trainer(max_duration="1ep", callbacks=[ModelSummary()], folder=False, device="cpu")
+    model = TinyModel()
+    fit(trainer=trainer, model=model)
     assert "total" in capsys.readouterr().out
-    loss, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD
-    trainer.fit(model, tiny_data(), loss=loss, optimizer=optimizer, extend="1ep")
+    fit(trainer=trainer, model=model, extend="1ep")
     assert capsys.readouterr().out == ""
 
 
 def test_another_model_with_the_same_callback_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     summary = ModelSummary()
-    fit(summary)
-    fit(summary, model=nn.Sequential(nn.Linear(4, 3)))
+    fit_one_epoch(summary)
+    fit_one_epoch(summary, model=nn.Sequential(nn.Linear(4, 3)))
     assert capsys.readouterr().out.count("total ") == 2
 
 
@@ -482,17 +438,17 @@ def test_without_flops_it_comes_before_the_first_step_and_leaves_the_model_alone
 ) -> None:
     seen: list[str] = []
     watch = LambdaCallback(on_train_start=lambda run: seen.append(capsys.readouterr().out))
-    fit(ModelSummary(flops=False), callbacks=[watch])
+    fit_one_epoch(ModelSummary(flops=False), watch)
     assert seen[0].splitlines()[0].split() == ["layer", "type", "parameters", "trainable", "MB"]
     assert "total" in seen[0]
     assert capsys.readouterr().out == ""
 
 
 def test_a_run_that_goes_on_shows_it_again_and_logs_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"folder": tmp_path / "run", "max_duration": "3ep"}
-    stop = LambdaCallback(on_train_step_end=lambda run: run.stop("now") if run.clock.step == 6 else None)
-    fit(ModelSummary(), callbacks=[Checkpointer(every="4st", at_end=False), stop], **options)
-    fit(ModelSummary(), callbacks=[Checkpointer(every="4st")], resume="auto", **options)
+    options: Any = {"folder": tmp_path / "run", "max_duration": "3ep"}
+    stop = at_step(6, lambda run: run.stop("now"))
+    fit(ModelSummary(), Checkpointer(every="4st", at_end=False), stop, **options)
+    fit(ModelSummary(), Checkpointer(every="4st"), resume="auto", **options)
     assert capsys.readouterr().out.count("total ") == 2
     assert [rows["total"]["FLOPs"] for rows in tables(tmp_path / "run")] == [112]  # as in a run that was never stopped
 
@@ -502,8 +458,8 @@ def test_a_run_that_is_finished_trains_nothing_and_shows_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flops: bool
 ) -> None:
     folder = tmp_path / "run"
-    fit(ModelSummary(print=False, flops=flops), folder=folder, callbacks=[Checkpointer()])
-    fit(ModelSummary(flops=flops), folder=folder, callbacks=[Checkpointer()], resume="auto")
+    fit_one_epoch(ModelSummary(print=False, flops=flops), Checkpointer(), folder=folder)
+    fit_one_epoch(ModelSummary(flops=flops), Checkpointer(), folder=folder, resume="auto")
     assert capsys.readouterr().out == ""
     assert len(tables(folder)) == 1
 
@@ -511,7 +467,7 @@ def test_a_run_that_is_finished_trains_nothing_and_shows_nothing(
 def test_when_the_first_batch_fails_it_shows_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 3))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        fit(ModelSummary(), model=wrong)
+        fit_one_epoch(ModelSummary(), model=wrong)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[2][:5] == ["0", "Linear", "8", "x", "8"]
     assert lines[3][:3] == ["1", "Linear", "30"]
@@ -525,40 +481,36 @@ def test_a_fit_that_ends_before_its_first_batch_can_be_followed_by_another() -> 
         if bombs:
             raise bombs.pop()
 
-    trainer = Trainer(
-        max_duration="1ep",
-        callbacks=[summary, LambdaCallback(on_train_epoch_start=explode)],
-        folder=False,
-        device="cpu",
-    )
-    model, data = TinyModel(), tiny_data()
-    loss, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD
+    callbacks = [summary, LambdaCallback(on_train_epoch_start=explode)]
+    trainer, model = Trainer(max_duration="1ep", callbacks=callbacks, folder=False, device="cpu"), TinyModel()
     with pytest.raises(RuntimeError, match="planted"):
-        trainer.fit(model, data, loss=loss, optimizer=optimizer)
-    assert trainer.fit(model, data, loss=loss, optimizer=optimizer).failures == ()
+        fit(trainer=trainer, model=model)
+    assert fit(trainer=trainer, model=model).failures == ()
 
 
 def test_evaluating_and_predicting_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer(callbacks=[ModelSummary()], folder=False, device="cpu")
-    trainer.evaluate(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss())
+    trainer.evaluate(TinyModel(), tiny_data(), loss=CE)
     trainer.predict(TinyModel(), tiny_data())
     assert capsys.readouterr().out == ""
 
 
-def test_in_a_terminal_it_has_colors_and_fits() -> None:
+def test_in_a_terminal_it_has_colors_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real pseudo-terminal, that of a small window."""
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "CI"):
+        monkeypatch.delenv(name, raising=False)
     master, slave = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "50", "TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
-    environment.pop("NO_COLOR", None)
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=slave, env=environment)
-    os.close(slave)
-    parts = []
-    with suppress(OSError):  # Linux says so when the other side has closed
-        while part := os.read(master, 65536):
-            parts.append(part)
+    with os.fdopen(slave, "w", buffering=1, encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        fit_one_epoch(ModelSummary())
+        print("end", end="", flush=True)
+        raw = b""
+        while not raw.endswith(b"end"):  # all of it fits into the buffer of a terminal
+            raw += os.read(master, 65536)
     os.close(master)
-    assert process.wait() == 0
-    out = b"".join(parts).decode()
+    out = raw.decode().removesuffix("end")
     lines = re.sub(r"\x1b\[[0-9;]*m", "", out).splitlines()
     assert "\x1b[1m" in out
     assert lines[0].split() == ["layer", "type", "output", "parameters", "FLOPs"]
@@ -586,7 +538,7 @@ def test_a_narrow_window_shows_fewer_columns(width: int, expected: list[str]) ->
 def test_where_there_is_no_unicode_it_is_plain_ascii(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr(sys, "stdout", stream)
-    fit(ModelSummary(), model=nn.Sequential(*(nn.Linear(4, 4) for _ in range(70))))
+    fit_one_epoch(ModelSummary(), model=nn.Sequential(*(nn.Linear(4, 4) for _ in range(70))))
     stream.seek(0)
     assert "total" in stream.read().encode().decode("ascii", "strict")
 
@@ -597,10 +549,7 @@ def test_when_nobody_can_read_it_the_run_goes_on(monkeypatch: pytest.MonkeyPatch
         stream = io.StringIO()
         stream.close()
     monkeypatch.setattr(sys, "stdout", stream)
-    trainer = fit(ModelSummary())
-    loop = trainer._loop
-    assert loop is not None
-    assert loop.line.failures == []
+    assert fit_one_epoch(ModelSummary()).failures == ()
 
 
 def test_why_there_are_no_operations_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -609,7 +558,7 @@ def test_why_there_are_no_operations_is_in_the_log(caplog: pytest.LogCaptureFixt
             return super().forward(x if x.sum() > 0 else -x)
 
     with caplog.at_level(logging.INFO, "hookline"):
-        fit(ModelSummary(print=False), model=Moody())
+        fit_one_epoch(ModelSummary(print=False), model=Moody())
     assert any("counts no FLOPs" in record.getMessage() for record in caplog.records)
 
 
@@ -619,7 +568,5 @@ def test_an_input_that_cannot_be_looked_at_is_no_error_of_the_models(monkeypatch
 
     monkeypatch.setattr("hookline.callbacks.watch.model_calls.without_data", refuse)
     monkeypatch.setattr("hookline.callbacks.watch.model_calls.shapes", refuse)
-    trainer = fit(ModelSummary(print=False))
-    loop = trainer._loop
-    assert loop is not None
-    assert (loop.clock.step, loop.line.failures) == (4, [])
+    result = fit_one_epoch(ModelSummary(print=False))
+    assert (result.clock.step, result.failures) == (4, ())

@@ -6,13 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hookline.callbacks import ProgressBar
 from hookline.callbacks.watch.newest import Newest
-from hookline.loop import Trainer
-from hookline.testing import TinyModel, tiny_data
+from hookline.testing import tiny_data
+from tests.support import fit
 
 
 class Reads(TorchDispatchMode):
@@ -34,9 +33,8 @@ class Silent:
 
 
 def reads_of_a_run(*callbacks: Any) -> int:
-    trainer = Trainer(max_duration="30st", log_every="10st", callbacks=callbacks, folder=False)
     with Reads() as reads:
-        trainer.fit(TinyModel(), tiny_data(30), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        fit(*callbacks, train=tiny_data(30), max_duration="30st", log_every="10st")
     return reads.count
 
 

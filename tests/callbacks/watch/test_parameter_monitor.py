@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import Counter
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ from hookline.callbacks.watch.parameter_monitor import ParameterMonitor
 from hookline.errors import DurationError, Preempted, RegistrationError, SetupError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Result, Trainer
-from hookline.records import MetricRow, from_json
-from hookline.testing import TinyModel, drive, tiny_data
+from hookline.loop import Result
+from hookline.testing import TinyModel, drive
+from tests.support import at_step, crash_at, fit, json_lines
+
+fit_in_intervals = partial(fit, log_every="2st")
 
 
-def fit(*callbacks: Any, model: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "2ep", "log_every": "2st", "folder": False, "device": "cpu", "seed": 0} | options
-    trainer = Trainer(callbacks=callbacks, **given)
-    return trainer.fit(model or TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+def rows(result: Result) -> dict[str, Any]:
+    names = [name for name in result.history if name.startswith("parameters/")]
+    return {name: (result.history.steps(name), result.history[name]) for name in names}
 
 
 def test_the_numbers_are_those_that_numpy_computes() -> None:
@@ -44,7 +45,7 @@ def test_the_numbers_are_those_that_numpy_computes() -> None:
                 self.hidden.weight[:4] = 0
             self.hidden.requires_grad_(False)
 
-    result = fit(ParameterMonitor(), LambdaCallback(on_train_step_end=note), model=Sparse())
+    result = fit_in_intervals(ParameterMonitor(), LambdaCallback(on_train_step_end=note), model=Sparse())
     history = result.history
     assert result.failures == ()
     assert history.steps("parameters/norm/total") == [2, 4, 6, 8]
@@ -64,7 +65,7 @@ def test_the_numbers_are_those_that_numpy_computes() -> None:
 
 
 def test_statistics_and_parameters_are_chosen() -> None:
-    result = fit(ParameterMonitor(layers=("out", "*.bias"), statistics="std"))
+    result = fit_in_intervals(ParameterMonitor(layers=("out", "*.bias"), statistics="std"))
     assert {name for name in result.history if name.startswith("parameters/")} == {
         f"parameters/std/{name}" for name in ("hidden.bias", "out.weight", "out.bias")
     }
@@ -79,7 +80,7 @@ def test_one_number_alone_and_low_precision_and_complex_numbers_are_no_trouble()
             self.wave = nn.Parameter(torch.tensor([3 + 4j]))
             self.empty = nn.Parameter(torch.zeros(0))
 
-    metrics = fit(ParameterMonitor(), model=Odd(), max_duration="2st").metrics
+    metrics = fit_in_intervals(ParameterMonitor(), model=Odd(), max_duration="2st").metrics
     assert (metrics["parameters/norm/one"], metrics["parameters/std/one"]) == (3.0, 0.0)
     assert metrics["parameters/norm/low"] == pytest.approx(float(torch.tensor(0.01).bfloat16()) * 60_000**0.5, rel=1e-4)
     assert metrics["parameters/norm/wave"] == 5.0
@@ -92,16 +93,19 @@ def test_a_parameter_with_the_name_of_the_sum_has_a_name_of_its_own() -> None:
             super().__init__()
             self.total = nn.Parameter(torch.full((4,), 2.0))
 
-    metrics = fit(ParameterMonitor(layers=("total", "out.bias")), model=Scaled(), max_duration="2st").metrics
+    metrics = fit_in_intervals(
+        ParameterMonitor(layers=("total", "out.bias")), model=Scaled(), max_duration="2st"
+    ).metrics
     assert metrics["parameters/norm/model.total"] == 4.0
     assert metrics["parameters/norm/total"] == pytest.approx((16 + metrics["parameters/norm/out.bias"] ** 2) ** 0.5)
     assert metrics["parameters/mean/model.total"] == 2.0
 
 
 def test_histograms_hold_every_number(tmp_path: Path) -> None:
-    fit(ParameterMonitor("1ep", layers="out", histograms=True, statistics=()), folder=tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    found = [row for row in rows if str(row.get("name")).startswith("parameters/")]
+    fit_in_intervals(ParameterMonitor("1ep", layers="out", histograms=True, statistics=()), folder=tmp_path / "run")
+    found = [
+        row for row in json_lines(tmp_path / "run" / "metrics.jsonl") if str(row.get("name")).startswith("parameters/")
+    ]
     assert [(row["name"], row["step"], sum(row["counts"])) for row in found] == [
         (f"parameters/values/{name}", step, size)
         for step in (4, 8)
@@ -114,7 +118,15 @@ def test_histograms_hold_every_number(tmp_path: Path) -> None:
     [("1ep", "1st", [4, 8]), ("3st", "2st", [4, 6]), ("3st", None, [4, 8]), ("0.5dur", "1st", [4, 8])],
 )
 def test_with_every_it_looks_at_the_first_interval_after_it(every: str, log_every: Any, expected: list[int]) -> None:
-    assert fit(ParameterMonitor(every), log_every=log_every).history.steps("parameters/norm/total") == expected
+    assert (
+        fit_in_intervals(ParameterMonitor(every), log_every=log_every).history.steps("parameters/norm/total")
+        == expected
+    )
+
+
+@cache
+def rows_of_whole_run(every: str | None) -> dict[str, Any]:
+    return rows(fit_in_intervals(ParameterMonitor(every), max_duration="3ep"))
 
 
 @pytest.mark.parametrize("every", [None, "3st", "5st", "1ep"])
@@ -122,40 +134,30 @@ def test_with_every_it_looks_at_the_first_interval_after_it(every: str, log_ever
 def test_after_a_resume_the_rows_are_bitwise_those_of_a_run_that_was_not_stopped(
     every: str | None, step: int, tmp_path: Path
 ) -> None:
-    def crash(run: Any) -> None:
-        if run.clock.step == step:
-            raise RuntimeError("planted")
-
-    def rows(result: Result) -> dict[str, Any]:
-        names = [name for name in result.history if name.startswith("parameters/")]
-        return {name: (result.history.steps(name), result.history[name]) for name in names}
-
-    whole = fit(ParameterMonitor(every), max_duration="3ep")
     options: Any = {"folder": tmp_path / "run", "max_duration": "3ep"}
     with pytest.raises(RuntimeError, match="planted"):
-        fit(ParameterMonitor(every), Checkpointer("1st"), LambdaCallback(on_train_step_start=crash), **options)
-    resumed = fit(ParameterMonitor(every), Checkpointer("1st"), resume="auto", **options)
-    assert rows(resumed) == rows(whole)
-    lines = map(from_json, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    written = Counter(row.step for row in lines if isinstance(row, MetricRow) and row.name == "parameters/norm/total")
-    assert written == dict.fromkeys(rows(whole)["parameters/norm/total"][0], 1)
+        fit_in_intervals(ParameterMonitor(every), Checkpointer("1st"), crash_at(step, "train_step_start"), **options)
+    resumed = fit_in_intervals(ParameterMonitor(every), Checkpointer("1st"), resume="auto", **options)
+    assert rows(resumed) == rows_of_whole_run(every)
+    written = [
+        row for row in json_lines(tmp_path / "run" / "metrics.jsonl") if row.get("name") == "parameters/norm/total"
+    ]
+    expected = dict.fromkeys(rows_of_whole_run(every)["parameters/norm/total"][0], 1)
+    assert Counter(row["step"] for row in written) == expected
 
 
 def test_a_signal_at_the_edge_of_an_epoch_gives_its_step_no_second_row(tmp_path: Path) -> None:
-    def leave(run: Any) -> None:
-        if run.clock.step == 4:
-            signal.raise_signal(signal.SIGTERM)
-
+    leave = at_step(4, lambda run: signal.raise_signal(signal.SIGTERM), "metrics_ready")
     with pytest.raises(Preempted):
-        fit(ParameterMonitor(), LambdaCallback(on_metrics_ready=leave), folder=tmp_path / "run")
-    resumed = fit(ParameterMonitor(), folder=tmp_path / "run", resume="auto")
+        fit_in_intervals(ParameterMonitor(), leave, folder=tmp_path / "run")
+    resumed = fit_in_intervals(ParameterMonitor(), folder=tmp_path / "run", resume="auto")
     assert resumed.history.steps("parameters/norm/total") == [2, 4, 6, 8]
 
 
 def test_a_name_that_means_no_parameter_is_an_error_with_the_nearest() -> None:
     message = r"ParameterMonitor\(layers='hiden'\): no parameter of the model matches. The nearest names: hidden"
     with pytest.raises(SetupError, match=message):
-        fit(ParameterMonitor(layers="hiden"))
+        fit_in_intervals(ParameterMonitor(layers="hiden"))
 
 
 @pytest.mark.parametrize(

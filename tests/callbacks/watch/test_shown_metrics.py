@@ -13,6 +13,7 @@ from torch import nn
 import hookline as hl
 from hookline.report.serve_runs import Glance
 from hookline.testing import TinyModel, tiny_data
+from tests.support import fit, sgd
 
 MANY = [f"val/metric_{number}" for number in range(9)]
 
@@ -63,15 +64,8 @@ def test_a_metric_that_is_decided_by_is_shown_first(
     callbacks: Callable[[], list[Any]], scheduler: Any, first: str | None, tmp_path: Path
 ) -> None:
     display = Shown()
-    trainer = hl.Trainer(
-        max_duration="2ep",
-        log_every="1st",
-        device="cpu",
-        folder=tmp_path,
-        callbacks=[LogsMany(), *callbacks(), hl.ProgressBar(style=display)],
-    )
-    loss, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD
-    trainer.fit(TinyModel(), tiny_data(4), tiny_data(1), loss=loss, optimizer=optimizer, scheduler=scheduler)
+    options: Any = {"val": tiny_data(1), "scheduler": scheduler, "log_every": "1st", "folder": tmp_path}
+    fit(LogsMany(), *callbacks(), hl.ProgressBar(style=display), **options)
     bar, listed = list(display.updates[-1]), list(Glance(tmp_path, "x").look().metrics)
     if first is None:
         assert bar == ["train/loss", "val/loss", "val/metric_0", "val/metric_1"]
@@ -86,8 +80,8 @@ def test_a_metric_that_is_decided_by_is_shown_first(
 def test_a_task_with_several_optimizers_shows_no_loss_that_nobody_measures(log_every: str | None) -> None:
     display, model = Shown(), TinyModel()
     optimizers = {
-        "hidden": torch.optim.SGD(model.hidden.parameters(), lr=0.1),
-        "out": torch.optim.SGD(model.out.parameters(), lr=0.1),
+        "hidden": sgd(model.hidden.parameters()),
+        "out": sgd(model.out.parameters()),
     }
     bar = hl.ProgressBar(style=display, every="1st")
     loop = hl.Loop(
@@ -114,6 +108,5 @@ def test_a_task_with_several_optimizers_shows_no_loss_that_nobody_measures(log_e
 def test_names_that_were_asked_for_are_shown_as_they_were() -> None:
     display = Shown()
     bar = hl.ProgressBar(("train/loss",), style=display)
-    trainer = hl.Trainer(max_duration="1ep", folder=False, device="cpu", callbacks=[hl.EarlyStopping("val/loss"), bar])
-    trainer.fit(TinyModel(), tiny_data(4), tiny_data(1), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    fit(hl.EarlyStopping("val/loss"), bar, val=tiny_data(1), max_duration="1ep")
     assert list(display.updates[-1]) == ["train/loss"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from hookline.callbacks import LambdaCallback
 from hookline.callbacks.watch import work_timer
@@ -17,8 +16,9 @@ from hookline.callbacks.watch.work_timer import PARTS, WorkTimer, between_events
 from hookline.errors import RegistrationError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Result, SupervisedTask, Trainer
-from hookline.testing import TinyModel, tiny_data
+from hookline.loop import Result
+from hookline.testing import tiny_data
+from tests.support import fit
 
 
 def monitor(**options: Any) -> SlowRankMonitor:
@@ -70,14 +70,13 @@ class Time:
         return act
 
 
-def fit(monkeypatch: pytest.MonkeyPatch, callbacks: list[Any], time: Time, **options: Any) -> Result:
+def fit_timed(monkeypatch: pytest.MonkeyPatch, time: Time, *callbacks: Any, **options: Any) -> Result:
     monkeypatch.setattr(
         "hookline.callbacks.watch.slow_rank_monitor.timer_of",
         lambda device: WorkTimer(lambda: time.now, lambda began, ended: ended - began),
     )
-    given = {"max_duration": "1ep", "log_every": "2st", "folder": False, "device": "cpu"} | options
-    task = SupervisedTask(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD)
-    result = Trainer(callbacks=callbacks, **given).fit(task, tiny_data(batches=4), tiny_data(2))
+    given = {"val": tiny_data(2), "max_duration": "1ep", "log_every": "2st", **options}
+    result = fit(*callbacks, **given)
     assert result.failures == ()
     return result
 
@@ -92,7 +91,7 @@ def test_data_forward_and_update_are_timed_and_the_backward_is_not(monkeypatch: 
         on_gradients_ready=time.passes(100.0),
         on_optimizer_step_end=time.passes(4.0),
     )
-    result = fit(monkeypatch, [slow, monitor()], time, eval_every=None)
+    result = fit_timed(monkeypatch, time, slow, monitor(), eval_every=None)
     rows: Any = result.history["ranks/work"]
     assert result.history.steps("ranks/work") == [2, 4]
     assert [[column[0] for column in row] for row in rows] == [[2.0, 4.0, 8.0]] * 2
@@ -103,7 +102,7 @@ def test_data_forward_and_update_are_timed_and_the_backward_is_not(monkeypatch: 
 def test_each_batch_of_a_window_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
     slow = LambdaCallback(name="slow", on_batch_fetch_end=time.passes(1.0), on_forward_start=time.passes(2.0))
-    result = fit(monkeypatch, [slow, monitor()], time, eval_every=None, accumulate=2)
+    result = fit_timed(monkeypatch, time, slow, monitor(), eval_every=None, accumulate=2)
     rows: Any = result.history["ranks/work"]
     assert [[column[0] for column in row] for row in rows] == [[4.0, 8.0, 0.0]]
 
@@ -111,7 +110,7 @@ def test_each_batch_of_a_window_is_timed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_slow_hook_after_the_step_counts_until_the_next_batch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
     slow = LambdaCallback(name="slow", on_train_step_end=time.passes(3.0))
-    result = fit(monkeypatch, [monitor(), slow], time, eval_every=None, log_every="4st")
+    result = fit_timed(monkeypatch, time, monitor(), slow, eval_every=None, log_every="4st")
     rows: Any = result.history["ranks/work"]
     assert rows[0][PARTS.index("update")][0] >= 9.0  # of four steps all but at most the last
 
@@ -119,7 +118,7 @@ def test_a_slow_hook_after_the_step_counts_until_the_next_batch_is_asked_for(mon
 def test_the_batches_of_an_evaluation_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
     slow = LambdaCallback(name="slow", on_eval_batch_start=time.passes(50.0), on_batch_fetch_end=time.passes(1.0))
-    result = fit(monkeypatch, [slow, monitor()], time, eval_every="1st")
+    result = fit_timed(monkeypatch, time, slow, monitor(), eval_every="1st")
     rows: Any = result.history["ranks/work"]
     assert sum(row[PARTS.index("data")][0] for row in rows) == 4.0
     assert max(max(map(max, row)) for row in rows) < 50.0

@@ -21,6 +21,7 @@ from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
 from hookline.loop import Result, SupervisedTask, Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, fit, is_quiet, set_time, sgd
 
 
 class SlowTime:
@@ -33,27 +34,21 @@ class SlowTime:
         self.now += seconds
 
     def callback(self, **seconds: float) -> LambdaCallback:
-        def take(run: Any) -> None:
-            run.loop.clock._now = lambda: self.now
-
         hooks = {hook: (lambda run, s=s: self.passes(s)) for hook, s in seconds.items()}
-        return LambdaCallback(name="slow time", on_setup=take, **hooks)
+        return LambdaCallback(name="slow time", on_setup=lambda run: set_time(run, lambda: self.now), **hooks)
 
 
-def fit(*monitors: Any, train: Any = None, time: SlowTime | None = None, **options: Any) -> Result:
+def fit_slowly(*callbacks: Any, time: SlowTime | None = None, **options: Any) -> Result:
     """Steps that take a second, evaluation batches that take ten, saves that take a hundred."""
     seconds = {"on_train_step_start": 1.0, "on_eval_batch_start": 10.0, "on_checkpoint_save": 100.0}
     slow = (time or SlowTime()).callback(**seconds | options.pop("seconds", {}))
-    task = options.pop("task", None) or SupervisedTask(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD)
-    given = {"max_duration": "2ep", "log_every": "2st", "folder": False, "device": "cpu"} | options
-    trainer = Trainer(callbacks=[slow, *monitors, *given.pop("callbacks", ())], **given)
-    result = trainer.fit(task, tiny_data() if train is None else train, tiny_data(2))
+    result = fit(slow, *callbacks, **{"val": tiny_data(2), "log_every": "2st", **options})
     assert result.failures == ()
     return result
 
 
 def test_speeds_are_those_of_training_without_evaluations_and_saves(tmp_path: Path) -> None:
-    result = fit(SpeedMonitor(), callbacks=[Checkpointer(every="2st")], folder=tmp_path / "run")
+    result = fit_slowly(SpeedMonitor(), Checkpointer(every="2st"), folder=tmp_path / "run")
     assert result.clock.seconds > 2 * 20 + 4 * 100  # they did take their time
     assert result.history.steps("speed/samples_per_second") == [2, 4, 6, 8]
     assert result.history["speed/samples_per_second"] == [8.0] * 4
@@ -64,7 +59,7 @@ def test_speeds_are_those_of_training_without_evaluations_and_saves(tmp_path: Pa
 
 def test_batches_that_are_accumulated_and_a_short_one_are_counted_as_they_are() -> None:
     data = tiny_data(batches=5, last=3)  # steps of 16, 16 and 3 samples
-    result = fit(SpeedMonitor(), train=data, accumulate=2, log_every="3st", max_duration="1ep")
+    result = fit_slowly(SpeedMonitor(), train=data, accumulate=2, log_every="3st", max_duration="1ep")
     assert result.history["speed/samples_per_second"] == [35 / 3]
     assert result.history["speed/batches_per_second"] == [5 / 3]
     assert result.history["speed/steps_per_second"] == [1.0]
@@ -75,7 +70,7 @@ def test_tokens_are_counted_where_the_task_counts_them() -> None:
         def count(self, batch: Any) -> tuple[int, int]:
             return len(batch[0]), 7 * len(batch[0])
 
-    from_task = fit(SpeedMonitor(), task=Counting(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD))
+    from_task = fit_slowly(SpeedMonitor(), model=Counting(TinyModel(), CE, sgd))
     assert from_task.history["speed/tokens_per_second"] == [56.0] * 4
 
 
@@ -83,7 +78,7 @@ def test_tokens_are_counted_where_the_task_counts_them() -> None:
 def test_a_window_is_as_many_intervals_as_the_user_says(window: int, expected: list[float]) -> None:
     time = SlowTime()
     slower = LambdaCallback(on_train_step_start=lambda run: time.passes(2.0) if run.clock.step >= 2 else None)
-    result = fit(SpeedMonitor(window), time=time, callbacks=[slower], max_duration="6st", train=tiny_data(6))
+    result = fit_slowly(SpeedMonitor(window), slower, time=time, max_duration="6st", train=tiny_data(6))
     assert result.history["speed/steps_per_second"] == expected
 
 
@@ -94,21 +89,16 @@ def test_a_window_that_is_no_number_of_intervals_is_refused(window: Any) -> None
 
 
 def test_without_intervals_there_is_a_row_for_each_epoch() -> None:
-    result = fit(SpeedMonitor(), log_every=None)
+    result = fit_slowly(SpeedMonitor(), log_every=None)
     assert result.history.steps("speed/steps_per_second") == [4, 8]
     assert result.history["speed/steps_per_second"] == [1.0, 1.0]
 
 
 def test_after_a_resume_only_what_this_process_did_counts(tmp_path: Path) -> None:
-    options = {"folder": tmp_path / "run", "max_duration": "8st", "train": tiny_data(8)}
-    fit(SpeedMonitor(), callbacks=[Checkpointer(every="3st", at_end=False)], **options | {"max_duration": "4st"})
-    again = fit(
-        SpeedMonitor(),
-        callbacks=[Checkpointer(every="3st")],
-        resume="auto",
-        seconds={"on_train_step_start": 4.0},
-        **options,
-    )
+    options: Any = {"folder": tmp_path / "run", "max_duration": "8st", "train": tiny_data(8)}
+    fit_slowly(SpeedMonitor(), Checkpointer(every="3st", at_end=False), **options | {"max_duration": "4st"})
+    slower = {"on_train_step_start": 4.0}
+    again = fit_slowly(SpeedMonitor(), Checkpointer(every="3st"), resume="auto", seconds=slower, **options)
     # It goes on after step 3: the interval to step 4 is one step long.
     assert again.history.steps("speed/steps_per_second") == [2, 4, 6, 8]
     assert again.history["speed/steps_per_second"] == [1.0, 0.25, 0.25, 0.25]
@@ -119,11 +109,10 @@ def test_a_second_fit_does_not_count_the_time_between_the_two() -> None:
     time = SlowTime()
     slow = time.callback(on_train_step_start=1.0)
     trainer = Trainer(max_duration="1ep", callbacks=[slow, SpeedMonitor()], folder=False, device="cpu")
-    task = SupervisedTask(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD)
-    data = tiny_data()
-    trainer.fit(task, data)
+    model = TinyModel()
+    fit(trainer=trainer, model=model)
     time.passes(1000.0)
-    result = trainer.fit(task, data, extend="1ep")
+    result = fit(trainer=trainer, model=model, extend="1ep")
     assert result.history["speed/steps_per_second"] == [1.0, 1.0]
 
 
@@ -147,13 +136,13 @@ class SlowLoader:
 
 def test_the_wait_for_data_is_a_share_of_the_time_of_training() -> None:
     time = SlowTime()
-    result = fit(SpeedMonitor(data_wait=True), time=time, train=SlowLoader(time))
+    result = fit_slowly(SpeedMonitor(data_wait=True), time=time, train=SlowLoader(time))
     assert result.history["speed/data_wait"] == pytest.approx([0.5 / 1.5] * 4)
     assert result.history["speed/steps_per_second"] == pytest.approx([1 / 1.5] * 4)
 
 
 def test_a_loader_that_is_always_ready_is_not_waited_for() -> None:
-    assert fit(SpeedMonitor(data_wait=True)).history["speed/data_wait"] == [0.0] * 4
+    assert fit_slowly(SpeedMonitor(data_wait=True)).history["speed/data_wait"] == [0.0] * 4
 
 
 def test_it_hears_events_of_a_step_only_when_asked_for_the_wait() -> None:
@@ -167,10 +156,8 @@ def test_it_hears_events_of_a_step_only_when_asked_for_the_wait() -> None:
 
 def test_steps_stay_on_the_fastest_path() -> None:
     trainer = Trainer(max_duration="1ep", callbacks=[SpeedMonitor()], folder=False, device="cpu")
-    trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    loop = trainer._loop
-    assert loop is not None
-    assert loop.line.fast.plain
+    fit(trainer=trainer)
+    assert is_quiet(trainer)
 
 
 # ------------------------------------------------------------------------------------ the hardware's peak
@@ -181,7 +168,7 @@ def tell(flops: float) -> LambdaCallback:
 
 
 def test_how_much_of_the_peak_is_used() -> None:
-    result = fit(SpeedMonitor(peak=1e9), callbacks=[tell(5e6)])
+    result = fit_slowly(SpeedMonitor(peak=1e9), tell(5e6))
     assert result.history["speed/flops_per_second"] == [8 * 5e6] * 4
     assert result.history["speed/utilization"] == [8 * 5e6 / 1e9] * 4
 
@@ -190,16 +177,16 @@ def test_what_a_sample_costs_comes_from_the_summary_of_the_model() -> None:
     # Linear(4, 8) and Linear(8, 3): a product of matrices for the outputs, for the gradients of the weights, and
     # in the second layer for those of its inputs.
     cost = 2 * (4 * 8 + 8 * 3) + 2 * (4 * 8 + 8 * 3) + 2 * 8 * 3
-    result = fit(SpeedMonitor(), ModelSummary(print=False))
+    result = fit_slowly(SpeedMonitor(), ModelSummary(print=False))
     assert result.history["speed/flops_per_second"] == [8.0 * cost] * 4
 
 
 def test_on_hardware_without_a_known_peak_there_is_no_share_of_it() -> None:
-    assert "speed/utilization" not in fit(SpeedMonitor(), callbacks=[tell(5e6)]).history
+    assert "speed/utilization" not in fit_slowly(SpeedMonitor(), tell(5e6)).history
 
 
 def test_without_knowing_what_a_sample_costs_there_are_speeds_only() -> None:
-    names = {name for name in fit(SpeedMonitor(peak=1e9)).history if name.startswith("speed/")}
+    names = {name for name in fit_slowly(SpeedMonitor(peak=1e9)).history if name.startswith("speed/")}
     assert names == {f"speed/{what}_per_second" for what in ("steps", "batches", "samples")}
 
 
@@ -209,9 +196,8 @@ def test_a_peak_that_is_none_is_refused(peak: float) -> None:
         SpeedMonitor(peak=peak)
 
 
-@pytest.mark.parametrize(
-    ("device", "number", "tera"),
-    [
+def test_the_peak_of_a_gpu_is_found_by_its_name() -> None:
+    rows = [
         ("NVIDIA H100 80GB HBM3", "bf16", 989),
         ("NVIDIA H100 PCIe", "bf16", 756),
         ("NVIDIA H100 NVL", "fp16", 835),
@@ -225,10 +211,13 @@ def test_a_peak_that_is_none_is_refused(peak: float) -> None:
         ("Tesla V100-SXM2-16GB", "bf16", None),
         ("NVIDIA GeForce RTX 4090", "bf16", 165.2),
         ("Some other GPU", "fp32", None),
-    ],
-)
-def test_the_peak_of_a_gpu_is_found_by_its_name(device: str, number: str, tera: float | None) -> None:
-    assert peak_flops(device, number) == (None if tera is None else tera * 1e12)
+    ]
+    wrong = []
+    for device, number, tera in rows:
+        expected = None if tera is None else tera * 1e12
+        if peak_flops(device, number) != expected:
+            wrong.append((device, number, peak_flops(device, number)))
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.watch.time_remaining import TimeRemaining
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Loop, Result, SupervisedTask, Trainer
+from hookline.loop import Loop, Result, SupervisedTask
 from hookline.testing import TinyModel, drive, tiny_data
+from tests.support import CE, at_step, fit, set_time, sgd
 
 
 class Counting(SupervisedTask):
     """Ten tokens a sample."""
 
     def __init__(self) -> None:
-        super().__init__(TinyModel(), nn.CrossEntropyLoss(), torch.optim.SGD)
+        super().__init__(TinyModel(), CE, sgd)
 
     def count(self, batch: Any) -> tuple[int, int]:
         return len(batch[0]), 10 * len(batch[0])
@@ -38,9 +37,6 @@ class SlowTime:
         self.steps = 0
 
     def callback(self) -> LambdaCallback:
-        def take(run: Any) -> None:
-            run.loop.clock._now = lambda: self.now
-
         def pass_step(run: Any) -> None:
             self.now += self.step if self.steps else self.first_step
             self.steps += 1
@@ -49,14 +45,16 @@ class SlowTime:
             self.now += 10.0
 
         return LambdaCallback(
-            name="slow time", on_setup=take, on_train_step_start=pass_step, on_eval_batch_start=pass_eval_batch
+            name="slow time",
+            on_setup=lambda run: set_time(run, lambda: self.now),
+            on_train_step_start=pass_step,
+            on_eval_batch_start=pass_eval_batch,
         )
 
 
-def fit(*, time: SlowTime | None = None, train: Any = None, val: Any = None, **options: Any) -> Result:
-    given = {"max_duration": "12st", "log_every": "1st", "folder": False, "device": "cpu"} | options
-    callbacks = [(time or SlowTime()).callback(), TimeRemaining(), *given.pop("callbacks", ())]
-    result = Trainer(callbacks=callbacks, **given).fit(Counting(), tiny_data() if train is None else train, val)
+def fit_slowly(*callbacks: Any, time: SlowTime | None = None, **options: Any) -> Result:
+    slow, given = (time or SlowTime()).callback(), {"max_duration": "12st", "log_every": "1st", **options}
+    result = fit(slow, TimeRemaining(), *callbacks, model=Counting(), **given)
     assert result.failures == ()
     return result
 
@@ -69,7 +67,7 @@ def truth(result: Result, end: float | None = None) -> list[float]:
 
 @pytest.mark.parametrize("max_duration", ["12st", "3ep", "96sp", "960tok", "12s"])
 def test_it_is_right_in_every_unit(max_duration: str) -> None:
-    result = fit(max_duration=max_duration)
+    result = fit_slowly(max_duration=max_duration)
     assert result.clock.step == 12
     assert result.history["time/elapsed"] == list(range(1, 13))
     assert result.history["time/remaining"] == pytest.approx(list(range(11, -1, -1)))
@@ -81,25 +79,25 @@ def test_it_is_right_in_every_unit(max_duration: str) -> None:
     [("3ep", "1ep"), ("3ep", "4st"), ("12st", "1ep"), ("12st", "4st"), ("96sp", "4st"), ("960tok", "1ep")],
 )
 def test_evaluations_that_are_still_to_come_are_in_it(max_duration: str, eval_every: str) -> None:
-    result = fit(max_duration=max_duration, eval_every=eval_every, val=tiny_data(2))
+    result = fit_slowly(max_duration=max_duration, eval_every=eval_every, val=tiny_data(2))
     assert result.clock.seconds == 12 + 3 * 20
     # From the first evaluation on, which is after step 4, it is known how long one takes.
     assert result.history["time/remaining"][4:] == pytest.approx(truth(result)[4:])
 
 
 def test_the_last_evaluation_counts_where_it_falls_on_no_interval_of_evaluations() -> None:
-    result = fit(max_duration="10st", eval_every="4st", val=tiny_data(2), train=tiny_data(20))
+    result = fit_slowly(max_duration="10st", eval_every="4st", val=tiny_data(2), train=tiny_data(20))
     assert result.clock.seconds == 10 + 3 * 20  # after the steps 4, 8 and 10
     assert result.history["time/remaining"][4:9] == pytest.approx(truth(result)[4:9])
 
 
 def test_before_the_first_evaluation_only_training_counts() -> None:
-    result = fit(max_duration="12st", eval_every="4st", val=tiny_data(2))
+    result = fit_slowly(max_duration="12st", eval_every="4st", val=tiny_data(2))
     assert result.history["time/remaining"][:4] == pytest.approx([11, 10, 9, 8])
 
 
 def test_a_slow_start_is_forgotten_at_the_second_interval() -> None:
-    result = fit(time=SlowTime(first_step=101.0))
+    result = fit_slowly(time=SlowTime(first_step=101.0))
     assert result.history["time/remaining"][0] == pytest.approx(11 * 101)
     assert result.history["time/remaining"][1:] == pytest.approx(truth(result)[1:])
 
@@ -109,7 +107,7 @@ def test_a_loader_without_a_length_is_known_from_the_second_epoch_on() -> None:
         def __iter__(self) -> Iterator[Any]:
             return iter(tiny_data())
 
-    result = fit(train=Unknown(), max_duration="3ep")
+    result = fit_slowly(train=Unknown(), max_duration="3ep")
     assert result.history.steps("time/elapsed") == list(range(1, 13))
     assert result.history.steps("time/remaining") == list(range(5, 13))
     assert result.history["time/remaining"] == pytest.approx(list(range(7, -1, -1)))
@@ -117,11 +115,10 @@ def test_a_loader_without_a_length_is_known_from_the_second_epoch_on() -> None:
 
 def test_without_an_end_there_is_only_the_time_so_far() -> None:
     model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     callbacks = [SlowTime().callback(), TimeRemaining()]
-    with Loop(model, optimizer, callbacks=callbacks, log_every="1st", folder=False, device="cpu") as loop:
+    with Loop(model, sgd, callbacks=callbacks, log_every="1st", folder=False, device="cpu") as loop:
         for x, y in loop.batches(tiny_data()):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.backward(CE(model(x), y))
             loop.step()
             if loop.clock.step == 6:
                 break
@@ -131,18 +128,18 @@ def test_without_an_end_there_is_only_the_time_so_far() -> None:
 
 
 def test_after_a_resume_the_time_so_far_is_that_of_all_and_the_pace_is_todays(tmp_path: Path) -> None:
-    options = {"folder": tmp_path / "run", "train": tiny_data(12)}
-    fit(max_duration="6st", callbacks=[Checkpointer(every="4st", at_end=False)], **options)
-    again = fit(time=SlowTime(step=3.0), callbacks=[Checkpointer(every="4st")], resume="auto", **options)
+    options: Any = {"folder": tmp_path / "run", "train": tiny_data(12)}
+    fit_slowly(Checkpointer(every="4st", at_end=False), max_duration="6st", **options)
+    again = fit_slowly(Checkpointer(every="4st"), time=SlowTime(step=3.0), resume="auto", **options)
     # Four steps of a second, then eight of three seconds.
     assert again.history["time/elapsed"] == [1, 2, 3, 4, 7, 10, 13, 16, 19, 22, 25, 28]
     assert again.history["time/remaining"][4:] == pytest.approx([21, 18, 15, 12, 9, 6, 3, 0])
 
 
 def test_after_a_resume_the_pace_so_far_stands_for_evaluations_until_one_was_made(tmp_path: Path) -> None:
-    options = {"folder": tmp_path / "run", "eval_every": "4st", "val": tiny_data(2), "train": tiny_data(16)}
-    fit(max_duration="9st", callbacks=[Checkpointer(every="6st", at_end=False)], **options)
-    again = fit(max_duration="16st", callbacks=[Checkpointer(every="6st")], resume="auto", **options)
+    options: Any = {"folder": tmp_path / "run", "eval_every": "4st", "val": tiny_data(2), "train": tiny_data(16)}
+    fit_slowly(Checkpointer(every="6st", at_end=False), max_duration="9st", **options)
+    again = fit_slowly(Checkpointer(every="6st"), max_duration="16st", resume="auto", **options)
     steps, values = again.history.steps("time/remaining"), again.history["time/remaining"]
     remaining, elapsed = dict(zip(steps, values, strict=True)), again.history["time/elapsed"]
     assert elapsed[6] == 6 + 20 + 1  # it went on after step 6, with one evaluation behind it
@@ -151,20 +148,16 @@ def test_after_a_resume_the_pace_so_far_stands_for_evaluations_until_one_was_mad
 
 
 def test_a_run_that_goes_on_inside_an_epoch_knows_how_far_it_is(tmp_path: Path) -> None:
-    options = {"folder": tmp_path / "run", "max_duration": "3ep"}
-    stop = LambdaCallback(on_train_step_end=lambda run: run.stop("now") if run.clock.step == 6 else None)
-    fit(callbacks=[Checkpointer(every="5st", at_end=False), stop], **options | {"max_duration": "3ep"})
-    again = fit(callbacks=[Checkpointer(every="5st")], resume="auto", **options)
+    options: Any = {"folder": tmp_path / "run", "max_duration": "3ep"}
+    stop = at_step(6, lambda run: run.stop("now"))
+    fit_slowly(Checkpointer(every="5st", at_end=False), stop, **options)
+    again = fit_slowly(Checkpointer(every="5st"), resume="auto", **options)
     assert again.history.steps("time/remaining") == list(range(1, 13))
     assert again.history["time/remaining"] == pytest.approx(list(range(11, -1, -1)))
 
 
 def test_a_longer_run_takes_longer_from_the_next_row_on() -> None:
-    def longer(run: Any) -> None:
-        if run.clock.step == 6:
-            run.max_duration = "24st"
-
-    result = fit(callbacks=[LambdaCallback(on_train_step_end=longer)])
+    result = fit_slowly(at_step(6, lambda run: setattr(run, "max_duration", "24st")))
     assert result.history["time/remaining"][:5] == pytest.approx([11, 10, 9, 8, 7])
     assert result.history["time/remaining"][5:] == pytest.approx(list(range(18, -1, -1)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +18,25 @@ from hookline.callbacks.weights import EMA, Pruning
 from hookline.checkpoint import Store
 from hookline.errors import DurationError, HooklineWarning, RegistrationError, SetupError
 from hookline.loop import Trainer
-from hookline.testing import TinyModel, check_callback, tiny_data
+from hookline.testing import TinyModel, tiny_data
+from tests.support import CE, crash_at, fit, same_tensors, sgd, state_of
 
-LOSS = nn.CrossEntropyLoss()
 WEIGHTS = ("hidden.weight", "out.weight")
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    """With what moves a weight that has no gradient: momentum and weight decay."""
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
-
-
-def fit(*callbacks: object, model: nn.Module | None = None, val: Any = None, **options: Any) -> Any:
-    """Epochs of four steps."""
-    options = {"max_duration": "3ep", "folder": False, "seed": 0, **options}
-    optimizer = options.pop("optimizer", sgd)
-    trainer = Trainer(callbacks=callbacks, **options)
-    return trainer.fit(model or TinyModel(), tiny_data(4), val, loss=LOSS, optimizer=optimizer)
+momentum_sgd = partial(sgd, momentum=0.9, weight_decay=0.01)
+"""Momentum and weight decay move a weight that has no gradient."""
+fit_three_epochs = partial(fit, optimizer=momentum_sgd, max_duration="3ep")
 
 
 def plain(apply: Any, epochs: int = 3) -> nn.Module:
     """The same in a plain loop, with torch's own pruning, made permanent at the end."""
     model = TinyModel()
-    optimizer = sgd(model.parameters())
+    optimizer = momentum_sgd(model.parameters())
     for _ in range(epochs):
         for x, y in tiny_data(4):
             optimizer.zero_grad()
-            LOSS(model(x), y).backward()
+            CE(model(x), y).backward()
             optimizer.step()
         for part in (model.hidden, model.out):  # torch would look at the weights as they were before the last step
             for hook in part._forward_pre_hooks.values():
@@ -57,14 +50,6 @@ def plain(apply: Any, epochs: int = 3) -> nn.Module:
 
 def parts(model: Any) -> list[tuple[nn.Module, str]]:
     return [(model.hidden, "weight"), (model.out, "weight")]
-
-
-def state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
-def same(one: Any, other: Any) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def zeros(model: nn.Module) -> int:
@@ -104,17 +89,17 @@ WAYS: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("name", WAYS)
 def test_the_run_is_that_of_torchs_own_pruning_bitwise(name: str) -> None:
     options, apply = WAYS[name]
-    result = fit(Pruning(**options))
+    result = fit_three_epochs(Pruning(**options))
     expected = plain(apply)
     assert zeros(expected) > 4
-    assert same(state(result.model), state(expected))
+    assert same_tensors(state_of(result.model), state_of(expected))
 
 
 @pytest.mark.parametrize("fn", ["random_unstructured", "random_structured"])
 def test_random_pruning_prunes_as_many_and_the_same_with_the_same_seed(fn: str) -> None:
-    one, two, other = (fit(Pruning(fn, 0.5, parameters="hidden.weight"), seed=seed) for seed in (0, 0, 5))
+    one, two, other = (fit_three_epochs(Pruning(fn, 0.5, parameters="hidden.weight"), seed=seed) for seed in (0, 0, 5))
     assert int((one.model.hidden.weight == 0).sum()) == 28  # of 32: a half, three times
-    assert same(state(one.model), state(two.model))
+    assert same_tensors(state_of(one.model), state_of(two.model))
     assert not torch.equal(one.model.hidden.weight == 0, other.model.hidden.weight == 0)
 
 
@@ -125,7 +110,7 @@ def test_an_amount_may_be_a_function_of_the_epochs_that_are_over() -> None:
         seen.append(epoch)
         return 0.0 if epoch == 2 else 0.5
 
-    result = fit(Pruning(amount=amount))
+    result = fit_three_epochs(Pruning(amount=amount))
     assert seen == [1, 2, 3]
     assert result.history["pruning/sparsity"] == pytest.approx([0.5, 0.5, 0.75])
     assert zeros(result.model) == 42  # of 56
@@ -133,7 +118,7 @@ def test_an_amount_may_be_a_function_of_the_epochs_that_are_over() -> None:
 
 @pytest.mark.parametrize("fn", ["l1_unstructured", "ln_structured"])
 def test_an_amount_of_all_is_what_is_pruned_afterwards(fn: str) -> None:
-    result = fit(Pruning(fn, lambda epoch: 0.25 * epoch, of="all", parameters="hidden.weight"))
+    result = fit_three_epochs(Pruning(fn, lambda epoch: 0.25 * epoch, of="all", parameters="hidden.weight"))
     assert result.history["pruning/sparsity"] == pytest.approx([0.25, 0.5, 0.75])
 
 
@@ -149,7 +134,7 @@ def test_an_amount_of_all_is_what_is_pruned_afterwards(fn: str) -> None:
     ],
 )
 def test_it_prunes_every_so_often_from_start_to_end(options: dict[str, Any], steps: list[int]) -> None:
-    result = fit(Pruning(amount=0.1, **options), log_every="1st")
+    result = fit_three_epochs(Pruning(amount=0.1, **options), log_every="1st")
     assert result.history.steps("pruning/sparsity") == steps
 
 
@@ -168,7 +153,7 @@ def test_what_is_pruned_is_zero_after_every_step_and_has_no_gradient() -> None:
             for name, mask in run.callbacks["Pruning"].masks.items():
                 assert not run.model.get_parameter(name)[~mask].any()
 
-    fit(Pruning(amount=0.5, every="2st"), Look())
+    fit_three_epochs(Pruning(amount=0.5, every="2st"), Look())
     assert Look.seen > 100
 
 
@@ -186,7 +171,7 @@ def test_embeddings_biases_and_norms_are_left_alone_unless_they_are_named() -> N
     names = [name for name, _ in Words().named_parameters()]
     for parameters, expected in ((None, ["out.weight"]), (["*"], names), ("norm.*", names[1:3]), ("norm", names[1:3])):
         pruning = Pruning(amount=0.5, parameters=parameters)
-        fit(pruning, model=Words(), max_duration="1ep")
+        fit_three_epochs(pruning, model=Words(), max_duration="1ep")
         assert list(pruning.masks) == expected
 
 
@@ -194,14 +179,14 @@ def test_a_frozen_parameter_can_be_pruned_and_unfrozen_later() -> None:
     model = TinyModel()
     model.hidden.weight.requires_grad_(False)
     unfreeze = hl.on("train_epoch_end", at="1ep")(lambda run: run.model.hidden.weight.requires_grad_(True))
-    result = fit(Pruning(amount=0.5), unfreeze, model=model)
+    result = fit_three_epochs(Pruning(amount=0.5), unfreeze, model=model)
     assert zeros(result.model) == 49
 
 
 def test_less_left_than_a_number_says_is_left_alone_with_a_warning() -> None:
     pruning = Pruning("ln_structured", 3, parameters="hidden.weight")
     with pytest.warns(HooklineWarning, match=r"leaves hidden\.weight as it is: 3 are to be pruned, and 2 are left"):
-        fit(pruning)
+        fit_three_epochs(pruning)
     assert pruning.sparsity == 0.75
 
 
@@ -209,26 +194,11 @@ def test_less_left_than_a_number_says_is_left_alone_with_a_warning() -> None:
 
 
 def test_every_checkpoint_has_plain_names_and_the_zeros_in_it(tmp_path: Path) -> None:
-    fit(Pruning(amount=0.5), Checkpointer("1ep", keep_last=None), folder=tmp_path)
+    fit_three_epochs(Pruning(amount=0.5), Checkpointer("1ep", keep_last=None), folder=tmp_path)
     for checkpoint, expected in zip(Store(tmp_path / "checkpoints").checkpoints(), (28, 42, 49), strict=True):
         weights = load_file(checkpoint.path / "model.safetensors")
-        assert weights.keys() == state(TinyModel()).keys()
+        assert weights.keys() == state_of(TinyModel()).keys()
         assert sum(int((weights[name] == 0).sum()) for name in WEIGHTS) == expected
-
-
-class KilledError(Exception):
-    pass
-
-
-class Kill(hl.Callback):
-    """Ends a run at a step, before it is saved."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_settled(self, run: Any) -> None:
-        if run.clock.step == self.step:
-            raise KilledError
 
 
 @pytest.mark.parametrize("stop", [3, 5, 9, 12])
@@ -238,14 +208,16 @@ def test_a_resume_is_exact(tmp_path: Path, stop: int, options: dict[str, Any]) -
         return Pruning(amount=0.3, **options)
 
     whole = make()
-    straight = fit(whole, model=TinyModel(dropout=0.2), val=tiny_data(1))
+    straight = fit_three_epochs(whole, model=TinyModel(dropout=0.2), val=tiny_data(1))
     common: dict[str, Any] = {"folder": tmp_path, "resume": "auto", "val": tiny_data(1)}
-    with pytest.raises(KilledError):
-        fit(make(), Checkpointer("1st"), Kill(stop), model=TinyModel(dropout=0.2), **common)
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_three_epochs(
+            make(), Checkpointer("1st"), crash_at(stop, "step_settled"), model=TinyModel(dropout=0.2), **common
+        )
     pruning = make()
-    result = fit(pruning, Checkpointer("1st"), model=TinyModel(dropout=0.2, seed=8), **common)
-    assert same(pruning.masks, whole.masks)
-    assert same(state(result.model), state(straight.model))
+    result = fit_three_epochs(pruning, Checkpointer("1st"), model=TinyModel(dropout=0.2, seed=8), **common)
+    assert same_tensors(pruning.masks, whole.masks)
+    assert same_tensors(state_of(result.model), state_of(straight.model))
     assert result.history["pruning/sparsity"] == straight.history["pruning/sparsity"]
     assert result.history["val/loss"] == straight.history["val/loss"]
 
@@ -253,17 +225,17 @@ def test_a_resume_is_exact(tmp_path: Path, stop: int, options: dict[str, Any]) -
 def test_a_second_fit_keeps_what_is_pruned_and_leaves_no_hook() -> None:
     model, pruning = TinyModel(), Pruning(amount=0.5)
     trainer = Trainer(callbacks=[pruning], max_duration="2ep", folder=False)
-    trainer.fit(model, tiny_data(4), loss=LOSS, optimizer=sgd)
+    trainer.fit(model, tiny_data(4), loss=CE, optimizer=momentum_sgd)
     assert not any(parameter._backward_hooks for parameter in model.parameters())
-    trainer.fit(model, tiny_data(4), loss=LOSS, optimizer=sgd, extend="1ep")
-    expected = fit(Pruning(amount=0.5))
-    assert same(state(model), state(expected.model))
+    trainer.fit(model, tiny_data(4), loss=CE, optimizer=momentum_sgd, extend="1ep")
+    expected = fit_three_epochs(Pruning(amount=0.5))
+    assert same_tensors(state_of(model), state_of(expected.model))
 
 
 def test_a_new_run_with_the_same_object_begins_anew() -> None:
     pruning = Pruning(amount=0.5)
-    fit(pruning)
-    result = fit(pruning)
+    fit_three_epochs(pruning)
+    result = fit_three_epochs(pruning)
     assert result.history["pruning/sparsity"] == [0.5, 0.75, 0.875]
 
 
@@ -278,14 +250,14 @@ def test_a_pruning_puts_the_weights_back_to_where_they_were(ticket: Any, from_st
         after = ("Pruning",)
 
         def on_train_step_end(self, run: Any) -> None:
-            kept[run.clock.step] = state(run.model)
+            kept[run.clock.step] = state_of(run.model)
 
         def on_train_epoch_end(self, run: Any) -> None:
-            after[run.clock.step] = (state(run.model), len(next(iter(run.optimizers.values())).state))
+            after[run.clock.step] = (state_of(run.model), len(next(iter(run.optimizers.values())).state))
 
-    kept[0] = state(TinyModel())
+    kept[0] = state_of(TinyModel())
     pruning = Pruning(amount=0.5, lottery_ticket=ticket)
-    fit(pruning, Keeps(), max_duration="1ep")
+    fit_three_epochs(pruning, Keeps(), max_duration="1ep")
     weights, states = after[4]
     for name, value in weights.items():
         mask = pruning.masks.get(name, torch.ones_like(value))
@@ -302,23 +274,23 @@ def test_an_average_has_the_zeros_too_in_evaluations_and_at_the_end() -> None:
     for order in (1, -1):
         seen.clear()
         ema = EMA(0.9)
-        result = fit(*[ema, Pruning(amount=0.5)][::order], look, val=tiny_data(1))
+        result = fit_three_epochs(*[ema, Pruning(amount=0.5)][::order], look, val=tiny_data(1))
         assert seen == [28, 42, 49]
         assert zeros(result.model) == 49
-        assert same(state(result.model), ema.weights)
-        assert not torch.equal(result.model.out.bias, fit(Pruning(amount=0.5)).model.out.bias)
+        assert same_tensors(state_of(result.model), ema.weights)
+        assert not torch.equal(result.model.out.bias, fit_three_epochs(Pruning(amount=0.5)).model.out.bias)
 
 
 def test_a_second_fit_with_an_average_goes_on_from_the_raw_weights() -> None:
     def run(*parts_of: str) -> dict[str, Tensor]:
         model = TinyModel()
         trainer = Trainer(callbacks=[EMA(0.9), Pruning(amount=0.5)], max_duration=parts_of[0], folder=False)
-        trainer.fit(model, tiny_data(4), loss=LOSS, optimizer=sgd)
+        trainer.fit(model, tiny_data(4), loss=CE, optimizer=momentum_sgd)
         for part in parts_of[1:]:
-            trainer.fit(model, tiny_data(4), loss=LOSS, optimizer=sgd, extend=part)
-        return state(model)
+            trainer.fit(model, tiny_data(4), loss=CE, optimizer=momentum_sgd, extend=part)
+        return state_of(model)
 
-    assert same(run("3ep"), run("1ep", "1ep", "1ep"))
+    assert same_tensors(run("3ep"), run("1ep", "1ep", "1ep"))
 
 
 def test_best_weights_that_are_restored_are_pruned_as_the_last_ones() -> None:
@@ -329,7 +301,7 @@ def test_best_weights_that_are_restored_are_pruned_as_the_last_ones() -> None:
             run.log({"val/score": -float(run.clock.epoch)})
 
     stopper = EarlyStopping("val/score", mode="max", patience=9, restore_best=True)
-    result = fit(stopper, Pruning(amount=0.5), Falls(), val=tiny_data(1))
+    result = fit_three_epochs(stopper, Pruning(amount=0.5), Falls(), val=tiny_data(1))
     assert zeros(result.model) == 49
 
 
@@ -344,7 +316,7 @@ def test_an_amount_that_is_none_is_refused(amount: Any) -> None:
 
 def test_an_amount_that_a_function_gives_is_checked() -> None:
     with pytest.raises(RegistrationError, match=r"Pruning\(amount=7\.5\)"):
-        fit(Pruning(amount=lambda epoch: 7.5))
+        fit_three_epochs(Pruning(amount=lambda epoch: 7.5))
 
 
 def test_a_method_that_does_not_exist_is_refused_with_the_nearest() -> None:
@@ -364,23 +336,16 @@ def test_a_name_that_matches_nothing_is_an_error_before_the_first_step() -> None
     with pytest.raises(
         SetupError, match=r"Pruning\(parameters='hiden\.weight'\): .* The nearest names: hidden\.weight"
     ):
-        fit(Pruning(parameters=["hiden.weight"]))
+        fit_three_epochs(Pruning(parameters=["hiden.weight"]))
 
 
 def test_a_layer_without_such_channels_is_an_error_before_the_first_step() -> None:
     with pytest.raises(SetupError, match=r"Pruning\(pruning_dim=3\): a tensor of shape \(8, 4\)"):
-        fit(Pruning("ln_structured", pruning_dim=3))
+        fit_three_epochs(Pruning("ln_structured", pruning_dim=3))
     with pytest.raises(SetupError, match=r"Pruning\(amount=5\): out\.weight has only 3 to prune"):
-        fit(Pruning("ln_structured", 5))
+        fit_three_epochs(Pruning("ln_structured", 5))
     with pytest.raises(SetupError, match="the model has no parameter of two dimensions"):
-        fit(Pruning(), model=nn.LayerNorm(4), max_duration="1st")
-
-
-@pytest.mark.parametrize(
-    "make", [Pruning, lambda: Pruning("ln_structured", 0.25, every="3st", lottery_ticket="1st", of="all")]
-)
-def test_it_keeps_the_contract(make: Any) -> None:
-    check_callback(make)
+        fit_three_epochs(Pruning(), model=nn.LayerNorm(4), max_duration="1st")
 
 
 class WithoutAmount(prune.BasePruningMethod):

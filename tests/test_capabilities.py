@@ -1,0 +1,187 @@
+"""Every capability that Hookline promises names the test that shows it, so that none can get lost unnoticed.
+
+A row is a capability and one test: ``folder/file.py::test_name``, below ``tests/``.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from hookline import callbacks, sinks
+from hookline.events import Callback
+
+TESTS = Path(__file__).parent
+
+SYSTEM = {
+    "fit, train, evaluate, test, predict": "loop/test_task.py::test_the_three_methods",
+    "train without evaluation": "loop/test_task.py::test_train_is_fit_without_evaluation",
+    "a test loader at the end of a fit": "loop/test_sequences.py::test_the_test_loader_is_evaluated_once_between_train_end_and_fit_end",
+    "answers inside any hook change nothing": "loop/test_evaluation_is_quiet.py::test_answers_in_any_hook_leave_the_weights_bitwise_the_same",
+    "answers are kept until the weights change": "loop/test_evaluation_is_quiet.py::test_answers_are_kept_until_the_weights_change",
+    "Task with any subset of its methods": "loop/test_task.py::test_only_the_methods_that_are_used_are_needed",
+    "SupervisedTask to subclass with super()": "loop/test_task.py::test_a_subclass_with_super",
+    "a custom loop": "loop/test_own_loop.py::test_the_own_loop_sends_what_the_trainer_sends_and_moves_the_weights_alike",
+    "the hooks of a task run first": "loop/test_task.py::test_the_hooks_of_a_task_run_first",
+    "on_event": "events/test_dispatch.py::test_on_event_sees_every_event_by_name",
+    "custom events": "events/test_dispatch.py::test_a_custom_event_hands_its_payload_on_as_keywords",
+    "StopTraining": "loop/test_stopping.py::test_stop_training_in_a_hook_is_the_same_vote",
+    "run.stop(reason)": "loop/test_stopping.py::test_run_stop_in_a_hook_ends_the_run_in_order",
+    "on_stop": "loop/test_stopping.py::test_stop_is_announced_once_with_its_reason",
+    "callback state in checkpoints": "events/test_callback.py::test_the_state_is_the_attributes_that_are_named",
+    "two instances of one class": "test_seed_examples.py::test_two_counters_get_their_own_state_back",
+    "modules that a callback holds": "run/test_callbacks.py::test_a_module_that_an_added_callback_holds_goes_where_the_model_is",
+    "ranks": "events/test_dispatch.py::test_a_callback_runs_on_its_ranks_and_on_no_other",
+    "callbacks added in a hook": "run/test_callbacks.py::test_one_that_is_added_is_set_up_at_once_and_hears_the_next_event",
+    "callbacks removed in a hook": "run/test_callbacks.py::test_one_that_is_removed_undoes_what_it_did_and_hears_nothing_more",
+    "loaders replaced in a hook": "run/test_writes.py::test_a_training_loader_that_is_replaced_counts_from_the_next_epoch",
+    "max_duration changed in a hook": "run/test_run.py::test_max_duration_can_be_changed_from_a_hook",
+    "name, project and config of a run": "loop/test_run_record.py::test_what_was_run_is_written_down",
+    "run.messages": "run/test_run.py::test_messages_of_an_epoch_are_gone_when_the_next_one_begins",
+    "run.history": "run/test_history.py::test_a_metric_is_a_list_of_values_and_a_list_of_steps",
+    "arrays as metrics": "loop/test_metrics.py::test_small_arrays_are_kept_as_arrays",
+    "log_image": "loop/test_media.py::test_an_image_is_a_row_and_a_file",
+    "log_text": "loop/test_media.py::test_a_text_is_a_row_without_secrets",
+    "log_figure": "loop/test_media.py::test_a_figure_becomes_a_picture",
+    "on_exception": "loop/test_stopping.py::test_an_exception_after_training_reaches_on_exception_too",
+    "sanity check": "loop/test_evaluation_is_quiet.py::test_the_sanity_check_leaves_the_weights_bitwise_the_same",
+    "plug-ins": "callbacks/test_plugins.py::test_import_hookline_is_all_that_is_needed_to_have_them",
+    "Duration": "progress/test_duration.py::test_every_documented_spelling_is_read",
+    "Clock": "progress/test_clock.py::test_elapsed_gives_the_total_in_each_unit",
+    "the guide to writing callbacks": "docs/test_pages.py::test_the_guide_names_every_field_and_verb_of_run",
+}
+
+EVENTS = {
+    "every event is sent": "loop/test_foreign_hooks_fire.py::test_every_event_of_the_table_is_sent",
+    "every hook of the five systems is mapped": "events/test_foreign.py::test_a_user_who_brings_a_hook_from_the_seed_documents_is_told_our_name",
+    "the event of each foreign hook is sent": "loop/test_foreign_hooks_fire.py::test_the_event_of_each_foreign_hook_is_sent",
+    "the order of a step": "loop/test_sequences.py::test_the_step_of_the_design_with_a_scheduler_an_evaluation_and_accumulation",
+    "forward events": "loop/test_task.py::test_forward_events_are_sent_in_every_stage",
+    "checkpoint events": "loop/test_saving.py::test_a_step_then_an_evaluation_then_a_save_in_the_order_of_the_design",
+    "scopes": "loop/test_scopes_in_runs.py::test_scopes_are_entered_before_the_start_hooks_and_left_after_the_end_hooks",
+}
+
+CALLBACKS = {
+    "EarlyStopping": "callbacks/stopping/test_early_stopping.py::test_patience_is_a_number_of_decisions_without_improvement",
+    "StopAtThreshold": "callbacks/stopping/test_stop_at_threshold.py::test_when_it_stops",
+    "StopOnNaN": "callbacks/stopping/test_stop_on_nan.py::test_weights_optimizer_and_batch_norm_stay_those_of_the_last_finite_step",
+    "SpikeGuard": "callbacks/stopping/test_spike_guard.py::test_twenty_spikes_leave_weights_bitwise_as_if_their_batches_had_not_been_there",
+    "StopOnConstantPredictions": "callbacks/stopping/test_stop_on_constant_predictions.py::test_a_dead_model_is_found_and_a_live_one_is_not",
+    "TimeLimit": "callbacks/stopping/test_time_limit.py::test_it_stops_at_the_end_of_the_first_step_after_the_time",
+    "StopOnSignal": "callbacks/stopping/test_stop_on_signal.py::test_each_signal_that_was_named_saves_and_leaves_with_its_own_exit_code",
+    "Checkpointer": "callbacks/saving/test_checkpointer.py::test_it_saves_when_it_was_told_to",
+    "Checkpointer in the background": "callbacks/saving/test_saving_behind_training.py::test_training_goes_on_while_a_save_is_written",
+    "SaveBest": "callbacks/saving/test_save_best.py::test_the_file_and_the_model_have_the_weights_of_the_best_evaluation",
+    "SaveAtEnd": "callbacks/saving/test_save_at_end.py::test_weights_predictions_labels_metrics_and_settings_of_the_final_model_are_there",
+    "LoadWeights": "callbacks/saving/test_load_weights.py::test_each_kind_of_file_is_what_training_begins_with",
+    "PredictionWriter": "callbacks/saving/test_prediction_writer.py::test_an_epoch_is_one_file_with_every_sample_in_order",
+    "ExportModel": "callbacks/saving/test_export_model.py::test_the_file_computes_what_the_model_does_for_batches_of_any_size",
+    "Upload": "callbacks/saving/test_upload.py::test_a_run_is_whole_on_s3_with_its_report_and_its_last_words",
+    "LRSchedule": "callbacks/schedule/test_lr_schedule.py::test_a_cosine_follows_the_formula_and_stays_above_its_end",
+    "LRSchedule by plateau": "callbacks/schedule/test_lr_schedule_plateau.py::test_a_plateau_lowers_the_rate_when_the_metric_stands_still",
+    "AccumulationSchedule": "callbacks/schedule/test_accumulation_schedule.py::test_each_epoch_has_its_own_number_of_batches_a_step",
+    "Finetuning": "callbacks/schedule/test_finetuning.py::test_what_is_unfrozen_is_trained_at_its_own_rate",
+    "BackboneFinetuning": "callbacks/schedule/test_backbone_finetuning.py::test_its_rate_doubles_until_it_is_that_of_the_head",
+    "Freeze": "callbacks/schedule/test_freeze.py::test_a_frozen_layer_does_not_move_by_gradient_decay_or_statistics",
+    "LRFinder": "callbacks/schedule/test_lr_finder.py::test_training_is_bitwise_what_it_is_without_it",
+    "BatchSizeFinder": "callbacks/schedule/test_batch_size_finder.py::test_the_search_is_right_for_every_limit",
+    "EMA": "callbacks/weights/test_ema.py::test_the_average_is_that_of_torch_bitwise",
+    "SWA": "callbacks/weights/test_swa.py::test_the_average_is_that_of_torch",
+    "Pruning": "callbacks/weights/test_pruning.py::test_the_run_is_that_of_torchs_own_pruning_bitwise",
+    "QuantizationAwareTraining": "callbacks/weights/test_quantization_aware_training.py::test_training_rounds_the_weights_and_moves_the_ones_behind_them",
+    "GradientClip by norm": "callbacks/gradients/test_gradient_clip.py::test_a_run_clipped_by_norm_is_bitwise_a_plain_loop",
+    "GradientClip by value": "callbacks/gradients/test_gradient_clip.py::test_a_run_clipped_by_value_is_bitwise_a_plain_loop",
+    "GradientMonitor": "callbacks/gradients/test_gradient_monitor.py::test_norms_of_gradients_weights_and_updates_are_those_of_a_plain_loop",
+    "GradientPlot": "callbacks/gradients/test_gradient_plot.py::test_each_layer_has_a_panel_with_its_name",
+    "Metrics": "callbacks/evaluation/test_metrics.py::test_objects_are_computed_over_the_whole_evaluation",
+    "PrintMetrics": "callbacks/evaluation/test_print_metrics.py::test_an_epoch_is_one_line_with_its_evaluation_in_it",
+    "DerivedMetric": "callbacks/evaluation/test_derived_metric.py::test_after_an_evaluation_it_has_the_step_of_what_it_is_made_of",
+    "RenameMetric": "callbacks/evaluation/test_rename_metric.py::test_history_rows_files_and_metrics_know_only_the_new_name",
+    "HistoryPlot": "callbacks/evaluation/test_history_plot.py::test_a_run_has_its_picture_in_each_format_and_logs_it_once",
+    "ImageSamples": "callbacks/evaluation/test_image_samples.py::test_each_picture_has_its_class_and_says_whether_it_is_right",
+    "ProgressBar in a terminal": "callbacks/watch/test_progress_everywhere.py::test_a_terminal_shows_bars_with_metrics_and_prints_above_them",
+    "ProgressBar in a notebook": "callbacks/watch/test_notebook_display.py::test_a_frame_says_what_a_terminal_would_say",
+    "ProgressBar in a file": "callbacks/watch/test_progress_bar.py::test_a_log_gets_a_line_for_the_first_step_and_for_each_epoch",
+    "ProgressBar(style='tqdm')": "callbacks/watch/test_tqdm_display.py::test_each_bar_is_a_line_of_tqdm_and_the_metrics_are_behind_the_first",
+    "ModelSummary": "callbacks/watch/test_model_summary.py::test_every_column_is_right_for_a_model_that_can_be_counted_by_hand",
+    "LRMonitor": "callbacks/watch/test_lr_monitor.py::test_a_row_is_the_rate_that_its_step_was_made_with",
+    "SpeedMonitor": "callbacks/watch/test_speed_monitor.py::test_speeds_are_those_of_training_without_evaluations_and_saves",
+    "TimeRemaining": "callbacks/watch/test_time_remaining.py::test_it_is_right_in_every_unit",
+    "MemoryMonitor": "callbacks/watch/test_memory_monitor.py::test_it_is_what_the_system_says_of_the_process",
+    "DeviceMonitor": "callbacks/watch/test_device_monitor.py::test_rates_are_those_of_the_interval",
+    "ParameterMonitor": "callbacks/watch/test_parameter_monitor.py::test_the_numbers_are_those_that_numpy_computes",
+    "ActivationMonitor": "callbacks/watch/test_activation_monitor.py::test_the_statistics_are_those_of_numpy_and_scipy",
+    "SlowRankMonitor": "callbacks/watch/test_slow_rank_monitor.py::test_of_two_ranks_the_slow_one_is_compared_with_the_fast_one",
+    "MLPerfLog": "callbacks/watch/test_mlperf_log.py::test_the_checker_of_mlperf_takes_the_log_and_misses_what_is_cut_out_of_it",
+    "Notify": "callbacks/watch/test_notify.py::test_a_webhook_gets_what_happened_with_the_numbers_of_the_run",
+    "LogFile": "callbacks/watch/test_log_file.py::test_the_log_of_a_run_reads_like_its_console",
+    "TorchProfiler": "callbacks/debug/test_torch_profiler.py::test_the_steps_of_the_schedule_are_in_the_trace_and_no_others",
+    "MemorySnapshot": "callbacks/debug/test_memory_snapshot.py::test_a_leak_of_tensors_is_counted_by_shape",
+    "OOMReport": "callbacks/debug/test_oom_report.py::test_the_report_says_where_it_was_and_why",
+    "GarbageCollector": "callbacks/debug/test_garbage_collector.py::test_in_training_only_the_chosen_steps_collect",
+    "LimitBatches": "callbacks/debug/test_limit_batches.py::test_each_stage_takes_so_many_batches_and_they_are_the_first",
+    "OverfitBatches": "callbacks/debug/test_overfit_batches.py::test_each_epoch_has_the_batches_that_a_plain_run_begins_with",
+    "DryRun": "callbacks/debug/test_dry_run.py::test_every_stage_has_so_many_batches_in_one_epoch",
+    "LambdaCallback": "callbacks/debug/test_lambda_callback.py::test_each_function_is_called_with_run_at_its_event",
+}
+
+SINKS = {
+    "JSONL": "sinks/test_jsonl.py::test_rows_of_every_kind_are_written_and_read",
+    "CSV": "sinks/test_csv_file.py::test_a_value_comes_back_bit_by_bit",
+    "Console": "sinks/test_console.py::test_the_metrics_of_a_step_are_one_line_and_those_of_an_evaluation_another",
+    "Memory": "sinks/test_memory.py::test_all_records_are_kept_and_metrics_are_found_by_name",
+    "TensorBoard": "sinks/test_tensorboard.py::test_numbers_are_scalars_and_odd_numbers_stay_what_they_are",
+    "TensorBoard's graph": "sinks/test_tensorboard_graph.py::test_the_graph_has_the_layers_of_the_model",
+    "WandB": "sinks/test_wandb.py::test_every_kind_of_row_is_read_back",
+    "MLflow": "sinks/test_mlflow.py::test_every_kind_of_row_is_read_back_from_a_local_folder",
+    "any object with log(dict, step)": "sinks/test_log_object.py::test_log_is_called_once_a_step_however_it_takes_the_step",
+}
+
+PROMISES = {
+    "1 exact resume": "loop/test_resume_matrix.py::test_a_run_that_was_left_and_resumed_is_the_one_that_never_stopped",
+    "2 an optional callback cannot kill a run": "loop/test_optional.py::test_twenty_that_fail_in_every_hook_leave_the_weights_bitwise_the_same",
+    "3 no deadlock": "chaos/test_ranks.py::test_an_error_at_any_place_ends_all_ranks",
+    "4 the checkpoint folder is always valid": "checkpoint/test_kill_at_each_operation.py::test_the_old_or_the_new_checkpoint_is_there_whatever_operation_was_the_last",
+    "5 mistakes fail before step 1": "loop/test_first_mistakes.py::test_a_mistake_in_a_callback_fails_where_the_callback_is_given",
+    "6 preemption": "chaos/test_signals.py::test_a_script_exits_with_the_code_of_the_signal",
+    "7 no pickle": "checkpoint/test_bad_checkpoints.py::test_a_bad_checkpoint_is_refused_with_its_file_and_the_reason",
+    "7 no surprises on import": "architecture/test_imports.py::test_an_import_starts_no_thread_opens_no_socket_and_writes_no_file",
+    "8 measured cost": "events/test_cost.py::test_sampled_steps_stand_for_all_steps_and_other_events_for_themselves",
+    "9 right numbers": "loop/test_right_numbers.py::test_loss_and_accuracy_equal_those_of_one_full_batch",
+    "10 declared order": "callbacks/test_any_order.py::test_every_order_gives_the_right_result",
+    "10 explained order": "events/test_explain.py::test_it_gives_for_each_event_who_runs_in_which_order_and_why",
+    "12 the report": "report/test_browser_report.py::test_every_chart_is_there_and_drawn",
+    "12 compare": "report/test_compare.py::test_a_setting_is_listed_if_and_only_if_it_differs",
+    "12 watch": "report/test_browser_watch.py::test_new_rows_are_drawn_without_a_reload",
+}
+
+
+@cache
+def functions_of(file: str) -> frozenset[str]:
+    path = TESTS / file
+    body = ast.parse(path.read_text()).body if path.exists() else []
+    return frozenset(node.name for node in body if isinstance(node, ast.FunctionDef))
+
+
+def test_every_capability_has_the_test_that_it_names() -> None:
+    table = SYSTEM | EVENTS | CALLBACKS | SINKS | PROMISES
+    gone = [f"{capability}: {test}" for capability, test in table.items() if not names_a_test(test)]
+    assert gone == []
+
+
+def names_a_test(test: str) -> bool:
+    file, _, name = test.partition("::")
+    return name.startswith("test_") and name in functions_of(file)
+
+
+def test_every_callback_and_sink_has_a_row() -> None:
+    rows = {name.partition(" ")[0].partition("(")[0] for name in CALLBACKS | SINKS}
+    found = {*subclasses(callbacks, Callback), *subclasses(sinks, sinks.Sink)} - {"LogObject"}
+    assert sorted(found - rows) == []
+
+
+def subclasses(module: ModuleType, base: type) -> list[str]:
+    public = {name: getattr(module, name) for name in module.__all__}
+    return [name for name, cls in public.items() if isinstance(cls, type) and issubclass(cls, base) and cls is not base]
