@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -27,7 +29,7 @@ settings.load_profile("busy machine")
 # -- tiers ----------------------------------------------------------------------------------------
 #
 # Every test belongs to one tier: fast, processes, browser, trackers or slow. `make test` runs the fast tier.
-# The first rule that fits decides: SMOKE, a path in PATHS, a fixture in FIXTURES, a child process, else fast.
+# The first rule that fits decides: SMOKE, a pattern in PATHS, a fixture in FIXTURES, a child process, else fast.
 
 SMOKE = {
     "tests/chaos/test_kills.py::test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened[0]",
@@ -38,13 +40,24 @@ SMOKE = {
 """Tests of other tiers that the fast tier keeps: one per topic."""
 
 PATHS = {
-    "tests/benchmarks/": "slow",
-    "tests/chaos/": "processes",
-    "tests/sinks/test_mlflow.py": "trackers",
-    "tests/sinks/test_names.py": "trackers",
-    "tests/sinks/test_wandb.py": "trackers",
+    "tests/benchmarks/*": "slow",
+    "tests/callbacks/saving/test_export_model.py::*onnx]": "slow",
+    "tests/callbacks/saving/test_upload.py::*": "trackers",
+    "tests/callbacks/watch/test_progress_everywhere.py::*": "processes",
+    "tests/chaos/*": "processes",
+    "tests/cli/test_verify_resume_*": "processes",
+    "tests/distributed/test_examples.py::*": "processes",
+    "tests/distributed/test_torchrun.py::*": "processes",
+    "tests/docs/test_pages.py::test_page_runs[[]docs/*": "slow",
+    "tests/loop/test_compile.py::*": "slow",
+    "tests/loop/test_feed_workers.py::test_a_worker_that_hangs_*": "processes",
+    "tests/sinks/test_mlflow.py::*": "trackers",
+    "tests/sinks/test_names.py::*": "trackers",
+    "tests/sinks/test_wandb.py::*": "trackers",
+    "tests/*[[]MLflow*": "trackers",
+    "tests/*[[]WandB*": "trackers",
 }
-"""The tier of folders, files and tests, by the beginning of their node id."""
+"""The tier of folders, files and tests, by a pattern for their node ids."""
 
 FIXTURES = {"browser": "browser"}
 """The tier of every test that uses the fixture."""
@@ -55,11 +68,10 @@ STARTS_PROCESS = {"Popen", "RankServer", "fork", "multiprocessing", "run_script"
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With ``-m fast``, do not import files that have no fast test: they import trackers and other large packages."""
-    if config.option.markexpr != "fast":
+    if config.option.markexpr != "fast" or collection_path.suffix != ".py":
         return None
-    path = f"tests/{collection_path.relative_to(HERE).as_posix()}"
-    path += "/" if collection_path.is_dir() else ""
-    is_other = any(path.startswith(start) for start in PATHS)
+    path = collection_path.relative_to(HERE.parent).as_posix()
+    is_other = any(fnmatchcase(f"{path}::", pattern) for pattern in PATHS)
     return True if is_other and not any(test.startswith(path) for test in SMOKE) else None
 
 
@@ -68,11 +80,17 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
         item.add_marker(tier_of(item))
 
 
+def pytest_collection_finish() -> None:
+    """Keep the objects of all imports and tests out of every later garbage collection, which would look at each."""
+    gc.collect()
+    gc.freeze()
+
+
 def tier_of(item: pytest.Function) -> str:
     if item.nodeid in SMOKE:
         return "fast"
-    for path, tier in PATHS.items():
-        if item.nodeid.startswith(path):
+    for pattern, tier in PATHS.items():
+        if fnmatchcase(item.nodeid, pattern):
             return tier
     for fixture, tier in FIXTURES.items():
         if fixture in item.fixturenames:
@@ -137,8 +155,6 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
     if dict(item.user_properties).get("cpu", 0) > limit and all(report.passed for report in reports):
-        item.funcargs.clear()  # type: ignore[attr-defined]
-        item._initrequest()  # type: ignore[attr-defined]
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)

@@ -19,7 +19,7 @@ from hookline.loop import Trainer
 from hookline.records import EventRow, MetricRow, Record, from_json
 from hookline.sinks import RunInfo
 from hookline.testing import TinyModel, tiny_data
-from tests.support import fit, same_tensors, train_loop
+from tests.support import fit, same_tensors, set_sink_wait, train_loop
 
 
 class Quiet:
@@ -73,7 +73,7 @@ def test_sinks_that_raise_hang_or_lose_their_server_change_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights are bitwise the same, every row is in the file, and the summary names each sink with a count."""
-    monkeypatch.setattr("hookline.loop.stream.WAIT", 0.5)
+    set_sink_wait(monkeypatch, 0.5)
     expected = long_fit().model
     until, server = threading.Event(), HTTPServer(("127.0.0.1", 0), Server)
     posts = Posts(f"http://127.0.0.1:{server.server_port}")
@@ -224,7 +224,7 @@ def test_a_sink_that_hangs_since_the_last_fit_is_left_out_of_the_next(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its old thread may still write: two at a time would be more than a sink expects."""
-    monkeypatch.setattr("hookline.loop.stream.WAIT", 0.1)
+    set_sink_wait(monkeypatch, 0.1)
     until, model = threading.Event(), TinyModel()
     trainer = Trainer(max_duration="1ep", folder=False, sinks=[Sleeps(until), hl.sinks.Memory()])
     fit(trainer=trainer, model=model)

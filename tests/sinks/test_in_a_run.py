@@ -18,7 +18,7 @@ import hookline as hl
 from hookline.records import MetricRow, Record, from_json
 from hookline.sinks import CSV, JSONL, Console, Memory, RunInfo
 from hookline.testing import TinyModel, run_script, tiny_data
-from tests.support import fit, same_tensors, state_of
+from tests.support import fit, same_tensors, set_sink_wait, state_of
 
 SCRIPT = """
     import signal, sys
@@ -148,7 +148,10 @@ class Fails:
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "hang"])
-def test_a_sink_that_fails_changes_no_weight_and_takes_nothing_from_the_others(how: str, tmp_path: Path) -> None:
+def test_a_sink_that_fails_changes_no_weight_and_takes_nothing_from_the_others(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_sink_wait(monkeypatch, 0.2)
     memory, bad = Memory(), Fails(how)
     try:
         result = train([bad, CSV(), memory, JSONL(tmp_path / "copy.jsonl")], tmp_path / "run")

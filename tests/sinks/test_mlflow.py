@@ -28,7 +28,7 @@ from hookline.sinks.mlflow import MLflow
 from hookline.sinks.pump import Pump
 from hookline.sinks.sink import RunInfo
 from hookline.testing import run_script, tiny_data
-from tests.support import crash_at, fit, wait_until
+from tests.support import crash_at, fit, set_sink_wait, wait_until
 
 pytest.importorskip("mlflow")
 
@@ -396,7 +396,7 @@ def test_what_mlflow_does_not_take_costs_no_number_and_no_other_artifact(
 def test_a_run_that_fails_and_is_resumed_has_each_metric_once(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hookline.loop.stream.WAIT", HANG)
+    set_sink_wait(monkeypatch, HANG)
 
     def train(*callbacks: object) -> Any:
         sinks = [MLflow(store, experiment="trained")]

@@ -27,7 +27,7 @@ from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRo
 from hookline.sinks.sink import RunInfo
 from hookline.sinks.wandb import WandB
 from hookline.testing import run_script, start_script, tiny_data
-from tests.support import fit
+from tests.support import fit, set_sink_wait
 
 pytest.importorskip("wandb")
 
@@ -156,7 +156,7 @@ def test_every_kind_of_row_is_read_back(tmp_path: Path) -> None:
 
 
 def test_what_a_trainer_logs_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookline.loop.stream.WAIT", HANG)
+    set_sink_wait(monkeypatch, HANG)
 
     result = fit(val=tiny_data(), sinks=[WandB()], folder=tmp_path, log_every="1st", config={"lr": 0.1})
 

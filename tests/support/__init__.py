@@ -1,7 +1,7 @@
 """Helpers that several test files share. A test imports them from here: ``from tests.support import fit, sgd``."""
 
 from tests.support.files import json_lines, saved_steps, small_disk
-from tests.support.inside import interrupt, is_padding, is_quiet, loop_of, set_time, signal_arrived
+from tests.support.inside import interrupt, is_padding, is_quiet, loop_of, set_sink_wait, set_time, signal_arrived
 from tests.support.processes import wait_until
 from tests.support.tensors import same_tensors, state_of, weights_of
 from tests.support.training import CE, at_step, crash_at, fit, literal, press_ctrl_c, sgd, train_loop
@@ -20,6 +20,7 @@ __all__ = [
     "press_ctrl_c",
     "same_tensors",
     "saved_steps",
+    "set_sink_wait",
     "set_time",
     "sgd",
     "signal_arrived",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from hookline.loop import Loop, Trainer
 
 
@@ -37,3 +39,8 @@ def is_padding(run: Any) -> bool:
 def signal_arrived(run: Any) -> bool:
     """True if a signal that ends the run has arrived."""
     return run.loop.requests.preempt is not None
+
+
+def set_sink_wait(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let the end of a run wait this long for a sink that hangs, instead of five seconds."""
+    monkeypatch.setattr("hookline.loop.stream.WAIT", seconds)

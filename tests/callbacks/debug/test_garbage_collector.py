@@ -23,12 +23,9 @@ fit_ten_steps = partial(fit, train=tiny_data(5))
 
 
 @pytest.fixture(autouse=True)
-def _small_heap_and_switched_on() -> Iterator[None]:
-    """Hide the objects of other tests from the garbage collector: a look at all of them takes seconds."""
+def _switched_on() -> Iterator[None]:
     gc.enable()
-    gc.freeze()
     yield
-    gc.unfreeze()
     gc.enable()
 
 

@@ -6,7 +6,6 @@ import gc
 import inspect
 import re
 import tracemalloc
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,6 @@ from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, at_step, fit, json_lines
 
 fit_adam = partial(fit, optimizer=torch.optim.Adam)
-
-
-@pytest.fixture(autouse=True)
-def _small_heap() -> Iterator[None]:
-    """Hide the objects of other tests from the garbage collector: a look at all of them takes seconds."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class Leak:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,6 @@ from hookline.testing import TinyModel, run_script, tiny_data
 from tests.support import CE, fit
 
 TOO_MUCH = 10**15  # numbers: more than any machine has
-
-
-@pytest.fixture(autouse=True)
-def _small_heap() -> Iterator[None]:
-    """Hide the objects of other tests from the garbage collector: a look at all of them takes seconds."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class Hungry(TinyModel):
