@@ -46,7 +46,7 @@ class MetricError(HooklineError, ValueError):
 
 
 class NotAvailableError(HooklineError, AttributeError):
-    """A field of ``run`` was read at a moment at which it has no value, or was written where it cannot be."""
+    """A field of ``run`` was read at an event at which it has no value, or was written where it cannot be."""
 
 
 class RoleError(HooklineError):
@@ -201,7 +201,7 @@ def kind_of(value: object) -> str:
 
 
 def describe(value: object) -> str:
-    """What was passed, in a few words: tensors and arrays by shape and dtype, and by device if not on the CPU.
+    """Describe a value in a few words: tensors and arrays by shape and dtype, and by device if not on the CPU.
 
     >>> describe([3, {"x": None}])
     '[an int, {x: a NoneType}]'

@@ -197,6 +197,30 @@ def test_without_a_folder_a_relative_path_is_an_error_before_the_first_step(here
     assert os.listdir(here) == []
 
 
+def first_error(name: str, path: str) -> hl.HooklineError:
+    """The error of a fit with this callback, before the first step."""
+    steps: list[int] = []
+    count = hl.LambdaCallback(on_train_step_end=lambda run: steps.append(run.clock.step))
+    with pytest.raises(hl.HooklineError) as caught:
+        fit_with(CALLBACKS[name](path), count, folder="run")
+    assert steps == []
+    return caught.value
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_relative_path_of_a_callback_stays_in_the_folder_of_the_run(here: Path, name: str) -> None:
+    for path in ("../out", "mine/../../out"):
+        assert "the run's" in str(first_error(name, path))
+    assert not list(here.rglob("out*"))
+
+
+@pytest.mark.parametrize("name", ["Checkpointer.dirpath", "HistoryPlot.dirpath", "SaveAtEnd.dirpath", "SaveBest.path"])
+def test_a_link_to_nothing_is_named(here: Path, name: str) -> None:
+    (here / "run").mkdir()
+    (here / "run" / "mine").symlink_to("gone")
+    assert "run/mine' is a link to 'gone', which does not exist" in str(first_error(name, "mine/out"))
+
+
 @pytest.mark.parametrize("name", ["HistoryPlot.dirpath", "JSONL.path", "SaveBest.path"])
 def test_the_working_directory_may_change_while_a_run_trains(here: Path, name: str, tmp_path: Path) -> None:
     move = hl.LambdaCallback(on_train_epoch_start=lambda run: os.chdir(tmp_path))

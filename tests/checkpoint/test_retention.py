@@ -219,7 +219,7 @@ def test_weights_alone_do_not_push_out_what_a_resume_needs() -> None:
         ({"monitor": "val/loss"}, "monitor='val/loss' with best=0"),
         ({"best": 1, "monitor": "a", "mode": "smallest"}, "mode='smallest': give 'min'"),
         ({"every": "1e6tok"}, "every='1000000tok': .* count in st or sp"),
-        ({"every": "0.1dur"}, r"every='0.1dur' is a share of max_duration: resolve it first"),
+        ({"every": "0.1dur"}, r"every='0.1dur' is a fraction of max_duration: resolve it first"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_with_what_to_write(arguments: dict[str, Any], said: str) -> None:

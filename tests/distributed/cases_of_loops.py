@@ -192,7 +192,7 @@ def short_steps() -> dict[str, Any]:
     votes: list[int] = []
     count = hl.on("train_end")(lambda run: votes.append(run.loop.ranks._votes.held))
     result = trainer.fit(
-        model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.AdamW, callbacks=[count] if SIZE > 1 else []
+        model, loader, loss=nn.MultiMarginLoss(), optimizer=torch.optim.AdamW, callbacks=[count] if SIZE > 1 else []
     )
     return {
         "weights": [p.double().sum().item() for p in model.parameters()],

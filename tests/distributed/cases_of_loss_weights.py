@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -117,20 +118,41 @@ def by_hand(ranks: int, accumulate: int = 1) -> dict[str, Any]:
     return found
 
 
-def train_on_flat(first: int | None, late: int) -> dict[str, Any]:
-    """Flat targets: -100 in the first batch of rank ``first``, and in all batches from step ``late`` on."""
-    net, ones = Net(), torch.ones(2 * BATCH * late, dtype=torch.int64)
-    if first is not None:
-        ones[first * BATCH] = -100
-    y = torch.cat([ones, torch.tensor([-100, 1, 2, -100, -100, 3] * late)])
+def train_on_flat(late: int) -> dict[str, Any]:
+    """Flat targets, with -100 from step ``late`` on, and the same by hand."""
+    net, expected = Net(), Net()
+    y = torch.tensor([1, 2, 3, 0, 1, 2] * late + [-100, 1, 2, -100, -100, 3] * late)
     x = torch.randn(len(y), 4, dtype=torch.float64, generator=drawn())
-    data = TensorDataset(x, y)
+    data, loss, right = TensorDataset(x, y), nn.CrossEntropyLoss(), []
     result = Trainer(max_duration="1ep", log_every="1st", folder=False, device="cpu").fit(
-        net, DataLoader(data, BATCH), loss=nn.CrossEntropyLoss(), optimizer=partial(torch.optim.SGD, lr=0.0)
+        net, DataLoader(data, BATCH), loss=loss, optimizer=partial(torch.optim.SGD, lr=0.01)
     )
-    with torch.no_grad():
-        right = [nn.CrossEntropyLoss()(net(a), b).item() for a, b in DataLoader(data, 2 * BATCH)]
-    return {"step": result.clock.step, "losses": result.history["train/loss"], "right": right}
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.01)
+    for inputs, targets in DataLoader(data, 2 * BATCH):
+        found = loss(expected(inputs), targets)
+        optimizer.zero_grad()
+        found.backward()
+        optimizer.step()
+        right.append(found.item())
+    return {
+        "losses": result.history["train/loss"],
+        "right": right,
+        "weights": torch.cat([p.detach().reshape(-1) for p in net.parameters()]).tolist(),
+        "right weights": torch.cat([p.detach().reshape(-1) for p in expected.parameters()]).tolist(),
+    }
+
+
+def gather() -> None:
+    """A loss that waits for the other ranks; on rank zero alone it is not a mean over samples."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        dist.all_reduce(torch.zeros(1))
+        weight = torch.tensor([0.2, 1.0, 3.0, 0.5] if dist.get_rank() == 0 else [1.0] * CLASSES, dtype=torch.float64)
+        return functional.cross_entropy(outputs, targets, weight=weight)
+
+    data = Data("plain")
+    trainer = Trainer(max_duration="2ep", folder=False, device="cpu")
+    trainer.fit(Net(), DataLoader(data, BATCH), DataLoader(data, BATCH), loss=loss, optimizer=torch.optim.SGD)
 
 
 def add_up() -> None:

@@ -12,7 +12,18 @@ import torch
 from torch import nn
 
 import hookline as hl
-from hookline.events.foreign_names import ARGUMENTS, ATTRIBUTES, CLASSES, ELSEWHERE, KEYWORDS, NAMES, PLACES, PRECISIONS
+from hookline.events.foreign_names import (
+    ARGUMENTS,
+    ATTRIBUTES,
+    CLASSES,
+    DATASETS,
+    ELSEWHERE,
+    KEYWORDS,
+    NAMES,
+    PLACES,
+    PRECISIONS,
+    advice_for,
+)
 from hookline.testing import TinyModel, tiny_data
 from tests.support import fit
 
@@ -104,7 +115,7 @@ def test_a_keyword_of_another_trainer_is_one_of_our_options() -> None:
 
 def test_a_keyword_of_another_trainer_is_refused_with_ours_or_with_what_it_is_here() -> None:
     said = {
-        (key, advice): error_of(lambda key=key: hl.Trainer(**{key: 1}))
+        (key, advice_for(advice, 1)): error_of(lambda key=key: hl.Trainer(**{key: 1}))
         for table in (KEYWORDS, ELSEWHERE)
         for key, advice in table.items()
     }
@@ -115,7 +126,12 @@ def test_a_keyword_of_another_fit_is_an_argument_of_ours() -> None:
     assert set(PLACES.values()) <= {*inspect.signature(hl.Trainer.fit).parameters, "test"}
     trainer = hl.Trainer(max_duration="1ep", folder=False)
     said = {key: error_of(lambda key=key: trainer.fit(TinyModel(), tiny_data(), **{key: 1})) for key in PLACES}
-    wrong = [key for key, ours in PLACES.items() if f"fit({key}=…): no such argument; write {ours}=…" not in said[key]]
+    writes = {key: "DataLoader(dataset, batch_size=32)" if key in DATASETS else "…" for key in PLACES}
+    wrong = [
+        key
+        for key, ours in PLACES.items()
+        if f"fit({key}=…): no such argument; write {ours}={writes[key]}" not in said[key]
+    ]
     assert wrong == [], said
 
 
@@ -129,7 +145,8 @@ def test_a_precision_of_another_system_says_ours() -> None:
 
 def test_an_argument_of_another_callback_says_ours() -> None:
     wrong = []
-    for kind, theirs, advice in BY_CONSTRUCTOR:
+    for kind, theirs, template in BY_CONSTRUCTOR:
+        advice = advice_for(template, True)
         takes = list(inspect.signature(getattr(hl, kind).__init__).parameters)
         names_ours = advice.startswith(("leave it out", "hl.")) or advice.partition("=")[0] in takes
         said = error_of(lambda kind=kind, theirs=theirs: getattr(hl, kind)(**{theirs: True}))
@@ -137,6 +154,45 @@ def test_an_argument_of_another_callback_says_ours() -> None:
         if theirs in takes or not names_ours or not answers:
             wrong.append((kind, theirs, advice, said))
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (lambda: hl.Checkpointer(every_n_epochs=2), "Write every='2ep'."),
+        (lambda: hl.Checkpointer(every_n_train_steps=20), "Write every='20st'."),
+        (lambda: hl.Checkpointer(save_last=True), "Write keep_last=1."),
+        (lambda: hl.Checkpointer(save_top_k=-1), "Write keep_best=2 with monitor='val/loss'."),
+        (lambda: hl.EMA(momentum=0.9), "Write decay=0.9."),
+        (lambda: hl.Trainer(max_epochs=3), "write max_duration='3ep'"),
+        (lambda: hl.Trainer(min_epochs=5), "write callbacks=[hl.EarlyStopping('val/loss', start='5ep')]"),
+        (lambda: hl.Trainer(steps_per_epoch=7), "write callbacks=[hl.LimitBatches(train=7)]"),
+        (lambda: hl.Trainer(limit_val_batches=0.5), "write callbacks=[hl.LimitBatches(val=0.5)]"),
+        (lambda: hl.Trainer(learning_rate=0.1), "AdamW(model.parameters(), lr=0.1)"),
+        (lambda: hl.Trainer(progress=False), "write callbacks=[hl.ProgressBar(style=None)] for no bar"),
+        (lambda: fit_with(initial_epoch=3), "write resume='auto' in Trainer(…), before .fit(…)"),
+        (lambda: fit_with(validation_split=0.1), "torch.utils.data.random_split"),
+        (lambda: fit_with(datamodule=object()), "write train=datamodule.train_dataloader() and val="),
+        (lambda: fit_with(shuffle=False), "write DataLoader(data, batch_size=32, shuffle=False)"),
+        (lambda: fit_with(batch_size=8), "write DataLoader(data, batch_size=8)"),
+        (lambda: fit_with(epochs=4), "write max_duration='4ep' in Trainer(…), before .fit(…)"),
+        (lambda: fit_with(train_dataset=[1]), "write train=DataLoader(dataset, batch_size=32)"),
+    ],
+)  # fmt: skip
+def test_an_answer_has_the_value_that_was_given(call: Callable[[], object], answer: str) -> None:
+    assert answer in error_of(call)
+
+
+def fit_with(**keywords: Any) -> object:
+    return hl.Trainer(max_duration="1ep", folder=False).fit(TinyModel(), tiny_data(), **keywords)
+
+
+def test_the_control_of_another_system_is_three_methods_here() -> None:
+    def stop(run: Any) -> None:
+        run.control.should_training_stop = True
+
+    with pytest.raises(AttributeError, match=r"run has no 'control'; did you mean run\.stop\('why'\), "):
+        fit(hl.on("epoch_end")(stop))
 
 
 def test_an_argument_of_a_callback_of_ones_own_is_checked_as_well() -> None:

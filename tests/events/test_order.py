@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hookline as hl
 from hookline.errors import OrderError, RegistrationError
 from hookline.events import Callback, explain
 from hookline.events.order import PHASES, overlaps, phase, sort
@@ -278,6 +279,35 @@ def test_before_or_after_settles_two_writers(how: dict[str, str]) -> None:
 def test_two_writers_may_be_ordered_through_a_third() -> None:
     ema, swa = declare("Ema", writes="weights"), declare("Swa", writes="weights")
     assert names(swa, ema, declare("Between", after="Ema", before="Swa")) == ["Ema", "Between", "Swa"]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "remedy"),
+    [
+        ((hl.SaveBest("val/loss"), hl.SaveBest("val/acc", path="acc.safetensors")), "give one of them load_best=False"),
+        (
+            (hl.EarlyStopping("val/loss", restore_best=True), hl.EarlyStopping("val/acc", restore_best=True)),
+            "give one of them restore_best=False",
+        ),
+        ((hl.GradientClip(1.0), hl.GradientClip(2.0)), "leave one of them out"),
+    ],
+    ids=["SaveBest", "EarlyStopping", "GradientClip"],
+)
+def test_two_writers_of_one_class_get_the_option_of_that_class(
+    callbacks: tuple[Callback, Callback], remedy: str
+) -> None:
+    assert refused(*callbacks).endswith(
+        f": {remedy}; or give each a name, and say which comes first with before or after on one of them"
+    )
+
+
+def test_two_of_one_class_that_write_a_pattern_or_commute_keep_the_order_of_the_list() -> None:
+    for pair in (
+        [hl.ParameterMonitor(layers="0.*"), hl.ParameterMonitor(layers="1.*")],
+        [hl.Freeze("0"), hl.Freeze("1")],
+    ):
+        assert list(sort(pair).callbacks) == pair
+        assert list(sort(pair[::-1]).callbacks) == pair[::-1]
 
 
 def test_two_writers_overlap_also_through_a_star() -> None:

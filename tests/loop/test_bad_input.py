@@ -65,12 +65,12 @@ class Steps(hl.Callback):
 
 
 UNKNOWN = {
-    "max_epochs": "max_duration='10ep'",
-    "num_epochs": "max_duration='10ep'",
-    "epochs": "max_duration='10ep'",
-    "max_steps": "max_duration='500st'",
-    "accumulate_grad_batches": "accumulate=4",
-    "gradient_accumulation_steps": "accumulate=4",
+    "max_epochs": "max_duration='3ep'",
+    "num_epochs": "max_duration='3ep'",
+    "epochs": "max_duration='3ep'",
+    "max_steps": "max_duration='3st'",
+    "accumulate_grad_batches": "accumulate=3",
+    "gradient_accumulation_steps": "accumulate=3",
     "val_check_interval": "eval_every=",
     "log_every_n_steps": "log_every=",
     "accelerator": "device=",

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import hookline as hl
+from hookline.errors import SetupError
 from hookline.testing import TinyModel, tiny_data
 from tests.support import fit, train_loop
 
@@ -37,3 +38,30 @@ def test_a_cuda_build_of_torch_on_a_machine_without_a_gpu(
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", current_accelerator)
     assert run() > 0
+
+
+ADVICE = (
+    "Write device='cuda', 'mps' or 'cpu', or leave device= out to use the accelerator of this machine, if it has one."
+)
+
+
+@pytest.mark.parametrize("device", ["gpu", "", "cuda:x", -1, 1.5, ["cpu"]], ids=repr)
+def test_what_is_not_a_device_is_an_error_without_the_list_of_torch(device: Any) -> None:
+    with pytest.raises(SetupError) as caught:
+        hl.Trainer(device=device)
+    assert str(caught.value) == f"device={device!r}: torch has no such device. {ADVICE}"
+
+
+@pytest.mark.parametrize(
+    "reason", ["It is not there.", "It is not there. Known are [CPU, Meta].", "It is not there\nat"]
+)
+def test_a_device_that_cannot_be_used_is_an_error_with_the_first_sentence_of_torch(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    def empty(*args: Any, **options: Any) -> Any:
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(SetupError) as caught:
+        hl.Trainer(device="cuda")
+    assert str(caught.value) == f"device='cuda': It is not there. {ADVICE}"

@@ -66,10 +66,10 @@ def test_an_own_loop_over_epochs_around_batches() -> None:
 
 def test_a_keyword_that_a_method_does_not_have() -> None:
     hints = {
-        "epochs": r"option of the trainer: write max_duration='10ep' in Trainer",
+        "epochs": r"option of the trainer: write max_duration='3ep' in Trainer",
         "max_duration": r"option of the trainer: write max_duration=… in Trainer",
         "lr": r"optimizer=torch\.optim\.AdamW\(model\.parameters\(\), lr=",
-        "batch_size": r"DataLoader\(data, batch_size=32\)",
+        "batch_size": r"DataLoader\(data, batch_size=3\)",
         "zork": r"the arguments are model",
         "callback": r"did you mean callbacks\?",
     }
@@ -88,7 +88,7 @@ def test_a_keyword_that_a_method_does_not_have() -> None:
 
 def test_a_keyword_of_fit_by_another_name() -> None:
     says: dict[Any, str] = {
-        Trainer(max_duration="1ep", folder=False).fit: r"fit\({0}=…\): no such argument; write {1}=…",
+        Trainer(max_duration="1ep", folder=False).fit: r"fit\({0}=…\): no such argument; write {1}=",
         hl.fit: r"unknown option {0}=…; {1} is an argument of fit",
     }
     rows = [

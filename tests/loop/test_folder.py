@@ -12,6 +12,7 @@ import pytest
 from torch import nn
 
 import hookline as hl
+from hookline.errors import SetupError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, json_lines, sgd, train_loop
@@ -207,7 +208,7 @@ def test_no_file_is_left_open(here: Path) -> None:
     gc.collect()
 
 
-BAD_PATHS = ["a\0b", "x" * 300, "p" * 300 + "/run", "\u00fc" * 150, "a\ud800b"]
+BAD_PATHS = ["a\0b", "x" * 300, "p" * 300 + "/run", "\u00fc" * 150, "a\ud800b", "a/" * 3000]
 
 
 @pytest.mark.parametrize("path", BAD_PATHS, ids=ascii)
@@ -217,6 +218,42 @@ def test_a_path_that_no_file_system_takes_is_an_error_that_names_the_argument(he
         with pytest.raises(hl.HooklineError, match=rf"^{argument}='"):
             train_epoch(**options)
     assert files(here) == []
+
+
+def test_a_folder_that_is_too_long_below_the_working_directory_is_an_error_that_names_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = here / ("d" * 200) / ("e" * 200)
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    with pytest.raises(SetupError, match=r"^folder='.*File name too long"):
+        train_epoch(folder="a/" * 1900)
+
+
+BAD_NAMES = [".", "a/.", "..", "a/../b", "/abs", "//", " /a", "a/b/c", "dbfs:/x", "s3://bucket/run"]
+GOOD_NAMES = ["a b", "gr\u00f6\u00dfe/\u00b5", "x\u3000y", "2024-01-01T10:00", "c:x/1", ".hidden", "digits/", "a\nb"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
+def test_a_name_that_is_a_path_or_an_address_is_refused(here: Path, name: str) -> None:
+    with pytest.raises(SetupError, match=r"^name='"):
+        Trainer(name=name)
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES, ids=ascii)
+def test_any_other_name_is_taken(here: Path, name: str) -> None:
+    assert train_epoch(name=name).folder.is_relative_to(here / "runs")
+
+
+@pytest.mark.parametrize("link", ["run", "run/checkpoints", "run/milestones"])
+def test_a_link_to_nothing_is_an_error_before_the_first_step_that_names_the_link(here: Path, link: str) -> None:
+    (here / link).parent.mkdir(exist_ok=True)
+    (here / link).symlink_to(here / "gone")
+    steps: list[int] = []
+    count = hl.LambdaCallback(on_train_step_end=lambda run: steps.append(run.clock.step))
+    with pytest.raises(SetupError, match=rf"{link}' is a link to '{here / 'gone'}', which does not exist"):
+        train_epoch(hl.Checkpointer(dirpath="milestones"), count, folder="run", resume="auto")
+    assert steps == []
 
 
 def test_a_name_of_the_greatest_length_that_is_taken_is_an_error(here: Path) -> None:

@@ -202,11 +202,25 @@ def test_a_sum_is_refused_with_accumulation_and_trains_without(loss: Any) -> Non
     kind = Kind(loss, classes(N))
     model = kind.model()
     fit = partial(hl.fit, model, kind.batches(), loss=loss, optimizer=fast_sgd, max_duration="1ep", **FAST)
-    with pytest.raises(SetupError, match=r"reduction='sum'.*accumulate=4.*reduction='mean'"):
+    with pytest.raises(SetupError, match=r"reduction='sum'.*accumulate=4.*reduction='mean'") as raised:
         fit(accumulate=4)
+    assert "weight=" not in str(raised.value)
     same_parameters(model, kind.model())
     fit()
     same_parameters(model, bare_loop(kind, 1)[0])
+
+
+@pytest.mark.parametrize("loss", SUMS.values(), ids=SUMS)
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_no_weight_makes_a_sum_right(loss: Any, accumulate: int) -> None:
+    kind = Kind(loss, classes(N))
+    with pytest.raises(
+        SetupError, match=r"reduction='sum'\) with weight=.*Write reduction='mean', or return \(loss_sum"
+    ):
+        hl.fit(
+            kind.model(), kind.batches(), loss=loss, weight=lambda outputs, batch: 1, optimizer=fast_sgd,
+            max_duration="1ep", accumulate=accumulate, **FAST,
+        )  # fmt: skip
 
 
 def test_a_sum_is_refused_where_a_callback_begins_to_accumulate() -> None:
@@ -364,32 +378,146 @@ def test_a_model_whose_loss_cannot_be_told_is_weighed_by_samples_with_a_warning(
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def test_a_loss_function_that_may_leave_targets_out_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    def mine(outputs: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(outputs, targets)
+# -- losses that Hookline does not know --------------------------------------------------------
 
-    def warnings_of(targets: Tensor, loss: Any, **options: Any) -> list[str]:
-        kind = Kind(loss, targets)
-        caplog.clear()
-        hl.fit(kind.model(), kind.batches(), loss=loss, optimizer=fast_sgd, max_duration="1ep", **options, **FAST)
-        warned = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-        return [message for message in warned if "StopOnNaN" not in message]  # the loss without targets is NaN
 
-    class Holding(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.of_classes = nn.CrossEntropyLoss(weight=CLASS_WEIGHTS)
+def warnings_of(caplog: pytest.LogCaptureFixture, kind: Kind, *, sizes: list[int] = SIZES, **options: Any) -> list[str]:
+    """Warnings of a fit about the weights of its losses."""
+    caplog.clear()
+    batches = list(zip(kind.inputs().split(sizes), kind.targets.split(sizes), strict=True))
+    hl.fit(kind.model(), batches, loss=kind.loss, optimizer=fast_sgd, max_duration="1ep", **options, **FAST)
+    said = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    return [message for message in said if "StopOnNaN" not in message]  # a batch without targets is NaN
 
-        def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-            return self.of_classes(outputs, targets)
 
-    (said,) = warnings_of(classes(N, ignored=-100), mine, accumulate=4)
-    assert "-100" in said
-    assert "weight=" in said
-    (said,) = warnings_of(classes(N), Holding(), accumulate=4)
-    assert "weight=" in said
-    assert warnings_of(classes(N), mine, accumulate=4) == []
-    assert warnings_of(classes(N, ignored=-100), mine) == []
+class Holding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_classes = nn.CrossEntropyLoss(weight=CLASS_WEIGHTS)
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.of_classes(outputs, targets)  # type: ignore[no-any-return]
+
+
+class OwnWeight(nn.Module):
+    weight: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", CLASS_WEIGHTS)
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets, weight=self.weight)
+
+
+class Doubled(nn.CrossEntropyLoss):
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return 2 * super().forward(outputs, targets)
+
+
+def root_of_mean(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.mse_loss(outputs, targets).sqrt()
+
+
+def of_parts(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs["logits"], targets, weight=CLASS_WEIGHTS)
+
+
+def late_ignored() -> Tensor:
+    found = classes(N)
+    found[-4:-2] = -100  # in the fifth batch
+    return found
+
+
+NO_MEANS = {
+    "function with class weights": Kind(
+        lambda outputs, targets: functional.cross_entropy(outputs, targets, weight=CLASS_WEIGHTS), classes(N)
+    ),
+    "class weights as a buffer": Kind(OwnWeight(), classes(N)),
+    "loss inside a module": Kind(Holding(), classes(N)),
+    "subclass that calls torch's forward": Kind(Doubled(weight=CLASS_WEIGHTS), classes(N)),
+    "-100 in a later batch": Kind(lambda outputs, targets: functional.cross_entropy(outputs, targets), late_ignored()),
+    "root": Kind(root_of_mean, SOFT),
+    "outputs in a dict": Kind(of_parts, classes(N), lambda x: {"logits": x}),  # type: ignore[arg-type, return-value]
+}
+
+
+@pytest.mark.parametrize("kind", NO_MEANS.values(), ids=NO_MEANS)
+def test_a_loss_that_is_not_a_mean_over_samples_is_a_warning(caplog: pytest.LogCaptureFixture, kind: Kind) -> None:
+    (said,) = warnings_of(caplog, kind, accumulate=6)
+    assert "is not a mean over samples" in said
+    assert "pass weight=lambda outputs, batch" in said
+    assert warnings_of(caplog, kind) == [], "one batch per step needs no weights"
+    (said,) = warnings_of(caplog, kind, val=kind.batches())
+    assert "is not a mean over samples" in said
+
+
+def test_the_warning_about_a_sum_does_not_name_weight(caplog: pytest.LogCaptureFixture) -> None:
+    add_up = partial(functional.cross_entropy, reduction="sum")
+    kind = Kind(lambda outputs, targets: add_up(outputs, targets), classes(N))
+    (said,) = warnings_of(caplog, kind, accumulate=4)
+    assert "is a sum over samples" in said
+    assert "reduction='mean'" in said
+    assert "weight=" not in said
+
+
+class Noisy(nn.Module):
+    """A mean over samples, times a random number; it counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.calls += 1
+        self.total += 1  # type: ignore[operator]
+        return functional.cross_entropy(outputs, targets) * torch.rand(())
+
+
+MEANS = {
+    "function": Kind(lambda outputs, targets: functional.cross_entropy(outputs, targets), classes(N)),
+    "subclass with its own forward": Kind(Focal(weight=CLASS_WEIGHTS), classes(N)),
+    "random": Kind(Noisy(), classes(N)),
+    "small numbers": Kind(lambda outputs, targets: 1e-9 * functional.mse_loss(outputs, targets), SOFT),
+    "both signs": Kind(lambda outputs, targets: (outputs - targets).mean(), SOFT),
+    "zero": Kind(lambda outputs, targets: 0 * outputs.mean(), SOFT),
+}
+
+
+@pytest.mark.parametrize("kind", MEANS.values(), ids=MEANS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_mean_over_samples_is_not_warned_about(caplog: pytest.LogCaptureFixture, kind: Kind, precision: str) -> None:
+    assert warnings_of(caplog, kind, accumulate=4, precision=precision, val=kind.batches()) == []
+
+
+def test_a_loss_that_cannot_be_compared_is_a_warning_if_targets_may_be_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kind = Kind(lambda outputs, targets: functional.cross_entropy(outputs, targets), classes(N, ignored=-100))
+    (said,) = warnings_of(caplog, kind, sizes=[1] * N, accumulate=4)
+    assert "may not be a mean over samples: the targets contain -100" in said
+    (said,) = warnings_of(caplog, Kind(Holding(), classes(N)), sizes=[1] * N, accumulate=4)
+    assert "may not be a mean over samples: it contains a loss with class weights" in said
+
+
+def test_the_state_of_a_loss_and_random_numbers_are_those_of_a_bare_loop() -> None:
+    noisy, seen = Noisy(), list[int]()
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append(len(outputs))
+        return noisy(outputs, targets)  # type: ignore[no-any-return]
+
+    kind = Kind(loss, classes(N))
+    model = kind.model()
+    torch.manual_seed(1)
+    hl.fit(model, kind.batches()[:4], loss=loss, optimizer=fast_sgd, max_duration="1ep", accumulate=2, **FAST)
+    after = torch.rand(3)
+    assert (noisy.calls, noisy.total, seen) == (4, 4, SIZES[:4])
+    torch.manual_seed(1)
+    for _ in range(4):
+        torch.rand(())
+    assert torch.equal(after, torch.rand(3))
 
 
 # -- weight= -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hookline as hl
-from hookline.errors import HooklineError, MetricError
+from hookline.errors import HooklineError, MetricError, RegistrationError
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, sgd
 
@@ -91,6 +91,25 @@ def test_what_a_task_does_not_log_either_is_found_when_its_first_interval_ends(m
 def test_what_a_task_logs_may_be_monitored(name: str, tmp_path: Path) -> None:
     makes = [make for kind, make in MONITORS.items() if kind not in ("ExportModel", "SaveBest", "MLPerfLog")]
     train_and_evaluate(*(make(name) for make in makes), folder=tmp_path / "run", model=Logging())
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("val_loss", "'val/loss'"),
+        ("valid_acc_top5", "'val/acc_top5'"),
+        ("eval_loss", "'val/loss'"),
+        ("validation_loss", "'val/loss'"),
+        ("train_loss", "'train/loss'"),
+        ("test_loss", "'test/loss'"),
+        ("loss", "'val/loss' or 'train/loss'"),
+        ("val", "'val/val' or 'train/val'"),
+    ],
+)
+def test_a_name_of_another_system_gets_its_name_here(name: str, write: str) -> None:
+    with pytest.raises(RegistrationError) as caught:
+        hl.EarlyStopping(name, mode="min")
+    assert str(caught.value).endswith(f"the name of a metric starts with its stage. Write {write}.")
 
 
 def test_the_error_names_the_metrics_that_are_there_and_the_nearest_one(tmp_path: Path) -> None:

@@ -152,6 +152,38 @@ def test_a_schedule_resumes_with_the_new_option_and_not_with_the_saved_one(
     assert rates[-1] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "before", "now", "expected"),
+    [
+        ("cosine", {}, {"warmup": "2st"}, ["LRSchedule('cosine') continues with the saved plan, with total 24"]),
+        (
+            "cosine",
+            {"end": 0.1},
+            {"end": 0.5, "total": "5ep"},
+            [
+                "LRSchedule('cosine') resumes with end=0.5 (was 0.1)",
+                "LRSchedule('cosine') continues with the saved plan, with total 24",
+            ],
+        ),
+        (
+            "one_cycle",
+            {"pct_start": 0.3},
+            {"pct_start": 0.4},
+            ["LRSchedule('one_cycle') keeps pct_start=0.3 of the checkpoint"],
+        ),
+    ],
+    ids=["warmup", "end and total", "pct_start"],
+)
+def test_a_schedule_logs_only_the_options_that_take_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, schedule: str, before: Any, now: Any, expected: list[str]
+) -> None:
+    fit_epochs(tmp_path, hl.LRSchedule(schedule, **before))
+    caplog.clear()
+    fit_epochs(tmp_path, hl.LRSchedule(schedule, **now), epochs=9)
+    found = lines(caplog, "LRSchedule")
+    assert [line.startswith(start) for line, start in zip(found, expected, strict=True)] == [True] * len(found), found
+
+
 # -- arguments that give the state its meaning -------------------------------------------------------
 
 
@@ -257,6 +289,25 @@ def test_two_callbacks_without_state_need_no_name(tmp_path: Path) -> None:
     fit_epochs(tmp_path, Stateless(), Stateless(), hl.on("epoch_end")(note), hl.on("epoch_end")(note))
     fit_epochs(tmp_path, Stateless(), Stateless(), hl.on("epoch_end")(note), hl.on("epoch_end")(note), epochs=3)
     assert seen == [1, 1, -1, -1, 2, 2, -2, -2, 3, 3, -3, -3]
+
+
+def test_two_monitors_whose_state_is_a_position_need_no_name(tmp_path: Path) -> None:
+    def callbacks() -> list[hl.Callback]:
+        return [kind() for kind in (hl.LRMonitor, hl.SpeedMonitor, hl.ParameterMonitor, hl.StopOnNaN) for _ in range(2)]
+
+    fit_epochs(tmp_path, *callbacks())
+    result = fit_epochs(tmp_path, *callbacks(), epochs=9)
+    assert result.history.steps("lr/SGD") == [3 * epoch for epoch in range(1, 9)]
+
+
+def test_two_monitors_that_hold_a_module_are_asked_for_a_name(tmp_path: Path) -> None:
+    class Probe(hl.LRMonitor):
+        def on_setup(self, run: Any) -> None:
+            super().on_setup(run)
+            self.head = nn.Linear(3, 3)
+
+    with pytest.raises(RegistrationError, match=r"two callbacks are both .*Probe\(\)"):
+        fit_epochs(tmp_path, Probe(), Probe())
 
 
 def test_two_callbacks_that_hold_a_module_are_asked_for_a_name_before_the_first_step(tmp_path: Path) -> None:

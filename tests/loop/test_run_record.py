@@ -484,6 +484,24 @@ def test_a_report_that_fails_does_not_fail_the_run(tmp_path: Path, caplog: pytes
     assert "no ink" in caplog.text
 
 
+@pytest.mark.parametrize("failure", [OSError("no ink"), RuntimeError("no ink")], ids=repr)
+def test_a_report_that_fails_after_a_run_that_failed_does_not_call_the_run_complete(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    class Tells(Trainer):
+        def when_written(self, folder: Path) -> None:
+            raise failure
+
+    crash = hl.LambdaCallback(on_train_step_end=lambda run: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Tells(max_duration="1ep", folder=tmp_path, callbacks=[crash]).fit(
+            TinyModel(), tiny_data(3), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+        )
+    assert "the report of this run could not be" in caplog.text
+    assert "no ink" in caplog.text
+    assert "run is complete" not in caplog.text
+
+
 def loader_of(batch_size: int) -> DataLoader[Any]:
     inputs, classes = (torch.cat(parts) for parts in zip(*tiny_data(), strict=True))
     return DataLoader(TensorDataset(inputs, classes), batch_size=batch_size, shuffle=True)

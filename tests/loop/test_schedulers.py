@@ -293,14 +293,14 @@ def test_plateau_that_has_waited_for_evaluations_in_vain_says_so(caplog: pytest.
     """Nobody can know before the end: a callback may ask for an evaluation."""
     task = Says([1.0], scheduler=plateau())
     Trainer(max_duration="2ep", eval_every=None, folder=False).fit(task, tiny_data(2), tiny_data(2))
-    said = "ReduceLROnPlateau (on 'val/loss') never moved: it needs evaluations, and none was made (eval_every=None)"
+    said = "ReduceLROnPlateau (on 'val/loss') never stepped: it needs evaluations, and none was made (eval_every=None)"
     assert said in caplog.text
     caplog.clear()
     asks = hl.LambdaCallback(on_train_step_end=lambda run: run.request_eval())
     Trainer(max_duration="1ep", eval_every=None, folder=False, callbacks=[asks]).fit(
         Says([1.0] * 9, scheduler=plateau()), tiny_data(2), tiny_data(2)
     )
-    assert "never moved" not in caplog.text
+    assert "never stepped" not in caplog.text
 
 
 def test_plateau_of_an_own_loop_that_never_evaluates_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -310,7 +310,7 @@ def test_plateau_of_an_own_loop_that_never_evaluates_says_so(caplog: pytest.LogC
         for x, y in loop.batches(tiny_data(2)):
             loop.backward(cross_entropy(model(x), y))
             loop.step()
-    assert "never moved: it needs evaluations, and none was made (eval_every=1ep)" in caplog.text
+    assert "never stepped: it needs evaluations, and none was made (eval_every=1ep)" in caplog.text
 
 
 def test_plateau_by_eval_every_steps() -> None:

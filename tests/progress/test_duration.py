@@ -213,7 +213,7 @@ def test_only_times_can_be_joined_and_only_from_days_to_seconds(text: str) -> No
         (5, "5 has no unit: write '5ep' (epochs) or '5st' (steps)"),
         ("5", "5 has no unit: write '5ep' (epochs) or '5st' (steps)"),
         ("1e6", "1e6 has no unit: write '1e6ep' (epochs) or '1e6st' (steps)"),
-        (0.5, "0.5 has no unit: write '0.5dur' (a share of max_duration) or '0.5s' (seconds)"),
+        (0.5, "0.5 has no unit: write '0.5dur' (a fraction of max_duration) or '0.5s' (seconds)"),
         (2.5, "2.5 has no unit: write '2.5h' (hours) or '2.5s' (seconds)"),
         (-5, "-5 has no unit: write a positive number and a unit, such as '5ep'"),
         (math.nan, "nan has no unit: write a positive number and a unit"),
@@ -323,7 +323,7 @@ def test_shares_add_up_to_the_whole_and_no_further() -> None:
 
 
 def test_comparing_a_share_with_a_count_says_how_to_resolve_it() -> None:
-    with pytest.raises(DurationError, match=r"'0.5dur' \(share\) and '5ep' \(epochs\).*\.of\(max_duration\)"):
+    with pytest.raises(DurationError, match=r"'0.5dur' \(fraction\) and '5ep' \(epochs\).*\.of\(max_duration\)"):
         _ = Duration.parse("0.5dur") < Duration.parse("5ep")
 
 
@@ -388,9 +388,9 @@ def test_a_share_of_a_count_is_rounded_up_and_stays_within_the_whole(share: Dura
 
 
 def test_a_share_without_a_whole_is_an_error_that_asks_for_max_duration() -> None:
-    with pytest.raises(DurationError, match=r"'0.5dur' is a share of max_duration, and the run has none"):
+    with pytest.raises(DurationError, match=r"'0.5dur' is a fraction of max_duration, and the run has none"):
         Duration.parse("0.5dur").of(None)
-    with pytest.raises(DurationError, match=r"itself a share \('1dur'\)"):
+    with pytest.raises(DurationError, match=r"itself a fraction \('1dur'\)"):
         Duration.parse("0.5dur").of(Duration.parse("1dur"))
     assert Duration.parse("5ep").of(None) == Duration.parse("5ep")
 

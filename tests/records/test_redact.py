@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import string
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 
 from hookline.events import Callback
 from hookline.records import redact as module
+from hookline.records import redact_names as names_module
 from hookline.records.plain import public
-from hookline.records.redact import HIDDEN, is_secret, redact, redact_arguments, redact_table, redact_text
+from hookline.records.redact import HIDDEN, redact, redact_arguments, redact_table, redact_text
+from hookline.records.redact_names import is_secret
+from tests.support import fit
 
 SECRET_NAMES = [
     "api_key",
@@ -64,6 +68,13 @@ SECRET_NAMES = [
     "webhook_url",
     "sig",
     "X-Amz-Signature",
+    "pws",
+    "pwds",
+    "pw1",
+    "password2",
+    "master_key",
+    "connection_string",
+    "dsn",
 ]
 HARMLESS_NAMES = [
     "tokenizer",
@@ -155,7 +166,7 @@ HARMLESS_TEXTS = [
     "s3://bucket/runs/first",
     "me@example.org wrote: hello",
     "12:30:05 started",
-    "pass: 3 of 4, second pass: done, pass=3, passes=4",
+    "pass: 3 of 4, pass: 1000 of 2000, second pass: done, pass=3, passes=4",
     "https://[::1]:80/a@b and kafka://a:9092,b:9092/x@y",
     "{'lr': 0.1, 'betas': (0.9, 0.999)}",
     "hf_hub_download",
@@ -240,6 +251,19 @@ def test_a_secret_in_an_address_a_header_or_a_quotation_is_hidden_and_the_rest_s
         ("{'env': 'PGPASSWORD=hunter2', 'b': 1}", "{'env': 'PGPASSWORD=[redacted]', 'b': 1}"),
         ("-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\nx", "[redacted]\nx"),
         ("-----BEGIN PRIVATE KEY-----\nhunter2", "[redacted]"),
+        ("get(auth=('me', 'hunter2'), x=1)", "get(auth=[redacted], x=1)"),
+        ("auth=('me', 'hunter2", "auth=[redacted]"),
+        ("{'auth': ['me', ('a)', 'hunter2')], 'x': 1}", "{'auth': [redacted], 'x': 1}"),
+        ('"auth": [\n  "me",\n  "hunter2"\n], "x": 1', '"auth": [redacted], "x": 1'),
+        ("('password', 'hunter2')", "('password', '[redacted]')"),
+        ("[('api_key', 'hunter2'), ('lr', 0.1)]", "[('api_key', '[redacted]'), ('lr', 0.1)]"),
+        ("['--token', 'hunter2', '-v']", "['--token', '[redacted]', '-v']"),
+        ('{"name": "API_KEY", "value": "hunter2"}', '{"name": "API_KEY", "value": "[redacted]"}'),
+        ("Env(name='DB_PASSWORD', value='hunter2')", "Env(name='DB_PASSWORD', value='[redacted]')"),
+        ("- name: DB_PASSWORD\n  value: hunter2\n", "- name: DB_PASSWORD\n  value: [redacted]\n"),
+        ("mysql -u root -phunter2 db", "mysql -u root -p[redacted] db"),
+        ("sshpass -p hunter2 ssh h", "sshpass -p [redacted] ssh h"),
+        ("docker login -u me -p hunter2", "docker login -u me -p [redacted]"),
     ]
     expected = [shown for _, shown in table]
     assert [redact_text(text) for text, _ in table] == expected
@@ -256,7 +280,16 @@ def test_a_secret_in_an_address_a_header_or_a_quotation_is_hidden_and_the_rest_s
         (["--token", "--lr", "0.1"], ["--token", "--lr", "0.1"]),
         (["--pass", "2", "x", "pass=3"], ["--pass", "2", "x", "pass=3"]),
         (["--pass", "2468", "--token", "123456"], ["--pass", HIDDEN, "--token", HIDDEN]),
-        (["--db-pass", "2", "--password", "2"], ["--db-pass", HIDDEN, "--password", HIDDEN]),
+        (["--db-pass", "2468", "--password", "2"], ["--db-pass", HIDDEN, "--password", HIDDEN]),
+        (["--db-pass", "2", "--pw", "0.3", "--psk", "0.3"], ["--db-pass", "2", "--pw", "0.3", "--psk", "0.3"]),
+        (["--cred", "0.3", "--sig=0.3"], ["--cred", "0.3", "--sig=0.3"]),
+        (["--secrets", "hunter2", "hunter3", "-v"], ["--secrets", HIDDEN, HIDDEN, "-v"]),
+        (["--opts", "DB.PASSWORD", "hunter2", "LR", "0.1"], ["--opts", "DB.PASSWORD", HIDDEN, "LR", "0.1"]),
+        (["password", "hunter2"], ["password", HIDDEN]),
+        (["docker", "login", "-u", "me", "-p", "hunter2"], ["docker", "login", "-u", "me", "-p", HIDDEN]),
+        (["mysql", "-phunter2", "-u", "root"], ["mysql", f"-p{HIDDEN}", "-u", "root"]),
+        (["docker", "run", "-p", "8080:80"], ["docker", "run", "-p", "8080:80"]),
+        (["train.py", "--dataset", "secret", "--lr", "0.1"], ["train.py", "--dataset", "secret", "--lr", "0.1"]),
         (["--password", "-hunter2", "-v"], ["--password", HIDDEN, "-v"]),
         (["--password", "-v", "-x"], ["--password", "-v", "-x"]),
         (["--env=PGPASSWORD=hunter2"], [f"--env=PGPASSWORD={HIDDEN}"]),
@@ -268,6 +301,39 @@ def test_a_secret_in_an_address_a_header_or_a_quotation_is_hidden_and_the_rest_s
 )
 def test_a_command_line_shows_everything_but_its_secrets(arguments: list[str], shown: list[str]) -> None:
     assert redact_arguments(arguments) == shown
+
+
+@pytest.mark.parametrize("value", [0.3, 16, 0])
+@pytest.mark.parametrize("name", ["pw", "psk", "cred", "token", "secret", "client_secret", "password_accuracy", "sig"])
+def test_a_number_is_shown_in_every_form_unless_its_name_is_that_of_a_password(name: str, value: float) -> None:
+    texts = [
+        f"{name}={value}",
+        f"{name}: {value}",
+        f"--{name} {value}",
+        f"{{'{name}': {value}}}",
+        f"('{name}', {value})",
+    ]
+    assert list(map(redact_text, texts)) == texts
+    trees: list[Any] = [{name: value}, {name: str(value)}, [name, value], {"name": name, "value": value}]
+    assert list(map(redact, trees)) == trees
+    assert redact_table([name, "pred"], [[value, 0]]) == [[value, 0]]
+    assert redact_table(["name", "value"], [[name, value]]) == [[name, value]]
+    lines = [[f"--{name}", str(value)], [f"{name}={value}"]]
+    assert list(map(redact_arguments, lines)) == lines
+
+
+def test_an_integer_with_the_name_of_a_password_is_hidden_in_every_form() -> None:
+    texts = ["password=16", "password: 16", "--db-password 16", "{'password': 16}", "('password', 16)"]
+    assert [text for text in texts if "16" in redact_text(text)] == []
+    trees: list[Any] = [{"password": 16}, {"password": "16"}, ["password", 16], {"name": "password", "value": 16}]
+    assert [tree for tree in trees if "16" in str(redact(tree))] == []
+    assert redact_table(["password", "pred"], [[16, 0]]) == [[HIDDEN, 0]]
+
+
+def test_a_fraction_is_never_a_password() -> None:
+    tree = {"accuracy": {"password": 0.93, "email": 0.5}, "by_class": [{"class": "password", "val": 0.91}]}
+    assert redact(tree) == tree
+    assert redact_text("password: 0.93, email: 0.5") == "password: 0.93, email: 0.5"
 
 
 def test_a_password_may_be_a_number_and_a_count_of_tokens_is_none() -> None:
@@ -333,9 +399,11 @@ PLANTED: list[tuple[Any, str]] = [
     (["--api-key", "hunter2", "--lr", "0.1"], "hunter2"),
     (["-token", "hunter2"], "hunter2"),
     (("password", "hunter2"), "hunter2"),
-    (("password", "hunter"), "hunter"),
-    ([["password", "hunter"], ["user", "me"]], "hunter"),
     (["password", "hunter2"], "hunter2"),
+    (["password", "hunter2", "lr", 0.1], "hunter2"),
+    (("lr", 0.1, "db.password", "hunter2"), "hunter2"),
+    (("passphrase", "correct horse battery staple"), "horse"),
+    (["--secrets", "hunter3", "hunter2", "--lr", 0.1], "hunter2"),
     (["secret", "HuntTer"], "HuntTer"),
     (["api_key", "hunter2"], "hunter2"),
     ([("user", "me"), ("db_password", "hunter2")], "hunter2"),
@@ -349,6 +417,19 @@ PLANTED: list[tuple[Any, str]] = [
     ({"header": "Authorization", "content": "hunter2"}, "hunter2"),
     ({"name": "password", "value": {"deeper": ["hunter2"]}}, "hunter2"),
     ({"name": "password", "value": 123456}, "123456"),
+    ({"k": "password", "v": "hunter2"}, "hunter2"),
+    ({"id": "password", "value": "hunter"}, "hunter"),
+    ({"parameter": "api_key", "value": "hunter2"}, "hunter2"),
+    ({"type": "password", "value": "hunter2"}, "hunter2"),
+    ({"value": "hunter2", "name": "API_KEY"}, "hunter2"),
+    ({"name": "password", "values": ["hunter2"]}, "hunter2"),
+    ({"name": "password", "default": "hunter2", "help": "of the database"}, "hunter2"),
+    ({"name": "password", "valueFrom": {"x": "hunter2"}}, "hunter2"),
+    ({"setting": "password", "is": "hunter2"}, "hunter2"),
+    ({"columns": ["user", "password"], "rows": [["me", "hunter2"]]}, "hunter2"),
+    ({"columns": ["user", "password"], "index": [0], "data": [("me", "hunter2")]}, "hunter2"),
+    (["mysql", "-u", "root", "-p", "hunter2"], "hunter2"),
+    (["sshpass", "-phunter2", "ssh"], "hunter2"),
     (["curl", "-u", "me:hunter2", "https://h"], "hunter2"),
     (["/usr/bin/curl", "-s", "--user", "me:hunter2"], "hunter2"),
     (["curl", "--proxy-user", "me:hunter2"], "hunter2"),
@@ -378,6 +459,8 @@ PLANTED: list[tuple[Any, str]] = [
     ({"wandb": ["login", WANDB_KEY]}, WANDB_KEY),
     (["wandb", "login", WANDB_KEY], WANDB_KEY),
     (["--wandb", WANDB_KEY], WANDB_KEY),
+    ({"logger": "wandb", "key": WANDB_KEY}, WANDB_KEY),
+    (f"wandb login --host=https://wandb.example.org {WANDB_KEY}", WANDB_KEY),
     (f"wandb login {WANDB_KEY}", WANDB_KEY),
     (f"your Weights & Biases key is {WANDB_KEY}.", WANDB_KEY),
     (f"machine api.wandb.ai\n  login user\n  password {WANDB_KEY}\n", WANDB_KEY),
@@ -422,6 +505,25 @@ HARMLESS: list[Any] = [
     {"conv_pw": "x", "dw_pw": 3},
     {"pwm": 3, "power": 2, "credit": "x", "credibility": 0.5},
     {"modulation": "psk"},
+    {"classes": ["password", "email"]},
+    ["credentials", "labels"],
+    [["password", "phone"]],
+    ["user", "password", "feature_1", "phone number"],
+    ["char", "token", "word2vec-300"],
+    {"level": "token", "model": "resnet50"},
+    {"name": "password_accuracy", "value": 0.93},
+    {"name": "secret", "value": 12},
+    {"name": "token", "value": "the"},
+    {"columns": ["secret", "pred"], "rows": [[1, 0]]},
+    {"columns": ["user", "password"], "rows": 3},
+    {"auth_mode": "none", "num_secrets": "5"},
+    {"wandb": {"dataset": WANDB_KEY}},
+    {"logger": "wandb", "dataset": WANDB_KEY},
+    f"wandb run {WANDB_KEY}",
+    f"wandb login is done, commit {WANDB_KEY}",
+    "docker run -p 8080:80 image",
+    "{'type': 'password', 'column2': 'x'}",
+    "token=(1, 2), token: <eos>",
     {"commit": WANDB_KEY},
     {"git": {"commit": WANDB_KEY}},
     {"wandb": {"commit": WANDB_KEY}},
@@ -460,9 +562,19 @@ def test_what_only_looks_like_a_secret_stays() -> None:
     assert [redact({"a": [{"b": value}]}) for value in HARMLESS] == [{"a": [{"b": value}]} for value in HARMLESS]
 
 
-def test_a_tuple_in_the_config_is_still_a_pair() -> None:
-    given = {"login": ("password", "hunter"), "classes": ["secret", "public"], "sizes": (1, 2)}
-    assert public(given) == {"login": ["password", HIDDEN], "classes": ["secret", "public"], "sizes": [1, 2]}
+def test_a_tuple_follows_the_rules_of_a_list() -> None:
+    given = {"login": ("password", "hunter2"), "classes": ("password", "email"), "sizes": (1, 2)}
+    assert public(given) == {"login": ["password", HIDDEN], "classes": ["password", "email"], "sizes": [1, 2]}
+    pairs = [("password", "hunter2"), ("credentials", "labels")]
+    assert public({"pairs": pairs}) == {"pairs": [["password", HIDDEN], ["credentials", "labels"]]}
+
+
+def test_a_secret_in_a_structure_that_was_written_as_text_reaches_no_file_of_a_run(tmp_path: Path) -> None:
+    config = {"notes": "connect with auth=('me', 'hunter2')", "env": '{"name": "API_KEY", "value": "hunter2"}'}
+    fit(folder=tmp_path / "run", config=config)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"connect with auth=[redacted]" in path.read_bytes() for path in files)
+    assert [path.name for path in files if b"hunter2" in path.read_bytes()] == []
 
 
 class OfClasses(Callback):
@@ -481,6 +593,8 @@ def test_a_table_hides_the_columns_that_name_a_secret() -> None:
     assert redact_table(columns, [["me", "hunter2", "abc", 0.5]]) == [["me", HIDDEN, HIDDEN, 0.5]]
     assert redact_table(["user", "password"], [["me", 123456], ["you", None]]) == [["me", HIDDEN], ["you", None]]
     assert redact_table(["name", "value"], [["lr", "0.1"], ["db_password", "hunter2"]])[1] == ["db_password", HIDDEN]
+    assert redact_table(["param", "value"], [["password", "hunter"]]) == [["password", HIDDEN]]
+    assert redact_table(["user password"], [["hunter2"]]) == [[HIDDEN]]
     words = [["the", 0.5], ["token", 0.25]]
     assert redact_table(["token", "probability"], words) == words
     assert redact_table(["user", "token"], [["me", "a1b2c3d4e5"]]) == [["me", HIDDEN]]
@@ -505,6 +619,11 @@ SIGNS = [
     f"Basic {BASIC}",
     WANDB_KEY,
     "machine h login me password ",
+    "'password', '",
+    "auth=('",
+    "mysql -p",
+    "name: password\nvalue: ",
+    "', ",
 ]
 FRAGMENTS = st.sampled_from([*SECRET_NAMES, *HARMLESS_NAMES, *SECRETS, *HARMLESS_TEXTS, *SIGNS, *string.printable])
 TEXTS = st.lists(FRAGMENTS | st.text(max_size=5), max_size=8).map("".join)
@@ -560,6 +679,12 @@ def test_any_command_line_keeps_its_length(arguments: list[str]) -> None:
         "curl -u ",
         "Basic ",
         "machine a login b ",
+        "token=(",
+        "token=(\n",
+        "'password', ",
+        "mysql -p ",
+        ": password,\nvalue",
+        f"wandb {WANDB_KEY} ",
     ],
 )
 def test_a_long_text_is_read_once_and_not_by_its_square(part: str) -> None:
@@ -568,4 +693,4 @@ def test_a_long_text_is_read_once_and_not_by_its_square(part: str) -> None:
 
 
 def test_the_examples_hold() -> None:
-    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(module).failed == doctest.testmod(names_module).failed == 0

@@ -167,7 +167,7 @@ class Setup(hl.Callback):
 HINTS = {
     "optimizer": "all of them are in run.optimizers, by name; ",
     "outputs": "a task that returns {'loss': …, 'outputs': …} provides them; ",
-    "stop_reason": "nobody has asked to stop; ",
+    "stop_reason": "no callback has asked to stop; ",
 }
 
 
@@ -225,7 +225,7 @@ def test_the_own_loop_has_no_task_and_says_where_there_is_one() -> None:
     with pytest.raises(NotAvailableError) as caught:
         _ = loop.run.task
     assert str(caught.value) == (
-        "run.task has no value at this moment; the own loop has none; pass a task or a model to Trainer.fit"
+        "run.task has no value at this moment; a custom loop has none; pass a task or a model to Trainer.fit"
     )
 
 
@@ -313,7 +313,7 @@ def test_a_share_of_itself_is_no_max_duration() -> None:
     setup = Setup(lambda run: setattr(run, "max_duration", "0.5dur"))
     evaluated_fit(setup)
     assert isinstance(setup.error, SetupError)
-    assert str(setup.error) == "run.max_duration = '0.5dur': 'dur' is a share of max_duration itself"
+    assert str(setup.error) == "run.max_duration = '0.5dur': 'dur' is a fraction of max_duration itself"
 
 
 def test_a_run_that_is_over_can_be_collected() -> None:

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,22 @@ def test_outputs_that_are_replaced_after_the_forward_are_those_of_the_loss() -> 
         run.outputs = run.outputs * 0.5
 
     assert same_tensors(weights_after(on("forward_end", halve)), weights_after(model=Halved()))
+
+
+@pytest.mark.parametrize("options", [{"accumulate": 2}, {"optimizer": partial(torch.optim.LBFGS, lr=0.1, max_iter=3)}])
+def test_the_outputs_of_every_forward_can_be_replaced(options: dict[str, Any]) -> None:
+    def keep(run: Any) -> None:
+        run.outputs = run.outputs * 1
+
+    assert same_tensors(weights_after(on("forward_end", keep), **options), weights_after(**options))
+
+
+@pytest.mark.parametrize("event", ["loss_ready", "train_batch_end", "train_step_end"])
+def test_outputs_cannot_be_replaced_once_the_loss_is_computed(event: str) -> None:
+    found = error_of(event, lambda run: setattr(run, "outputs", run.outputs * 0))
+    assert found == (
+        "run.outputs = …: the loss of this batch is computed already. Replace the outputs in on_forward_end."
+    )
 
 
 def test_outputs_that_are_replaced_are_those_of_a_prediction() -> None:
@@ -356,6 +373,25 @@ def test_a_hook_reads_and_copies_the_clock() -> None:
     assert [found[:4] for found in seen] == [(n, n, True, {"SGD": n}) for n in (1, 2, 3, 4)]
     assert [found[4].step for found in seen] == [1, 2, 3, 4]
     assert [pickle.loads(found[5]).step for found in seen] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("field", "key", "instead"),
+    [
+        ("optimizers", "x", "Change their param_groups in place, or return others from configure_optimizers."),
+        ("metrics", "val/loss", "Write run.log({'name': value})."),
+        ("clock.updates", "SGD", "Only the loop counts."),
+    ],
+)
+def test_an_item_of_a_mapping_cannot_be_replaced_or_removed(field: str, key: str, instead: str) -> None:
+    def write(run: Any) -> None:
+        attrgetter(field)(run)[key] = 0
+
+    def remove(run: Any) -> None:
+        del attrgetter(field)(run)[key]
+
+    assert error_of("epoch_end", write) == f"run.{field}[{key!r}] = …: it cannot be replaced. {instead}"
+    assert error_of("epoch_end", remove) == f"del run.{field}[{key!r}]: it cannot be removed. {instead}"
 
 
 OTHER_FIELDS = {

@@ -12,6 +12,13 @@ from hookline.run.history import missing_metric
 if TYPE_CHECKING:
     from hookline.run import Run
 
+STAGES = {
+    **dict.fromkeys(("val", "valid", "validation", "eval"), "val"),
+    **dict.fromkeys(("train", "training"), "train"),
+    "test": "test",
+}
+"""Prefixes such as that of ``"val_loss"`` in other systems, and the stage that each means."""
+
 
 def monitor_mode(reader: str, monitor: str, mode: str | None) -> Literal["min", "max"]:
     """``mode`` as given to ``reader``, or as the name of the metric says.
@@ -46,9 +53,10 @@ Write 'val/loss' or 'train/loss'.
     if not isinstance(name, str) or not name or "*" in name:
         raise RegistrationError(f"{where}: give the name of one metric, such as 'val/loss'.")
     if "/" not in name:
-        raise RegistrationError(
-            f"{where}: the name of a metric starts with its stage. Write 'val/{name}' or 'train/{name}'."
-        )
+        prefix, _, rest = name.partition("_")
+        stage = STAGES.get(prefix.lower())
+        write = f"'{stage}/{rest}'" if stage and rest else f"'val/{name}' or 'train/{name}'"
+        raise RegistrationError(f"{where}: the name of a metric starts with its stage. Write {write}.")
 
 
 def monitored_value(run: Run, reader: str, name: str) -> float | None:

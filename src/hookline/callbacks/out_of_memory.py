@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
-"""What a ``RuntimeError`` of torch, CUDA, cuBLAS or another library contains, in lower case."""
+"""Parts of the message of a ``RuntimeError`` of torch, CUDA, cuBLAS or another library, in lower case."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hookline.errors import SetupError
+from hookline.records.file_names import check_links
 from hookline.run.paths import in_run_folder
 
 if TYPE_CHECKING:
@@ -14,7 +16,16 @@ if TYPE_CHECKING:
 
 
 def written_path(run: Run, path: Path, argument: str, of: str) -> Path:
-    """Return the path that a callback writes to: a relative path is inside the run's folder."""
+    """Return the path that a callback writes to: a relative path is inside the run's folder.
+
+    Raises:
+        SetupError: If the path is relative, and the run has no folder or the path leaves the folder.
+    """
+    if os.path.normpath(path).split(os.sep)[0] == os.pardir:
+        raise SetupError(
+            f"{of}({argument}={str(path)!r}): this path leaves the run's folder. Give a path inside the folder, or an "
+            f"absolute path."
+        )
     return in_run_folder(path, run.folder if run.has_folder else None, argument, of)
 
 
@@ -33,6 +44,7 @@ def check_dirpath(run: Run, dirpath: Path | None, of: str) -> None:
 
 def check_writable(path: Path, who: str) -> None:
     """That a file can be written there, before the work whose result it is to hold."""
+    check_links(path.parent)
     folder = next(parent for parent in path.parents if parent.exists())
     if path.is_dir():
         raise SetupError(f"{who}: {str(path)!r} is a folder; give the path of a file")

@@ -29,10 +29,12 @@ class Match:
     """Name, the shape that is wanted, the shape that was found."""
     hint: str = ""
     """What would make them fit, if one prefix is the difference."""
+    clashing: tuple[str, ...] = ()
+    """One tensor in the model, and found with different values."""
 
     @property
     def complete(self) -> bool:
-        return not (self.missing or self.unexpected or self.misshaped)
+        return not (self.missing or self.unexpected or self.misshaped or self.clashing)
 
     def __str__(self) -> str:
         if self.complete:
@@ -42,8 +44,10 @@ class Match:
             _listed("missing", self.missing),
             _listed("unexpected", self.unexpected),
             _listed("of another shape", shapes),
+            _listed("tied in the model, but with different values here", self.clashing),
         ]
-        fit = f"{len(self.fitting):,} of {len(self.fitting) + len(self.missing) + len(self.misshaped):,} fit"
+        wanted = sum(map(len, (self.fitting, self.missing, self.misshaped, self.clashing)))
+        fit = f"{len(self.fitting):,} of {wanted:,} fit"
         return "; ".join([fit, *filter(None, parts), *filter(None, [self.hint])])
 
 
@@ -64,12 +68,15 @@ def match(wanted: Mapping[str, Any], found: Mapping[str, Any], *, strict: bool) 
     shapes = {name: (_shape(wanted[name]), _shape(found[name])) for name in both}
     wrong = {name for name, (own, other) in shapes.items() if own is not None and own != other}
     fitting = tuple(name for name in both if name not in wrong)
+    clashing = _clashing(wanted, found, fitting)
+    fitting = tuple(name for name in fitting if name not in clashing)
     result = Match(
         fitting=fitting,
         missing=_missing(wanted, found, fitting),
         unexpected=tuple(name for name in found if name not in wanted),
         misshaped=tuple((name, shapes[name][0] or (), shapes[name][1] or ()) for name in both if name in wrong),
         hint=_hint(wanted, found),
+        clashing=clashing,
     )
     if (strict and not result.complete) or (wanted and not result.fitting):
         raise CheckpointMismatchError(f"the weights do not fit the model: {result}")
@@ -82,6 +89,22 @@ def _missing(wanted: Mapping[str, Any], found: Mapping[str, Any], fitting: Itera
         return ()
     loaded = {_memory(wanted[name]) for name in fitting} - {None}
     return tuple(name for name in absent if _memory(wanted[name]) not in loaded)
+
+
+def _clashing(wanted: Mapping[str, Any], found: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of tied weights that were found with different values: which one counts is not known."""
+    tied: dict[object, list[str]] = {}
+    for name in names:
+        if (memory := _memory(wanted[name])) is not None:
+            tied.setdefault(memory, []).append(name)
+    groups = [group for group in tied.values() if any(not _same(found[group[0]], found[name]) for name in group[1:])]
+    return tuple(name for group in groups for name in group)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other or (_memory(one) is not None and _memory(one) == _memory(other)):
+        return True
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # NaN is equal to NaN here
 
 
 def _memory(value: Any) -> tuple[object, ...] | None:

@@ -125,7 +125,7 @@ def _countable(every: Duration) -> Duration:
     if every.unit == "tok":
         raise SetupError(f"every='{every}': a checkpoint does not say how many tokens it has seen; count in st or sp")
     if every.unit == "dur":
-        raise SetupError(f"every='{every}' is a share of max_duration: resolve it first with .of(max_duration)")
+        raise SetupError(f"every='{every}' is a fraction of max_duration: resolve it first with .of(max_duration)")
     return every
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hookline.distributed.group import Group
 
 Facts = dict[str, str]
-"""What a rank is about to do: the name of a fact, and its value."""
+"""Facts of one rank: name and value."""
 
 MAX_VALUE_CHARS: Final = 160
 MAX_NAMES: Final = 4
@@ -88,7 +88,7 @@ def raise_on_all(group: Group, error: HooklineError) -> NoReturn:
 
 
 def words_for_ranks(ranks: Sequence[int], verb: Callable[[bool], str] = lambda several: "") -> str:
-    """``rank 1 has``, ``ranks 0, 2-7 have``; ``verb`` is told whether there are several."""
+    """``rank 1 has``, ``ranks 0, 2-7 have``; ``verb`` receives True for several ranks."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:

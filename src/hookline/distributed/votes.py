@@ -38,8 +38,6 @@ class Ballot:
     """At an edge: it has logged something that has no row yet."""
     weighted: float = 0.0
     """It gives weights of its own, which the number of samples does not tell."""
-    ignores: float = 0.0
-    """Its first batch has targets of -100, which do not count in the loss."""
     undone: float = 0.0
     """How often steps were taken back since the last vote: all ranks must have done so alike."""
     undone_squared: float = 0.0

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from hookline.errors import RegistrationError
-from hookline.events.foreign_names import ARGUMENTS
+from hookline.events.foreign_names import ARGUMENTS, advice_for
 from hookline.events.hooks import Hooks
 from hookline.events.spec import Event
 from hookline.records.redact import HIDDEN, redact
@@ -56,7 +56,7 @@ class Callback(Hooks):
     writes: tuple[str, ...] = ()
     """Metrics and resources (``"weights"``, ``"gradients"``, …) that it writes."""
     role: str = ""
-    """What it does to the model or the optimizers, such as ``"average"``; callbacks run in the order of ``ROLES``."""
+    """Its effect on the model or the optimizers, such as ``"average"``; callbacks run in the order of ``ROLES``."""
     before: tuple[str | type, ...] = ()
     after: tuple[str | type, ...] = ()
     events: ClassVar[tuple[Event, ...]] = ()
@@ -68,7 +68,13 @@ class Callback(Hooks):
 
     If the value of one of them is not that of the checkpoint, the callback starts without its saved state.
     """
+    reports_on_resume: ClassVar[bool] = False
+    """The callback itself logs which of its changed options take effect after a resume."""
     per_rank_state: ClassVar[bool] = False
+    shares_state: ClassVar[bool] = False
+    """Instances that are made alike have equal states, such as the step of the last row: they need no names."""
+    commutes: ClassVar[bool] = False
+    """Two of its class may write the same resource in any order: the order of the list decides."""
     structural: ClassVar[bool] = False
     """It changes what the model or the optimizers are made of: on a resume its state is loaded before theirs."""
 
@@ -88,8 +94,9 @@ class Callback(Hooks):
 
     @property
     def declares_state(self) -> bool:
-        """True if its class saves a state; modules that an instance holds are saved in addition."""
-        return bool(self.state) or type(self).state_dict is not Callback.state_dict
+        """True if its class saves a separate state; modules that an instance holds are saved in addition."""
+        saves = bool(self.state) or type(self).state_dict is not Callback.state_dict
+        return saves and not self.shares_state
 
     @property
     def state_key(self) -> str:
@@ -137,10 +144,10 @@ def callback_name(callback: object) -> str:
 
 
 def identity_of(callback: Callback) -> dict[str, Any]:
-    """What a checkpoint holds to recognize a callback whose options have changed: strings without secrets."""
+    """Return the strings by which a checkpoint recognizes a callback whose options have changed, without secrets."""
     defaults = {
         name: parameter.default
-        for name, parameter in _parameters(type(callback)).items()
+        for name, parameter in parameters_of(type(callback)).items()
         if parameter.default is not parameter.empty and _is_plain(parameter.default)
     }
     return {
@@ -174,7 +181,7 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
     return {key: deepcopy(value) for key, value in given.items() if _is_plain(value)}
 
 
-def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
+def parameters_of(cls: type) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(cls.__init__).parameters  # type: ignore[misc]
     except ValueError:  # written in C, without a signature
@@ -198,7 +205,7 @@ def _described(name: str, value: object) -> str:
 
 def _refuse_unknown(cls: type, given: Mapping[str, object]) -> None:
     """Raise for a keyword that the constructor does not take, where it is known what was meant."""
-    takes = [name for name in _parameters(cls) if name != "self"]
+    takes = [name for name in parameters_of(cls) if name != "self"]
     if not takes:
         return
     unknown = next((name for name in given if name not in takes), None)
@@ -209,7 +216,7 @@ def _refuse_unknown(cls: type, given: Mapping[str, object]) -> None:
         known |= ARGUMENTS.get(base.__name__, {}) if base.__module__.startswith("hookline.") else {}
     close = get_close_matches(unknown, takes, n=1, cutoff=0.75)
     if unknown in known:
-        advice = known[unknown]
+        advice = advice_for(known[unknown], given[unknown])
         hint = f"{advice[0].upper()}{advice[1:]}." if advice.startswith("leave") else f"Write {advice}."
     elif close:
         hint = f"Did you mean {close[0]}?"

@@ -1,8 +1,8 @@
-"""The hooks of seven other systems, and the event at which the same moment occurs here.
+"""The hooks of seven other systems, and the event of Hookline that each is.
 
 An error about a hook that does not exist gives our name for it, and says what differs. Only the hooks of
 callbacks are here (and one of TorchTNT's units, whose name means something else with us). Not in the table,
-because they are no moments: ``state_dict``, ``load_state_dict`` and ``state_key``, which we have too, and
+because they are not events: ``state_dict``, ``load_state_dict`` and ``state_key``, which we have too, and
 Composer's ``run_event``, which is our ``on_event``.
 """
 

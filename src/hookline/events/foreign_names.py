@@ -1,10 +1,13 @@
 """Names that users of other systems write, and what each is here: classes, constructor arguments, keywords, attributes.
 
-The hooks are in ``foreign.py``. Only data: ``tests/events/test_foreign_names.py`` checks that every answer exists.
+The hooks are in ``foreign.py``. In an advice, ``[[3]]`` stands for the value that the user gave, and 3 is an example
+(see ``advice_for``). ``tests/events/test_foreign_names.py`` checks that every answer exists.
 """
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from typing import Final
 
 _SINK: Final = "give any object with log(dict, step): sinks=[…]"
@@ -260,28 +263,25 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         **_BEST,
         **_SILENT,
         **dict.fromkeys(("restore_best_weights", "load_best_model_at_end"), "restore_best=True"),
-        "early_stopping_patience": "patience=3",
-        "early_stopping_threshold": "min_delta=0.01",
+        "early_stopping_patience": "patience=[[3]]",
+        "early_stopping_threshold": "min_delta=[[0.01]]",
         "baseline": "stopping_threshold=…, or use hl.StopAtThreshold",
-        **dict.fromkeys(("start_from_epoch", "burn_in"), "start='3ep'"),
+        **dict.fromkeys(("start_from_epoch", "burn_in"), "start='[[3]]ep'"),
         "check_on_train_epoch_end": "monitor='train/loss', which is decided at the end of an epoch",
-        "strict": "leave it out. A metric that nobody logs is always an error",
+        "strict": "leave it out. A metric that is never logged is always an error",
     },
     "Checkpointer": {
         **_BEST,
         **_SILENT,
-        **dict.fromkeys(("save_top_k", "rm_subopt_local_models"), "keep_best=2 with monitor='val/loss'"),
+        **dict.fromkeys(("save_top_k", "rm_subopt_local_models"), "keep_best=[[2]] with monitor='val/loss'"),
         "save_best_only": "hl.SaveBest('val/loss') in its place",
         "load_best_model_at_end": "hl.SaveBest('val/loss', load_best=True) in its place",
+        "save_last": "keep_last=1",
+        **dict.fromkeys(("save_total_limit", "num_checkpoints_to_keep", "keep_last_n_checkpoints"), "keep_last=[[3]]"),
+        **dict.fromkeys(("every_n_epochs", "save_every_n_epochs"), "every='[[1]]ep'"),
+        **dict.fromkeys(("every_n_train_steps", "save_steps", "save_every_n_train_steps"), "every='[[500]]st'"),
         **dict.fromkeys(
-            ("save_last", "save_total_limit", "num_checkpoints_to_keep", "keep_last_n_checkpoints"), "keep_last=3"
-        ),
-        **dict.fromkeys(
-            (
-                "every_n_epochs", "every_n_train_steps", "train_time_interval", "save_freq", "save_interval",
-                "save_steps", "save_strategy", "save_frequency", "save_every_n_train_steps", "save_every_n_epochs",
-            ),
-            _EVERY,
+            ("train_time_interval", "save_freq", "save_interval", "save_strategy", "save_frequency"), _EVERY
         ),
         **dict.fromkeys(("save_on_train_epoch_end", "save_at_end"), "every='1ep' or at_end=True"),
         "save_on_exception": "on_exception=True",
@@ -300,7 +300,7 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         "save_best_only": "leave it out. It always keeps the best alone",
         "save_top_k": "hl.Checkpointer(monitor='val/loss', keep_best=2) in its place",
     },
-    "StopAtThreshold": {**_BEST, **dict.fromkeys(("baseline", "threshold_value"), "threshold=0.9")},
+    "StopAtThreshold": {**_BEST, **dict.fromkeys(("baseline", "threshold_value"), "threshold=[[0.9]]")},
     "StopOnNaN": dict.fromkeys(("check_finite",), "leave it out. NaN and infinities both count"),
     "TimeLimit": dict.fromkeys(("interval", "interrupt_on_epoch"), "leave it out. The run stops after a step"),
     "LRMonitor": {
@@ -310,32 +310,33 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         "loggers": "hl.Trainer(sinks=[…])",
     },
     "GradientClip": {
-        **dict.fromkeys(("max_norm", "max_grad_norm", "clip_norm", "gradient_clip_val"), "norm=1.0"),
-        **dict.fromkeys(("max_grad_value", "clip_value", "clipvalue"), "value=0.5"),
+        **dict.fromkeys(("max_norm", "max_grad_norm", "clip_norm", "gradient_clip_val"), "norm=[[1.0]]"),
+        **dict.fromkeys(("max_grad_value", "clip_value", "clipvalue"), "value=[[0.5]]"),
         **dict.fromkeys(("clipping_type", "gradient_clip_algorithm"), "norm=1.0 or value=0.5"),
         "clipping_threshold": "norm=1.0 or value=0.5",
     },
     "EMA": {
-        **dict.fromkeys(("half_life", "smoothing", "momentum"), "decay=0.999"),
-        **dict.fromkeys(("update_every_n_steps", "update_interval", "ema_overwrite_frequency"), "every='1st'"),
-        **dict.fromkeys(("update_starting_at_step", "ema_start"), "start='100st'"),
+        "half_life": "decay=0.999",
+        **dict.fromkeys(("smoothing", "momentum"), "decay=[[0.999]]"),
+        **dict.fromkeys(("update_every_n_steps", "update_interval", "ema_overwrite_frequency"), "every='[[1]]st'"),
+        **dict.fromkeys(("update_starting_at_step", "ema_start"), "start='[[100]]st'"),
         "evaluate_during_training": "evaluate=True",
     },
     "SWA": {
         **dict.fromkeys(("swa_epoch_start", "swa_start"), "start='0.8dur'"),
-        **dict.fromkeys(("annealing_epochs", "anneal_epochs"), "annealing='10ep'"),
+        **dict.fromkeys(("annealing_epochs", "anneal_epochs"), "annealing='[[10]]ep'"),
         "update_interval": "every='1ep'",
-        "swa_lr": "swa_lrs=0.05",
+        "swa_lr": "swa_lrs=[[0.05]]",
         "anneal_strategy": "annealing_strategy='cos'",
     },
     "ProgressBar": {
         **dict.fromkeys(("refresh_rate", "mininterval"), "every=…"),
         **dict.fromkeys(("leave", "process_position", "file"), "leave it out, or style='plain'"),
     },
-    "ModelSummary": {"max_depth": "depth=2", "process_fn": "print=True"},
+    "ModelSummary": {"max_depth": "depth=[[2]]", "process_fn": "print=True"},
     "DeviceMonitor": {"cpu_stats": "cpu=True", "log_all_data": "leave it out"},
     "SpeedMonitor": {
-        **dict.fromkeys(("window_size", "moving_avg_window"), "window=100"),
+        **dict.fromkeys(("window_size", "moving_avg_window"), "window=[[100]]"),
         **dict.fromkeys(("gpu_flops_available", "available_flops"), "peak=…"),
         **dict.fromkeys(("log_every_n_steps", "time_unit"), "leave it out"),
     },
@@ -344,18 +345,18 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         "write_interval": "interval='batch' or 'epoch'",
     },
     "LimitBatches": {
-        **dict.fromkeys(("num_batches", "num_train_batches", "limit_train_batches"), "train=10"),
-        **dict.fromkeys(("num_eval_steps", "num_val_batches", "limit_val_batches"), "val=10"),
-        **dict.fromkeys(("num_test_batches", "limit_test_batches"), "test=10"),
-        "limit_predict_batches": "predict=10",
+        **dict.fromkeys(("num_batches", "num_train_batches", "limit_train_batches"), "train=[[0.1]]"),
+        **dict.fromkeys(("num_eval_steps", "num_val_batches", "limit_val_batches"), "val=[[0.1]]"),
+        **dict.fromkeys(("num_test_batches", "limit_test_batches"), "test=[[0.1]]"),
+        "limit_predict_batches": "predict=[[0.1]]",
     },
-    "DryRun": dict.fromkeys(("fast_dev_run", "num_batches", "num_train_batches"), "batches=1"),
+    "DryRun": dict.fromkeys(("fast_dev_run", "num_batches", "num_train_batches"), "batches=[[1]]"),
     "LRFinder": {
-        "start_lr": "min_lr=1e-8",
-        "end_lr": "max_lr=1.0",
-        **dict.fromkeys(("num_training", "num_iter"), "num_training_steps=100"),
+        "start_lr": "min_lr=[[1e-8]]",
+        "end_lr": "max_lr=[[1.0]]",
+        **dict.fromkeys(("num_training", "num_iter"), "num_training_steps=[[100]]"),
     },
-    "GarbageCollector": {"step_interval": "every=100"},
+    "GarbageCollector": {"step_interval": "every=[[100]]"},
     "TorchProfiler": dict.fromkeys(("dirpath_name", "output_dir", "folder"), "dirpath='profile'"),
     "MemorySnapshot": {
         **dict.fromkeys(("skip_batches", "start_step"), "start=1"),
@@ -379,24 +380,28 @@ KEYWORDS: Final = {
     "logger": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
     "loggers": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
     "report_to": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
-    **dict.fromkeys(("max_epochs", "num_epochs", "n_epochs", "epochs"), "write max_duration='10ep'"),
-    "num_train_epochs": "write max_duration='10ep'",
-    **dict.fromkeys(("max_steps", "num_steps", "steps", "max_iters", "total_steps"), "write max_duration='500st'"),
-    "max_time": "write max_duration='2h'",
-    **dict.fromkeys(("accumulate_grad_batches", "gradient_accumulation_steps", "grad_accum"), "write accumulate=4"),
-    **dict.fromkeys(("log_every_n_steps", "logging_steps"), "write log_every='50st'"),
     **dict.fromkeys(
-        (
-            "val_check_interval", "eval_interval", "check_val_every_n_epoch", "eval_steps", "eval_strategy",
-            "evaluation_strategy", "evaluate_every_n_steps", "evaluate_every_n_epochs", "validation_freq",
-        ),
+        ("max_epochs", "num_epochs", "n_epochs", "epochs", "num_train_epochs"), "write max_duration='[[10]]ep'"
+    ),
+    **dict.fromkeys(("max_steps", "num_steps", "steps", "max_iters", "total_steps"), "write max_duration='[[500]]st'"),
+    "max_time": "write max_duration='2h'",
+    **dict.fromkeys(("accumulate_grad_batches", "gradient_accumulation_steps", "grad_accum"), "write accumulate=[[4]]"),
+    **dict.fromkeys(("log_every_n_steps", "logging_steps"), "write log_every='[[50]]st'"),
+    **dict.fromkeys(
+        ("check_val_every_n_epoch", "evaluate_every_n_epochs", "validation_freq"), "write eval_every='[[1]]ep'"
+    ),
+    **dict.fromkeys(("eval_steps", "evaluate_every_n_steps"), "write eval_every='[[500]]st'"),
+    **dict.fromkeys(
+        ("val_check_interval", "eval_interval", "eval_strategy", "evaluation_strategy"),
         "write eval_every='500st' or '1ep'",
     ),
     "accelerator": "write device='cuda'",
     **dict.fromkeys(("default_root_dir", "save_folder", "output_dir", "logging_dir"), "write folder='…'"),
     "run_name": "write name='…'",
-    **dict.fromkeys(("ckpt_path", "resume_from_checkpoint", "load_path", "autoresume"), "write resume='auto'"),
-    **dict.fromkeys(("random_seed", "seed_everything"), "write seed=1"),
+    **dict.fromkeys(
+        ("ckpt_path", "resume_from_checkpoint", "load_path", "autoresume", "initial_epoch"), "write resume='auto'"
+    ),
+    **dict.fromkeys(("random_seed", "seed_everything"), "write seed=[[1]]"),
     **dict.fromkeys(("compile_config", "torch_compile", "compile_model"), "write compile=True"),
     "bf16": "write precision='bf16'",
     **dict.fromkeys(("fp16", "amp", "use_amp"), "write precision='fp16'"),
@@ -416,41 +421,64 @@ PLACES: Final = {
 }
 """Keywords elsewhere that are arguments of ``fit`` and its siblings here."""
 
-_TORCHRUN: Final = "start one process per device: torchrun --nproc-per-node=2 script.py"
-_LOADER: Final = "it is the loader's: write DataLoader(data, batch_size=32)"
+DATASETS: Final = frozenset({"train_dataset", "train_ds", "eval_dataset"})
+"""Those of ``PLACES`` that are datasets elsewhere."""
+
+_TORCHRUN: Final = "start one process per device: torchrun --nproc-per-node=[[2]] script.py"
+_LOADER: Final = "it is the loader's: write DataLoader(data, batch_size=[[32]])"
 
 ELSEWHERE: Final = {
     **dict.fromkeys(
-        ("lr", "learning_rate", "weight_decay"),
-        "it is the optimizer's: write optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4)",
+        ("lr", "learning_rate"),
+        "it is the optimizer's: write optimizer=torch.optim.AdamW(model.parameters(), lr=[[3e-4]])",
     ),
-    **dict.fromkeys(("batch_size", "shuffle", "num_workers", "collate_fn"), _LOADER),
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "dataloader_num_workers"), _LOADER),
+    "weight_decay": (
+        "it is the optimizer's: write optimizer=torch.optim.AdamW(model.parameters(), weight_decay=[[0.01]])"
+    ),
+    **dict.fromkeys(("batch_size", "per_device_train_batch_size", "per_device_eval_batch_size"), _LOADER),
+    "shuffle": "it is the loader's: write DataLoader(data, batch_size=32, shuffle=[[True]])",
+    **dict.fromkeys(
+        ("num_workers", "dataloader_num_workers"),
+        "it is the loader's: write DataLoader(data, batch_size=32, num_workers=[[4]])",
+    ),
+    "collate_fn": "it is the loader's: write DataLoader(data, batch_size=32, collate_fn=…)",
+    "datamodule": "write train=datamodule.train_dataloader() and val=datamodule.val_dataloader()",
+    "validation_split": "split the dataset with torch.utils.data.random_split, and pass a loader of each part",
+    "min_epochs": "write callbacks=[hl.EarlyStopping('val/loss', start='[[3]]ep')]",
+    "min_steps": "write callbacks=[hl.EarlyStopping('val/loss', start='[[500]]st')]",
     **dict.fromkeys(
         ("gradient_clip_val", "gradient_clip_algorithm", "max_grad_norm", "grad_clip"),
-        "write callbacks=[hl.GradientClip(norm=1.0)]",
+        "write callbacks=[hl.GradientClip(norm=[[1.0]])]",
     ),
     **dict.fromkeys(
-        ("verbose", "enable_progress_bar", "progress_bar", "disable_tqdm"),
+        ("verbose", "enable_progress_bar", "progress_bar", "progress", "disable_tqdm"),
         "write callbacks=[hl.ProgressBar(style=None)] for no bar",
     ),
-    **dict.fromkeys(("devices", "num_nodes", "num_processes", "gpus", "nproc_per_node"), _TORCHRUN),
+    **dict.fromkeys(("devices", "num_processes", "gpus", "nproc_per_node"), _TORCHRUN),
+    "num_nodes": "start torchrun on each node: torchrun --nnodes=[[2]] --nproc-per-node=2 script.py",
     "fast_dev_run": "write callbacks=[hl.DryRun()]",
-    "overfit_batches": "write callbacks=[hl.OverfitBatches(10)]",
-    **dict.fromkeys(("limit_train_batches", "train_subset_num_batches"), "write callbacks=[hl.LimitBatches(train=10)]"),
-    **dict.fromkeys(("limit_val_batches", "eval_subset_num_batches"), "write callbacks=[hl.LimitBatches(val=10)]"),
-    "limit_test_batches": "write callbacks=[hl.LimitBatches(test=10)]",
-    "limit_predict_batches": "write callbacks=[hl.LimitBatches(predict=10)]",
-    **dict.fromkeys(("patience", "early_stopping_patience"), "write callbacks=[hl.EarlyStopping(patience=3)]"),
+    "overfit_batches": "write callbacks=[hl.OverfitBatches([[10]])]",
+    **dict.fromkeys(
+        ("limit_train_batches", "train_subset_num_batches", "steps_per_epoch"),
+        "write callbacks=[hl.LimitBatches(train=[[0.1]])]",
+    ),
+    **dict.fromkeys(
+        ("limit_val_batches", "eval_subset_num_batches", "validation_steps"),
+        "write callbacks=[hl.LimitBatches(val=[[0.1]])]",
+    ),
+    "limit_test_batches": "write callbacks=[hl.LimitBatches(test=[[0.1]])]",
+    "limit_predict_batches": "write callbacks=[hl.LimitBatches(predict=[[0.1]])]",
+    **dict.fromkeys(("patience", "early_stopping_patience"), "write callbacks=[hl.EarlyStopping(patience=[[3]])]"),
     "early_stopping": "write callbacks=[hl.EarlyStopping('val/loss')]",
     **dict.fromkeys(
-        ("enable_checkpointing", "save_steps", "save_strategy", "save_interval"),
-        "write callbacks=[hl.Checkpointer(every='1ep')]",
+        ("enable_checkpointing", "save_strategy", "save_interval"), "write callbacks=[hl.Checkpointer(every='1ep')]"
     ),
+    "save_steps": "write callbacks=[hl.Checkpointer(every='[[500]]st')]",
     **dict.fromkeys(
-        ("save_top_k", "metric_for_best_model"), "write callbacks=[hl.Checkpointer(monitor='val/loss', keep_best=2)]"
+        ("save_top_k", "metric_for_best_model"),
+        "write callbacks=[hl.Checkpointer(monitor='val/loss', keep_best=[[2]])]",
     ),
-    "save_total_limit": "write callbacks=[hl.Checkpointer(keep_last=3)]",
+    "save_total_limit": "write callbacks=[hl.Checkpointer(keep_last=[[3]])]",
     **dict.fromkeys(
         ("load_best_model_at_end", "restore_best_weights"), "write callbacks=[hl.SaveBest('val/loss', load_best=True)]"
     ),
@@ -462,7 +490,8 @@ ELSEWHERE: Final = {
     "num_sanity_val_steps": "leave it out: two batches of val are tried before the first step",
     "sync_batchnorm": "call torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
     **dict.fromkeys(("compute_metrics", "metrics"), "write callbacks=[hl.Metrics({'acc': function})]"),
-    **dict.fromkeys(("warmup_steps", "warmup_ratio"), "write callbacks=[hl.LRSchedule('cosine', warmup='500st')]"),
+    "warmup_steps": "write callbacks=[hl.LRSchedule('cosine', warmup='[[500]]st')]",
+    "warmup_ratio": "write callbacks=[hl.LRSchedule('cosine', warmup=[[0.1]])]",
     "lr_scheduler_type": "write callbacks=[hl.LRSchedule('cosine')]",
     "args": "write the options as arguments: hl.Trainer(max_duration='3ep', …)",
     **dict.fromkeys(("algorithms", "plugins"), "write callbacks=[…]"),
@@ -497,3 +526,21 @@ PARAMETERS: Final = ("state", "logger", "trainer", "pl_module", "stage", "unit",
 """How other systems call the parameters of their hooks. A method with several of these alone is a hook of theirs."""
 UNMISTAKABLE: Final = frozenset({"trainer", "pl_module", "train_loop_obj"})
 """Those of which one is enough: no other method has them."""
+
+
+def advice_for(advice: str, value: object) -> str:
+    """Return an advice with the value that the user gave, where it is of the same type as the example.
+
+    >>> advice_for("every='[[1]]ep'", 2), advice_for("every='[[1]]ep'", None), advice_for("norm=[[1.0]]", 5)
+    ("every='2ep'", "every='1ep'", 'norm=5')
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        example = literal_eval(found[1])
+        if isinstance(example, bool) or isinstance(value, bool):
+            fits = isinstance(example, bool) and isinstance(value, bool)
+        else:
+            fits = isinstance(value, int | float if isinstance(example, float) else int) and value > 0
+        return repr(value) if fits else found[1]
+
+    return re.sub(r"\[\[(.*?)\]\]", fill, advice)

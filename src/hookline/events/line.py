@@ -150,6 +150,8 @@ class Line(Generic[View]):
         members = self.members + new
         known, order, gradient_order = _check(members, new, world_size=self._world_size)
         for member in new:
+            if self._rank == 0:
+                _warn_of_missing_ranks(member, self._world_size)
             member.view = self._view(member)
         self.members, self.known, self.order, self.gradient_order = members, known, order, gradient_order
         self._compile()
@@ -371,18 +373,28 @@ def _check_ranks(member: Member[Any], world_size: int | None) -> None:
         raise RegistrationError(
             f"{member.name}.ranks = {ranks!r}; use 'all', 'zero', 'local_zero' or a set such as {{0, 2}}"
         )
-    if world_size is None or min(ranks) < world_size:
-        return
-    if world_size > 1:
+    if world_size is not None and 1 < world_size <= min(ranks):
         raise RegistrationError(
-            f"{member.name}.ranks = {ranks!r}: this run has {world_size} processes (ranks 0 to {world_size - 1}), "
-            f"so it would never run. Use ranks that the run has."
+            f"{member.name}.ranks = {ranks!r}: this run {_processes(world_size)}, so it would never run. Use ranks "
+            f"that the run has."
         )
+
+
+def _warn_of_missing_ranks(member: Member[Any], world_size: int) -> None:
+    ranks: Ranks = getattr(member.callback, "ranks", "all")
+    missing = [] if isinstance(ranks, str) else sorted(rank for rank in ranks if rank >= world_size)
+    if not missing:
+        return
     import logging  # 6 ms that an import of the events need not take
 
     logging.getLogger("hookline").warning(
-        "%s.ranks = %r: this run is one process (rank 0), so it does not run", member.name, ranks
+        "%s.ranks = %r: this run %s, so it does not run on rank %s",
+        *(member.name, ranks, _processes(world_size), ", ".join(map(str, missing))),
     )
+
+
+def _processes(world_size: int) -> str:
+    return "is one process (rank 0)" if world_size == 1 else f"has {world_size} processes (ranks 0 to {world_size - 1})"
 
 
 def _is_rank(value: object) -> bool:

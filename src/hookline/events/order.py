@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise, permutations
 
 from hookline.errors import OrderError, RegistrationError
-from hookline.events.callback import Callback, callback_name, names_of
+from hookline.events.callback import Callback, callback_name, names_of, parameters_of
 
 EVERYTHING = "*"
 EVERYTHING_WORD = "everything"
@@ -26,7 +26,7 @@ ROLES = {
     "select": "puts the best weights into the model at the very end",
     "convert": "replaces layers by others",
 }
-"""What a callback does to the model or the optimizers. Callbacks with a role run in this order."""
+"""Effects of a callback on the model or the optimizers. Callbacks with a role run in this order."""
 
 PHASES = (
     "reads nothing: before those that monitor, in list order",
@@ -215,17 +215,34 @@ def _refuse_two_writers(callbacks: Sequence[Callback], edges: dict[tuple[int, in
         for two in range(one + 1, len(callbacks)):
             other = callbacks[two]
             shared = [w for w in callback.writes if any(overlaps(w, v) for v in other.writes)]
+            if type(callback) is type(other):  # a pattern such as 'parameters/*' may mean other metrics in each of them
+                shared = [] if callback.commutes else [written for written in shared if "*" not in written]
             if shared and not (_reaches(one, two, following) or _reaches(two, one, following)):
                 names = callback_name(callback), callback_name(other)
                 if names[0] == names[1]:
+                    option = _option_to_write(callback, shared[0])
+                    remedy = f"give one of them {option}=False" if option else "leave one of them out"
                     raise OrderError(
-                        f"two {names[0]} both write {shared[0]!r}: leave one of them out; or give each a name, and say "
-                        f"which comes first with before or after on one of them (SaveBest: load_best=False on one)"
+                        f"two {names[0]} both write {shared[0]!r}: {remedy}; or give each a name, and say which comes "
+                        f"first with before or after on one of them"
                     )
                 raise OrderError(
                     f"{names[0]} and {names[1]} both write {shared[0]!r}; say which comes first: "
                     f"before or after on one of them, e.g. after = ({names[0]!r},) on {names[1]}"
                 )
+
+
+def _option_to_write(callback: Callback, thing: str) -> str:
+    """Return the name of an option without which such a callback does not write it, or an empty string."""
+    for name, parameter in parameters_of(type(callback)).items():
+        if callback._arguments.get(name, parameter.default) is True:
+            try:
+                other = type(callback)(**{**callback._arguments, name: False})
+            except Exception:  # an argument that is not plain is missing
+                continue
+            if thing not in other.writes:
+                return name
+    return ""
 
 
 def _reaches(start: int, goal: int, following: dict[int, set[int]]) -> bool:

@@ -238,7 +238,7 @@ def _foreign(written: str) -> tuple[ForeignHook, ...]:
 def _check_foreign(where: str, name: str, method: Any, known: Mapping[str, Event]) -> None:
     """Refuse a hook without its ``on_``: one of another system, by its parameters, or one of ours.
 
-    A callback may have a ``close(self)``, ``setup(self, path)`` or ``setup(self, args)`` of its own.
+    A callback may have its own ``close(self)``, ``setup(self, path)`` or ``setup(self, args)``.
     """
     rows = our_name(name)
     if not rows and name not in known:

@@ -76,7 +76,7 @@ class _Watch:
                 )
 
     def _look(self) -> tuple[object, str, str] | None:
-        """The call of a hook that the thread is in: what tells it apart, its name, and where it is.
+        """The call of a hook that the thread is in: its identity, its name, and where it is.
 
         A hook that waits for other ranks, or that has asked the loop for something, such as an evaluation, is not the
         one that blocks.

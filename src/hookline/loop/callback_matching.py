@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookline")
 
 Saved = Mapping[str, Any]
-"""What a checkpoint holds of one callback: its identity and its state."""
+"""The part of a checkpoint that belongs to one callback: its identity and its state."""
 
 
 def holds_state(saved: Saved) -> bool:
@@ -44,9 +44,11 @@ def for_this_run(loop: Loop, state: Mapping[str, Any]) -> dict[str, Any]:
         else:
             renamed[was] = key
         if other_meaning and holds_state(before):
-            _say(loop, f"{callback_name(callbacks[key])} starts without its saved state: {other_meaning}")
-        elif options := _differences(before["arguments"], now["arguments"], "{name}={now} (was {before})"):
-            _say(loop, f"{callback_name(callbacks[key])} resumes with {options}")
+            _warn(loop, f"{callback_name(callbacks[key])} starts without its saved state: {other_meaning}")
+        elif not callbacks[key].reports_on_resume:
+            options = _differences(before["arguments"], now["arguments"], "{name}={now} (was {before})")
+            if options:
+                _warn(loop, f"{callback_name(callbacks[key])} resumes with {options}")
     return _renamed(state, renamed, structure_changed=structure_changed)
 
 
@@ -67,8 +69,9 @@ def _pairs(here: Mapping[str, Saved], saved: Mapping[str, Saved]) -> dict[str, s
             elif is_certain and keys and candidates:
                 raise CheckpointMismatchError(
                     f"resume: the checkpoint has the state of {', '.join(candidates)}, and this run has "
-                    f"{', '.join(keys)}: which one continues cannot be told. Give the arguments of the checkpoint to "
-                    f"the callbacks that continue, and a name (callback.name = 'new') to those that start from scratch."
+                    f"{', '.join(keys)}: Hookline cannot decide which one continues. Give the arguments of "
+                    f"the checkpoint to the callbacks that continue, and a name (callback.name = 'new') to those that "
+                    f"start from scratch."
                 )
     return pairs
 
@@ -137,6 +140,6 @@ def _split(path: str | None, owners: Iterable[str]) -> tuple[str | None, str]:
     return owner, "" if path is None or owner is None else path.removeprefix(f"{owner}/")
 
 
-def _say(loop: Loop, line: str) -> None:
+def _warn(loop: Loop, line: str) -> None:
     if not loop.state.rank:
         logger.warning("%s", line)

@@ -117,7 +117,7 @@ def restore_training(loop: Loop, weights: Mapping[str, Tensor], saved: Mapping[s
 
 
 def _beside_weights(loop: Loop, *, in_memory: bool) -> dict[str, Any]:
-    """What belongs to the model and is no weight of it: frozen and evaluating parts, a loss with parameters, extras.
+    """Return the model's state other than its weights: frozen and evaluating parts, parameters of the loss, extras.
 
     A snapshot in memory has all buffers that no state dict has: see ``take_moment``.
     """
@@ -198,7 +198,7 @@ def callback_states(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
             continue
         if member.key not in found or not holds_state(found[member.key]):
             found[member.key] = state
-        elif holds_state(state):
+        elif holds_state({**state, "state": None} if member.callback.shares_state else state):
             raise need_name(member.key)
     return found
 

@@ -12,6 +12,7 @@ from hookline.errors import ScopeError, SetupError
 from hookline.loop.answers import check_returned
 from hookline.loop.gradients import clear_gradients
 from hookline.loop.optimizers import name_of
+from hookline.run.state import MISSING
 
 if TYPE_CHECKING:
     from hookline.loop.step import Steps
@@ -50,6 +51,7 @@ def _compute_again(steps: Steps, name: str, compute: Callable[[], Any]) -> Any:
     steps._touched.pop(name, None)  # with its gradients: this loss is computed anew, and is not a second one
     torch.clear_autocast_cache()
     with steps.precision.autocast(enabled=steps.precision.dtype is not None):
+        steps.state.loss = MISSING  # the outputs of this forward can be replaced
         found = compute()
     if isinstance(found, dict):
         check_returned("train_batch", found)

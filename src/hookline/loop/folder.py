@@ -9,6 +9,7 @@ from hookline.checkpoint import Store
 from hookline.checkpoint.plan import FOLDER
 from hookline.errors import SetupError
 from hookline.loop.settings import Settings
+from hookline.records.file_names import check_links
 
 
 def place(settings: Settings, started: datetime) -> tuple[str, str, Path | None]:
@@ -28,8 +29,9 @@ def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str
     if folder is None:
         return name, None
     if settings.folder is not None:
-        _refuse_another_run(settings, folder)
+        check_links(folder / FOLDER)
         _make(folder, exist_ok=True)
+        _refuse_another_run(settings, folder)
         return name, folder
     free, number = folder, 1
     while not _make(free):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from torch import nn
+from torch import Tensor, nn
 
 from hookline.distributed import Group, Place, this_process
 from hookline.distributed.choose import as_strategy
@@ -15,7 +16,9 @@ from hookline.distributed.last_words import leave_last_words
 from hookline.distributed.same import Facts, canonical, check_same, flat
 from hookline.distributed.strategy import Strategy
 from hookline.errors import SetupError, words_of
+from hookline.loop.loss_weights import is_of_torch, name_of_loss
 from hookline.loop.ranks import Ranks
+from hookline.loop.supervised import SupervisedTask
 
 if TYPE_CHECKING:
     from hookline.loop.session import Session
@@ -65,7 +68,7 @@ def join(place: Place, session: Session) -> Ranks:
 
 
 def facts_of_run(session: Session, strategy: Strategy) -> Facts:
-    """What must be the same on all ranks and is known before ``setup``.
+    """Return the facts that must be equal on all ranks and are known before ``setup``.
 
     Not compared: the folder, the name, the device, sinks, and callbacks that run on rank zero alone. Others need none.
     """
@@ -86,6 +89,9 @@ def facts_of_run(session: Session, strategy: Strategy) -> Facts:
         kind: PRESENT,
         **{f"{kind}, {name}": canonical(value) for name, value in arguments().items()},
     }
+    if isinstance(session.task, SupervisedTask):
+        facts |= facts_of_loss(session.task.loss)
+        facts |= {"weight": PRESENT} if session.task.loss_weights.is_given else {}
     for member in session.line.members:
         if getattr(member.callback, "ranks", "all") != "zero":
             facts[f"{'task' if member.is_task else 'callback'} {member.key}"] = PRESENT
@@ -94,6 +100,23 @@ def facts_of_run(session: Session, strategy: Strategy) -> Facts:
         if isinstance(given, Mapping):
             facts |= {f"{stage} loader {name!r}": PRESENT for name in given}
     return facts
+
+
+def facts_of_loss(loss: Any) -> Facts:
+    """Return the name of a loss, and its options where torch computes the loss: others may hold their rank.
+
+    The tensors of a module are those of rank zero as soon as the model is on all ranks: they are not compared.
+
+    >>> facts_of_loss(nn.HuberLoss(delta=2.0))
+    {'loss': 'HuberLoss', 'loss, reduction': "'mean'", 'loss, delta': '2.0'}
+    """
+    options: dict[str, Any] = {}
+    if isinstance(loss, nn.Module) and is_of_torch(loss):
+        options = {name: value for name, value in vars(loss).items() if name[0] != "_" and name != "training"}
+    elif isinstance(loss, partial) and is_of_torch(loss):
+        options = {name: its.tolist() if isinstance(its, Tensor) else its for name, its in loss.keywords.items()}
+    name = "None" if loss is None else name_of_loss(loss)
+    return {"loss": name, **{f"loss, {option}": canonical(value) for option, value in options.items()}}
 
 
 def check_same_optimizers(ranks: Ranks, session: Session) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from hookline.errors import SetupError
-from hookline.events.foreign_names import ELSEWHERE
+from hookline.events.foreign_names import DATASETS, ELSEWHERE, advice_for
 from hookline.events.foreign_names import KEYWORDS as OPTIONS
 from hookline.events.foreign_names import PLACES as ARGUMENTS
 from hookline.loop.settings import Settings
@@ -74,32 +74,37 @@ def _too_many(function: Callable[..., Any], extra: object, takes: list[str], by_
     return SetupError(f"{name}({dots}{extra!r:.60}): {name} {rule} by name, for example {example}")
 
 
-def _unknown_keyword(function: Callable[..., Any], given: Iterable[str], takes: list[str]) -> SetupError:
+def _unknown_keyword(function: Callable[..., Any], given: Mapping[str, object], takes: list[str]) -> SetupError:
     """An error for the first keyword that the function does not take."""
     key = next(key for key in given if key not in takes)
     name, options = _name_of(function), list(Settings.__dataclass_fields__)
     known = [option for option in options if option in takes]
     if not known:
-        return SetupError(f"{name}({key}=…): no such argument; {_hint_of_method(name, key, takes, options)}")
+        return SetupError(f"{name}({key}=…): no such argument; {_hint_of_method(name, key, given[key], takes)}")
     if _option(key) in options and _option(key) not in known:
         return SetupError(
             f"{name}({key}=…): no such argument; {_option(key)} is an option of fit and train: leave it out"
         )
     if key in OPTIONS or key in ELSEWHERE:
-        return SetupError(f"unknown option {key}=…; {OPTIONS.get(key) or ELSEWHERE[key]}")
+        return SetupError(f"unknown option {key}=…; {advice_for(OPTIONS.get(key) or ELSEWHERE[key], given[key])}")
     arguments = dict.fromkeys(ARGUMENTS.values())
     others = [argument for argument in takes if argument not in ("self", *known, *arguments)]
     close = get_close_matches(ARGUMENTS.get(key, key), [*known, *others, *arguments], n=1)
     if close and close[0] in arguments:
         if name in ("evaluate", "test", "predict"):
-            hint = f"write {close[0]}=…" if close[0] in takes else _leave_out(close[0])
+            hint = f"write {_written(key, close[0])}" if close[0] in takes else _leave_out(close[0])
             return SetupError(f"{name}({key}=…): no such argument; {hint}")
         where = "" if name in ("fit", "train") else "; in a custom loop, call it yourself"
         return SetupError(
-            f"unknown option {key}=…; {close[0]} is an argument of fit: write fit(…, {close[0]}=…){where}"
+            f"unknown option {key}=…; {close[0]} is an argument of fit: write fit(…, {_written(key, close[0])}){where}"
         )
     hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
     return SetupError(f"unknown option {key}=…; {hint}")
+
+
+def _written(key: str, argument: str) -> str:
+    """How our argument is written in place of the keyword of another system."""
+    return f"{argument}={'DataLoader(dataset, batch_size=32)' if key in DATASETS else '…'}"
 
 
 def _leave_out(argument: str) -> str:
@@ -113,15 +118,15 @@ def _option(key: str) -> str:
     return OPTIONS[key].removeprefix("write ").partition("=")[0] if key in OPTIONS else key
 
 
-def _hint_of_method(verb: str, key: str, takes: list[str], options: list[str]) -> str:
-    """For a keyword that a method of a trainer does not take; ``options`` are those of the trainer itself."""
-    if key in options or key in OPTIONS:
-        write = OPTIONS.get(key, f"write {key}=…")
+def _hint_of_method(verb: str, key: str, value: object, takes: list[str]) -> str:
+    """For a keyword that a method of a trainer does not take."""
+    if key in Settings.__dataclass_fields__ or key in OPTIONS:
+        write = advice_for(OPTIONS.get(key, f"write {key}=…"), value)
         return f"it is an option of the trainer: {write} in Trainer(…), before .{verb}(…)"
     if key in ELSEWHERE:
-        return ELSEWHERE[key]
+        return advice_for(ELSEWHERE[key], value)
     if ARGUMENTS.get(key) in takes:
-        return f"write {ARGUMENTS[key]}=…"
+        return f"write {_written(key, ARGUMENTS[key])}"
     if ARGUMENTS.get(key, key) in ARGUMENTS.values():
         return _leave_out(ARGUMENTS.get(key, key))
     arguments = [name for name in takes if name != "self"]

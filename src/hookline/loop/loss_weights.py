@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hookline.errors import LossError, SetupError
+from hookline.loop.loss_halves import Halves, compare_halves
 
 logger = logging.getLogger("hookline")
 
@@ -25,7 +26,9 @@ IGNORED = -100
 """The default ``ignore_index`` of torch, and that of the models of Hugging Face."""
 FUNCTIONS: tuple[Any, ...] = (functional.cross_entropy, functional.nll_loss)
 MAX_COMPARED_BATCHES = 3
-REMEDY = "pass weight=lambda outputs, batch: <number>, or let the loss return (loss, weight)"
+ALWAYS_CHECKED_BATCHES = 8
+REMEDY = "pass weight=lambda outputs, batch: <the number that the loss divides by>, or return (loss, weight) from it"
+REMEDY_FOR_SUM = "Write reduction='mean', or return (loss_sum / n, n) from a loss function"
 
 
 class LossWeights:
@@ -34,18 +37,7 @@ class LossWeights:
     A weight of ``None`` stands for the number of samples.
     """
 
-    __slots__ = (
-        "_compared",
-        "_computed",
-        "_given",
-        "_ignores",
-        "_is_checked",
-        "_is_warned",
-        "_shifts",
-        "_weigh",
-        "loss",
-        "model",
-    )
+    __slots__ = ("_computed", "_given", "_way", "has_usual_targets", "in_plain_step", "loss")
 
     def __init__(self, given: Callable[[Any, Any], Any] | None) -> None:
         if given is not None and (isclass(given) or not callable(given)):
@@ -57,23 +49,19 @@ class LossWeights:
         self._computed: tuple[Any, Any, Any] | None = None  # outputs, batch and targets of the newest loss
         self.choose(None, None)
 
+    @property
+    def is_given(self) -> bool:
+        """True if the user has passed ``weight=``."""
+        return self._given is not None
+
     def choose(self, loss: Any, model: Any) -> None:
         """Choose how the losses of ``loss`` are weighed; ``None`` stands for a model that computes its own loss."""
-        self.loss, self.model = loss, model
-        self._shifts: bool | None = None  # labels, by one token; see _shifts_by_its_loss
-        self._compared = 0  # batches
-        self.reset_ignored()
-        self._is_checked = _is_of_torch(loss)
-        if self._given is not None:
-            self._weigh = self._by_function
-        elif _option(loss, "reduction", "mean") == "sum":
-            self._weigh = self._of_sum
-        elif loss is None:
-            self._weigh = self._by_labels
-        elif _divides_by_class_weights(loss):
-            self._weigh = self._by_targets
-        else:
-            self._weigh = self._by_samples
+        self.loss = loss
+        self._way = way = _way_of(loss, model, self._given)
+        self.in_plain_step = None if type(way) in (BySamples, Sums) else way.weigh
+        """The function that weighs, for a step that calls the loss itself; ``None`` where samples are the weight."""
+        self.has_usual_targets = type(way) is ByTargets and way.is_usual
+        """True if a step of one batch in one process weighs flat targets by the samples."""
 
     def computed(self, outputs: Any, batch: Any, targets: Any) -> None:
         """Note that the task has computed its loss from these; the loop asks for the weight next."""
@@ -81,84 +69,130 @@ class LossWeights:
 
     def check(self, accumulate: int, ranks: int) -> None:
         """Refuse a loss that cannot be used with accumulation or several ranks."""
-        if self._weigh == self._of_sum and (accumulate > 1 or ranks > 1):
+        if type(self._way) is Sums and (accumulate > 1 or ranks > 1):
             raise _refused_sum(self.loss, f"accumulate={accumulate}" if accumulate > 1 else f"{ranks} processes")
 
-    @property
-    def in_plain_step(self) -> Callable[..., Any] | None:
-        """The way of weighing, for a step that calls the loss itself; ``None`` where samples are what counts."""
-        return None if self._weigh in (self._by_samples, self._of_sum) else self._weigh
-
-    @property
-    def has_usual_targets(self) -> bool:
-        """True if a step of one batch in one process weighs flat targets by the samples."""
-        loss = self.loss
-        return self._weigh == self._by_targets and _ignored(loss) == IGNORED and _class_weights(loss) is None
-
-    def reset_ignored(self) -> None:
-        """Let the next batch decide whether flat targets are counted on several ranks."""
-        self._ignores: bool | None = None  # flat targets of the first batch contain -100
-        self._is_warned = False  # of -100 in a later batch
-
-    @property
-    def ignores_targets(self) -> bool:
-        """True if the first batch of flat targets on this rank contains -100."""
-        return bool(self._ignores)
-
-    def in_training(self, samples: int, *, needed: bool, several_ranks: bool = False) -> Any:
-        """Return the weight of the loss that was computed last.
-
-        ``needed``: for gradients, not only for the mean. ``several_ranks``: there are other ranks, and no rank has
-        told them that its first batch contains -100.
-        """
+    def in_training(self, *, needed: bool) -> Any:
+        """Return the weight of the loss that was computed last. ``needed``: for gradients, not only for the mean."""
         computed, self._computed = self._computed, None
-        return None if computed is None else self._weigh(*computed, samples, needed, several_ranks)
+        if computed is None or (not needed and self.has_usual_targets and getattr(computed[2], "ndim", 0) == 1):
+            return None
+        weight = self._way.weigh(*computed)
+        if needed and weight is None:
+            self._way.check_samples(*computed)
+        return weight
 
     def in_evaluation(self, loss: Any, samples: int) -> tuple[Any, Any]:
         """Return the loss of a batch of an evaluation and its weight."""
-        computed, self._computed = self._computed, None
-        if computed is None:
-            return loss, None
-        if self._weigh == self._of_sum:  # the number must not depend on the batch size
-            return loss / max(samples, 1), samples
-        return loss, self._weigh(*computed, samples, True, False)
+        if self._computed is not None and type(self._way) is Sums:
+            self._computed = None
+            return loss / max(samples, 1), samples  # the number must not depend on the batch size
+        return loss, self.in_training(needed=True)
 
-    # -- the ways ------------------------------------------------------------------------------
 
-    def _by_function(self, outputs: Any, batch: Any, targets: Any, samples: int, needed: bool, several: bool) -> Any:
-        given: Any = self._given
-        weight = given(outputs, batch)
+class Way:
+    """A way to weigh the loss of a batch."""
+
+    def __init__(self, loss: Any) -> None:
+        self.loss = loss
+
+    def weigh(self, outputs: Any, batch: Any, targets: Any) -> Any:
+        """Return the weight of a batch; ``None`` stands for the number of samples."""
+
+    def check_samples(self, outputs: Any, batch: Any, targets: Any) -> None:
+        """Warn or raise an error if the number of samples is not the right weight of this batch."""
+
+
+class Given(Way):
+    """The function that the user has passed as ``weight=``."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def weigh(self, outputs: Any, batch: Any, targets: Any) -> Any:
+        weight = self.given(outputs, batch)
         if isinstance(weight, Tensor) and weight.numel() == 1:
             return _number(weight.detach().reshape(()).clone())
         if isinstance(weight, Real) and float(weight) >= 0:
             return weight
         raise LossError(
-            f"weight={getattr(given, '__name__', given)} returned {weight!r:.80}; return one number that is not "
-            f"negative, or a tensor with one"
+            f"weight={getattr(self.given, '__name__', self.given)} returned {weight!r:.80}; return one number that is "
+            f"not negative, or a tensor with one"
         )
 
-    def _by_samples(self, outputs: Any, batch: Any, targets: Any, samples: int, needed: bool, several: bool) -> None:
-        if needed and not self._is_checked:
-            self._is_checked = True
-            self._warn_if_doubtful(targets)
 
-    def _of_sum(self, outputs: Any, batch: Any, targets: Any, samples: int, needed: bool, several: bool) -> None:
-        if needed:
-            raise _refused_sum(self.loss, "accumulation or several processes")
+class Sums(Way):
+    """``reduction="sum"``, which no weight makes right."""
 
-    def _by_targets(self, outputs: Any, batch: Any, targets: Any, samples: int, needed: bool, several: bool) -> Any:
-        """A mean over the targets that are not ignored, each with the weight of its class."""
+    def check_samples(self, outputs: Any, batch: Any, targets: Any) -> None:
+        raise _refused_sum(self.loss, "accumulation or several processes")
+
+
+class ByTargets(Way):
+    """A mean over the targets that are not ignored, each with the weight of its class."""
+
+    @property
+    def is_usual(self) -> bool:
+        """True if all classes count the same, and -100 is ignored."""
+        return _ignored(self.loss) == IGNORED and _class_weights(self.loss) is None
+
+    def weigh(self, outputs: Any, batch: Any, targets: Any) -> Any:
         if not isinstance(targets, Tensor) or targets.is_floating_point():
             return None  # probabilities of classes: the sum is divided by the samples
         targets = targets.long()  # uint8 equals -100 at 156, and as an index it is a mask
-        ignored, weights = _ignored(self.loss), _class_weights(self.loss)
+        kept, weights = targets != _ignored(self.loss), _class_weights(self.loss)
         if weights is None:
-            return self._kept(targets, ignored, samples, needed, several)
-        kept = targets != ignored
+            return _number(kept.sum())
         return _number(torch.where(kept, weights[torch.where(kept, targets, 0)], 0).sum())
 
-    def _by_labels(self, outputs: Any, batch: Any, targets: Any, samples: int, needed: bool, several: bool) -> Any:
-        """A model that is given labels and computes its own loss, as those of Hugging Face do."""
+
+class BySamples(Way):
+    """A loss that is taken for a mean over samples. Unless torch computes it, Hookline checks some of its batches."""
+
+    def __init__(self, loss: Any, model: Any) -> None:
+        super().__init__(loss)
+        self.model = model
+        self._is_warned = False
+        self._batches = 0
+
+    def check_samples(self, outputs: Any, batch: Any, targets: Any) -> None:
+        self._batches += 1
+        if is_of_torch(self.loss) or (self._batches > ALWAYS_CHECKED_BATCHES and self._batches.bit_count() > 1):
+            return  # after the first ones: 16, 32, 64, …
+        # Also after a warning: a loss with a collective inside must be called equally often on all ranks.
+        halves = None if self.loss is None else compare_halves(self.loss, outputs, targets)
+        if self._is_warned or not (found := self._doubt(targets) if halves is None else _difference(halves)):
+            return
+        self._is_warned = True
+        of = self.model if self.loss is None else self.loss
+        logger.warning(
+            "Hookline weighs the batches of a step or an evaluation by their samples, but the loss of %s %s",
+            name_of_loss(of),
+            found,
+        )
+
+    def _doubt(self, targets: Any) -> str:
+        """Why the loss is probably not a mean over samples, where it cannot be compared with that of halves."""
+        ignored = getattr(self.loss, "ignore_index", IGNORED)
+        counts = isinstance(targets, Tensor) and not targets.is_floating_point() and isinstance(ignored, int)
+        if counts and bool((targets == ignored).any()):
+            why = f"the targets contain {ignored}, and it may leave these out"
+        elif isinstance(self.loss, nn.Module) and any(map(_divides_by_class_weights, self.loss.modules())):
+            why = "it contains a loss with class weights or an ignore_index"
+        else:
+            return ""
+        return f"may not be a mean over samples: {why}. If so, {REMEDY}."
+
+
+class ByLabels(BySamples):
+    """A model that is given labels and computes its own loss, as those of Hugging Face do."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(None, model)
+        self._shifts: bool | None = None  # labels, by one token; see _shifts_by_its_loss
+        self._compared = 0  # batches
+
+    def weigh(self, outputs: Any, batch: Any, targets: Any) -> Any:
         labels = batch.get("labels") if isinstance(batch, Mapping) else None
         if not isinstance(labels, Tensor) or labels.is_floating_point() or not labels.ndim:
             return None
@@ -166,7 +200,7 @@ class LossWeights:
             return _number((batch["shift_labels"].long() != IGNORED).sum())
         labels = labels.long()
         if labels.ndim == 1:
-            return self._kept(labels, IGNORED, samples, needed, several)
+            return _number((labels != IGNORED).sum())
         kind = _loss_type(self.model)
         if "SemanticSegmentation" in kind:
             config = getattr(self.model, "config", None)
@@ -175,57 +209,32 @@ class LossWeights:
             self._compared += 1
             self._shifts = _shifts_by_its_loss(outputs, labels)
         shifts = _shifts_by_its_name(self.model, kind) if self._shifts is None else self._shifts
-        if shifts is None:
-            return self._by_samples(outputs, batch, labels, samples, needed, several)
-        return _number(((labels[..., 1:] if shifts else labels) != IGNORED).sum())
+        return None if shifts is None else _number(((labels[..., 1:] if shifts else labels) != IGNORED).sum())
 
-    # ------------------------------------------------------------------------------------------
 
-    def _kept(self, targets: Tensor, ignored: int, samples: int, needed: bool, several: bool) -> Any:
-        """The number of targets that are not ignored. Flat targets that all count are as many as the samples."""
-        if targets.ndim > 1 or ignored != IGNORED:
-            return _number((targets != ignored).sum())
-        if not needed:
-            return None
-        if several:  # the first batch decides: a weight that only this rank knows costs a vote in every step
-            if self._ignores is None:
-                self._ignores = bool((targets == ignored).any())
-            if not self._ignores:
-                self._warn_if_ignored_late(targets, ignored)
-                return None
-        found = _number((targets != ignored).sum())
-        return None if isinstance(found, int) and found == samples else found
+def _way_of(loss: Any, model: Any, given: Any) -> Way:
+    if _option(loss, "reduction", "mean") == "sum":
+        if given is not None:
+            raise _refused_sum(loss, "weight=")
+        return Sums(loss)
+    if given is not None:
+        return Given(given)
+    if loss is None:
+        return ByLabels(model)
+    return ByTargets(loss) if _divides_by_class_weights(loss) else BySamples(loss, model)
 
-    def _warn_if_ignored_late(self, targets: Tensor, ignored: int) -> None:
-        """Warn once. Only on the CPU: on an accelerator each look at the targets would wait for the device."""
-        if targets.is_cpu and not self._is_warned and bool((targets == ignored).any()):
-            self._is_warned = True
-            logger.warning(
-                "The targets of this batch contain %d, and those of the first batch did not: in several processes "
-                "Hookline weighs such batches by their samples. To weigh them by the targets that count, pass "
-                "weight=lambda outputs, batch: (batch[1] != %d).sum()",
-                ignored,
-                ignored,
-            )
 
-    def _warn_if_doubtful(self, targets: Any) -> None:
-        """Warn where the mean that the loss takes is probably not one over samples."""
-        ignored = getattr(self.loss, "ignore_index", IGNORED)
-        counts = isinstance(targets, Tensor) and not targets.is_floating_point() and isinstance(ignored, int)
-        if counts and bool((targets == ignored).any()):
-            why = f"the targets contain {ignored}, and it may leave these out"
-        elif isinstance(self.loss, nn.Module) and any(map(_divides_by_class_weights, self.loss.modules())):
-            why = "it contains a loss with class weights or an ignore_index"
-        else:
-            return
-        of = self.model if self.loss is None else self.loss
-        logger.warning(
-            "Hookline weighs the batches of a step or an evaluation by their samples, but the loss of %s may not be "
-            "a mean over samples: %s. If so, %s.",
-            getattr(of, "__name__", type(of).__name__),
-            why,
-            REMEDY,
-        )
+def _difference(halves: Halves) -> str:
+    """How the loss of a batch differs from that of its halves; empty if it does not."""
+    if halves.is_mean:
+        return ""
+    if halves.is_sum:
+        return f"is a sum over samples: the loss of a batch is that of its halves added up. {REMEDY_FOR_SUM}."
+    return (
+        f"is not a mean over samples: the loss of a batch is {halves.whole:.6g}, and the mean over its halves is "
+        f"{halves.mean:.6g}. To make a step and an evaluation equal one full batch, {REMEDY}. If no such number "
+        f"exists, as in a contrastive loss, weight=lambda outputs, batch: len(outputs) turns this warning off."
+    )
 
 
 def _option(loss: Any, name: str, default: Any) -> Any:
@@ -245,8 +254,8 @@ def _class_weights(loss: Any) -> Tensor | None:
     return found
 
 
-def _is_of_torch(loss: Any) -> bool:
-    """Whether torch computes it, so that it is known what its mean is over."""
+def is_of_torch(loss: Any) -> bool:
+    """True if torch computes the loss, so that it is known what its mean is over."""
     function = type(loss).forward if isinstance(loss, nn.Module) else getattr(loss, "func", loss)
     return str(getattr(function, "__module__", "")).startswith("torch.nn.")
 
@@ -254,17 +263,22 @@ def _is_of_torch(loss: Any) -> bool:
 def _divides_by_class_weights(loss: Any) -> bool:
     """Whether it is torch's cross entropy or negative log likelihood, as a module or a function."""
     if isinstance(loss, nn.Module):
-        return _is_of_torch(loss) and hasattr(loss, "ignore_index")
+        return is_of_torch(loss) and hasattr(loss, "ignore_index")
     function = loss.func if isinstance(loss, partial) and not loss.args else loss
     return any(function is its for its in FUNCTIONS)
 
 
 def _refused_sum(loss: Any, what: str) -> SetupError:
-    name = getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
     return SetupError(
-        f"loss={name}(reduction='sum') with {what}: a sum depends on how a step is split into batches. "
-        f"Write reduction='mean', or {REMEDY}."
+        f"loss={name_of_loss(loss)}(reduction='sum') with {what}: a weighted mean of sums is not the sum of the full "
+        f"batch. {REMEDY_FOR_SUM}."
     )
+
+
+def name_of_loss(loss: Any) -> str:
+    """The name of a function, or that of a module's class."""
+    found: str = getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
+    return found
 
 
 def _number(weight: Tensor) -> Any:
@@ -273,7 +287,7 @@ def _number(weight: Tensor) -> Any:
 
 
 def _loss_type(model: Any) -> str:
-    """What transformers calls the loss of a model, such as ``ForCausalLM``."""
+    """The name that transformers gives the loss of a model, such as ``ForCausalLM``."""
     found = getattr(model, "loss_type", None)
     return found if isinstance(found, str) else type(model).__name__
 

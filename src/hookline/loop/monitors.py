@@ -1,4 +1,4 @@
-"""Does somebody log each metric that callbacks monitor?"""
+"""Check that each monitored metric is logged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LATER = ("test/", "predict/")
 
 
 def check_monitors(loop: Loop, logged: set[str], *, seen: int, all_loaders: int) -> Doubts:
-    """Raise before the first step if a callback monitors a metric that nobody will log.
+    """Raise before the first step if a callback monitors a metric that no callback will log.
 
     ``logged`` are the metrics of the sanity check, which has ``seen`` that many of the evaluation loaders. A callback
     that declares neither ``reads`` nor ``writes`` may log any name, and so may ``train_batch`` of a task. The metrics
@@ -80,7 +80,7 @@ class Doubts:
 
 
 def check_train_monitors(line: Line[Any], logged: set[str], doubts: Doubts) -> None:
-    """Raise after the first interval for a metric of training that nobody has logged or declared."""
+    """Raise after the first interval for a metric of training that no callback has logged or declared."""
     known = logged | doubts.known | _written(line)
     of_training = [(reader, name) for reader, name in _monitored(line, []) if name.startswith("train/")]
     for reader, name in (*doubts.monitored, *of_training):
@@ -119,7 +119,7 @@ def warn_of_still_plateau(loop: Loop) -> None:
     stop = loop.requests.stop
     if on_plateau and loop.clock.step and not loop.course.has_evaluated and not loop.state.rank and stop is None:
         logger.warning(
-            "ReduceLROnPlateau (on %r) never moved: it needs evaluations, and none was made (eval_every=%s); "
-            "in an own loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
+            "ReduceLROnPlateau (on %r) never stepped: it needs evaluations, and none was made (eval_every=%s); "
+            "in a custom loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
             *(on_plateau[0].monitor, loop.settings.eval_every),
         )

@@ -43,9 +43,9 @@ def warn_of_parts(rank: int) -> None:
     """The first epoch of a stream begins, and something is due at parts of an epoch."""
     if not rank:
         logger.warning(
-            "a share of max_duration is a part of an epoch, and the training loader has no length: in the first epoch "
-            "it counts as done at the end; later epochs count as long as the one before. Write it in steps ('100st'), "
-            "or give the loader a length"
+            "A fraction of max_duration is less than an epoch, and the training loader has no length: in the first "
+            "epoch the fraction counts as done at the end; later epochs count as long as the one before. Write it in "
+            "steps ('100st'), or give the loader a length"
         )
 
 

@@ -99,7 +99,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             value = loss.tolist() if loss.is_cpu else loss.detach().clone()
         clock.batch, clock.sample, clock.token = clock.batch + 1, clock.sample + samples, clock.token + (tokens or 0)
         _update(loop, state.optimizers[name], name)
-        weight = None if weights is None else weights.in_training(samples, needed=False)
+        weight = None if weights is None else weights.in_training(needed=False)
         if losses is not None:
             losses.values.append(value)
             losses.weights.append(samples if weight is None else weight)
@@ -191,7 +191,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                 if weigh is None or (usual and y.ndim == 1):
                     losses.weights.append(samples)
                 else:
-                    weight = weigh(outputs, batch, y, samples, False, False)
+                    weight = weigh(outputs, batch, y)
                     losses.weights.append(samples if weight is None else weight)
             clock.step = step = clock.step + 1
             stage = BETWEEN

@@ -51,11 +51,6 @@ class Ranks:
         self._votes_in_evaluation = Votes(group, apart=APART_IN_EVALUATION, long_step=APART_IN_EVALUATION)
         self._evaluated = 0  # batches of the loader under way
         self._weighted = self._counted = False
-        self.ignores_targets: bool | None = None
-        """True if the first batch of a rank contains -100: after the vote all ranks count the targets of each batch.
-
-        ``None`` before the first batch of this rank.
-        """
         self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
         self._samples = self._tokens = 0
         self.usual_weight: float | None = None
@@ -321,8 +316,7 @@ class Ranks:
         self.watchdog.beat += 1
         if self.places is not None:
             self.places.begins()
-        when = f"At the end of epoch {self._clock.epoch} (step {self._clock.step})"
-        check_same_parameters(self.group, replicated(), when)
+        check_same_parameters(self.group, replicated(), f"At step {self._clock.step}")
 
     def before_evaluation(self) -> None:
         """By all, before an evaluation or a prediction."""
@@ -373,15 +367,10 @@ class Ranks:
     def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
         samples, tokens = (self._samples, self._tokens) if counts else (0, 0)
         weighted = self._votes.always
-        ignores = bool(self.ignores_targets)
-        return self._wishes.ballot(
-            skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted, ignores=ignores
-        )
+        return self._wishes.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
 
     def _apply(self, found: Ballot) -> None:
         self._votes.always |= found.weighted > 0
-        if found.ignores:
-            self.ignores_targets = True
         self._wishes.grant(found)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -122,9 +123,9 @@ class RunRecord:
             try:
                 self.when_written(folder)
             except OSError as failed:
-                logger.warning("the run is complete, but its report could not be written: %s", failed)
-            except Exception:  # nobody's run fails because of its report
-                logger.warning("the run is complete, but its report could not be made", exc_info=True)
+                logger.warning("the report of this run could not be written: %s", failed)
+            except Exception:  # a run does not fail because of its report
+                logger.warning("the report of this run could not be made", exc_info=True)
 
     def _write(self, folder: Path) -> None:
         try:
@@ -264,13 +265,18 @@ def _monitored(loop: Loop) -> tuple[str, ...]:
 def _versions() -> dict[str, str]:
     from hookline import __version__
 
-    found = {"python": platform.python_version(), "hookline": __version__}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    installed = {package: _installed_version(package) for package in PACKAGES}
+    found = {"python": platform.python_version(), "hookline": __version__, **installed}
+    return {package: version for package, version in found.items() if version is not None}
+
+
+@cache
+def _installed_version(package: str) -> str | None:
+    """The version of a package, which does not change while a process runs."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _platform(loop: Loop) -> dict[str, Any]:

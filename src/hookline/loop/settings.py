@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from hookline.errors import SetupError
 from hookline.events.foreign_names import PRECISIONS
 from hookline.progress import Duration
 from hookline.records.file_names import check_path
-from hookline.run.paths import path_to_write
+from hookline.records.redact import redact_text
+from hookline.run.paths import is_address, path_to_write
 from hookline.sinks.log_object import as_sink
 from hookline.sinks.sink import Sink
 
@@ -56,11 +58,11 @@ class Settings:
         max_duration = given["max_duration"]
         if max_duration is not None and max_duration.unit == "dur":
             raise SetupError(
-                f"max_duration={str(max_duration)!r}: 'dur' is a share of max_duration itself; use ep, st, s …"
+                f"max_duration={str(max_duration)!r}: 'dur' is a fraction of max_duration itself; use ep, st, s …"
             )
         for key in ("eval_every", "log_every"):
             if given[key] is not None:
-                given[key].of(max_duration)  # without max_duration a share is an error
+                given[key].of(max_duration)  # without max_duration a fraction is an error
         _check_accumulate(given["accumulate"])
         _check_precision(given["precision"])
         _check_interrupt(given["interrupt"])
@@ -121,13 +123,21 @@ def default_device(device: str | torch.device | None) -> torch.device:
         return torch.device(found.type, own) if place.world_size > 1 else found
     try:
         found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise _refused_device(device, "torch has no such device") from None
+    try:
         torch.empty(0, device=found)  # says whether it is there
-    except (RuntimeError, TypeError, AssertionError) as error:
-        raise SetupError(
-            f"device={device!r}: {str(error).splitlines()[0]}. Write device='cuda', 'mps' or 'cpu', or leave device= "
-            f"out to use the accelerator of this machine, if it has one."
-        ) from None
+    except (RuntimeError, AssertionError) as error:
+        first = re.split(r"\.\s|\n", str(error))[0].rstrip(".")  # a list of all backends may follow
+        raise _refused_device(device, first) from None
     return found
+
+
+def _refused_device(device: object, problem: str) -> SetupError:
+    return SetupError(
+        f"device={device!r}: {problem}. Write device='cuda', 'mps' or 'cpu', or leave device= out to use the "
+        f"accelerator of this machine, if it has one."
+    )
 
 
 def _check_accumulate(accumulate: object) -> None:
@@ -176,9 +186,11 @@ def _check_kinds(given: dict[str, Any]) -> None:
 
 
 def _check_name(name: object) -> None:
-    if name is not None and not isinstance(name, str):
+    if name is None:
+        return
+    if not isinstance(name, str):
         raise SetupError(f"name={name!r}: give 'run' or 'project/run'")
-    if name is not None:
-        check_path("name", name)
-    if name is not None and (not name.strip("/ ") or name.count("/") > 1 or ".." in name):
-        raise SetupError(f"name={name!r}: give 'run' or 'project/run'")
+    check_path("name", name)
+    parts = name.split("/")
+    if not parts[0].strip() or len(parts) > 2 or "." in parts or ".." in name or is_address(name):
+        raise SetupError(f"name={redact_text(name)!r}: give 'run' or 'project/run', and a path as folder=")

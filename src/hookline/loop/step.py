@@ -149,16 +149,8 @@ class Steps:
 
     def _weigh(self, weights: LossWeights, given: Any) -> Any:
         """The weight that was given, else the one that fits the loss; ``None`` stands for the samples."""
-        ranks = self.ranks
-        idle = ranks is not None and ranks.idle
-        needed = given is None and not self._plain and not idle
-        if ranks is not None and ranks.ignores_targets is None:  # the first batch of this fit
-            weights.reset_ignored()
-            ranks.ignores_targets = False
-        undecided = ranks is not None and not ranks.ignores_targets
-        found = weights.in_training(self.samples, needed=needed, several_ranks=undecided)
-        if ranks is not None and weights.ignores_targets:
-            ranks.ignores_targets = True
+        found = weights.in_training(needed=given is None and not self._plain)
+        idle = self.ranks is not None and self.ranks.idle
         return given if idle or given is not None else found
 
     def _has_counted(self, name: str) -> bool:

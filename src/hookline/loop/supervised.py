@@ -30,7 +30,8 @@ class SupervisedTask(Task[Any]):
 
     The weight of a batch is the number that its loss is a mean over. Accumulation, several ranks and evaluation need it
     to equal one full batch. Hookline knows it for the losses of torch, with class weights and ignored targets, and for
-    models of Hugging Face with ``labels``. For any other loss it is the number of samples, or what ``weight`` returns.
+    models of Hugging Face with ``labels``. For any other loss it is the number of samples, or what ``weight`` returns;
+    Hookline calls copies of that loss on halves of some batches, and warns if it is not a mean over samples.
 
     Args:
         model: The model.

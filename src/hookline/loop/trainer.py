@@ -254,7 +254,7 @@ class Trainer:
         loop = self._prepare(entry, model, loss, weight, optimizer, scheduler)
         if extend is not None and before is not None and loop is not before:
             raise SetupError(
-                "extend= goes on with the last fit, but model, loss, weight, optimizer or scheduler is another one; "
+                "extend= continues the last fit, but model, loss, weight, optimizer or scheduler is another one; "
                 "pass the same objects again"
             )
         loop.extend = None if extend is None else Duration.parse(extend, f"{entry}(extend=…)")

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from copy import copy
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from hookline.errors import DurationError, NotAvailableError, SetupError
 from hookline.progress.duration import PASSES, UNITS, Duration
+from hookline.progress.read_only import ReadOnly
 
 _COUNTERS: Final = ("epoch", "step", "batch", "sample", "token")
 
@@ -245,7 +245,7 @@ class Clock:
                 return batches / length
             case "dur":
                 raise DurationError(
-                    "a clock does not know max_duration, so it cannot tell which share ('dur') is done: "
+                    "a clock does not know max_duration, so it cannot tell which fraction ('dur') is done: "
                     "resolve it first with .of(max_duration)."
                 )
             case _:
@@ -318,7 +318,7 @@ class EvalClockView(EvalClock):
         raise _only_the_loop("run.clock.eval.end()")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return copy, (self._real,)  # a copy is a clock of its own
+        return copy, (self._real,)  # a copy is a separate clock
 
 
 class ClockView(Clock):
@@ -341,7 +341,7 @@ class ClockView(Clock):
 
     @property
     def updates(self) -> Mapping[str, int]:  # type: ignore[override]
-        return MappingProxyType(self._real.updates)
+        return ReadOnly(self._real.updates, "run.clock.updates", "Only the loop counts.")
 
     @property
     def eval(self) -> EvalClock:
@@ -375,7 +375,7 @@ class ClockView(Clock):
         raise _only_the_loop("run.clock.load_state_dict()")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return copy, (self._real,)  # a copy is a clock of its own
+        return copy, (self._real,)  # a copy is a separate clock
 
 
 def _only_the_loop(act: str) -> NotAvailableError:

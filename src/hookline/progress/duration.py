@@ -16,16 +16,16 @@ from hookline.errors import DurationError
 
 COUNTS: Final = ("ep", "st", "sp", "tok")
 UNITS: Final[Mapping[str, str]] = MappingProxyType(
-    {"ep": "epochs", "st": "steps", "sp": "samples", "tok": "tokens", "s": "seconds", "dur": "share"}
+    {"ep": "epochs", "st": "steps", "sp": "samples", "tok": "tokens", "s": "seconds", "dur": "fraction"}
 )
 PASSES: Final = "pass"
-"""Epochs with the part of the one that is under way: what a share of epochs is that are not whole. Nobody writes it."""
+"""Unit of a fractional number of epochs. Internal."""
 # In the order in which they are joined and printed: "1d12h", "1h30m".
 _SECONDS_IN: Final[Mapping[str, int]] = MappingProxyType({"d": 86400, "h": 3600, "m": 60, "s": 1})
 _NAMES: Final[Mapping[str, str]] = MappingProxyType({"d": "days", "h": "hours", "m": "minutes", **UNITS})
 _HELP: Final = (
     "The units: ep (epochs), st (steps: updates of the weights), sp (samples), tok (tokens), "
-    "s, m, h, d (seconds, minutes, hours, days; '1h30m' joins them), dur (a share of max_duration, up to 1)."
+    "s, m, h, d (seconds, minutes, hours, days; '1h30m' joins them), dur (a fraction of max_duration, up to 1)."
 )
 _WORDS: Final[Mapping[str, str]] = MappingProxyType(
     {word: unit for unit, words in (
@@ -43,7 +43,7 @@ _WORDS: Final[Mapping[str, str]] = MappingProxyType(
 _ADVICE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "ms": "write milliseconds as a part of a second, such as '0.25s'",
-        "%": "write a percentage as a share of max_duration, such as '0.5dur'",
+        "%": "write a percentage as a fraction of max_duration, such as '0.5dur'",
     }
 )
 
@@ -61,7 +61,7 @@ _PART: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Duration:
-    """A length of training: a positive number of epochs, steps, samples, tokens or seconds, or a share.
+    """A length of training: a positive number of epochs, steps, samples, tokens or seconds, or a fraction.
 
     >>> Duration.parse("1h30m")
     Duration.parse('1h30m')
@@ -121,14 +121,14 @@ class Duration:
 
     @property
     def counts(self) -> bool:
-        """Whether it counts something (epochs, steps, samples, tokens); not so for time and shares."""
+        """Whether it counts something (epochs, steps, samples, tokens); not so for time and fractions."""
         return self.unit in COUNTS
 
     def of(self, max_duration: Duration | None) -> Duration:
-        """Turn a share into that part of ``max_duration``; any other duration is returned as it is.
+        """Turn a fraction into that part of ``max_duration``; any other duration is returned as it is.
 
-        Steps, samples and tokens are rounded up, so that the smallest share is still one step. A share of epochs
-        that is not a whole number of them is that part of the data: see ``Clock.passes``.
+        Steps, samples and tokens are rounded up, so that the smallest fraction is still one step. A fraction of
+        epochs that is not an integer is that part of the data: see ``Clock.passes``.
 
         >>> Duration.parse("0.1dur").of(Duration.parse("95st"))
         Duration.parse('10st')
@@ -136,13 +136,13 @@ class Duration:
         if self.unit != "dur":
             return self
         if max_duration is None:
-            raise DurationError(f"'{self}' is a share of max_duration, and the run has none: give max_duration.")
+            raise DurationError(f"'{self}' is a fraction of max_duration, and the run has none: give max_duration.")
         if max_duration.unit == "dur":
             raise DurationError(
-                f"'{self}' is a share of max_duration, which is itself a share ('{max_duration}'): "
+                f"'{self}' is a fraction of max_duration, which is itself a fraction ('{max_duration}'): "
                 "give max_duration in another unit, such as '10ep'."
             )
-        # The share as it is written: in floats 0.07 * 100 is above 7, and would be rounded up to 8.
+        # The fraction as it is written: in floats 0.07 * 100 is above 7, and would be rounded up to 8.
         part = Fraction(repr(self.value)) * Fraction(max_duration.value)
         if max_duration.unit == "ep" and part.denominator > 1:
             return Duration(float(part), PASSES)
@@ -192,7 +192,7 @@ class Duration:
             return
         advice = "write both in one unit"
         if "dur" in (self.unit, other.unit):
-            advice = "resolve the share first with .of(max_duration)"
+            advice = "resolve the fraction first with .of(max_duration)"
         raise DurationError(
             f"cannot {verb} '{self}' ({_unit_name(self)}) and '{other}' ({_unit_name(other)}): {advice}."
         )
@@ -220,7 +220,7 @@ def _problem(value: int | float, unit: str) -> str | None:
     if unit == "s" and value < _SHORTEST:
         return "it is less than a nanosecond, which no clock can measure"
     if unit == "dur" and value > 1:
-        return f"a share of max_duration is at most 1, and {value} is more"
+        return f"a fraction of max_duration is at most 1, and {value} is more"
     return None
 
 
@@ -309,7 +309,7 @@ def _without_unit(shown: str, number: int | float) -> DurationError:
     elif number == int(number):
         advice = f"write '{shown}ep' (epochs) or '{shown}st' (steps)"
     elif number < 1:
-        advice = f"write '{shown}dur' (a share of max_duration) or '{shown}s' (seconds)"
+        advice = f"write '{shown}dur' (a fraction of max_duration) or '{shown}s' (seconds)"
     else:
         advice = f"write '{shown}h' (hours) or '{shown}s' (seconds)"
     return DurationError(f"{shown} has no unit: {advice}. {_HELP}")

@@ -38,13 +38,13 @@ class Schedule:
 
     @classmethod
     def of(cls, every: Duration, max_duration: Duration | None) -> Self:
-        """One whose ``every`` may be a share of ``max_duration``."""
+        """Return a schedule whose ``every`` may be a fraction of ``max_duration``."""
         schedule = cls(every.of(max_duration))
         schedule._share = every if every.unit == "dur" else None
         return schedule
 
     def replan(self, max_duration: Duration | None, clock: Clock) -> None:
-        """The run is to be this long now: a share is a share of the whole. What has fired stays fired.
+        """Plan again for a new ``max_duration``. A fraction refers to the new one; what has fired stays fired.
 
         >>> clock, schedule = Clock(), Schedule.of(Duration.parse("0.25dur"), Duration.parse("8st"))
         >>> clock.step = 8
@@ -66,7 +66,7 @@ class Schedule:
     def _set(self, every: Duration) -> None:
         if every.unit == "dur":
             raise DurationError(
-                f"a schedule cannot count every '{every}', a share of max_duration: "
+                f"a schedule cannot count every '{every}', a fraction of max_duration: "
                 "resolve it first with .of(max_duration)."
             )
         self.every = every

@@ -1,4 +1,4 @@
-"""Which metrics are shown where there is room for a few: beside a progress bar, and in the list of runs."""
+"""Which metrics are shown where there is room for a few: next to a progress bar, and in the list of runs."""
 
 from __future__ import annotations
 

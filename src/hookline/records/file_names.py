@@ -9,6 +9,8 @@ from hookline.errors import SetupError
 
 MAX_NAME_BYTES = 255
 """Of one part of a path, on every usual file system."""
+MAX_PATH_BYTES = 3_840
+"""Of a path. Linux refuses 4,096 bytes; the rest is for the files that Hookline writes below the path."""
 
 
 def check_path(argument: str, path: str | Path) -> None:
@@ -29,3 +31,15 @@ def check_path(argument: str, path: str | Path) -> None:
         raise SetupError(f"{shown}: a path cannot contain a null character")
     if longest > MAX_NAME_BYTES:
         raise SetupError(f"{shown}: a part of it has {longest} bytes, and {MAX_NAME_BYTES} is the limit; shorten it")
+    if (total := len(os.fsencode(path))) > MAX_PATH_BYTES:
+        raise SetupError(f"{shown}: it has {total:,} bytes, and {MAX_PATH_BYTES:,} is the limit; shorten it")
+
+
+def check_links(path: Path) -> None:
+    """Raise ``SetupError`` if the path, or a folder above it, is a link to something that does not exist."""
+    for part in (path, *path.parents):
+        if os.path.islink(part) and not os.path.exists(part):  # pathlib raises for a path that is too long
+            raise SetupError(
+                f"{str(part)!r} is a link to {os.readlink(part)!r}, which does not exist. Create that folder (is its "
+                f"disk mounted?), or remove the link."
+            )

@@ -23,7 +23,7 @@ class StopRequest:
     step: int
     interrupt: bool = False
     left_body: bool = False
-    """The body of an own loop was left by ``break`` or ``return``."""
+    """The body of a custom loop was left by ``break`` or ``return``."""
     by_user: bool = False
     """Ctrl-C on some rank; ``by`` is a display string, which names the rank on the other ranks."""
 

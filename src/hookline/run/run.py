@@ -13,6 +13,7 @@ from hookline.errors import MetricError, NotAvailableError, RoleError, SetupErro
 from hookline.events import Member, Messages
 from hookline.events.spec import moments
 from hookline.progress import Clock, Duration
+from hookline.progress.read_only import ReadOnly
 from hookline.run.callbacks import Callbacks
 from hookline.run.history import History
 from hookline.run.requests import StopRequest
@@ -37,6 +38,7 @@ MEANT = {
     **dict.fromkeys(("global_rank", "local_rank"), "run.rank"),
     **dict.fromkeys(("save", "save_checkpoint", "checkpoint_now"), "run.request_save()"),
     **dict.fromkeys(("should_stop", "stop_training"), "run.stop('why')"),
+    "control": "run.stop('why'), run.request_eval() or run.request_save()",
     **dict.fromkeys(("lr", "learning_rate"), "run.optimizers"),
     "val_loader": "run.loaders['val']",
     "train_loader": "run.loaders['train']",
@@ -44,21 +46,21 @@ MEANT = {
 """What people write, and what it is here."""
 
 INSTEAD = {
-    "model": " Change its parameters in place, or pass another model to fit.",
-    "metrics": " Write run.log({'name': value}).",
-    "loaders": " Write run.loaders['train'] = ….",
-    "stop_reason": " Call run.stop('why').",
-    "clock": " Only the loop counts.",
-    "optimizers": " Change their param_groups in place, or return others from configure_optimizers.",
-    "optimizer": " Change its param_groups in place.",
-    "schedulers": " Add to the list, or remove from it.",
-    "callbacks": " Call run.callbacks.add(callback) or run.callbacks.remove(callback).",
-    "config": " Write run.config['name'] = value.",
-    "folder": " Give Trainer(folder=…).",
-    "name": " Give Trainer(name=…).",
-    "project": " Give Trainer(name='project/run').",
-    "device": " Give Trainer(device=…).",
-    "messages": " Call run.messages.send(key, value).",
+    "model": "Change its parameters in place, or pass another model to fit.",
+    "metrics": "Write run.log({'name': value}).",
+    "loaders": "Write run.loaders['train'] = ….",
+    "stop_reason": "Call run.stop('why').",
+    "clock": "Only the loop counts.",
+    "optimizers": "Change their param_groups in place, or return others from configure_optimizers.",
+    "optimizer": "Change its param_groups in place.",
+    "schedulers": "Add to the list, or remove from it.",
+    "callbacks": "Call run.callbacks.add(callback) or run.callbacks.remove(callback).",
+    "config": "Write run.config['name'] = value.",
+    "folder": "Give Trainer(folder=…).",
+    "name": "Give Trainer(name=…).",
+    "project": "Give Trainer(name='project/run').",
+    "device": "Give Trainer(device=…).",
+    "messages": "Call run.messages.send(key, value).",
 }
 """What to write in place of an assignment to a field of ``run``."""
 
@@ -92,12 +94,12 @@ class Run:
     @property
     def task(self) -> Any:
         """The task that ``fit`` was given, or the one that it made of a plain model. A custom loop has none."""
-        return self._get("task", "the own loop has none; pass a task or a model to Trainer.fit")
+        return self._get("task", "a custom loop has none; pass a task or a model to Trainer.fit")
 
     @property
     def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
         """By name: the class's name, numbered when there are several of one class."""
-        return self._state.optimizers
+        return ReadOnly(self._state.optimizers, "run.optimizers", INSTEAD["optimizers"])
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -134,7 +136,7 @@ class Run:
     def batch(self) -> Any:
         """The current batch, on the device.
 
-        Assign to it between ``on_batch_fetch_end`` and ``on_train_batch_start`` to replace the batch, and declare
+        Assign to it between ``on_batch_fetch_end`` and ``on_forward_start`` to replace the batch, and declare
         ``writes = ("batch",)``.
         """
         return self._get("batch")
@@ -160,6 +162,10 @@ class Run:
     def outputs(self, value: Any) -> None:
         self._required("set run.outputs")
         self._need_batch("outputs")
+        if self._state.loss is not MISSING and not self.member.is_task:
+            raise NotAvailableError(
+                "run.outputs = …: the loss of this batch is computed already. Replace the outputs in on_forward_end."
+            )
         self._state.outputs = value
 
     @property
@@ -205,7 +211,7 @@ class Run:
         self._required("set run.max_duration")
         duration = Duration.parse(value, "run.max_duration = …")
         if duration.unit == "dur":
-            raise SetupError(f"run.max_duration = {str(duration)!r}: 'dur' is a share of max_duration itself")
+            raise SetupError(f"run.max_duration = {str(duration)!r}: 'dur' is a fraction of max_duration itself")
         self._state.max_duration = duration
         self._state.requests.attention = True
 
@@ -218,7 +224,7 @@ class Run:
     def stop_reason(self) -> str:
         """Why training is about to stop. It has a value once a callback, the user or the task asked to stop."""
         if self._state.requests.stop is None:
-            raise _not_available("stop_reason", "nobody has asked to stop")
+            raise _not_available("stop_reason", "no callback has asked to stop")
         return self._state.requests.stop.reason
 
     @property
@@ -424,7 +430,7 @@ class Run:
             if isinstance(found, property) and found.fset is not None:
                 return found.fset(self, value)
             if isinstance(found, property):
-                raise NotAvailableError(f"run.{name} = …: it cannot be replaced.{INSTEAD.get(name, '')}")
+                raise NotAvailableError(f"run.{name} = …: it cannot be replaced. {INSTEAD.get(name, '')}".rstrip())
             if callable(found) and not name.startswith("_"):
                 raise NotAvailableError(f"run.{name} = …: it is a method. Call run.{name}(…).")
             close = get_close_matches(name, [known for known in dir(type(self)) if not known.startswith("_")], n=1)
@@ -490,12 +496,13 @@ class Loaders(MutableMapping[str, Any]):
         return repr(self._run._state.loaders)
 
 
-class LatestMetrics(Mapping[str, Any]):
+class LatestMetrics(ReadOnly[Any]):
     """A live view of the newest value of each metric."""
 
     __slots__ = ("_state",)
 
     def __init__(self, state: RunState) -> None:
+        super().__init__({}, "run.metrics", INSTEAD["metrics"])
         self._state = state
 
     def __getitem__(self, name: str) -> Any:
@@ -506,9 +513,6 @@ class LatestMetrics(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
 
 def _check_logged(values: object, more: tuple[object, ...]) -> None:

@@ -161,7 +161,7 @@ class JSONL:
 
     A relative ``path`` is in the run's folder; an absolute one may be on another disk. The loop itself always writes
     ``metrics.jsonl``, if the run has a folder. Unlike ``metrics.jsonl`` this copy also has the events of the run
-    (``kind`` is ``"event"``); pictures are named, not contained.
+    (``kind`` is ``"event"``); images are named, not contained.
 
     The file is that of one run: a new run begins it anew. After a resume it holds what ``metrics.jsonl`` holds at
     that step, so each metric has one value a step, and then goes on.

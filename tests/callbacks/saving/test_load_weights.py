@@ -193,6 +193,37 @@ def test_a_tensor_that_no_name_in_the_file_stands_for_is_still_missing(tmp_path:
         fit_epoch(hl.LoadWeights(tmp_path), model=Tied(seed=2))
 
 
+def two_values(path: Path, tied: bool) -> Path:
+    values = {name: torch.ones(3, 4) for name in ("embedding.weight", "head.weight")}
+    values["head.weight"][2, 3] = float("nan") if tied else 2.0
+    values["embedding.weight"][2, 3] = float("nan") if tied else 1.0
+    save_file({**values, "head.bias": torch.zeros(3)}, path / "model.safetensors")
+    return path / "model.safetensors"
+
+
+def test_two_values_for_tied_weights_are_an_error(tmp_path: Path) -> None:
+    words = r"1 of 3 fit; tied in the model, but with different values here 2: embedding\.weight, head\.weight"
+    with pytest.raises(CheckpointMismatchError, match=words):
+        fit_epoch(hl.LoadWeights(two_values(tmp_path, tied=False)), model=Tied(seed=2))
+
+
+def test_without_strict_two_values_for_tied_weights_leave_them_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Tied(seed=2)
+    before, first = model.head.weight.detach().clone(), First()
+    fit_epoch(hl.LoadWeights(two_values(tmp_path, tied=False), strict=False), first, model=model)
+    assert torch.equal(first.weights["head.weight"], before)
+    assert torch.equal(first.weights["head.bias"], torch.zeros(3))
+    assert "with different values here 2: embedding.weight, head.weight" in caplog.text
+
+
+def test_tied_weights_that_were_written_twice_are_loaded(tmp_path: Path) -> None:
+    first = First()
+    fit_epoch(hl.LoadWeights(two_values(tmp_path, tied=True)), first, model=Tied(seed=2))
+    assert first.weights["head.weight"][0, 0] == first.weights["embedding.weight"][0, 0] == 1
+
+
 def test_tied_weights_that_were_written_once_are_loaded(tmp_path: Path) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -418,6 +418,9 @@ def test_live_files_are_uploaded_while_the_run_trains(tmp_path: Path, watched: t
         ({"to": "sftp://me:hunter2@host/x"}, "there is a password in the address"),
         ({"to": "/tmp/x", "queue": 0}, "1 or more"),
         ({"to": "/tmp/x", "wait": -1.0}, "0 or more"),
+        ({"to": "/tmp/x", "files": Path("metrics.jsonl")}, r"^Upload\(files=.*: give a pattern as a string"),
+        ({"to": "/tmp/x", "files": [Path("metrics.jsonl")]}, r"^Upload\(files=.*: give a pattern as a string"),
+        ({"to": "/tmp/x", "exclude": None}, r"^Upload\(exclude=None\): give a pattern as a string"),
     ],
 )
 def test_a_wrong_argument_is_named_and_no_password_is_shown(given: dict[str, Any], words: str) -> None:

@@ -212,3 +212,31 @@ def test_a_rollback_over_the_edge_does_not_freeze_the_next_epoch(back: int, go_b
 def test_no_layer_at_all_is_an_error(layers: Any) -> None:
     with pytest.raises(RegistrationError, match="give names of layers or patterns"):
         Freeze(layers)
+
+
+# -- several of them -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_two_with_other_layers_need_no_declared_order(tmp_path: Path, backwards: bool) -> None:
+    def callbacks() -> list[Any]:
+        found = [Freeze("backbone.0", until="2ep"), Freeze("backbone.1")]
+        return found[::-1] if backwards else found
+
+    options: Any = {"max_duration": "4ep"}
+    whole = fit_net(*callbacks(), **options)
+    start = dict(Net().named_parameters())
+    same = [name for name, value in whole.model.named_parameters() if torch.equal(value, start[name])]
+    assert same == ["backbone.1.weight", "backbone.1.bias"]
+    with pytest.raises(RuntimeError, match="planted"):
+        fit_net(*callbacks(), Checkpointer("1ep"), crash_at(13), folder=tmp_path, **options)
+    resumed = fit_net(*callbacks(), Checkpointer("1ep"), folder=tmp_path, resume="auto", **options)
+    assert same_tensors(resumed.model.state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_two_that_freeze_a_parameter_until_different_times_are_refused(backwards: bool) -> None:
+    callbacks = [Freeze("backbone", until="1ep"), Freeze("backbone.0")]
+    with pytest.raises(SetupError, match=r"both freeze backbone\.0\.bias, and not until the same time: .* but="):
+        fit_net(*callbacks[:: -1 if backwards else 1])
+    fit_net(Freeze("backbone", but="backbone.0", until="1ep"), Freeze("backbone.0"))

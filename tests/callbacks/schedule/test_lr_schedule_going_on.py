@@ -85,7 +85,7 @@ def test_a_longer_run_keeps_the_plan_and_says_so(tmp_path: Path, caplog: pytest.
     model = fit_val(trainer=trainer).model
     with caplog.at_level(logging.WARNING, "hookline"):
         fit_val(trainer=trainer, model=model, extend="1ep")
-    assert "goes on as it was planned, with total 8; for this run it would be total 12" in caplog.text
+    assert "continues with the saved plan, with total 8; for this run it would be total 12" in caplog.text
     assert rates.lr[8:] == [0.0] * 4
 
 
@@ -166,5 +166,5 @@ def test_a_resume_of_a_later_fit_goes_on_with_what_was_left_of_the_run(
     with pytest.raises(RuntimeError, match="planted"):
         run(first, crash_at(7, "train_step_start"))
     run(second)
-    assert "goes on as it was planned" not in caplog.text  # it is as long as it was
+    assert "continues with the saved plan" not in caplog.text  # it is as long as it was
     assert first.lr + second.lr == pytest.approx([LR * (1 - move / 8) for move in range(8)])

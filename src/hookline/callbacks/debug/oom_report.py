@@ -39,7 +39,7 @@ class OOMReport(Callback):
     has: the error; the batch with types, shapes and sizes; the sizes of weights, gradients and the optimizer's state;
     the memory of this process, of the machine and its limits; torch's own summary of a CUDA device; the live tensors,
     the ``rows`` largest groups; and which tensors the lines that failed held. Where you have torch record the history
-    of a CUDA device (``torch.cuda.memory._record_memory_history()``), it is written beside the report; a
+    of a CUDA device (``torch.cuda.memory._record_memory_history()``), it is written next to the report; a
     ``MemorySnapshot`` writes its own. A run without a folder has the report in the log.
 
     A process that the system kills (exit code -9, "Killed") gets no chance to report.

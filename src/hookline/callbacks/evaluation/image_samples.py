@@ -56,6 +56,7 @@ class ImageSamples(Callback):
     ranks = "zero"
 
     state = ("_schedule",)
+    shares_state = True
 
     def __init__(
         self,

@@ -60,6 +60,7 @@ class GradientMonitor(Callback):
 
     optional = True
     reads = ("gradients",)
+    shares_state = True
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class GradientPlot(Callback):
 
     It is drawn of the first step, and then of each step that completes ``every``: with ``"1ep"`` the last step of each
     epoch. Gradients are seen as they are before clipping, and not after they were cleared. In the run's folder the
-    pictures are ``media/gradients/distribution/step-00000100.png``; with ``dirpath`` (a relative path is in the run's
+    images are ``media/gradients/distribution/step-00000100.png``; with ``dirpath`` (a relative path is in the run's
     folder) they are also written there, as ``gradients-00000100`` in each of ``formats`` (``"png"``, ``"pdf"``,
     ``"svg"``).
 
@@ -68,6 +68,7 @@ class GradientPlot(Callback):
     optional = True
     reads = ("gradients",)
     writes = (NAME, f"{NAME}/*")
+    shares_state = True
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from hookline.checkpoint.retention import Keep
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
+from hookline.records.file_names import check_links
 from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Checkpointer(Callback):
     is whole on the disk. With ``keep_last=0`` and ``keep_best=2`` a finished run has the best two and nothing else;
     until then the newest is kept as well, so that a run that was interrupted can be resumed. ``monitor`` is
     ``"val/loss"`` if ``keep_best`` is given alone. A checkpoint counts for ``monitor`` if the metric was measured at
-    its step. So it is saved after each evaluation, too, if there is a monitor, unless ``on_eval=False``.
+    its step. So it is also saved after each evaluation if there is a monitor, unless ``on_eval=False``.
 
     **What is written.** ``<folder>/<dirpath>/step-00000500/`` with the weights in ``model.safetensors``, which every
     other tool can read, the rest of the state, and a manifest with sizes and hashes. Nothing in it is a pickle.
@@ -92,7 +93,7 @@ class Checkpointer(Callback):
         if parts[0] == FOLDER and len(parts) > 1:
             raise RegistrationError(f"Checkpointer(dirpath={dirpath!r}): {FOLDER!r} holds nothing but checkpoints")
         if monitor is not None:
-            self.reads = ("*", monitor)  # one that nobody logs is found before the first step
+            self.reads = ("*", monitor)  # a metric that no callback logs is found before the first step
         self.monitor = monitor
         self.mode = "min" if monitor is None else monitor_mode("Checkpointer", monitor, mode)
         self.on_eval = on_eval
@@ -126,6 +127,8 @@ class Checkpointer(Callback):
             plan = self.plan
             if self._share is not None and plan.keep is not None:
                 plan = replace(plan, keep=replace(plan.keep, every=self._share.of(run.max_duration)))
+            if run.has_folder:
+                check_links(run.folder / plan.folder)
             self._target = run.loop.saving.add(plan)
 
     def on_eval_end(self, run: Run) -> None:

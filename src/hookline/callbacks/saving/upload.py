@@ -86,8 +86,8 @@ class Upload(Callback):
                 f"give it as a string"
             )
         self.to = check_address(os.fspath(to))
-        self.files = (files,) if isinstance(files, str) else tuple(files)
-        self.exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+        self.files = _patterns("files", files)
+        self.exclude = _patterns("exclude", exclude)
         self.every = Duration.parse(every, "Upload(every=…)")
         self.queue = queue
         self.wait = wait
@@ -213,6 +213,15 @@ class Upload(Callback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy of it has no thread."""
         return {**self.__dict__, "_queue": None, "_hooked": None}
+
+
+def _patterns(argument: str, given: Any) -> tuple[str, ...]:
+    found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(pattern, str) for pattern in found):
+        raise RegistrationError(
+            f"Upload({argument}={given!r:.80}): give a pattern as a string, such as 'checkpoints/*', or a list of them"
+        )
+    return found
 
 
 def _is_unfinished(name: str) -> bool:

@@ -104,7 +104,7 @@ class Finetuning(Callback):
 
     @property
     def unfrozen_layers(self) -> list[tuple[Duration | int, Any]]:
-        """What is unfrozen and when, without the learning rates."""
+        """The layers that are unfrozen, with their times, without the learning rates."""
         return [(when, what["layers"] if isinstance(what, Mapping) else what) for when, what in self.unfreeze]
 
     @property

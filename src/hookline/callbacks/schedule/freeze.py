@@ -39,6 +39,7 @@ class Freeze(Callback):
     """
 
     structural = True
+    commutes = True
     state_depends_on = ("layers", "but")
     writes = ("weights",)
     role = "structure"
@@ -76,10 +77,9 @@ class Freeze(Callback):
             self._forget()
         self._due = None if self.until is None else self.until.of(run.max_duration)
         if not self.thawed:
+            self._check_others(run)
             self._frozen = Frozen()
-            self._frozen.freeze(
-                run.model, named(run.model, self.layers, "Freeze", but=self.but), train_bn=self.train_bn
-            )
+            self._frozen.freeze(run.model, self._named(run), train_bn=self.train_bn)
             check_something_is_left(run.model, "Freeze")
 
     def on_model_ready(self, run: Run) -> None:
@@ -114,6 +114,20 @@ class Freeze(Callback):
         if self._due is not None and not self.thawed and run.clock.reached(self._due):
             self._frozen.thaw()
             self.thawed = True
+
+    def _named(self, run: Run) -> list[str]:
+        return named(run.model, self.layers, "Freeze", but=self.but)
+
+    def _check_others(self, run: Run) -> None:
+        """Raise if another ``Freeze`` unfreezes a parameter of this one at another time."""
+        for other in run.callbacks:
+            if not isinstance(other, Freeze) or other.until == self.until:
+                continue
+            if both := set(self._named(run)).intersection(other._named(run)):
+                raise SetupError(
+                    f"{other!r} and {self!r} both freeze {min(both)}, and not until the same time: take it out of "
+                    f"one of them with but=…"
+                )
 
     def _check_optimizers(self, run: Run) -> None:
         """What no optimizer holds would be unfrozen and never trained."""

@@ -64,6 +64,7 @@ class LRSchedule(Callback):
     structural = True
     """Its schedulers are there before a checkpoint gives them their state."""
     role = "schedule"
+    reports_on_resume = True
     state_depends_on = ("schedule", "every", "optimizer", "monitor", "mode")
 
     def __init__(
@@ -166,8 +167,8 @@ class LRSchedule(Callback):
             self._add(run)
         elif self.lengths != (wanted := self._lengths(run)):
             logger.warning(
-                "%s goes on as it was planned, with %s; for this run it would be %s. Where the plan ends first, the "
-                "learning rate stays as it is there",
+                "%s continues with the saved plan, with %s; for this run it would be %s. Where the plan ends first, "
+                "the learning rate stays as it is there",
                 self._who,
                 _words(self.lengths),
                 _words(wanted),
@@ -190,8 +191,12 @@ class LRSchedule(Callback):
         self._run = None
 
     def state_dict(self) -> dict[str, Any]:
-        options = {name: repr(value) for name, value in self.options.items() if not callable(value)}
-        return {"lengths": dict(self.lengths), "planned": self.planned, "begins": self.begins, "options": options}
+        return {
+            "lengths": dict(self.lengths),
+            "planned": self.planned,
+            "begins": self.begins,
+            "options": self._plain_options(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self._entries:  # a rollback: they stay, and get their own state back
@@ -199,7 +204,7 @@ class LRSchedule(Callback):
         self.lengths, self.planned, self.begins = dict(state["lengths"]), state["planned"], state["begins"]
         if self._run is not None and self.planned:
             self._add(self._run)
-            self._keep_options(state.get("options", {}))
+            self._keep_options(state.get("options", self._plain_options()))
 
     def _keep_options(self, saved: Mapping[str, str]) -> None:
         """A scheduler of torch saves its options with its state: those of this run count, not the saved ones."""
@@ -212,11 +217,20 @@ class LRSchedule(Callback):
                 options = {name: value for name, value in vars(part).items() if name in names}
                 self._own_options.append((part, options))
                 kept.update(options)
-        for name, value in self.options.items():
-            if name in saved and saved[name] != repr(value) and name not in (*kept, *self.lengths):
+        now = self._plain_options()
+        taken: list[str] = []
+        for name in [name for name in {**now, **saved} if now.get(name) != saved.get(name)]:
+            if name in kept:
+                taken.append(f"{name}={now.get(name, 'not given')} (was {saved.get(name, 'not given')})")
+            elif name in now and name in saved and name not in self.lengths:
                 logger.warning(
                     "%s keeps %s=%s of the checkpoint: its scheduler cannot change it", self._who, name, saved[name]
                 )
+        if taken:
+            logger.warning("%s resumes with %s", self._who, ", ".join(taken))
+
+    def _plain_options(self) -> dict[str, str]:
+        return {name: repr(value) for name, value in self.options.items() if not callable(value)}
 
     # -- its schedulers ------------------------------------------------------------------------
 

@@ -121,6 +121,6 @@ def _random_states() -> Any:
 
 
 def module_of(run: Run) -> nn.Module:
-    """The task with all that is in it; in an own loop the model."""
+    """The task with all that is in it; in a custom loop the model."""
     task = getattr(run, "task", None)
     return task if isinstance(task, nn.Module) else run.model

@@ -110,7 +110,7 @@ class EarlyStopping(Callback):
         self.best_step = 0
         self.waited = 0
         self.best_at: dict[str, float] = {}
-        """What the clock showed at the best decision, by unit."""
+        """The clock at the best decision, by unit."""
         self.best_weights: dict[str, Any] | None = None
         self.decided_epoch = 0
         self.evaluations = 0

@@ -42,7 +42,8 @@ class Monitored:
     def is_measured(self, run: Run, decided_at: int | None) -> bool:
         """In ``on_eval_end``: an evaluation of a fit, not the final test nor a separate evaluation.
 
-        A callback may log a metric that it declares at some evaluations only: the others are no decisions.
+        A callback may log a metric that it declares at some evaluations only. Other evaluations do not count as
+        decisions.
         """
         if run.stage != "val" or run.entry_point != "fit":
             return False
@@ -92,7 +93,7 @@ class Monitored:
         elif waits and not evaluations:
             logger.warning(
                 "%s decided nothing: it needs evaluations for %s, and none was made; "
-                "in an own loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
+                "in a custom loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
                 self._reader,
                 self.name,
             )

@@ -24,7 +24,7 @@ def read_patience(reader: str, patience: int | str | Duration) -> int | Duration
 
 
 def clock_of(run: Run, patience: int | Duration) -> dict[str, float]:
-    """What the clock shows, by unit: a resume may give the patience in another one.
+    """Return the clock by unit: a resume may give the patience in another one.
 
     Seconds are left out unless the patience is in seconds, because they differ between two equal runs.
     """

@@ -74,7 +74,7 @@ class StopAtThreshold(Callback):
         self.in_a_row = 0
         """How many decisions in a row have said that it is time to stop."""
         self.since: dict[str, float] = {}
-        """What the clock showed when that began, by unit; empty is the start of the run."""
+        """The clock at the first of these decisions, by unit; empty is the start of the run."""
         self.decided_epoch = 0
         self.evaluations = 0
         """How many of this run have measured the metric."""

@@ -58,6 +58,7 @@ class StopOnNaN(Callback):
 
     handles_nan = True
     state = ("seen", "decided_epoch", "looked")
+    shares_state = True
     role = "guard"
     state_depends_on = ("monitor",)
     after = ("SpikeGuard",)  # what it leaves out is no reason to stop

@@ -56,6 +56,7 @@ class ActivationMonitor(Callback):
 
     optional = True
     writes = ("activations/*",)
+    shares_state = True
 
     def __init__(
         self,

@@ -64,6 +64,7 @@ class DeviceMonitor(Callback):
     ranks = "local_zero"
     writes = ("device/*",)
     state = ("_interval",)
+    shares_state = True
 
     def __init__(self, cpu: bool = True, gpu: bool = True, disk: bool = True, network: bool = True) -> None:
         self.cpu = cpu

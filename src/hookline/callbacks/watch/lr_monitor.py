@@ -40,6 +40,7 @@ class LRMonitor(Callback):
     optional = True
     ranks = "zero"
     state = ("_interval", "_used")
+    shares_state = True
 
     def __init__(self, momentum: bool = False, weight_decay: bool = False) -> None:
         self.momentum = momentum

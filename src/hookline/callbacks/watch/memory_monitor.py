@@ -44,6 +44,7 @@ class MemoryMonitor(Callback):
     optional = True
     writes = ("memory/*",)
     state = ("_interval",)
+    shares_state = True
 
     def __init__(self, *, children: bool = False) -> None:
         self.children = children

@@ -38,7 +38,8 @@ class MLPerfLog(Callback):
 
     ``cache_clear`` is a function that clears the system's caches, called before the run; ``path`` is another file
     (relative to the run's folder), which must not be there yet. After a resume the log continues as if the run had
-    never been stopped. It is not optional: a result without its log is none, so what cannot be written stops the run.
+    never been stopped. It is not optional: a log that cannot be written stops the run. A result without its log is
+    invalid.
 
     >>> import torch
     >>> from tempfile import mkdtemp

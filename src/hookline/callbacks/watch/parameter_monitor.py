@@ -53,6 +53,7 @@ class ParameterMonitor(Callback):
 
     optional = True
     writes = ("parameters/*",)
+    shares_state = True
 
     def __init__(
         self,

@@ -64,6 +64,7 @@ class SpeedMonitor(Callback):
     ranks = "zero"
     writes = ("speed/*",)
     state = ("_interval",)
+    shares_state = True
 
     def __init__(self, window: int = 1, *, data_wait: bool = False, peak: float | None = None) -> None:
         if not isinstance(window, int) or isinstance(window, bool) or window < 1:

@@ -54,6 +54,7 @@ class TimeRemaining(Callback):
     ranks = "zero"
     writes = ("time/*",)
     state = ("_interval",)
+    shares_state = True
 
     def __init__(self) -> None:
         self._interval = Interval()

@@ -33,7 +33,7 @@ def statistics_of(model: nn.Module) -> dict[str, Tensor]:
 def computed_statistics(run: Run, weights: Mapping[str, Tensor], call: Call | None) -> dict[str, Tensor]:
     """What the statistics are with these weights: the mean over the training data, as ``torch``'s ``update_bn`` does.
 
-    The model is called as the task calls it in an evaluation, or by ``call(model, batch)``, or in an own loop on the
+    The model is called as the task calls it in an evaluation, or by ``call(model, batch)``, or in a custom loop on the
     first part of each batch. All else stays as it was: modes, random states, the place in the data.
     """
     model, loader = run.model, run.loaders.get("train")

@@ -20,7 +20,7 @@ STREAM = 3
 
 
 class StreamFeed:
-    """Any iterable: each epoch runs on random states of its own, and is read up to where it is to go on.
+    """Any iterable: each epoch runs on separate random states, and is read up to where it is to go on.
 
     So a loader that shuffles with ``torch.randperm`` or ``random.shuffle`` gives the same order again.
 
@@ -71,7 +71,7 @@ class StreamFeed:
 class StatefulFeed:
     """A loader with ``state_dict`` and ``load_state_dict``: its position is its own affair.
 
-    Each epoch is read on random states of its own, which are saved with the loader's state.
+    Each epoch is read on separate random states, which are saved with the loader's state.
     """
 
     def __init__(self, loader: Any, *, seed: int, rank: int = 0) -> None:
@@ -170,7 +170,7 @@ class OneShotFeed:
 
 
 class Reading(Iterator[Any]):
-    """An iterator that runs on random states of its own; so many batches are skipped with the first."""
+    """An iterator that runs on separate random states; so many batches are skipped with the first."""
 
     def __init__(self, iterator: Iterator[Any], apart: Apart, *, skip: int) -> None:
         self._iterator, self._apart, self._skip = iterator, apart, skip
@@ -192,7 +192,7 @@ class Reading(Iterator[Any]):
 
 
 class NumberedReading(Iterator[Any]):
-    """An iterator that runs on random states of its own, and knows the number of the batch that comes next."""
+    """An iterator that runs on separate random states, and knows the number of the batch that comes next."""
 
     def __init__(self, iterator: Iterator[Any], apart: Apart, epoch: int, number: int, start: int) -> None:
         self._iterator, self._epoch, self._number, self._start = iterator, epoch, number, start
