@@ -14,8 +14,9 @@ export PYTHONDONTWRITEBYTECODE :=
 .NOTPARALLEL:
 .PHONY: help demo test test-rest test-all test-durations coverage mutants chaos check docs images bench clean
 
-# Steals work between the two processes, so that neither waits for the other at the end.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q
+# Processes steal work from one another, so that none waits at the end. The tests of other tiers often wait for child
+# processes: more of them run at once than there are cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --dist worksteal -q
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,20 +25,20 @@ demo: $(VENV)/.installed-demo ## train a small model and show what the callbacks
 	$(BIN)/hookline demo $(ARGS)
 
 test: $(VENV)/.installed-test ## run the fast tests (5 minutes)
-	$(PYTEST) -m fast $(ARGS)
+	$(PYTEST) -n 2 -m fast $(ARGS)
 
 test-rest: $(VENV)/.installed-test ## run the other tests: processes, browser, trackers, slow
-	$(PYTEST) -m "not fast" $(ARGS)
+	$(PYTEST) -n 4 -m "not fast" $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run all tests (18 minutes)
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -n 3 $(ARGS)
 
 test-durations: $(VENV)/.installed-test ## run the fast tests and list those above 1.5 s of CPU time
-	$(PYTEST) -m fast --cpu-limit 1.5 $(ARGS)
+	$(PYTEST) -n 2 -m fast --cpu-limit 1.5 $(ARGS)
 
 coverage: $(VENV)/.installed-coverage ## run all tests and measure which branches they take
 	rm -rf build/coverage && mkdir -p build/coverage
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 --dist worksteal -q $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 3 --dist worksteal -q $(ARGS)
 	$(BIN)/coverage combine -q build/coverage
 	$(BIN)/coverage report --skip-covered
 
