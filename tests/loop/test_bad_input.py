@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,21 +26,7 @@ from hookline.loop import Loop, Trainer
 from hookline.loop.keywords import OPTIONS
 from hookline.loop.settings import Settings
 from hookline.testing import TinyModel, tiny_data
-from tests.support import CE, fit, same_tensors, sgd, weights_of
-
-
-def unsaid(kind: type[BaseException], rows: Iterable[tuple[object, Callable[[], object], str]]) -> list[str]:
-    """The failures: calls that do not raise this kind of error with this message, each under its label."""
-    failures = []
-    for label, call, says in rows:
-        try:
-            call()
-        except kind as error:
-            if not re.search(says, str(error)):
-                failures.append(f"{label}: {error}")
-        else:
-            failures.append(f"{label}: no error")
-    return failures
+from tests.support import CE, fit, same_tensors, sgd, weights_of, wrong_messages
 
 
 def own_loop(model: nn.Module, body: Any) -> None:
@@ -96,7 +81,7 @@ def test_an_unknown_option_has_a_hint() -> None:
         for key, hint in UNKNOWN.items()
         for says in (key, re.escape(hint))
     ]
-    assert unsaid(SetupError, rows) == []
+    assert wrong_messages(SetupError, rows) == []
 
 
 def test_an_option_that_means_nothing_without_training() -> None:
@@ -113,7 +98,7 @@ def test_an_option_that_means_nothing_without_training() -> None:
         for verb in (hl.evaluate, hl.test, hl.predict)
         for key, text in says.items()
     ]
-    assert unsaid(SetupError, rows) == []
+    assert wrong_messages(SetupError, rows) == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +128,7 @@ def test_a_duration_that_cannot_be_read() -> None:
         for key in ("max_duration", "eval_every", "log_every")
         for value in values
     ]
-    assert unsaid(DurationError, rows) == []
+    assert wrong_messages(DurationError, rows) == []
 
 
 def test_a_unit_of_another_system_has_a_hint() -> None:
@@ -175,7 +160,7 @@ BAD: list[tuple[str, list[Any], str]] = [
 
 def test_a_bad_option_is_found_when_the_trainer_is_made() -> None:
     rows = [((key, value), partial(Trainer, **{key: value}), word) for key, values, word in BAD for value in values]
-    assert unsaid(SetupError, rows) == []
+    assert wrong_messages(SetupError, rows) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -254,7 +239,7 @@ def test_what_is_no_model() -> None:
         for verb, call in calls.items()
         for model in (TinyModel, None, "resnet", lambda x: x)
     ]
-    assert unsaid(SetupError, rows) == []
+    assert wrong_messages(SetupError, rows) == []
 
 
 class Bare(hl.Task[Any]):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,11 @@ from hookline.loop import Loop, Trainer
 from hookline.loop.keywords import ARGUMENTS
 from hookline.loop.task_methods import FOREIGN_METHODS, TAKES
 from hookline.testing import TinyModel, tiny_data
-from tests.support import CE, fit, sgd
+from tests.support import CE, fit, sgd, wrong_messages
 
 VERBS = ("fit", "train", "evaluate", "test", "predict")
 
 train_epoch = partial(fit, max_duration="1ep")
-
-
-def unsaid(kind: type[BaseException], rows: Iterable[tuple[object, Callable[[], object], str]]) -> list[str]:
-    """The failures: calls that do not raise this kind of error with this message, each under its label."""
-    failures = []
-    for label, call, says in rows:
-        try:
-            call()
-        except kind as error:
-            if not re.search(says, str(error)):
-                failures.append(f"{label}: {error}")
-        else:
-            failures.append(f"{label}: no error")
-    return failures
 
 
 # -- the own loop ------------------------------------------------------------------------------------
@@ -83,7 +68,7 @@ def test_a_keyword_that_a_method_does_not_have() -> None:
         for verb in VERBS
         for key, hint in hints.items()
     ]
-    assert unsaid(SetupError, rows) == []
+    assert wrong_messages(SetupError, rows) == []
 
 
 def test_a_keyword_of_fit_by_another_name() -> None:
@@ -96,7 +81,7 @@ def test_a_keyword_of_fit_by_another_name() -> None:
         for call, text in says.items()
         for key, ours in ARGUMENTS.items()
     ]
-    assert unsaid(SetupError, rows) == []
+    assert wrong_messages(SetupError, rows) == []
 
 
 def test_the_names_of_arguments_are_those_of_fit() -> None:
@@ -205,7 +190,7 @@ def test_a_mistake_in_a_callback_fails_where_the_callback_is_given() -> None:
         for way, act in ways.items()
         for mistake, (callbacks, says) in MISTAKES.items()
     ]
-    assert unsaid(hl.HooklineError, rows) == []
+    assert wrong_messages(hl.HooklineError, rows) == []
 
 
 def test_a_hook_for_an_event_of_the_task_is_checked_when_the_task_is_known() -> None:
@@ -268,7 +253,7 @@ def test_a_method_by_the_name_of_another_system() -> None:
         for theirs, ours in FOREIGN_METHODS.items()
         if ours != "configure_optimizers"
     ]
-    assert unsaid(SetupError, rows) == []
+    assert wrong_messages(SetupError, rows) == []
 
 
 def test_a_supervised_task_with_a_step_that_nobody_calls() -> None:

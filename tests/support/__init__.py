@@ -1,5 +1,6 @@
 """Helpers that several test files share. A test imports them from here: ``from tests.support import fit, sgd``."""
 
+from tests.support.errors import wrong_messages
 from tests.support.files import json_lines, saved_steps, small_disk
 from tests.support.inside import interrupt, is_padding, is_quiet, loop_of, set_sink_wait, set_time, signal_arrived
 from tests.support.processes import wait_until
@@ -29,4 +30,5 @@ __all__ = [
     "train_loop",
     "wait_until",
     "weights_of",
+    "wrong_messages",
 ]

@@ -1,4 +1,4 @@
-"""How an error says that there is no memory left."""
+"""Recognize errors that mean "out of memory"."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def _prune(arguments: argparse.Namespace) -> int:
         gone = to_delete(checkpoints, keep, is_finished=True)
         left = [checkpoint for checkpoint in checkpoints if checkpoint not in gone]
         if gone:
-            # What a resume will use must be sound before others go.
+            # The checkpoint that a resume will use must be valid before others are deleted.
             store.verify((resumable(left) or left)[-1])
         for checkpoint in gone:
             store.delete(checkpoint)

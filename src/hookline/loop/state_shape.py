@@ -99,7 +99,7 @@ def _each(saved: Any, shape: Any) -> Any:
 
 
 def _series(saved: Any) -> Any:
-    """What was logged under each name; ``total`` is ``None`` before the first sum."""
+    """The values logged under each name; ``total`` is ``None`` before the first sum."""
     found = _each(saved, _SERIES)
     has_total = [name for name in found if isinstance(saved[name], Mapping) and saved[name].get("total") is not None]
     return found | {name: {**_SERIES, "total": 0.0} for name in has_total}

@@ -31,7 +31,7 @@ LARGEST = 4_500_000
 NUMBERS = 2_000
 """The table of all metrics has so many rows at most."""
 HEAD = 4000
-"""The title of a page is in its first so many bytes."""
+"""Number of bytes at the start of a page that contain its title."""
 Page = dict[str, Any]
 """All that a page shows, as plain values."""
 

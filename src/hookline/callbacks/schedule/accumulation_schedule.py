@@ -94,7 +94,7 @@ class AccumulationSchedule(Callback):
         self._set(run)
 
     def planned(self, epoch: int, step: int, part: float, run: Run) -> int | None:
-        """The batches of the step that follows so many epochs and steps, or ``None`` if that is not known before.
+        """Number of batches in the step after these epochs and steps, or ``None`` if that is not known before.
 
         ``part`` is that of the epoch that is done.
         """

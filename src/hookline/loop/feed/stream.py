@@ -170,7 +170,7 @@ class OneShotFeed:
 
 
 class Reading(Iterator[Any]):
-    """An iterator that runs on separate random states; so many batches are skipped with the first."""
+    """An iterator that runs on separate random states; the first batch skips the batches before it."""
 
     def __init__(self, iterator: Iterator[Any], apart: Apart, *, skip: int) -> None:
         self._iterator, self._apart, self._skip = iterator, apart, skip
