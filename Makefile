@@ -45,7 +45,7 @@ coverage: $(VENV)/.installed-coverage ## run all tests and measure which branche
 mutants: $(VENV)/.installed-test ## change the code in 200 places and see whether a test fails each time
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py $(ARGS)
 
-chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (half an hour)
+chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (10 minutes)
 	HOOKLINE_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q --timeout 900 tests/chaos tests/checkpoint \
 		tests/distributed/test_killed_saves.py tests/distributed/test_resume_elsewhere.py \
 		tests/cli/test_verify_resume_faults.py $(ARGS)

@@ -64,13 +64,24 @@ PATHS = {
 FIXTURES = {"browser": "browser"}
 """The tier of every test that uses the fixture."""
 
-STARTS_PROCESS = {"Popen", "RankServer", "fork", "multiprocessing", "run_script", "start_script", "subprocess"}
+STARTS_PROCESS = {
+    "Popen",
+    "RankServer",
+    "fork",
+    "mailbox",
+    "multiprocessing",
+    "run_script",
+    "start_script",
+    "subprocess",
+}
 """Names in a test, a helper of its file or a fixture that show that it starts a child process."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With ``-m fast``, do not import files that have no fast test: they import trackers and other large packages."""
     if config.option.markexpr != "fast" or collection_path.suffix != ".py":
+        return None
+    if not collection_path.is_relative_to(HERE):
         return None
     path = collection_path.relative_to(HERE.parent).as_posix()
     is_other = any(fnmatchcase(f"{path}::", pattern) for pattern in PATHS)

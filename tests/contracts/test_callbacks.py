@@ -87,7 +87,10 @@ WAYS: dict[str, tuple[Make, ...]] = {
         lambda cls: cls("memory://contract", files="metrics.jsonl", every="1st", wait=5.0),
     ),
     "EMA": (lambda cls: cls(), lambda cls: cls(0.9, start="3st", every="2st", warmup=True, apply_at_end=False)),
-    "SWA": (lambda cls: cls(), lambda cls: cls(0.05, start="3st", every="2st", annealing="4st", evaluate=False)),
+    "SWA": (
+        lambda cls: cls(),
+        lambda cls: cls(0.05, start="3st", every="2st", annealing="4st", annealing_strategy="linear", evaluate=False),
+    ),
     "Pruning": (
         lambda cls: cls(),
         lambda cls: cls("ln_structured", 0.25, every="3st", lottery_ticket="1st", of="all"),

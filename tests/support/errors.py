@@ -13,13 +13,15 @@ def wrong_messages(kind: type[BaseException], rows: Iterable[tuple[object, Calla
         kind: Class of the error.
         rows: A label, a function to call, and a pattern for the message.
     """
-    failures = []
+    failures, number = [], 0
     for label, call, pattern in rows:
+        number += 1
         try:
             call()
-        except kind as error:
-            if not re.search(pattern, str(error)):
-                failures.append(f"{label}: {error}")
+        except Exception as error:
+            if not isinstance(error, kind) or not re.search(pattern, str(error)):
+                failures.append(f"{label}: {type(error).__name__}: {error}")
         else:
             failures.append(f"{label}: no error")
+    assert number, "there are no rows"
     return failures

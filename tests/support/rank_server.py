@@ -4,6 +4,7 @@
 
 - ``{"run": "/path/cases.py:function", "args": {...}, "size": 2, "folder": "...", "env": {...}, "as_if_many": false}``
   forks ``size`` processes, each of which calls the function, and answers ``{"pids": [...]}``.
+- ``{"end": true}`` kills the processes that still run, and answers.
 - ``{"wait": pid, "limit": seconds}`` answers ``{"code": ...}`` as ``subprocess`` does, or ``{"code": null}`` if the
   process still runs.
 """
@@ -174,6 +175,8 @@ class RankServer:
         return [t.value for t in told]
 
     def close(self) -> None:
+        """End the server, and the ranks that a failed test has left."""
+        self._ask({"end": True})
         self._process.kill()  # a process that it has forked may hold its pipe, which would not end
         with self._process:  # closes the pipes and waits
             pass
@@ -221,10 +224,19 @@ def answer(answered: dict[str, Any]) -> None:
 
 def serve() -> tuple[dict[str, Any], int] | None:
     """In the parent: serve until the pipe is closed. In a child: its request, and its rank."""
+    running: set[int] = set()
     while line := sys.stdin.readline():
         asked = json.loads(line)
+        if "end" in asked:
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+            answer({})
+            continue
         if "wait" in asked:
-            answer({"code": wait(asked["wait"], asked["limit"])})
+            code = wait(asked["wait"], asked["limit"])
+            if code is not None:
+                running.discard(asked["wait"])
+            answer({"code": code})
             continue
         asked["port"] = free_port()
         pids = []
@@ -234,6 +246,7 @@ def serve() -> tuple[dict[str, Any], int] | None:
                 begin(asked, rank)
                 return asked, rank
             pids.append(pid)
+        running.update(pids)
         answer({"pids": pids})
     return None
 
@@ -287,7 +300,7 @@ def end_as_python_does(asked: dict[str, Any], rank: int) -> None:
     try:
         told: dict[str, Any] = {"value": call(asked["run"], asked["args"])}
     except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else 1
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
         told = {"error": type(left).__name__, "text": str(left)}
     except BaseException as error:
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Comparison of weights, bit for bit."""
+"""Copies and exact comparison of weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ def weights_of(model: nn.Module) -> list[Tensor]:
 
 
 def same_tensors(one: Any, other: Any) -> bool:
-    """True if two mappings or sequences hold the same tensors, bit for bit, under the same keys."""
+    """True if two mappings or sequences hold tensors with the same dtypes and numbers under the same keys."""
+    assert len(one), "there is nothing to compare"
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-    return len(one) == len(other) and all(map(torch.equal, one, other))
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return len(one) == len(other) and all(map(_same, one, other))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """True if dtype, shape and every number are equal. The sign of a zero does not count."""
+    return one.dtype == other.dtype and torch.equal(one, other)

@@ -49,6 +49,7 @@ def fit(
         extend: See ``Trainer.fit``.
         options: Options of the trainer, such as ``max_duration``.
     """
+    assert trainer is None or not (callbacks or options), "a trainer that is used again has its callbacks and options"
     trainer = trainer or Trainer(callbacks=callbacks, **{**DEFAULTS, **options})
     model = TinyModel() if model is None else model
     given: dict[str, Any] = {"optimizer": optimizer, "scheduler": scheduler, "extend": extend}
