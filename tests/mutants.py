@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,6 +199,8 @@ def start(module: str, mutant: Mutant | None, source: Path, tests: Path) -> Chil
         code = BROKEN
         try:
             code = run(module, mutant, source, tests, folder)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return Child(pid, folder, time.monotonic())
@@ -224,7 +227,6 @@ def main() -> None:
     parser.add_argument("--only", choices=MODULES, help="one module")
     given = parser.parse_args()
     source, tests = given.source.resolve(), given.tests.resolve()
-    import hypothesis  # noqa: F401
     import torch  # noqa: F401
 
     waiting = [mutant for mutant in draw(source, given.seed) if given.only in (None, mutant.module)]
