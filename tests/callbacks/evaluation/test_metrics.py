@@ -111,7 +111,7 @@ def test_without_training_it_hears_no_step() -> None:
     for stages, plain in ((("val", "test"), True), (("train", "val"), False)):
         callbacks = [Metrics({"acc": hits}, stages=stages)]
         trainer = Trainer(callbacks=callbacks, max_duration="1ep", folder=False, device="cpu")
-        fit_with_val(trainer=trainer)
+        fit(train=TRAIN, val=VAL, trainer=trainer)
         assert is_quiet(trainer) is plain
 
 

@@ -149,7 +149,7 @@ def test_a_rollback_over_an_edge_leaves_the_backbone_as_its_epoch_asks(kept: int
 
 def test_one_that_joins_in_a_later_fit_begins_with_its_first_rate() -> None:
     trainer = Trainer(max_duration="4ep", folder=False, device="cpu")
-    model = fit_net(trainer=trainer).model
+    model = fit(trainer=trainer, model=Net(), train=tiny_data(2), optimizer=adam).model
     tuning = BackboneFinetuning(1, backbone_initial_lr=1e-4)
     trainer.fit(model, tiny_data(2), loss=CE, optimizer=adam, extend="1ep", callbacks=[tuning])
     assert tuning.rate == 1e-4

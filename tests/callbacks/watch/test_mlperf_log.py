@@ -200,9 +200,11 @@ def test_after_a_crash_and_a_resume_the_log_is_that_of_a_run_that_was_not_stoppe
 def test_a_run_that_is_made_longer_has_one_log_with_one_end(tmp_path: Path) -> None:
     fit_logged(log(), folder=tmp_path / "whole", max_duration="3ep")
     trainer = Trainer(callbacks=[log()], folder=tmp_path / "run", max_duration="2ep", device="cpu", seed=3)
-    model = TinyModel()
-    fit_logged(trainer=trainer, model=model)
-    fit_logged(trainer=trainer, model=model, extend="1ep")
+    fit_more = partial(
+        fit, trainer=trainer, model=TinyModel(), val=tiny_data(2, last=5), optimizer=partial(sgd, lr=0.25)
+    )
+    fit_more()
+    fit_more(extend="1ep")
     assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
 
 
