@@ -9,7 +9,7 @@ SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "no
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if an error, or the one that it was raised from, says that there is no memory left.
+    """True if an error, or the one that it was raised from, means "out of memory".
 
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not fit"))
     (True, False)

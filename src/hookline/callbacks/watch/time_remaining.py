@@ -150,7 +150,7 @@ class TimeRemaining(Callback):
             return 0
         every = every.of(end)
         apart = float(every.value)
-        if not same_scale(every.unit, end.unit):  # as many as there were of one in so many of the other
+        if not same_scale(every.unit, end.unit):  # scale by the ratio of the two units so far
             done = self._position(run, every.unit)
             if not done:
                 return 0
