@@ -92,8 +92,17 @@ def _let_go() -> None:
         if _own_sockets.get(number) == which or not _store_ports.isdisjoint(_ports_of(number)):
             os.dup2(nothing, number, inheritable=False)  # the number stays taken: torch may close it here yet
     os.close(nothing)
-    # Nothing is to take the groups apart when the child ends: gloo would wait for threads that it does not have, and
-    # take connections off a list of the system's that is the parent's, too, which then aborts.
+    # Gloo would wait for threads that the child does not have, and take connections off a list of the system that the
+    # parent shares, which then aborts.
+    never_destroy_groups()
+
+
+def never_destroy_groups() -> None:
+    """Keep the process groups of this process until it has ended, whoever lets go of them.
+
+    The destructor of a gloo group waits for its threads. After ``cut`` one of them may wait for a send that gloo has
+    lost track of, and the process would never end.
+    """
     for held in distributed_c10d._world.pg_map.items():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from hookline.distributed.connections import (
     cut,
     keep_from_children,
+    never_destroy_groups,
     open_sockets,
     opened_since,
     port_of,
@@ -102,6 +103,9 @@ class Group:
         opened, self._side, self.for_gradients = (self._side, self.for_gradients), None, None
         if self._links is not None:
             self._links.close()
+        if self.broken:
+            never_destroy_groups()
+            return
         for group in opened:
             if group is None:
                 continue
