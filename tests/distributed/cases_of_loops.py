@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hookline as hl
+from hookline.distributed.votes import Votes
 from hookline.loop import Trainer
 from tests.support import set_time
 
@@ -200,6 +201,24 @@ def short_steps() -> dict[str, Any]:
         "steps": result.clock.step,
         "votes": votes,
     }
+
+
+def vote_steps() -> list[int]:
+    """The steps of half a millisecond, by the run's clock, in which the ranks vote: no interval, no edge."""
+    model, loader = model_and_data(samples=1200, batch_size=4)
+    now, clock, found = [0.0], [], []
+    model.register_forward_pre_hook(lambda *_: now.append(now.pop() + 0.0005))
+    begin = Votes.begin
+
+    def recorded(votes: Votes, *given: Any) -> None:
+        found.append(clock[0].step)
+        begin(votes, *given)
+
+    Votes.begin = recorded  # type: ignore[method-assign]  # the process ends after this function
+    setup = hl.LambdaCallback(on_setup=lambda run: (set_time(run, lambda: now[0]), clock.append(run.clock)))
+    trainer = Trainer(max_duration="150st", folder=False, log_every=None, eval_every=None, callbacks=[setup])
+    trainer.fit(model, loader, loss=nn.MultiMarginLoss(), optimizer=torch.optim.AdamW)
+    return [step for step in found if step < 149]
 
 
 def time_limit() -> int:

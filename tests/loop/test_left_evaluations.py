@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import nn
 from hookline.callbacks import ImageSamples, LRMonitor, MemoryMonitor, TimeRemaining
 from hookline.errors import Preempted
 from hookline.events import Callback
-from tests.support import fit, json_lines
+from hookline.testing import tiny_data
+from tests.support import fit, json_lines, press_ctrl_c
 
 
 class Texts(Callback):
@@ -63,3 +65,26 @@ def test_each_row_is_there_once(event: str, log_every: str | None, tmp_path: Pat
     assert written(tmp_path / "left") == expected
     pictures = sorted(path.name for path in (tmp_path / "left" / "media").rglob("*.png"))
     assert pictures == sorted(path.name for path in (tmp_path / "straight" / "media").rglob("*.png"))
+
+
+def test_ctrl_c_does_not_cut_an_answer_in_fit_start_short() -> None:
+    """It passed for the sanity check: the hook got no metrics, and so did every later hook that asked."""
+    answers = []
+    data = tiny_data(3)
+
+    class Interrupting(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for number, batch in enumerate(super().__iter__()):
+                if number == 1 and not answers:
+                    press_ctrl_c()
+                yield batch
+
+    class Asks(Callback):
+        def on_fit_start(self, run: Any) -> None:
+            answers.append(run.evaluate(Interrupting(data)))
+            answers.append(run.evaluate(data))
+
+    result = fit(Asks(), val=data, max_duration="2ep")
+    assert result.interrupted
+    assert answers[0] == answers[1]
+    assert "val/loss" in answers[0]

@@ -534,3 +534,18 @@ def test_an_optional_callback_may_not_ask() -> None:
 def test_what_it_did_is_shown() -> None:
     driven = drive(hl.EarlyStopping("val/loss"), [("eval_end", {"metrics": {"val/loss": math.nan}})])
     assert repr(driven) == "<Driven EarlyStopping(monitor='val/loss'), 1 events, stops=['val/loss is nan']>"
+
+
+def test_a_stop_reaches_every_part_of_the_loop() -> None:
+    """Parts of the loop had the requests of another run: after a stop no last evaluation was due."""
+    found = []
+
+    class Asks(hl.Callback):
+        def on_train_step_end(self, run: hl.Run) -> None:
+            run.stop("enough")
+
+        def on_train_end(self, run: hl.Run) -> None:
+            found.append((run.loop.stop_reason(), run.loop.eval_due))
+
+    drive(Asks(), ["setup", "train_start", ("train_step_end", {"clock.updates": {"SGD": 1}}), "train_end"])
+    assert found == [("enough", True)]

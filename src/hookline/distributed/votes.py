@@ -67,14 +67,13 @@ class Votes:
     def under_way(self) -> bool:
         return self._sums is not None
 
-    @property
-    def is_near(self) -> bool:
-        """Whether the step that begins now has one."""
-        return self.always or self._wait <= 1
-
-    def due(self) -> bool:
-        """At each step, once: whether there is a vote in it."""
+    def next_step(self) -> None:
+        """By all, once before each step."""
         self._wait -= 1
+
+    @property
+    def is_due(self) -> bool:
+        """True if the step that was begun last has a vote."""
         return self.always or self._wait <= 0
 
     def begin(self, ballot: Ballot, weights: Sequence[float]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from hookline.distributed.guard import refuse_if_guarded
 from hookline.errors import LossError, SetupError, StopTraining, add_place
+from hookline.loop.audience import Audience
 from hookline.loop.data import is_one_shot
 from hookline.loop.evaluating import evaluation, prediction
 from hookline.loop.evaluation_parts import all_predictions
@@ -137,7 +138,7 @@ class LoopAnswers:
 
         def compute() -> dict[str, Any]:
             refuse_if_guarded("run.evaluate()")  # by its name, which a collective inside it has not
-            generator = Returning(evaluation(loop, loaders, stage, silent=True))
+            generator = Returning(evaluation(loop, loaders, stage, Audience.ANSWER))
             evaluate_task(loop, generator)
             return generator.value  # type: ignore[no-any-return]
 
@@ -151,7 +152,7 @@ class LoopAnswers:
         def compute() -> Any:
             refuse_if_guarded("run.predict()")
             found = {
-                name: predict_task(loop, prediction(loop, loader, silent=True)) for name, loader in loaders.items()
+                name: predict_task(loop, prediction(loop, loader, Audience.ANSWER)) for name, loader in loaders.items()
             }
             return found.get(None, found)
 

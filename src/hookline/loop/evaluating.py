@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.errors import DataError, Preempted
+from hookline.loop.audience import Audience
 from hookline.loop.data import END, LEFT, begun, generators, second_iterator, sure_length
 from hookline.loop.evaluation_parts import fetched_parts, idle_batch, open_parts
 from hookline.loop.feed.workers import Workers, end_at_exit, ignoring_workers
@@ -28,11 +29,12 @@ def evaluation(
     loop: Loop,
     loaders: dict[str | None, Any],
     stage: str,
+    audience: Audience = Audience.ALL,
     *,
-    silent: bool = False,
     limit: int | None = None,
 ) -> Generator[Any, None, dict[str, Any]]:
-    """One evaluation. A silent one sends no event and leaves no metric; it returns what it measured."""
+    """Run one evaluation and return its metrics. Only ``Audience.ALL`` hears events and keeps the metrics."""
+    silent = audience is not Audience.ALL
     state, line, scopes, book = loop.state, loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     metrics: dict[str, Any] = {}
@@ -41,7 +43,7 @@ def evaluation(
     if not silent:
         loop.requests.leave_evaluation = False
     states = None if silent else loop.saving.states_before_evaluation()
-    with saved_if_preempted(loop, stage, states), untouched(loop, stage, list(loaders.values()), silent=silent):
+    with saved_if_preempted(loop, stage, states), untouched(loop, stage, list(loaders.values()), audience):
         _share_model(loop)
         if not silent:
             loop.check_replaced(stage)
@@ -146,13 +148,14 @@ def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock
         loop.course.evaluated(left=left)
 
 
-def prediction(loop: Loop, loader: Any, *, silent: bool = False) -> Generator[Any, None, None]:
-    """One prediction."""
+def prediction(loop: Loop, loader: Any, audience: Audience = Audience.ALL) -> Generator[Any, None, None]:
+    """Run one prediction."""
+    silent = audience is not Audience.ALL
     line, scopes, book = loop.line, loop.scopes, loop.session.book
     mark = len(scopes)
     if not silent:
         loop.requests.leave_evaluation = False
-    with untouched(loop, "predict", [loader], silent=silent):
+    with untouched(loop, "predict", [loader], audience):
         _share_model(loop)
         depth = book.open_layer(loop.session.module if silent else None)
         try:
@@ -280,8 +283,8 @@ def _interrupted(loop: Loop) -> bool:
 
 
 def is_answer(loop: Loop) -> bool:
-    """An answer to a hook, which is given whole; the sanity check is silent, too, and can be left."""
-    return loop.line.hooks is loop.line.silent and (loop.course.training or not loop.signals.in_fit)
+    """True inside ``run.evaluate`` and ``run.predict``, which no stop and no signal cuts short."""
+    return loop.session.audience is Audience.ANSWER
 
 
 def can_be_left(loop: Loop) -> bool:
@@ -300,7 +303,7 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     with ignoring_workers(loader):
         iterator, position = begun(lambda: iter(loader)), 0
     workers = Workers()
-    second = loop.line.hooks is loop.line.silent and _is_trained_on(loop, loader)  # see second_iterator
+    second = loop.session.audience is not Audience.ALL and _is_trained_on(loop, loader)  # see second_iterator
     if second or not getattr(loader, "persistent_workers", False):
         workers.watch(iterator)  # one that never returns ignores torch's SIGTERM, and torch waits for it for ever
     else:
@@ -352,7 +355,7 @@ def leave_if_preempted(loop: Loop) -> None:
 
 
 @contextmanager
-def untouched(loop: Loop, stage: str, loaders: list[Any], *, silent: bool = False) -> Iterator[None]:
+def untouched(loop: Loop, stage: str, loaders: list[Any], audience: Audience = Audience.ALL) -> Iterator[None]:
     """Modes, random states, gradients, grad mode, clocks and the moment are put back on every way out."""
     state, line, module = loop.state, loop.line, loop.session.module
     moment = (state.stage, state.loader_name, state.batch, state.outputs, state.loss)
@@ -360,15 +363,16 @@ def untouched(loop: Loop, stage: str, loaders: list[Any], *, silent: bool = Fals
     with ExitStack() as stack:
         stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
         for loader in loaders:
-            if silent and _is_trained_on(loop, loader):
+            if audience is not Audience.ALL and _is_trained_on(loop, loader):
                 stack.enter_context(second_iterator(loader))
         stack.enter_context(same_gradients(module))
         stack.enter_context(same_modes(module))
         stack.enter_context(torch.no_grad())
+        stack.enter_context(loop.session.heard_by(audience))
         loop.clock.begin_eval()
         state.stage = stage
         state.loader_name = state.batch = state.outputs = state.loss = MISSING
-        line.hooks = line.silent if silent else line.fast  # the costs of a step are those of training
+        line.hooks = line.fast if audience is Audience.ALL else line.silent  # the costs of a step are those of training
         try:
             yield
         except BaseException as error:

@@ -75,6 +75,14 @@ class MetricBook:
         if step is None and len(self._layers) == 1 and len(values) > 1:
             self._group(values)
 
+    def replace(self, values: Mapping[str, Any]) -> None:
+        """Set metrics of this interval to these values, whatever was logged before."""
+        self._groups.clear()
+        self._rows.measured.clear()  # the same metric may be set several times at one step
+        for name in values:
+            self._layers[-1].series.pop(self.full_name(name), None)
+        self.log(values, None, "mean")
+
     def log_loss(self, value: Any, weight: Any) -> None:
         """The loss that a batch of an evaluation has come to: nobody else logs under its name."""
         if self._muted is None:

@@ -161,7 +161,8 @@ class Ranks:
         self._samples = self._tokens = 0
         self._known = 0.0
         self._synced.clear()
-        self._requests.skip_phase = "before vote" if self._votes.is_near else "no vote"
+        self._votes.next_step()
+        self._requests.skip_phase = "before vote" if self._votes.is_due else "no vote"
         if self.places is not None:
             self.places.begins()
         self.strategy.before_window()
@@ -339,7 +340,8 @@ class Ranks:
         self._evaluated += 1
         if not self._names:  # no step will come, as in evaluate and predict: its first batch is what may take long
             self.watchdog.stepped()
-        if not votes.due():
+        votes.next_step()
+        if not votes.is_due:
             return None
         votes.begin(replace(self._ballot(counts=False), leaving=leaving, abandons=abandons), [])
         found = votes.end(self._evaluated)[0]
@@ -357,7 +359,7 @@ class Ranks:
                     f"it is to be given from the first step on"
                 )
         self._votes.always |= alone
-        return self._votes.due()
+        return self._votes.is_due
 
     def _settle_by_count(self, touched: dict[str, Any]) -> None:
         known = self._known or 0.0

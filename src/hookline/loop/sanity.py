@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hookline.loop.answers import Returning, evaluate_task
+from hookline.loop.audience import Audience
 from hookline.loop.data import is_one_shot
 from hookline.loop.evaluating import evaluation
 from hookline.loop.monitors import check_monitors
@@ -31,7 +32,7 @@ def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
     if again:
         with _without_trace(loop):
             line.emit(line.hooks.sanity_check_start)
-            batches = Returning(evaluation(loop, again, "val", silent=True, limit=BATCHES))
+            batches = Returning(evaluation(loop, again, "val", Audience.SANITY_CHECK, limit=BATCHES))
             evaluate_task(loop, batches)
             logged.update(batches.value, map(loop.session.book.inner_name, batches.value))
             line.emit(line.hooks.sanity_check_end)
@@ -46,12 +47,13 @@ def _without_trace(loop: Loop) -> Iterator[None]:
     """What its two hooks log, numbers or pictures, is forgotten as well."""
     session = loop.session
     depth = session.book.open_layer()
-    loop.state.stage, session.is_trying = "val", True
+    loop.state.stage = "val"
     try:
-        yield
+        with session.heard_by(Audience.SANITY_CHECK):
+            yield
     except BaseException as error:
         session.note_stage(error)
         raise
     finally:
-        loop.state.stage, session.is_trying = "train", False
+        loop.state.stage = "train"
         session.book.drop_layers(depth)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hookline.distributed.rebinding import rebind
 from hookline.errors import LeaveWait, Preempted, SetupError, StopTraining, add_place, first_of, words_of
 from hookline.events import Line, Member, Messages, Scopes
 from hookline.events.foreign_names import ATTRIBUTES
+from hookline.loop.audience import Audience
 from hookline.loop.blocked_hooks import blocked_hooks_named
 from hookline.loop.buffers import BuffersAsBuilt
 from hookline.loop.data import END, LEFT, reason_of
@@ -84,7 +85,9 @@ class Session:
         self._replaced: Mapping[torch.Tensor, torch.Tensor] = {}  # parameters of a model that was sharded
         self.line = self._make_line()
         self.stream, self._failures_noted, self._nan_noted = Stream(settings.sinks), 0, False
-        self.seed, self.is_trying = 0, False
+        self.seed = 0
+        self.audience = Audience.ALL
+        """Who hears what is running now. Only ``heard_by`` changes it."""
         self.state = RunState(
             line=self.line,
             requests=Requests(),
@@ -163,10 +166,19 @@ class Session:
         """True in a fit, in the process that writes the run's files."""
         return self.state.entry_point in ("fit", "train") and self.state.rank == 0 and not self.is_forked
 
+    @contextmanager
+    def heard_by(self, audience: Audience) -> Iterator[None]:
+        """Set who hears what runs inside the block."""
+        earlier, self.audience = self.audience, audience
+        try:
+            yield
+        finally:
+            self.audience = earlier
+
     @property
     def keeps_records(self) -> bool:
-        """Whether what is logged now becomes a record: in a fit, and not in what leaves no trace."""
-        return self._writes_records and self.line.hooks is not self.line.silent and not self.is_trying
+        """True if what is logged now becomes a record: in a fit, unless only one caller hears it."""
+        return self._writes_records and self.audience is Audience.ALL
 
     def _write(self, rows: Sequence[Record]) -> None:
         if self._writes_records:
@@ -178,7 +190,7 @@ class Session:
     def note(self, name: str, text: str = "", *, took: float = 0.0) -> None:
         """Something happened, for the timeline; ``took``: it began so many seconds ago."""
         clock = self.state.clock
-        if self._writes_records and not self.is_trying:
+        if self._writes_records and self.audience in (Audience.ALL, Audience.ANSWER):
             began = max(0.0, clock.seconds - took)
             self.stream.note(EventRow(name, clock.step, clock.epoch, began, redact_text(text), took))
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hookline.errors import DataError, ScopeError, SetupError
 from hookline.loop.answers import check_returned
+from hookline.loop.audience import Audience
 from hookline.loop.data import is_one_shot
 from hookline.loop.feed import Feed, SharedFeed
 from hookline.loop.feed.part import Part
@@ -124,13 +125,12 @@ def trial(loop: Loop) -> Iterator[Trial]:
         depth = book.open_layer(module)
         state.schedulers.clear()
         loop._losses, loop.course.agenda.wake, line.hooks, state.stage = None, math.inf, line.silent, "train"
-        loop.session.is_trying = True
+        stack.enter_context(loop.session.heard_by(Audience.TRIAL))
         loop.course.train_mode()
         try:
             yield Trial(loop)
         finally:
             loop._drop_window()
-            loop.session.is_trying = False
             state.schedulers[:] = schedulers
             book.drop_layers(depth)
             put_back(loop, moment)

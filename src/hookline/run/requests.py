@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,6 +46,7 @@ class Requests:
         "is_trained",
         "leave_evaluation",
         "may_save",
+        "observer",
         "plan",
         "preempt",
         "rollback",
@@ -70,6 +72,8 @@ class Requests:
         """There are other processes: what is asked for waits until all of them know."""
         self.preempt: int | None = None
         """The signal that asks the run to leave; not forgotten by ``clear``, because it may come at any moment."""
+        self.observer: Callable[[str, StopRequest | None], None] | None = None
+        """Called with "stop", "eval", "save" or "skip" after each such request of a callback."""
         self.clear()
 
     def clear(self) -> None:
@@ -105,6 +109,8 @@ class Requests:
 
     def ask_stop(self, request: StopRequest, *, agreed: bool = False) -> None:
         """The first request wins; its reason is the run's stop reason. After training only Ctrl-C is one."""
+        if not agreed:
+            self._observe("stop", request)
         if self.is_trained and not request.interrupt:
             logger.warning("%s asked to stop (%s) when training was over", request.by, request.reason)
             return
@@ -135,6 +141,7 @@ class Requests:
             self.wished_eval = True
         else:
             self.evaluate = self.attention = True
+        self._observe("eval")
 
     def ask_save(self) -> None:
         if not self.can_save:
@@ -143,6 +150,7 @@ class Requests:
             self.wished_save = True
         else:
             self.save = self.attention = True
+        self._observe("save")
 
     def ask_rollback(self, moment: Any, member: Any) -> None:
         """An update that is not made yet is left out: it would be taken back."""
@@ -173,3 +181,8 @@ class Requests:
             )
         else:
             self.skip = by
+        self._observe("skip")
+
+    def _observe(self, what: str, stop: StopRequest | None = None) -> None:
+        if self.observer is not None:
+            self.observer(what, stop)

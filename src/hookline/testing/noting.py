@@ -1,48 +1,21 @@
-"""The parts of a run that note what a callback does with them, and do what they always do."""
+"""The parts of a run that record what a callback does with them, and do what they always do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from hookline.events.messages import Lifetime, Messages
 from hookline.loop.metrics import MetricBook
-from hookline.run import Requests, Run, StopRequest
+from hookline.run import Run
 
-Note = Callable[..., None]
-
-
-class NotedRequests(Requests):
-    """Notes every request; saving and evaluating are possible."""
-
-    __slots__ = ("_note",)
-
-    def __init__(self, note: Note) -> None:
-        self._note = note
-        super().__init__()
-        self.can_save = True
-
-    def ask_stop(self, request: StopRequest, *, agreed: bool = False) -> None:
-        super().ask_stop(request, agreed=agreed)
-        self._note("stop", request)
-
-    def ask_eval(self) -> None:
-        super().ask_eval()
-        self._note("eval")
-
-    def ask_save(self) -> None:
-        super().ask_save()
-        self._note("save")
-
-    def ask_skip(self, by: str, *, agreed: bool = False) -> None:
-        super().ask_skip(by, agreed=agreed)
-        self._note("skip")
+Note = Callable[[str, Any], None]
 
 
 class NotedMessages(Messages):
-    """Notes every message that is sent."""
+    """Calls ``note`` for every message that is sent."""
 
     __slots__ = ("_note",)
 
@@ -55,22 +28,20 @@ class NotedMessages(Messages):
         self._note(key, value)
 
 
-class NotedBook(MetricBook):
-    """Notes every value that is logged, under its full name."""
+class NotedMetrics:
+    """Calls ``note`` with the full name of every value that a callback logs into the run's metric book."""
 
-    note: Note
+    def __init__(self, book: MetricBook, note: Note) -> None:
+        self._book, self._note = book, note
 
-    def log(
-        self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None, by: Run | None = None
-    ) -> None:
-        super().log(values, weight, reduce, step, by)
+    def log(self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None, by: Run) -> None:
+        self._book.log(values, weight, reduce, step, by)
         for name, value in values.items():
-            self.note(self.full_name(name), value.detach().tolist() if isinstance(value, torch.Tensor) else value)
+            given = value.detach().tolist() if isinstance(value, torch.Tensor) else value
+            self._note(self._book.full_name(name), given)
 
-    def put(self, values: Mapping[str, Any]) -> None:
-        """Give metrics their values, whatever was logged before."""
-        self._groups.clear()
-        self._rows.measured.clear()  # a sequence may give them several times at one step
-        for name in values:
-            self._layers[-1].series.pop(self.full_name(name), None)
-        super().log(values, None, "mean")
+    def value(self, name: str) -> Any:
+        return self._book.value(name)
+
+    def names(self) -> Iterator[str]:
+        return self._book.names()

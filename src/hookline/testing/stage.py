@@ -19,7 +19,7 @@ from hookline.loop import Loop, SupervisedTask, Task
 from hookline.loop.evaluating import untouched
 from hookline.progress import Duration
 from hookline.run import MISSING, Run, RunState, StopRequest
-from hookline.testing.noting import NotedBook, NotedMessages, NotedRequests
+from hookline.testing.noting import NotedMessages, NotedMetrics
 from hookline.testing.tiny import TinyModel, tiny_data
 
 MOMENT = ("batch", "outputs", "loss", "optimizer", "loader_name", "exception", "checkpoint")
@@ -87,11 +87,10 @@ class Stage:
     def _set_notes(self) -> None:
         """Put in the parts that note what is done with them."""
         loop, line = self.loop, self.line
-        loop.requests = self.state.requests = NotedRequests(self._note_request)
-        self.requests = loop.requests
+        self.requests, self.book = loop.requests, loop.session.book
+        self.requests.observer, self.requests.can_save = self._note_request, True
         self.state.messages = NotedMessages(lambda key, value: self.sent_messages.setdefault(key, []).append(value))
-        self.book = loop.session.book = self.state.metrics = NotedBook(self.state, lambda rows: None)
-        self.book.note = lambda name, value: self.logged.setdefault(name, []).append(value)
+        self.state.metrics = NotedMetrics(self.book, lambda name, value: self.logged.setdefault(name, []).append(value))
         emit_custom = line.emit_custom
 
         def note_and_emit(event: str, payload: dict[str, object]) -> None:
@@ -224,7 +223,7 @@ class Stage:
         elif name.startswith("clock."):
             self._set_clock(name, value)
         elif name == "metrics":
-            self.book.put(value)
+            self.book.replace(value)
             if not self._evaluating:
                 self.book.end_interval()
         elif name == "stop_reason":
