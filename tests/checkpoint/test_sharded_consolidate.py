@@ -8,14 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.state_dict_saver import save
 
-from hookline.checkpoint import About, Manifest, Snapshot, Store
-from hookline.checkpoint.shard_writer import _Writer
+from hookline.checkpoint import Snapshot, Store
 from hookline.cli.main import main
-
-ABOUT = About(step=5, epoch=0, batch=5, sample=5, seconds=1.0, run="demo")
+from tests.checkpoint.sharded_checkpoints import ABOUT, SHARD, save_sharded
 
 
 def model() -> nn.Module:
@@ -33,19 +29,12 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if request.param == "plain":
         store.save(Snapshot(ABOUT, weights, {}))
         return tmp_path / "run"
-    spread = {name: value for name, value in weights.items() if "running" not in name}
-    found = store.save(Snapshot(ABOUT, {name: weights[name] for name in weights if name not in spread}, {}))
-    writer = _Writer(found.path)
-    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    with pytest.warns(UserWarning, match="single process"):
-        save(
-            {f"weights/{name}": value for name, value in spread.items()},
-            storage_writer=writer,
-            planner=planner,
-            no_dist=True,
-        )
-    manifest = Manifest(ABOUT, {**found.manifest.files, **writer.files.written}, 1.0)
-    (found.path / "manifest.json").write_bytes(manifest.to_bytes())
+    sharded = {
+        f"weights/{name}": (value, (min(2, value.shape[0]), *(1 for _ in value.shape[1:])) if value.ndim else ())
+        for name, value in weights.items()
+        if "running" not in name
+    }
+    save_sharded(store.folder, {name: value for name, value in weights.items() if "running" in name}, sharded)
     return tmp_path / "run"
 
 
@@ -81,7 +70,7 @@ def test_a_file_that_is_there_stays_unless_it_is_said_otherwise(
 
 def test_a_checkpoint_that_is_damaged_gives_no_file(run: Path, tmp_path: Path) -> None:
     folder = run / "checkpoints" / "step-00000005"
-    name = "__0_0.distcp" if (folder / "__0_0.distcp").exists() else "model.safetensors"
+    name = SHARD if (folder / SHARD).exists() else "model.safetensors"
     data = bytearray((folder / name).read_bytes())
     data[-50] ^= 1
     (folder / name).write_bytes(data)

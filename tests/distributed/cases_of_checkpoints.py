@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
 from hookline.checkpoint import Store
-from hookline.distributed.dtensors import whole
 from hookline.loop import Trainer
+from tests.support import full_tensor, is_padding
+from tests.support.inside import save_now
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -58,7 +59,7 @@ def digest(values: Any) -> str:
 
     def add(value: Any) -> None:
         if isinstance(value, Tensor):
-            plain = whole(value).cpu().contiguous()
+            plain = full_tensor(value).cpu().contiguous()
             found.update(
                 f"{plain.dtype}{tuple(plain.shape)}".encode() + plain.reshape(-1).view(torch.uint8).numpy().tobytes()
             )
@@ -128,11 +129,18 @@ def callbacks_of(names: list[str]) -> list[Any]:
     return [made[name]() for name in names]
 
 
-def strategy_of(name: str) -> Any:
+def strategy_of(name: str, model: nn.Module) -> Any:
     if name == "hsdp":
         from torch.distributed.device_mesh import init_device_mesh
 
         return hl.FSDP(mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    if name == "tp":  # two ranks share each layer, and two such pairs the data
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        parallelize_module(model, mesh["tp"], {"blocks.0.0": ColwiseParallel(), "blocks.1.0": RowwiseParallel()})
+        return hl.FSDP(mesh=mesh["dp"])
     if name == "bf16":
         return hl.FSDP(param_dtype=torch.bfloat16)
     return name
@@ -177,11 +185,12 @@ def train(
         ends.update(state_of(run), model=digest(run.model.state_dict()))
 
     options: dict[str, Any] = {} if precision is None else {"precision": precision}
+    model = Net(dropout=dropout, norm=norm, counts=counts)
     trainer = Trainer(
         max_duration=duration,
         folder=folder,
         callbacks=[*callbacks, note],
-        strategy=strategy_of(strategy),
+        strategy=strategy_of(strategy, model),
         resume=resume,
         seed=11,
         log_every="3st",
@@ -189,7 +198,6 @@ def train(
         **options,
     )
     train_loader = DataLoader(data(samples), batch_size=batch, shuffle=True, num_workers=workers)
-    model = Net(dropout=dropout, norm=norm, counts=counts)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = trainer.fit(
@@ -229,7 +237,7 @@ class Trouble(hl.Callback):
                 run.request_save()
             elif self.what == "ask":
                 (plan,) = [c for c in run.callbacks if isinstance(c, hl.Checkpointer)]
-                run.loop.saving.ask(plan._target)
+                save_now(run, plan)
 
     def on_checkpoint_save(self, run: hl.Run) -> None:
         kind, _, rank = self.what.partition("@")
@@ -275,15 +283,15 @@ def _die_at(number: int) -> None:
 
 def _die_when_written() -> None:
     """SIGKILL when its own file is whole and synced, before anybody knows."""
-    from hookline.checkpoint import shard_writer
+    from hookline.checkpoint import together
 
-    write = shard_writer.write_shards
+    write = together.write_shard
 
     def write_and_die(*args: Any) -> Any:
         write(*args)
         os.kill(os.getpid(), 9)
 
-    shard_writer.write_shards = write_and_die
+    together.write_shard = write_and_die
 
 
 def _empty_the_disk() -> None:
@@ -351,20 +359,27 @@ def dropped(folder: str) -> list[float]:
 
 
 def read_parts(folder: str) -> dict[str, Any]:
-    """Which share of the bytes of a checkpoint this rank reads to go on with its part."""
+    """Which fraction of the bytes of the shards this rank reads to go on with its part; hashes not counted."""
+    from hookline.checkpoint.hashed_file import HashedReader
+    from hookline.checkpoint.names import is_shard
     from hookline.checkpoint.shard_reader import ShardReader
 
-    read, plain = [0], ShardReader._bytes
+    read, plain, fill = [0], HashedReader.read_at, ShardReader._fill
 
-    def counted(self: ShardReader, part: Any, path: str) -> bytes:
-        read[0] += part.length
-        return plain(self, part, path)
+    def counted(self: HashedReader, position: int, view: memoryview) -> None:
+        read[0] += len(view)
+        plain(self, position, view)
 
-    ShardReader._bytes = counted  # type: ignore[method-assign]
+    def filled(self: ShardReader, *args: Any) -> None:
+        HashedReader.read_at = counted  # type: ignore[method-assign]
+        fill(self, *args)
+        HashedReader.read_at = plain  # type: ignore[method-assign]
+
+    ShardReader._fill = filled  # type: ignore[method-assign]
     train(folder, strategy="fsdp", resume="auto", duration="1ep", evaluate=False)
     (newest,) = Store(Path(folder) / "checkpoints").checkpoints()[-1:]
     files = newest.manifest.files
-    return {"read": read[0], "all": sum(files[name].size for name in files if name.endswith(".distcp"))}
+    return {"read": read[0], "all": sum(files[name].size for name in files if is_shard(name))}
 
 
 class Seen(hl.Callback):
@@ -375,8 +390,7 @@ class Seen(hl.Callback):
         self.cut = cut
 
     def on_train_batch_end(self, run: hl.Run) -> None:
-        ranks = run.loop.ranks
-        if ranks is None or not ranks.idle:  # at an uneven end a rank goes along with a batch that does not count
+        if not is_padding(run):  # at an uneven end a rank goes along with a batch that does not count
             self.samples += [int(value) for value in run.batch[0][:, 0]]
 
     def on_train_step_end(self, run: hl.Run) -> None:

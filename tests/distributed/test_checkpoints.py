@@ -99,7 +99,7 @@ def test_saves_in_the_background_are_told_to_all_ranks(ranks: Any, tmp_path: Pat
 
 def test_a_damaged_newest_checkpoint_is_passed_over_by_all_ranks(ranks: Any, tmp_path: Path) -> None:
     ranks.values(TRAIN, 2, folder=str(tmp_path), every="2st", duration="1ep", strategy="fsdp")
-    shard = tmp_path / "checkpoints" / "step-00000006" / "__1_0.distcp"
+    shard = tmp_path / "checkpoints" / "step-00000006" / "shard-00001.safetensors"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)

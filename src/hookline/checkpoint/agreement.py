@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hookline import errors
-from hookline.distributed import Group
+from hookline.distributed.solo import AnyGroup
 from hookline.errors import CheckpointCorruptError, CheckpointError, CheckpointWriteError, StateError
 
 
-def agreed(group: Group, act: Callable[[], Any]) -> list[Any]:
+def agreed(group: AnyGroup, act: Callable[[], Any]) -> list[Any]:
     """By all: what each rank's act gives (plain values), by rank. What one of them raises is raised by all.
 
     No rank raises alone, so that none waits for one that is gone. Only what is wrong with a checkpoint is agreed on;
@@ -32,7 +32,7 @@ def agreed(group: Group, act: Callable[[], Any]) -> list[Any]:
     return [its["value"] for its in said]
 
 
-def by_zero(group: Group, act: Callable[[], Any]) -> Any:
+def by_zero(group: AnyGroup, act: Callable[[], Any]) -> Any:
     """By all: what rank zero's act gives (a plain value), or raises, on every rank."""
     return agreed(group, act if group.rank == 0 else lambda: None)[0]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hookline.checkpoint import names, tensor_bytes
@@ -20,6 +19,7 @@ from hookline.checkpoint.hashed_file import FileRecord, HashedReader, write_file
 from hookline.checkpoint.inspect import Checkpoint, opened
 from hookline.checkpoint.prepared import WEIGHTS
 from hookline.checkpoint.shard_reader import ShardReader
+from hookline.checkpoint.shards import ShardedTensor
 from hookline.checkpoint.tensor_file import lay_out, read_tensors
 from hookline.errors import CheckpointWriteError, SetupError
 
@@ -64,19 +64,14 @@ def consolidate(checkpoint: Checkpoint, path: Path, *, force: bool = False) -> C
 
 def _header(plain: dict[str, Tensor], shards: ShardReader) -> tuple[bytes, list[str], int]:
     """The head of the file, the names in their order there, and the size of it all."""
-    # What lies nowhere yet has a shape and a dtype, and that is all that the head needs.
-    found = {
-        name.removeprefix(WEIGHTS): torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-        for name, tensor in shards.tensors.items()
-        if name.startswith(WEIGHTS)
-    }
-    both = {**found, **plain}
+    kinds = {name.removeprefix(WEIGHTS): its for name, its in shards.tensors.items() if name.startswith(WEIGHTS)}
+    both: dict[str, Tensor | ShardedTensor] = {**kinds, **plain}
     order = sorted(both, key=lambda name: (-both[name].dtype.itemsize, name))
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name in order:
         tensor, start = both[name], end
-        end += tensor.numel() * tensor.dtype.itemsize
+        end += tensor.nbytes
         if tensor.dtype not in tensor_bytes.STORED_AS:
             raise SetupError(
                 f"{name} is of {tensor.dtype}, which safetensors does not have; load the checkpoint itself"

@@ -15,7 +15,7 @@ from torch import Tensor
 from hookline.checkpoint import names, strict_json
 from hookline.checkpoint.hashed_file import HashedReader
 from hookline.checkpoint.inspect import inspect, opened
-from hookline.checkpoint.shard_reader import read_spread
+from hookline.checkpoint.shard_reader import read_sharded
 from hookline.checkpoint.store import Store
 from hookline.checkpoint.tensor_file import read_tensors
 from hookline.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, CheckpointNotFoundError
@@ -91,7 +91,7 @@ def _read_own(path: Path) -> dict[str, Tensor]:
             weights = read_tensors(file)
             file.finish()
         if found.is_sharded:
-            weights |= read_spread(str(found.path), folder, files, weights_only=True)[0]
+            weights |= read_sharded(str(found.path), folder, files, weights_only=True)[0]
     return weights
 
 

@@ -81,17 +81,21 @@ class HashedReader:
         """Fill a piece of memory."""
         for start in range(0, len(view), CHUNK):
             chunk = view[start : start + CHUNK]
-            filled = 0
-            while filled < len(chunk):
-                try:
-                    count = os.readv(self._file, [chunk[filled:]])
-                except OSError as error:
-                    raise CheckpointCorruptError(self.path, f"it cannot be read: {error.strerror}") from error
-                if not count:
-                    raise CheckpointCorruptError(self.path, "it ends too early; another process is changing it")
-                filled += count
+            self.read_at(self._read, chunk)
             self._digest.update(chunk)
             self._read += len(chunk)
+
+    def read_at(self, position: int, view: memoryview) -> None:
+        """Fill a piece of memory from a position in the file. It counts neither as read nor for the hash."""
+        filled = 0
+        while filled < len(view):
+            try:
+                count = os.preadv(self._file, [view[filled:]], position + filled)
+            except OSError as error:
+                raise CheckpointCorruptError(self.path, f"it cannot be read: {error.strerror}") from error
+            if not count:
+                raise CheckpointCorruptError(self.path, "it ends too early; another process is changing it")
+            filled += count
 
     def finish(self) -> None:
         """Read what is left and compare size and hash with the manifest's."""

@@ -119,7 +119,13 @@ def _files(tree: Any, path: str) -> Mapping[str, FileRecord]:
         raise CheckpointCorruptError(path, "files is no JSON object")
     found = {}
     for name, entry in tree.items():
-        if name not in names.FILES - {names.MANIFEST} and name != names.SHARD_INDEX and not names.is_shard(name):
+        if name == ".metadata" or name.endswith(".distcp"):
+            reason = "it is a sharded checkpoint in the format of torch.distributed.checkpoint, which is not read"
+            hint = (
+                "run 'hookline checkpoints consolidate' of the version that wrote it, and use LoadWeights on the file"
+            )
+            raise CheckpointCorruptError(path, reason, hint)
+        if name == names.MANIFEST or not names.is_part(name):
             raise CheckpointCorruptError(path, f"{name[:100]!r} is no file of a checkpoint")
         if not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
             raise CheckpointCorruptError(path, f"files/{name} needs a size and a SHA-256, and nothing else")
@@ -134,5 +140,5 @@ def _files(tree: Any, path: str) -> Mapping[str, FileRecord]:
     if (names.STATE in found) != (names.STATE_TENSORS in found):
         raise CheckpointCorruptError(path, f"{names.STATE} and {names.STATE_TENSORS} come together or not at all")
     if (names.SHARD_INDEX in found) != any(map(names.is_shard, found)):
-        raise CheckpointCorruptError(path, f"{names.SHARD_INDEX} and the files of ranks come together or not at all")
+        raise CheckpointCorruptError(path, f"{names.SHARD_INDEX} and shards come together or not at all")
     return MappingProxyType(found)

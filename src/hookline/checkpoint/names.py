@@ -14,9 +14,9 @@ STATE_TENSORS: Final = "state.safetensors"
 MANIFEST: Final = "manifest.json"
 FILES: Final = frozenset({MODEL, STATE, STATE_TENSORS, MANIFEST})
 """Every file that a checkpoint of one process may have."""
-SHARD_INDEX: Final = ".metadata"
-"""Which part of which tensor is where in the files of the ranks; torch's own name for it."""
-_SHARD: Final = re.compile(r"__(0|[1-9][0-9]{0,6})_(0|[1-9][0-9]{0,6})\.distcp")
+SHARD_INDEX: Final = "shards.json"
+"""Which chunk of which sharded tensor is in which shard."""
+_SHARD: Final = re.compile(r"shard-([0-9]{5}|[1-9][0-9]{5,6})\.safetensors")
 
 MAX_BYTES: Final = 200
 """With the marks of a temporary around it a name still fits into the 255 bytes of a file system."""
@@ -61,18 +61,27 @@ def problem_of(name: str) -> str:
     return ""
 
 
-def is_shard(name: str) -> bool:
-    """Whether it is the name of a file of one rank, as ``torch.distributed.checkpoint`` gives it.
+def shard_name(rank: int) -> str:
+    """Return the name of the file with the chunks of one rank.
 
-    >>> is_shard("__1_0.distcp"), is_shard("__01_0.distcp"), is_shard("../__1_0.distcp")
+    >>> shard_name(3)
+    'shard-00003.safetensors'
+    """
+    return f"shard-{rank:05d}.safetensors"
+
+
+def is_shard(name: str) -> bool:
+    """True for the name of a file with the chunks of one rank.
+
+    >>> is_shard(shard_name(1)), is_shard("shard-1.safetensors"), is_shard("../shard-00001.safetensors")
     (True, False, False)
     """
     return bool(_SHARD.fullmatch(name))
 
 
 def is_part(name: str) -> bool:
-    """Whether a checkpoint that is being written, or that is there, may have a file of this name."""
-    return name in FILES or name in (SHARD_INDEX, f"{SHARD_INDEX}.tmp") or is_shard(name)
+    """True if a checkpoint, finished or not, may have a file of this name."""
+    return name in FILES or name == SHARD_INDEX or is_shard(name)
 
 
 def default_name(generation: int, step: int) -> str:

@@ -1,98 +1,141 @@
-"""What ranks have written, read by however many there are now: each reads the parts that it needs, and no more.
-
-Torch plans which parts are needed for what; the index and the bytes are read here, where no code of a file is run.
-"""
+"""Sharded tensors read by any number of ranks, placed in any way: each rank reads the slices that it needs."""
 
 from __future__ import annotations
 
-import io
-import os
-import zipfile
-from collections.abc import Iterable, Mapping
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
-from hookline.checkpoint import names
-from hookline.checkpoint.hashed_file import FileRecord, HashedReader, open_regular
+from hookline.checkpoint import names, tensor_bytes
+from hookline.checkpoint.hashed_file import FileRecord, HashedReader
 from hookline.checkpoint.prepared import STATE, WEIGHTS
-from hookline.checkpoint.shard_index import MAX_BYTES, Part, Room, SpreadTensor, read_index
+from hookline.checkpoint.shards import MAX_INDEX_BYTES, Chunk, ShardedTensor, local_chunk, read_index
+from hookline.checkpoint.tensor_file import Place, read_header
+from hookline.distributed.dtensors import part_of
 from hookline.errors import CheckpointCorruptError
 
+Room: TypeAlias = Callable[[str, tuple[int, ...], torch.dtype], Tensor | None]
+"""Returns the tensor to read into, by name, shape and dtype; ``None`` for a new full tensor."""
 _ALL: Final = (0, 1)
+_PAGE_BYTES: Final = 4096
+"""Shorter runs are read together with the bytes between them: the disk reads whole pages anyway."""
 
 
 class ShardReader:
-    """The files of the ranks in one checkpoint's folder, which is open."""
+    """The shards in the open folder of a checkpoint.
+
+    Args:
+        path: Path of the checkpoint, for errors.
+        folder: File descriptor of its folder.
+        files: The files in its manifest.
+
+    Raises:
+        CheckpointCorruptError: If the index is damaged.
+    """
 
     def __init__(self, path: str, folder: int, files: Mapping[str, FileRecord]) -> None:
         self._path, self._folder = path, folder
         self._files = {name: record for name, record in files.items() if names.is_shard(name)}
-        self._open: dict[str, int] = {}
+        self._open: dict[str, tuple[HashedReader, dict[str, Place]]] = {}
+        self._stack = ExitStack()
         where = f"{path}/{names.SHARD_INDEX}"
         with HashedReader(where, names.SHARD_INDEX, folder, files[names.SHARD_INDEX]) as file:
-            data = file.read(min(file.size, MAX_BYTES + 1))
+            data = file.read(min(file.size, MAX_INDEX_BYTES + 1))
             file.finish()
-        self.tensors: dict[str, SpreadTensor] = read_index(data, self._files, where)
-        """What there is, by name."""
+        self.tensors: dict[str, ShardedTensor] = read_index(data, self._files, where)
+        """The tensors of the index, by name."""
 
     def verify(self, share: tuple[int, int] = _ALL) -> None:
-        """Compare hashes with the manifest's: of all files, or of the share ``(which, of how many)`` of them."""
+        """Compare the hashes of shards with the manifest.
+
+        Args:
+            share: Which fraction of the files, such as ``(0, 2)`` for the first half; all of them by default.
+        """
         which, count = share
         for name in sorted(self._files)[which::count]:
             with HashedReader(f"{self._path}/{name}", name, self._folder, self._files[name]) as file:
                 file.finish()
 
     def read(self, wanted: Iterable[str], room: Room | None = None) -> dict[str, Tensor]:
-        """Tensors by name, each into the room that there is for it; whole ones on the CPU where there is none."""
-        targets: dict[str, Tensor] = {}
+        """Return tensors by name: each read into its ``room``, or a full tensor on the CPU."""
+        found = {}
         for name in wanted:
-            found = self.tensors[name]
-            given = None if room is None else room(name, found.shape, found.dtype)
-            targets[name] = torch.empty(found.shape, dtype=found.dtype) if given is None else given
-        if not targets:
-            return {}
-        planner = _planner(targets, self.tensors)
-        for item in planner.create_local_plan().items:
-            index = item.storage_index
-            tensor = self.tensors[index.fqn]
-            part = next(part for part in tensor.parts if part.offsets == tuple(index.offset))
-            values = self._part(tensor, part)
-            for dimension, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-                values = values.narrow(dimension, start, length)
-            planner.resolve_tensor(item).detach().copy_(values)
-        return targets
-
-    def _part(self, tensor: SpreadTensor, part: Part) -> Tensor:
-        """One part, as it was saved: the values of a ``torch.save``, and nothing else."""
-        path, what = f"{self._path}/{part.file}", f"a part of {tensor.name[:100]!r}"
-        data = self._bytes(part, path)
-        if problem := _not_plain(data):
-            raise CheckpointCorruptError(path, f"{what} {problem}")
-        try:
-            found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except Exception as error:  # pickle, zip and torch each have errors of their own
-            reason = f"{what} cannot be read: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
-            raise CheckpointCorruptError(path, reason) from error
-        if not isinstance(found, Tensor) or found.dtype != tensor.dtype or tuple(found.shape) != part.sizes:
-            raise CheckpointCorruptError(path, f"{what} is not what the index says of it")
+            tensor = self.tensors[name]
+            target = None if room is None else room(name, tensor.shape, tensor.dtype)
+            found[name] = self._full(name, tensor) if target is None else target
+            self._fill(found[name], name, tensor)
         return found
 
-    def _bytes(self, part: Part, path: str) -> bytes:
-        if part.file not in self._open:
-            self._open[part.file] = open_regular(path, part.file, self._folder)
-        found, data = self._open[part.file], bytearray()
-        while len(data) < part.length:
-            try:
-                more = os.pread(found, part.length - len(data), part.begin + len(data))
-            except OSError as error:
-                raise CheckpointCorruptError(path, f"it cannot be read: {error.strerror}") from error
-            if not more:
-                raise CheckpointCorruptError(path, "it ends too early; another process is changing it")
-            data += more
-        return bytes(data)
+    def _full(self, name: str, tensor: ShardedTensor) -> Tensor:
+        data = torch.empty(tensor.nbytes, dtype=torch.uint8)  # no more than the files have: the index was checked
+        try:
+            return tensor_bytes.from_bytes(data, tensor.dtype, tensor.shape, None)
+        except (RuntimeError, TypeError, OverflowError) as error:
+            where = f"{self._path}/{names.SHARD_INDEX}"
+            raise CheckpointCorruptError(where, f"tensor {name[:100]!r} cannot be made: {error}") from error
+
+    def _fill(self, target: Tensor, name: str, tensor: ShardedTensor) -> None:
+        """Read the local chunk of a target from the chunks that overlap it."""
+        region = local_chunk(target)
+        if region is None:
+            return
+        local = tensor_bytes.as_bits(part_of(target))
+        for chunk in tensor.chunks:
+            starts = [max(pair) for pair in zip(region[0], chunk.offsets, strict=True)]
+            boxes = zip(starts, *region, chunk.offsets, chunk.sizes, strict=True)
+            counts = [min(a + n, b + m) - start for start, a, n, b, m in boxes]
+            if min(counts, default=1) > 0:
+                into = local
+                for dimension, (start, first, count) in enumerate(zip(starts, region[0], counts, strict=True)):
+                    into = into.narrow(dimension, start - first, count)
+                inside = [start - offset for start, offset in zip(starts, chunk.offsets, strict=True)]
+                into.copy_(self._slice(name, tensor.dtype, chunk, inside, counts))
+
+    def _slice(
+        self, name: str, dtype: torch.dtype, chunk: Chunk, starts: Sequence[int], counts: Sequence[int]
+    ) -> Tensor:
+        """Read ``counts`` elements per dimension of a chunk, from ``starts`` on, as numbers of the dtype's width.
+
+        From the last dimension that is cut on, the bytes of a slice are one run in the file.
+        """
+        file, begin = self._entry(name, dtype, chunk)
+        shape, starts, counts = (1, *chunk.sizes), (0, *starts), (1, *counts)
+        strides = [math.prod(shape[dimension + 1 :]) * dtype.itemsize for dimension in range(len(shape))]
+        cut = max((dimension for dimension in range(len(shape)) if counts[dimension] < shape[dimension]), default=0)
+        while cut and counts[cut] * strides[cut] < _PAGE_BYTES:
+            cut -= 1
+        run = counts[cut] * strides[cut]
+        data = torch.empty(math.prod(counts[:cut]) * run, dtype=torch.uint8)
+        view = tensor_bytes.memory(data)
+        outer = (range(start, start + count) for start, count in zip(starts[:cut], counts[:cut], strict=True))
+        for number, index in enumerate(itertools.product(*outer)):
+            position = sum(at * stride for at, stride in zip((*index, starts[cut]), strides, strict=False))
+            file.read_at(begin + position, view[number * run : (number + 1) * run])
+        found = tensor_bytes.from_bytes(data, dtype, (*counts[: cut + 1], *shape[cut + 1 :]), None)
+        for dimension in range(cut + 1, len(shape)):
+            found = found.narrow(dimension, starts[dimension], counts[dimension])
+        return tensor_bytes.as_bits(found[0])
+
+    def _entry(self, name: str, dtype: torch.dtype, chunk: Chunk) -> tuple[HashedReader, int]:
+        """Return the file of a chunk, and where the chunk begins in it."""
+        path = f"{self._path}/{chunk.file}"
+        if chunk.file not in self._open:
+            opened = HashedReader(path, chunk.file, self._folder, self._files[chunk.file])
+            places = read_header(self._stack.enter_context(opened))[0]
+            self._open[chunk.file] = opened, {place.name: place for place in places}
+        file, found = self._open[chunk.file]
+        place = found.get(name)
+        if place is None or place.dtype != dtype or tuple(place.shape) != chunk.sizes:
+            have = "does not have it" if place is None else f"has {place.dtype} {place.shape}"
+            reason = f"{names.SHARD_INDEX} lists {name[:100]!r} of {dtype} {list(chunk.sizes)}, and the file {have}"
+            raise CheckpointCorruptError(path, reason)
+        return file, file.size - file.left + place.begin
 
     def __enter__(self) -> Self:
         return self
@@ -100,12 +143,10 @@ class ShardReader:
     def __exit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        for file in self._open.values():
-            os.close(file)
-        self._open.clear()
+        self._stack.close()
 
 
-def read_spread(
+def read_sharded(
     path: str,
     folder: int,
     files: Mapping[str, FileRecord],
@@ -114,49 +155,10 @@ def read_spread(
     *,
     weights_only: bool = False,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What ranks have written: the weights, and the tensors of the state, by their own names."""
+    """Return the sharded weights and the sharded tensors of the state, each by name; see ``ShardReader``."""
     with ShardReader(path, folder, files) as shards:
-        for name in shards.tensors:
-            if not name.startswith((WEIGHTS, STATE)):
-                where = f"{path}/{names.SHARD_INDEX}"
-                raise CheckpointCorruptError(where, f"{name[:100]!r} is neither of the weights nor of the state")
         shards.verify(share)
         found = shards.read([name for name in shards.tensors if name.startswith(WEIGHTS) or not weights_only], room)
     weights = {name.removeprefix(WEIGHTS): value for name, value in found.items() if name.startswith(WEIGHTS)}
     state = {name.removeprefix(STATE): value for name, value in found.items() if name.startswith(STATE)}
     return weights, state
-
-
-def _planner(targets: dict[str, Tensor], tensors: Mapping[str, SpreadTensor]) -> Any:
-    """Torch's plan of what to read for these targets, from an index that was made here."""
-    from torch.distributed.checkpoint import metadata as torch_metadata
-    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-
-    entries: Any = {
-        name: torch_metadata.TensorStorageMetadata(
-            torch_metadata.TensorProperties(tensors[name].dtype),
-            torch.Size(tensors[name].shape),
-            [
-                torch_metadata.ChunkStorageMetadata(torch.Size(part.offsets), torch.Size(part.sizes))
-                for part in tensors[name].parts
-            ],
-        )
-        for name in targets
-    }
-    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner(targets, torch_metadata.Metadata(entries), is_coordinator=True)
-    return planner
-
-
-def _not_plain(data: bytes) -> str:
-    """Why these bytes are no plain ``torch.save`` of a tensor; one that is packed may take memory without end."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as file:
-            entries = file.infolist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-        return f"is no file of torch.save: {error}"
-    if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size for entry in entries):
-        return "is packed, which torch.save never does"
-    if sum(entry.file_size for entry in entries) > len(data):
-        return "claims more bytes than it has"
-    return ""

@@ -19,8 +19,7 @@ from hookline.checkpoint.hashed_file import HashedReader
 from hookline.checkpoint.inspect import Checkpoint, inspect, opened
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.prepared import prepare
-from hookline.checkpoint.shard_index import Room
-from hookline.checkpoint.shard_reader import read_spread
+from hookline.checkpoint.shard_reader import Room, read_sharded
 from hookline.checkpoint.snapshot import Snapshot
 from hookline.checkpoint.tensor_file import read_tensors
 from hookline.errors import (
@@ -113,9 +112,9 @@ class Store:
     ) -> Snapshot:
         """Read a checkpoint, here or anywhere; the hash of each file is checked in the same pass.
 
-        Of one that several ranks have written, ``room`` says into what a tensor of that name, shape and dtype is read,
-        so that a rank reads only its own part; without it all are whole. Where several ranks read, each checks the
-        hashes of its ``share`` of those files, such as ``(0, 2)``, and they tell one another.
+        Sharded tensors are read into what ``room`` returns for a name, shape and dtype, so that a rank reads only its
+        own slices; without ``room`` they are full tensors. Where several ranks load, each checks the hashes of its
+        ``share`` of the shards, such as ``(0, 2)``, and they exchange the result.
         """
         found = self._found(checkpoint)
         with opened(found.path) as folder:
@@ -136,9 +135,9 @@ class Store:
                     tensors = read_tensors(file)
                     file.finish()
             if found.is_sharded:
-                spread = read_spread(str(found.path), folder, found.manifest.files, room, share)
-                weights |= spread[0]
-                tensors |= spread[1]
+                sharded = read_sharded(str(found.path), folder, found.manifest.files, room, share)
+                weights |= sharded[0]
+                tensors |= sharded[1]
         if found.weights_only:
             return Snapshot(found.about, weights)
         path = str(found.path / names.STATE)

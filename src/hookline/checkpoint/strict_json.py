@@ -13,7 +13,7 @@ MAX_PARTS = 2_000_000
 """The most commas and brackets: an empty list takes 3 bytes in a text and 64 in memory."""
 
 
-def parse(data: bytes, path: str, *, max_bytes: int = MAX_BYTES) -> Any:
+def parse(data: bytes, path: str, *, max_bytes: int = MAX_BYTES, max_parts: int = MAX_PARTS) -> Any:
     """The value that a JSON text stands for; anything odd is a ``CheckpointCorruptError`` that names ``path``.
 
     >>> parse(b'{"step": 3}', "manifest.json")
@@ -22,7 +22,7 @@ def parse(data: bytes, path: str, *, max_bytes: int = MAX_BYTES) -> Any:
     Traceback (most recent call last):
     hookline.errors.CheckpointCorruptError: manifest.json: not valid JSON: the key 'step' is there twice
     """
-    if problem := too_large(data, max_bytes=max_bytes):
+    if problem := too_large(data, max_bytes=max_bytes, max_parts=max_parts):
         raise CheckpointCorruptError(path, problem)
     try:
         # Decoded here, because json.loads would also take UTF-16 and UTF-32.
@@ -35,12 +35,12 @@ def parse(data: bytes, path: str, *, max_bytes: int = MAX_BYTES) -> Any:
         raise CheckpointCorruptError(path, "not valid JSON: nested too deeply") from None
 
 
-def too_large(data: bytes, *, max_bytes: int = MAX_BYTES) -> str:
+def too_large(data: bytes, *, max_bytes: int = MAX_BYTES, max_parts: int = MAX_PARTS) -> str:
     """Why a text is over the limits; empty if it is not."""
     if len(data) > max_bytes:
         return f"JSON of {len(data):,} bytes, more than the limit of {max_bytes:,}"
     parts = sum(data.count(mark) for mark in (b",", b"[", b"{"))
-    return f"JSON with {parts:,} parts, more than the limit of {MAX_PARTS:,}" if parts > MAX_PARTS else ""
+    return f"JSON with {parts:,} parts, more than the limit of {max_parts:,}" if parts > max_parts else ""
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

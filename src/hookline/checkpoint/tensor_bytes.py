@@ -49,6 +49,12 @@ _SAME_WIDTH: Final[Mapping[int, torch.dtype]] = MappingProxyType(
 )
 
 
+def dtype_named(name: object) -> torch.dtype | None:
+    """The dtype of this name, if tensors of it can be saved."""
+    found = DTYPES.get(name) if isinstance(name, str) else None
+    return None if found in QUANTIZED else found
+
+
 def refusal(tensor: Tensor) -> str:
     """Why a tensor cannot be saved and what to save instead; empty if it can be.
 
@@ -96,7 +102,12 @@ def on_cpu_in_order(tensor: Tensor) -> Tensor:
     plain = tensor.detach().as_subclass(Tensor).resolve_conj().resolve_neg().cpu()
     if plain.is_contiguous():
         return plain
-    return plain.view(_SAME_WIDTH[plain.dtype.itemsize]).contiguous().view(plain.dtype)
+    return as_bits(plain).contiguous().view(plain.dtype)
+
+
+def as_bits(tensor: Tensor) -> Tensor:
+    """The same memory as numbers of the same width, which torch can copy and leaves as they are."""
+    return tensor.view(_SAME_WIDTH[tensor.dtype.itemsize])
 
 
 def memory(tensor: Tensor) -> memoryview:

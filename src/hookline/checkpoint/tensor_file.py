@@ -56,8 +56,10 @@ class Layout:
             yield tensor_bytes.memory(tensor_bytes.on_cpu_in_order(tensor))
 
 
-def lay_out(tensors: Mapping[str, Tensor], where: str = "") -> Layout:
+def lay_out(tensors: Mapping[str, Tensor], where: str = "", *, tie: bool = True) -> Layout:
     """Where each tensor goes in a file. One that cannot be saved is a ``StateError`` that names it.
+
+    With ``tie=False`` tied weights are written once for each name.
 
     >>> weight = torch.zeros(2, 3)
     >>> lay_out({"embed.weight": weight, "head.weight": weight}).size - len(lay_out({}).header) > 24
@@ -69,7 +71,7 @@ def lay_out(tensors: Mapping[str, Tensor], where: str = "") -> Layout:
     for name, tensor in tensors.items():
         if problem := _problem(name, tensor):
             raise StateError(f"{where}{name}: {problem}")
-        key = tensor_bytes.identity(tensor)
+        key = tensor_bytes.identity(tensor) if tie else None
         first = name if key is None else seen.setdefault(key, name)
         if first == name:
             kept[name] = tensor
@@ -124,8 +126,8 @@ def _is_known(tensor: Tensor) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """One tensor in a file that is read."""
+class Place:
+    """One tensor in a file that is read; its bytes are counted from the end of the header."""
 
     name: str
     dtype: torch.dtype
@@ -154,6 +156,14 @@ def read_tensors(file: Source) -> dict[str, Tensor]:
 
     The hash of a file is not compared here: call its ``finish()`` before the tensors are used.
     """
+    places, aliases = read_header(file)
+    found = {place.name: _read_tensor(place, file) for place in sorted(places, key=_bounds)}
+    ordered = {place.name: found[place.name] for place in places}
+    return ordered | {alias: found[name] for alias, name in aliases.items()}
+
+
+def read_header(file: Source) -> tuple[list[Place], dict[str, str]]:
+    """Read and check the header of a file: its tensors in their order, and tied names with the name that was kept."""
     (length,) = struct.unpack("<Q", file.read(8))
     if length > min(MAX_HEADER, file.left):
         most = f"the file has {file.left:,} after it and the limit is {MAX_HEADER:,}"
@@ -163,21 +173,22 @@ def read_tensors(file: Source) -> dict[str, Tensor]:
         raise CheckpointCorruptError(file.path, "its header is no JSON object")
     notes = _Notes(header.pop(_METADATA, {}), header, file.path)
     places = [_read_entry(name, entry, notes, file.path) for name, entry in header.items()]
-    in_file = sorted(places, key=lambda place: (place.begin, place.end))
     end = 0
-    for place in in_file:
+    for place in sorted(places, key=_bounds):
         if place.begin != end:
             reason = f"tensor {place.name[:100]!r} begins at byte {place.begin:,} and not at {end:,}"
             raise CheckpointCorruptError(file.path, reason)
         end = place.end
     if end != file.left:
         raise CheckpointCorruptError(file.path, f"its tensors claim {end:,} bytes and it has {file.left:,} for them")
-    found = {place.name: _read_tensor(place, file) for place in in_file}
-    ordered = {name: found[name] for name in header}
-    return ordered | {alias: found[name] for alias, name in notes.aliases.items()}
+    return places, notes.aliases
 
 
-def _read_tensor(place: _Place, file: Source) -> Tensor:
+def _bounds(place: Place) -> tuple[int, int]:
+    return place.begin, place.end
+
+
+def _read_tensor(place: Place, file: Source) -> Tensor:
     data = torch.empty(place.end - place.begin, dtype=torch.uint8)
     file.read_into(tensor_bytes.memory(data))
     try:
@@ -186,12 +197,12 @@ def _read_tensor(place: _Place, file: Source) -> Tensor:
         raise CheckpointCorruptError(file.path, f"tensor {place.name[:100]!r} cannot be made: {error}") from error
 
 
-def _read_entry(name: str, entry: Any, notes: _Notes, path: str) -> _Place:
+def _read_entry(name: str, entry: Any, notes: _Notes, path: str) -> Place:
     what = f"tensor {name[:100]!r}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise CheckpointCorruptError(path, f"{what} needs dtype, shape and data_offsets, and nothing else")
-    shape, offsets = _sizes(entry["shape"], f"the shape of {what}", path), entry["data_offsets"]
-    begin, end = _sizes(offsets, f"data_offsets of {what}", path, count=2)
+    shape, offsets = read_sizes(entry["shape"], f"the shape of {what}", path), entry["data_offsets"]
+    begin, end = read_sizes(offsets, f"data_offsets of {what}", path, count=2)
     stored, dtype = entry["dtype"], notes.dtypes.get(name)
     known = tensor_bytes.READ_AS.get(stored) if isinstance(stored, str) else None
     if known is None:
@@ -206,7 +217,7 @@ def _read_entry(name: str, entry: Any, notes: _Notes, path: str) -> _Place:
     strides = notes.strides.get(name)
     if strides is not None and not tensor_bytes.fills(shape, strides):
         raise CheckpointCorruptError(path, f"{what} has the shape {shape} and strides {strides}, which do not fit")
-    return _Place(name, dtype, shape, strides, begin, end)
+    return Place(name, dtype, shape, strides, begin, end)
 
 
 class _Notes:
@@ -231,16 +242,18 @@ class _Notes:
                 raise CheckpointCorruptError(path, reason)
         self.dtypes: dict[str, torch.dtype] = {}
         for name, text in dtypes.items():
-            dtype = tensor_bytes.DTYPES.get(text) if isinstance(text, str) else None
-            if name not in header or dtype is None or dtype in tensor_bytes.QUANTIZED:
+            dtype = tensor_bytes.dtype_named(text)
+            if name not in header or dtype is None:
                 raise CheckpointCorruptError(path, f"tensor {name[:100]!r} has the unknown dtype {str(text)[:50]!r}")
             self.dtypes[name] = dtype
-        self.strides = {name: _sizes(value, f"the strides of {name[:100]!r}", path) for name, value in strides.items()}
+        self.strides = {
+            name: read_sizes(value, f"the strides of {name[:100]!r}", path) for name, value in strides.items()
+        }
         if not self.strides.keys() <= header.keys():
             raise CheckpointCorruptError(path, "its metadata has strides of tensors that are not there")
 
 
-def _sizes(value: Any, what: str, path: str, count: int | None = None) -> list[int]:
+def read_sizes(value: Any, what: str, path: str, count: int | None = None) -> list[int]:
     """A list of whole numbers from zero on, small enough for torch."""
     fine = isinstance(value, list) and len(value) <= MAX_DIMENSIONS and count in (None, len(value))
     if not fine or not all(type(item) is int and 0 <= item < _LARGEST for item in value):

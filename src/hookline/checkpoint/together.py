@@ -1,78 +1,96 @@
-"""One checkpoint by all ranks: each writes its parts, and it is there whole or not at all, on all of them.
+"""One checkpoint by all ranks: each writes its shard, and it is there complete or not at all, on all of them.
 
-Rank zero makes the new folder and tells its name; every rank writes, syncs and hashes its file in it; all tell how that
-went. If one has failed, all raise the same error and rank zero removes the folder. Else it adds what is not spread and
-the manifest, renames the folder, and tells all. No rank raises alone in between.
+The ranks exchange which chunks they hold and plan alike who writes which. Rank zero makes the new folder; every rank
+writes, syncs and hashes its shard in it; all learn how that went. If one has failed, all raise the same error and rank
+zero removes the folder. Otherwise rank zero adds the other files, the index and the manifest, and renames the folder.
+No rank raises alone in between.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor
 
-from hookline.checkpoint import names
+from hookline.checkpoint import names, shards
 from hookline.checkpoint.agreement import agreed, by_zero
-from hookline.checkpoint.commit import Commit
-from hookline.checkpoint.hashed_file import FileRecord
+from hookline.checkpoint.commit import Commit, free_bytes, open_folder
+from hookline.checkpoint.hashed_file import FileRecord, write_file
 from hookline.checkpoint.inspect import Checkpoint
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.prepared import Prepared, prepare
 from hookline.checkpoint.snapshot import Snapshot
+from hookline.checkpoint.tensor_file import lay_out
 from hookline.distributed import Group
 from hookline.distributed.dtensors import is_spread, part_of
+from hookline.errors import CheckpointWriteError
+
+_CHUNK_BYTES: Final = 512
+"""For each chunk, in the index and in the header of a shard; about that."""
 
 
 def save_together(folder: Path, snapshot: Snapshot, name: str | None, group: Group) -> Checkpoint:
-    """By all ranks, with tensors in the snapshot that are spread over them; see ``Store.save``."""
-    spread: dict[str, Tensor] = {}
+    """Save by all ranks a snapshot with tensors that are sharded over them; see ``Store.save``."""
+    sharded: dict[str, Tensor] = {}
     ready: list[Prepared] = []
 
-    def get_ready() -> list[int]:
-        ready.append(prepare(snapshot, spread))
-        return [ready[0].size if group.rank == 0 else 0, sum(part_of(tensor).nbytes for tensor in spread.values())]
+    def get_ready() -> list[Any]:
+        ready.append(prepare(snapshot, sharded))
+        return [ready[0].size, shards.describe(sharded)]
 
-    needed = sum(map(sum, agreed(group, get_ready)))
+    told = agreed(group, get_ready)
+    tensors = shards.plan_chunks([described for _, described in told])
+    needed = told[0][0] + sum(its.nbytes + len(its.chunks) * _CHUNK_BYTES for its in tensors.values())
+    own = names.shard_name(group.rank)
+    chunks = {name: part_of(sharded[name]) for name, its in tensors.items() if own in {c.file for c in its.chunks}}
     with ExitStack() as stack:
-        begun: list[Commit] = []
+        begun: list[tuple[Commit, bytes]] = []
 
         def begin() -> str:
-            begun.append(stack.enter_context(Commit(folder, ready[0].name(name), needed)))
-            return str(begun[0].folder)
+            index = shards.index_to_bytes(tensors)
+            begun.append((stack.enter_context(Commit(folder, ready[0].name(name), needed)), index))
+            return str(begun[0][0].folder)
 
         temporary = Path(by_zero(group, begin))
-        files = _write(temporary, spread, group, needed)
-        found = by_zero(group, lambda: _publish(begun[0], ready[0], files))
+        records = agreed(group, lambda: write_shard(temporary, own, chunks, needed))
+        files = {names.shard_name(rank): FileRecord(*record) for rank, record in enumerate(records)}
+        found = by_zero(group, lambda: _publish(*begun[0], ready[0], files))
     path = Path(found[0])
     return Checkpoint(path, Manifest.from_bytes(found[1].encode(), str(path / names.MANIFEST)))
 
 
-def _write(temporary: Path, spread: dict[str, Tensor], group: Group, needed: int) -> dict[str, FileRecord]:
-    """By all: the files of the ranks, by name."""
-    from hookline.checkpoint.shard_writer import write_shards  # it needs what only several processes have
+def write_shard(folder: Path, file: str, chunks: Mapping[str, Tensor], needed: int) -> list[Any]:
+    """Write the chunks of this rank into the folder that rank zero has made; return size and SHA-256."""
+    try:
+        if not folder.is_dir():
+            hint = "this rank does not see the folder that rank zero has made: all ranks need one file system"
+            raise FileNotFoundError(errno.ENOENT, hint)
+        directory = open_folder(folder)
+        try:
+            record = write_file(file, lay_out(chunks, tie=False).parts(), directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise CheckpointWriteError(str(folder / file), error, needed=needed, free=free_bytes(folder)) from error
+    return [record.size, record.sha256]
 
-    own: dict[str, FileRecord] = {}
 
-    def write() -> list[list[Any]]:
-        return [[file, record.size, record.sha256] for file, record in own.items()]
-
-    own.update(write_shards(temporary, spread, group, needed))
-    told = agreed(group, write)
-    return {file: FileRecord(size, digest) for said in told for file, size, digest in said}
-
-
-def _publish(writing: Commit, ready: Prepared, files: dict[str, FileRecord]) -> list[str]:
-    """Rank zero: what is not spread, then the manifest, then the name."""
+def _publish(writing: Commit, index: bytes, ready: Prepared, files: dict[str, FileRecord]) -> list[str]:
+    """On rank zero: write all that is not sharded, the index and the manifest, and rename the folder."""
     own = {file: writing.write(file, parts()) for file, parts in ready.files.items()}
+    own[names.SHARD_INDEX] = writing.write(names.SHARD_INDEX, [index])
     manifest = Manifest(ready.about, MappingProxyType({**own, **files}), time.time())
     data = manifest.to_bytes()
     return [str(writing.finish(data)), data.decode()]
 
 
 def is_shared(snapshot: Snapshot) -> bool:
-    """Whether something in the weights is spread over ranks, so that all of them have to write."""
+    """True if a weight is sharded over ranks, so that all of them have to write."""
     return any(map(is_spread, snapshot.weights.values()))
