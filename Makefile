@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-durations coverage mutants chaos check docs images bench clean
+.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos check docs images bench clean
 
 # Processes steal work from one another, so that none waits at the end. The tests of other tiers often wait for child
 # processes: more of them run at once than there are cores.
@@ -44,6 +44,9 @@ coverage: $(VENV)/.installed-coverage ## run all tests and measure which branche
 
 mutants: $(VENV)/.installed-test ## change the code in 200 places and see whether a test fails each time
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py $(ARGS)
+
+facts: $(VENV)/.installed-test ## print facts about the form of the engine, next to their targets
+	$(BIN)/python tests/architecture/facts.py
 
 chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (10 minutes)
 	HOOKLINE_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q --timeout 900 tests/chaos tests/checkpoint \

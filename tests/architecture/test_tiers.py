@@ -1,12 +1,15 @@
-"""The tables of tiers in ``tests/conftest.py`` name tests that exist."""
+"""The tables of tiers in ``tests/conftest.py`` name tests that exist, and the scan finds who starts a process."""
 
 from __future__ import annotations
 
 import ast
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 
-from tests.conftest import PATHS, SMOKE
+import pytest
+
+from tests.conftest import PATHS, SMOKE, helper_starts_process, helpers_in
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,3 +29,17 @@ def test_every_pattern_matches_a_file() -> None:
     files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
     unused = [pattern for pattern in PATHS if not any(fnmatchcase(file, pattern.partition("::")[0]) for file in files)]
     assert [pattern for pattern in unused if "[[]" not in pattern] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "expected"),
+    [
+        ("files", "small_disk", True),  # a context manager, which mounts a file system
+        ("rank_server", "RankServer", True),  # a class
+        ("training", "fit", False),
+    ],
+)
+def test_a_helper_that_starts_a_process_is_found(file: str, name: str, expected: bool) -> None:
+    helper = getattr(import_module(f"tests.support.{file}"), name)
+    assert [helper_starts_process(found) for found in helpers_in(helper)] == [expected]
+    assert [helper_starts_process(found) for found in helpers_in({"a table": [helper]})] == [expected]

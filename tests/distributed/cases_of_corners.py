@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import hookline as hl
 from hookline.loop import Trainer
+from tests.support.inside import trial_of
 
 RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
@@ -265,7 +266,7 @@ def tried(precision: str) -> list[float]:
         moved: ClassVar[list[float]] = []
 
         def on_train_start(self, run: Any) -> None:
-            with run.loop.trial() as trial:
+            with trial_of(run) as trial:
                 for batch in trial.batches(60):
                     before = weights(run.model)
                     trial.step(batch)
@@ -375,20 +376,18 @@ class Words(nn.Module):
         return found
 
 
-def sparse(bag: bool = False, accumulate: int = 1, leave: int | None = None) -> dict[str, Any]:
-    """An own loop over uneven data; ``leave``: rank one leaves it in this step."""
+def sparse(bag: bool = False, accumulate: int = 1) -> dict[str, Any]:
+    """A custom loop over uneven data."""
     words = torch.randint(0, 10, (25,), generator=torch.Generator().manual_seed(0))
     loader = DataLoader(TensorDataset(words, words % 3), 8 // SIZE)
     net, kinds = Words(bag), set()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     with hl.Loop(net, optimizer, max_duration="2ep", accumulate=accumulate, folder=False, device="cpu") as loop:
         for x, y in loop.batches(loader):
-            if RANK == 1 and loop.clock.step == leave:
-                break
             loop.backward(nn.functional.cross_entropy(net(x), y))
             kinds.add(net.table.weight.grad.is_sparse)
             loop.step()
-    return {"step": loop.clock.step, "weights": weights(net), "kinds": list(kinds)}
+    return {"step": loop.run.clock.step, "weights": weights(net), "kinds": list(kinds)}
 
 
 def folder_of_a_prediction(where: str) -> str:

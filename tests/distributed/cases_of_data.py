@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 import hookline as hl
 from hookline.loop import Trainer
 from tests.support import is_padding
+from tests.support.inside import trial_of
 
 
 class Numbered(Dataset[Any]):
@@ -291,8 +292,8 @@ def own_loop(kind: str = "shuffled", **made: Any) -> dict[str, Any]:
             if loop.eval_due:
                 for part in loop.eval_batches(val):
                     loop.run.log({"mean": part[:, 0].mean()}, weight=len(part))
-                    idle += loop.session.book.muted
-                    if not loop.session.book.muted:
+                    idle += is_padding(loop.run)
+                    if not is_padding(loop.run):
                         evaluated.append([int(row[0]) for row in part.tolist()])
         mean = loop.run.metrics["val/mean"]
     return {"seen": seen, "evaluated": evaluated, "idle": idle, "mean": mean, "step": loop.run.clock.step}
@@ -340,24 +341,22 @@ def evaluate(kinds: dict[str, str], strategy: Any = "auto", most: int | None = N
     }
 
 
-def left_evaluation(kind: str, by: int) -> dict[str, Any]:
-    """An own loop whose evaluation is left by ``break`` on one rank; then all train on."""
+def left_evaluation(kind: str) -> dict[str, Any]:
+    """A custom loop whose evaluation all ranks leave by ``break`` in the first batch; then they train on."""
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    val, seen = make(kind, samples=40), 0
+    val = make(kind, samples=40)
     with hl.Loop(model, optimizer, max_duration="1ep", folder=False, seed=3) as loop:
         for batch in loop.batches(make("list", samples=16)):
             loop.backward((model(batch) ** 2).mean())
             loop.step()
             if loop.run.clock.step == 2:
                 for part in loop.eval_batches(val):
-                    seen += 1
                     loop.run.log({"rows": float(len(part))}, reduce="sum")
-                    if place()[0] == by:
-                        break
+                    break
         rows = loop.run.metrics["val/rows"]
-    return {"step": loop.run.clock.step, "seen": seen, "rows": rows}
+    return {"step": loop.run.clock.step, "rows": rows}
 
 
 def predict(kind: str, odd: bool = False, strategy: Any = "auto", **made: Any) -> Any:
@@ -457,7 +456,7 @@ def tried() -> Any:
 
     class Trying(hl.Callback):
         def on_train_start(self, run: Any) -> None:
-            with run.loop.trial() as trial:
+            with trial_of(run) as trial:
                 for batch in trial.batches(4):
                     trial.step(batch)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hookline as hl
-from hookline.distributed.group import Group
+from hookline.distributed import Group
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 
@@ -68,30 +67,6 @@ def interrupted_in_an_exchange() -> dict[str, Any]:
     trainer = Trainer(max_duration="200st", folder=False, callbacks=[hl.LambdaCallback(on_loss_ready=skip)])
     result = trainer.fit(TinyModel(), tiny_data(16), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     return {"reason": result.stop_reason, "step": result.clock.step}
-
-
-def left(by: list[int], place: str = "after", pause: float = 0.0) -> list[Any]:
-    """Two optimizers: these ranks leave the body at its third batch, rank zero later than the others."""
-    torch.manual_seed(0)
-    models = nn.ModuleDict({"a": nn.Linear(4, 3), "b": nn.Linear(4, 3)})
-    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
-    with hl.Loop(models, optimizers, max_duration="8st", folder=False, log_every="100st") as loop:
-        for x, y in loop.batches(tiny_data(32)):
-            leaves = RANK in by and loop.run.clock.step == (7 if place == "at the end" else 3)
-            if leaves and place == "before":
-                break
-            for name, model in models.items():
-                loop.backward(nn.functional.cross_entropy(model(x), y), optimizers[name])
-                loop.step(optimizers[name])
-            if place == "stepped":
-                loop.step()
-            if leaves:
-                time.sleep(pause if RANK == 0 else 0)
-                break
-            if place == "before an evaluation" and loop.run.clock.step == 3:
-                for x_val, _ in loop.eval_batches(tiny_data(4)):
-                    models["a"](x_val)
-    return [loop.run.clock.step, loop.stop_reason()]
 
 
 def failed_in_their_group() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 import hookline as hl
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
+from tests.support.inside import signal_arrived_here
 
 EPOCHS = 2
 STEPS = 12
@@ -84,7 +85,7 @@ class Trouble:
             self.wait_for("sent")
         if self.action == "wait for SIGTERM":  # that comes through another process, some time after it was sent
             self.note("here")
-            while self.run.loop.requests.wished_preempt is None:
+            while not signal_arrived_here(self.run):
                 time.sleep(0.01)
 
     def note(self, name: str) -> None:
@@ -228,8 +229,6 @@ def _own_loop(model: nn.Module, loader: Any, callbacks: list[Any], trouble: Trou
     with hl.Loop(model, optimizer, callbacks=callbacks, **{**given, "eval_every": None}) as loop:
         for x, y in loop.batches(loader):
             trouble.reached("body")
-            if trouble.leave:
-                break
             loop.backward(nn.functional.cross_entropy(model(x), y))
             loop.step()
     return loop.result()

@@ -110,132 +110,6 @@ def stop_in_the_sanity_check() -> dict[str, Any]:
     return {"reason": result.stop_reason, "step": result.clock.step}
 
 
-def own_loop(strategy: str, where: str, streams: bool, everybody: bool = False) -> dict[str, Any]:
-    """Rank one breaks out of its evaluation of two loaders, and the training goes on."""
-    net, counter = model(), Batches()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    options: dict[str, Any] = {"folder": False, "callbacks": [counter], "strategy": strategy_of(strategy)}
-    rows = []
-    with hl.Loop(net, optimizer, max_duration="3st", eval_every="1st", **options) as loop:
-        for x, y in loop.batches(batches(12)):
-            loop.backward(nn.functional.mse_loss(net(x), y))
-            loop.step()
-            if loop.eval_due:
-                loaders: dict[str, Any] = {"a": batches(12), "b": batches(4)}
-                if streams:
-                    loaders = {name: Stream(its) for name, its in loaders.items()}
-                number = 0
-                for x_val, y_val in loop.eval_batches(loaders):
-                    number += 1
-                    leaves = number == 3 and (everybody or RANK == 1)
-                    if leaves and where == "before":
-                        break
-                    if leaves and where == "stop":
-                        raise hl.StopTraining("enough")
-                    loss = nn.functional.mse_loss(net(x_val), y_val)
-                    if leaves and where == "after":
-                        break
-                    loop.run.log({"loss": loss})
-                    loop.run.log({"count": 1}, reduce="sum")
-                rows.append(number)
-    history = {name: loop.run.history[name] for name in sorted(loop.run.history) if name.endswith("count")}
-    return {"rows": rows, "step": loop.clock.step, "ended": counter.ended, "history": history, "sum": numbers(net)}
-
-
-def called_after_break(what: str) -> dict[str, Any]:
-    """Rank one breaks out of an evaluation, a prediction or the training, and calls its sharded model at once."""
-    net, counter, sums = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), Batches(), []
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with hl.Loop(
-        net, optimizer, max_duration="6st", folder=False, callbacks=[counter], strategy=strategy_of("fsdp")
-    ) as loop:
-        for x, y in loop.batches(batches(12)):
-            loop.backward(nn.functional.mse_loss(net(x), y))
-            loop.step()
-            if RANK == 1 and loop.clock.step == 3 and what == "training":
-                break
-            if loop.clock.step == 2 and what != "training":
-                given = batches(12)
-                for number, (x_val, _) in enumerate(
-                    loop.eval_batches(given) if what == "evaluation" else loop.predict_batches(given)
-                ):
-                    if RANK == 1 and number == 2:
-                        break
-                    net(x_val)
-                with torch.no_grad():
-                    sums.append(float(net(batches(1)[0][0]).sum()))
-        with torch.no_grad():
-            sums.append(float(net(batches(1)[0][0]).sum()))
-    return {"sums": sums, "step": loop.clock.step, "ended": counter.ended, "reason": loop.stop_reason()}
-
-
-def left_by_return() -> dict[str, Any]:
-    """Rank one returns from inside an evaluation, before it has called its sharded model."""
-    net, events = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), []
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    notes = [
-        hl.on(name)(lambda run, name=name: events.append((name, run.clock.step))) for name in ("eval_end", "train_end")
-    ]
-    options: dict[str, Any] = {"folder": False, "eval_every": "1st", "strategy": strategy_of("fsdp")}
-
-    def train(loop: hl.Loop) -> None:
-        for x, y in loop.batches(batches(12)):
-            loop.backward(nn.functional.mse_loss(net(x), y))
-            loop.step()
-            if loop.eval_due:
-                for number, (x_val, _) in enumerate(loop.eval_batches(batches(12))):
-                    if RANK == 1 and loop.clock.step == 2 and number == 1:
-                        return
-                    net(x_val)
-
-    with hl.Loop(net, optimizer, max_duration="6st", callbacks=notes, **options) as loop:
-        train(loop)
-    return {"events": events, "reason": loop.stop_reason()}
-
-
-def called_in_mode(mode: str) -> dict[str, Any]:
-    """Rank one breaks out of the training, and calls its sharded model at once in some mode."""
-    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    whole = {"backend": "eager", "fullgraph": True} if mode == "compiled" else False
-    modes = {"inference": torch.inference_mode(), "autocast": torch.autocast("cpu", torch.bfloat16)}
-    with hl.Loop(net, optimizer, max_duration="6st", folder=False, compile=whole, strategy=strategy_of("fsdp")) as loop:
-        for x, y in loop.batches(batches(12)):
-            loop.backward(nn.functional.mse_loss(net(x), y))
-            loop.step()
-            if RANK == 1 and loop.clock.step == 3:
-                break
-        with modes.get(mode, torch.no_grad()):
-            found = float(net(batches(1)[0][0]).detach().sum())
-    return {"step": loop.clock.step, "sum": found}
-
-
-class Stream:
-    """Batches whose number nobody knows before the end."""
-
-    def __init__(self, given: list[Any]) -> None:
-        self._given = given
-
-    def __iter__(self) -> Any:
-        return iter(self._given)
-
-
-def predicted(strategy: str) -> list[int]:
-    """Rank one leaves its prediction by ``break``; a second one is whole."""
-    net, found = model(), []
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with hl.Loop(net, optimizer, max_duration="1st", folder=False, strategy=strategy_of(strategy)) as loop:
-        for most in (2, 100):
-            number = 0
-            for x, _ in loop.predict_batches(batches(12)):
-                number += 1
-                if RANK == 1 and number == most:
-                    break
-                net(x)
-            found.append(number)
-    return found
-
-
 def numbers(net: nn.Module) -> float:
     total = 0.0
     for parameter in net.parameters():
@@ -285,24 +159,6 @@ def told(folder: str) -> dict[str, Any]:
         saved = Path(str(preempted.checkpoint)).name
         return {"code": preempted.code, "seen": counter.seen, "ended": counter.ended, "saved": saved}
     return {"code": 0}
-
-
-def training_statistics() -> float:
-    """Rank zero leaves the training after an evaluation on quite other data; the others go on to the vote."""
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
-    far_away = [(x + 1000, y) for x, y in batches(4)]
-    options: dict[str, Any] = {"max_duration": "8st", "eval_every": "2st", "folder": False}
-    with hl.Loop(net, optimizer, **options, strategy=strategy_of("fsdp")) as loop:
-        for x, y in loop.batches(batches(32)):
-            if RANK == 0 and loop.clock.step == 2:
-                break
-            loop.backward(nn.functional.mse_loss(net(x), y))
-            loop.step()
-            if loop.eval_due:
-                for x_val, _ in loop.eval_batches(far_away):
-                    net(x_val)
-    return float(net[1].running_mean.abs().max())  # type: ignore[index, operator, union-attr]
 
 
 class TwoRoots(hl.Task[Any]):
@@ -395,7 +251,7 @@ def left_after_an_answer(strategy: str) -> dict[str, Any]:
 
 
 def interrupted_after_break() -> dict[str, Any]:
-    """Rank one breaks out of its evaluation, and Ctrl-C comes before its next call."""
+    """All ranks break out of their evaluation, and Ctrl-C comes to rank one before its next call."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     options: dict[str, Any] = {"folder": False, "eval_every": "1st", "strategy": strategy_of("ddp")}
@@ -406,16 +262,16 @@ def interrupted_after_break() -> dict[str, Any]:
             if loop.eval_due:
                 for x_val, _ in loop.eval_batches(batches(12)):
                     net(x_val)
-                    if RANK == 1 and loop.clock.step == 2:
+                    if loop.run.clock.step == 2:
                         break
-                if RANK == 1 and loop.clock.step == 2:
+                if RANK == 1 and loop.run.clock.step == 2:
                     os.kill(os.getpid(), signal.SIGINT)
     result = loop.result()
-    return {"step": loop.clock.step, "reason": result.stop_reason, "sum": numbers(net)}
+    return {"step": loop.run.clock.step, "reason": result.stop_reason, "sum": numbers(net)}
 
 
 def stop_at_the_end_of_a_left_loader(strategy: str) -> dict[str, Any]:
-    """Rank one breaks out of its evaluation, and then a hook of the loader's end stops the run there."""
+    """All ranks break out of their evaluation, and then a hook of the loader's end stops the run on rank one."""
 
     class Stops(hl.Callback):
         def on_eval_loader_end(self, run: Any) -> None:
@@ -432,9 +288,9 @@ def stop_at_the_end_of_a_left_loader(strategy: str) -> dict[str, Any]:
             if loop.eval_due:
                 for number, (x_val, _) in enumerate(loop.eval_batches(batches(12))):
                     net(x_val)
-                    if RANK == 1 and number == 2:
+                    if number == 2:
                         break
-    return {"step": loop.clock.step, "reason": loop.result().stop_reason, "sum": numbers(net)}
+    return {"step": loop.run.clock.step, "reason": loop.result().stop_reason, "sum": numbers(net)}
 
 
 def slow_end() -> int:

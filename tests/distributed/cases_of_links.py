@@ -20,6 +20,7 @@ from hookline.distributed import Group, this_process
 from hookline.distributed import group as group_module
 from hookline.distributed import links as links_module
 from hookline.testing import TinyModel, tiny_data
+from tests.support.inside import votes_kept
 
 RANK = int(os.environ.get("RANK", 0))
 SIZE = int(os.environ.get("WORLD_SIZE", 1))
@@ -189,13 +190,12 @@ def evaluated_before_the_step(how: str) -> dict[str, Any]:
                 else:
                     predicted.append(float(found.sum()))
             loop.step()
-        links = None if loop.ranks is None else loop.ranks.group._links
         return {
             "step": loop.run.clock.step,
             "weights": [float(value) for parameter in model.parameters() for value in parameter.detach().reshape(-1)],
             "losses": list(loop.run.history["val/loss"]) if how == "evaluated" else [],
             "predicted": predicted,
-            "kept": 0 if links is None else sum(map(len, links._heard.values())),
+            "kept": votes_kept(loop.run),
         }
 
 

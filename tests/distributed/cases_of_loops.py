@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hookline as hl
-from hookline.distributed.votes import Votes
 from hookline.loop import Trainer
 from tests.support import set_time
+from tests.support.inside import restart_clock, votes_of, watch_votes
 
 RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
@@ -37,18 +37,7 @@ def digest(model: nn.Module) -> str:
     return found.hexdigest()
 
 
-def told(loop: Any, model: nn.Module) -> dict[str, Any]:
-    result = loop.result()
-    return {
-        "reason": result.stop_reason,
-        "by": result.stopped_by,
-        "step": result.clock.step,
-        "samples": result.clock.sample,
-        "weights": digest(model),
-    }
-
-
-# -- the own loop ------------------------------------------------------------------------------------
+# -- the custom loop ---------------------------------------------------------------------------------
 
 
 def hand_written(accumulate: int = 1, batch_size: int = 4) -> str:
@@ -74,41 +63,15 @@ def hand_written(accumulate: int = 1, batch_size: int = 4) -> str:
     return found
 
 
-def own_loop(
-    leave: str = "",
-    at: int = 5,
-    ranks: tuple[int, ...] = (1,),
-    accumulate: int = 1,
-    log_every: str = "100st",
-    eval_every: str | None = None,
-    strategy: str = "ddp",
-    batch_size: int = 4,
-) -> dict[str, Any]:
-    """A loop that is written for one process; on some ranks its body is left at a step."""
+def own_loop(accumulate: int = 1, batch_size: int = 4) -> str:
+    """The same as a custom loop, as it is written for one process."""
     model, loader = model_and_data(16 * batch_size, batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)  # before the model is sharded
-    options: dict[str, Any] = {"log_every": log_every, "eval_every": eval_every, "strategy": strategy}
-    with hl.Loop(model, optimizer, max_duration="2ep", folder=False, accumulate=accumulate, **options) as loop:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with hl.Loop(model, optimizer, max_duration="2ep", folder=False, accumulate=accumulate, strategy="ddp") as loop:
         for x, y in loop.batches(loader):
-            here = RANK in ranks and loop.clock.step == at
-            if leave == "before forward" and here:
-                break
-            loss = cross_entropy(model(x), y)
-            if leave == "before backward" and here:
-                break
-            loop.backward(loss)
-            if leave == "before step" and here:
-                break
+            loop.backward(cross_entropy(model(x), y))
             loop.step()
-            here = RANK in ranks and loop.clock.step == at
-            if leave == "after step" and here:
-                break
-            if leave == "StopTraining" and here:
-                raise hl.StopTraining("enough")
-            if loop.eval_due:
-                for x, y in loop.eval_batches(loader):
-                    loop.run.log({"loss": cross_entropy(model(x), y)}, weight=len(y))
-    return told(loop, model)
+    return digest(model)
 
 
 def moved_by_an_early_optimizer() -> bool:
@@ -191,7 +154,7 @@ def short_steps() -> dict[str, Any]:
     time = hl.LambdaCallback(on_setup=lambda run: set_time(run, lambda: now[0]))
     trainer = Trainer(max_duration="2ep", folder=False, log_every="50st", callbacks=[time])
     votes: list[int] = []
-    count = hl.on("train_end")(lambda run: votes.append(run.loop.ranks._votes.held))
+    count = hl.on("train_end")(lambda run: votes.append(votes_of(run)))
     result = trainer.fit(
         model, loader, loss=nn.MultiMarginLoss(), optimizer=torch.optim.AdamW, callbacks=[count] if SIZE > 1 else []
     )
@@ -203,18 +166,22 @@ def short_steps() -> dict[str, Any]:
     }
 
 
+def gathered(strategy: str) -> list[Any]:
+    """What ``run.gather`` gives in a hook, and whether the model is sharded."""
+    model, loader = model_and_data()
+    found: list[Any] = []
+    gather = hl.on("train_step_end", at="2st")(lambda run: found.extend([run.gather({"rank": RANK}), run.is_sharded]))
+    trainer = Trainer(max_duration="3st", folder=False, callbacks=[gather], strategy=strategy)
+    trainer.fit(model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.AdamW)
+    return found
+
+
 def vote_steps() -> list[int]:
     """The steps of half a millisecond, by the run's clock, in which the ranks vote: no interval, no edge."""
     model, loader = model_and_data(samples=1200, batch_size=4)
     now, clock, found = [0.0], [], []
     model.register_forward_pre_hook(lambda *_: now.append(now.pop() + 0.0005))
-    begin = Votes.begin
-
-    def recorded(votes: Votes, *given: Any) -> None:
-        found.append(clock[0].step)
-        begin(votes, *given)
-
-    Votes.begin = recorded  # type: ignore[method-assign]  # the process ends after this function
+    watch_votes(lambda: found.append(clock[0].step))
     setup = hl.LambdaCallback(on_setup=lambda run: (set_time(run, lambda: now[0]), clock.append(run.clock)))
     trainer = Trainer(max_duration="150st", folder=False, log_every=None, eval_every=None, callbacks=[setup])
     trainer.fit(model, loader, loss=nn.MultiMarginLoss(), optimizer=torch.optim.AdamW)
@@ -226,7 +193,7 @@ def time_limit() -> int:
     model, loader = model_and_data()
     slow = hl.on("train_step_end")(lambda run: time.sleep(0.02))
     trainer = Trainer(max_duration="1s", folder=False, callbacks=[slow])
-    late = hl.on("model_ready")(lambda run: time.sleep(0.3 * RANK) or run.loop.clock.start())
+    late = hl.on("model_ready")(lambda run: time.sleep(0.3 * RANK) or restart_clock(run))
     result = trainer.fit(model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, callbacks=[late])
     return result.clock.step
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import hookline as hl
-from hookline.distributed.env import this_process
-from hookline.distributed.group import Group
+from hookline.distributed import Group, this_process
 from hookline.loop import Trainer
 from hookline.testing import TinyModel
 from tests.support import fit

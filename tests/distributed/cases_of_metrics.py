@@ -14,11 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
 from hookline.distributed import this_process
-from hookline.distributed.links import Links
-from hookline.distributed.votes import FIELDS
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import fit
+from tests.support.inside import VOTE_LENGTH, watch_links
 
 
 def fit_steps(callbacks: list[Any], *, steps: int = 4, task: Any = None, **options: Any) -> Any:
@@ -168,24 +167,6 @@ def left_evaluation() -> dict[str, Any]:
     return {"rows": rows(result, "val/"), "ended": ended, "step": result.clock.step, "reason": result.stop_reason}
 
 
-def broken_off_by_one_rank() -> dict[str, Any]:
-    """An own loop leaves its evaluation with ``break`` on one rank, in the first of two loaders."""
-    model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loaders = {"a": tiny_data(batches=4), "b": tiny_data(batches=4)}
-    with hl.Loop(model, optimizer, max_duration="4st", eval_every="2st", folder=False, log_every="2st") as loop:
-        for x, y in loop.batches(tiny_data(batches=8)):
-            loop.backward(nn.functional.cross_entropy(model(x), y))
-            loop.step()
-            if loop.eval_due:
-                for count, _ in enumerate(loop.eval_batches(loaders)):
-                    loop.run.log({"n": 1.0}, reduce="sum")
-                    if loop.run.rank == 1 and count == 0:
-                        break
-    history = loop.run.history
-    return {name: history[name] for name in sorted(history) if name.startswith("val/")}
-
-
 # -- metric objects ------------------------------------------------------------------------------
 
 
@@ -266,6 +247,20 @@ def objects(whole: bool = False, lacking: bool = False) -> dict[str, Any]:
     }
 
 
+def metrics_callback() -> dict[str, Any]:
+    """The values of ``hl.Metrics`` for an object and a function, on data whose last batch is smaller."""
+    from torchmetrics.classification import MulticlassF1Score
+
+    def accuracy(outputs: Any, targets: Any) -> Any:
+        return (outputs.argmax(-1) == targets).float()
+
+    x, y = (torch.cat(parts)[:29] for parts in zip(*tiny_data(batches=4), strict=True))
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    metrics = hl.Metrics({"f1": MulticlassF1Score(3), "acc": accuracy})
+    trainer = Trainer(callbacks=[metrics], folder=False)
+    return dict(trainer.evaluate(TinyModel(), loader, loss=nn.CrossEntropyLoss()))
+
+
 # -- what is sent --------------------------------------------------------------------------------
 
 
@@ -273,11 +268,10 @@ def collectives(monitored: bool = False) -> dict[str, Any]:
     """Between two intervals: how many sums are made that are no vote, and how many other collectives."""
     sent: list[str] = []
     real = {name: getattr(dist, name) for name in ("all_reduce", "all_gather", "broadcast")}
-    votes = len(FIELDS) + 1
 
     def counting(name: str) -> Any:
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            is_vote = name == "all_reduce" and tensor.numel() == votes and tensor.dtype == torch.float64
+            is_vote = name == "all_reduce" and tensor.numel() == VOTE_LENGTH and tensor.dtype == torch.float64
             sent.append("vote" if is_vote else name)
             return real[name](tensor, *args, **kwargs)
 
@@ -296,14 +290,12 @@ def collectives(monitored: bool = False) -> dict[str, Any]:
     callbacks: list[Any] = [Counts(), *([hl.callbacks.LRMonitor()] if monitored else [])]
     for name in real:
         setattr(dist, name, counting(name))
-    send = Links.send
-    Links.send = lambda links, values: (sent.append("vote"), send(links, values))[1]
     try:
-        fit_steps(callbacks, steps=20, log_every="4st", max_duration="20st")
+        with watch_links(lambda: sent.append("vote")):
+            fit_steps(callbacks, steps=20, log_every="4st", max_duration="20st")
     finally:
         for name, function in real.items():
             setattr(dist, name, function)
-        Links.send = send
     return {"per_interval": per_interval}
 
 

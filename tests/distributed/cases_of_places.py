@@ -169,7 +169,7 @@ def halving(optimizer: Any) -> Any:
 def own_loop(
     model: nn.Module, train: Any, val: Any, trouble: Trouble, callbacks: list[Any], given: dict[str, Any]
 ) -> dict[str, Any]:
-    """With evaluations, and a prediction at one step; where ``trouble`` has come, it is left at the next batch."""
+    """With evaluations, and a prediction at one step. A rank to which ``trouble`` came leaves it in its next batch."""
     optimizer = torch.optim.AdamW(model.parameters())
     with hl.Loop(model, optimizer, scheduler=halving, callbacks=callbacks, **given) as loop:
         for x, y in loop.batches(train):
@@ -180,7 +180,7 @@ def own_loop(
             if loop.eval_due:
                 for x_val, y_val in loop.eval_batches(val):
                     loop.run.log({"loss": nn.functional.cross_entropy(model(x_val), y_val)}, weight=len(y_val))
-            if loop.clock.step == 3 and trouble.place in PREDICTS:
+            if loop.run.clock.step == 3 and trouble.place in PREDICTS:
                 for x_val, _ in loop.predict_batches(val):
                     loop.run.outputs = model(x_val)
     return told(loop.result())

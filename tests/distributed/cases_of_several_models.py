@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
-from hookline.distributed.dtensors import whole
+from tests.support import full_tensor
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -58,7 +58,7 @@ def trained(form: str, strategy: str = "auto", *, accumulate: int = 1) -> list[f
             loop.backward(cross_entropy(out * scale if form == "beside" else out, y))
             loop.step()
     tensors = [*first.parameters(), *second.parameters()]
-    return [float(number) for tensor in tensors for number in whole(tensor).flatten()]
+    return [float(number) for tensor in tensors for number in full_tensor(tensor).flatten()]
 
 
 def other_on_the_last_rank(what: str, strategy: str) -> None:

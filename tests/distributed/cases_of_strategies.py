@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
-from hookline.distributed.dtensors import is_spread, part_of, whole
 from hookline.loop import Trainer
-from tests.support import fit
+from tests.support import fit, full_tensor, is_sharded, local_tensor
 
 ADAMW = partial(torch.optim.AdamW, lr=0.01)
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
@@ -41,7 +40,7 @@ def loader(batch: int) -> DataLoader[Any]:
 
 def weights(model: nn.Module) -> list[float]:
     """All of them, in order."""
-    return [float(x) for value in model.state_dict().values() for x in whole(value).double().flatten()]
+    return [float(x) for value in model.state_dict().values() for x in full_tensor(value).double().flatten()]
 
 
 def train_epoch(model: nn.Module, *callbacks: Any, batch: int, **options: Any) -> Any:
@@ -67,7 +66,7 @@ def hybrid() -> dict[str, Any]:
     _begin()
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     result = train_epoch(model, batch=6, strategy=hl.FSDP(mesh=mesh))
-    local = sum(part_of(parameter).numel() for parameter in model.parameters())
+    local = sum(local_tensor(parameter).numel() for parameter in model.parameters())
     return {
         "weights": weights(model),
         "losses": result.history["train/loss"],
@@ -158,7 +157,7 @@ def made_before(shard: str) -> dict[str, Any]:
         options = {}  # "auto": it is found
     train_epoch(model, batch=6, **options)
     end = weights(model)
-    spread = all(map(is_spread, model.parameters()))
+    spread = all(map(is_sharded, model.parameters()))
     return {"weights": end, "spread": spread, "moved": sum(a != b for a, b in zip(start, end, strict=True))}
 
 

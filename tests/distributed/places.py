@@ -43,11 +43,11 @@ ONE_PER_SCOPE = {
 """Where there is no time for all."""
 
 NO_LOOP = {
-    **dict.fromkeys(("on_sanity_check_start", "on_sanity_check_end"), "an own loop has no sanity check"),
-    **dict.fromkeys(("on_forward_start", "on_forward_end"), "an own loop calls the model itself"),
+    **dict.fromkeys(("on_sanity_check_start", "on_sanity_check_end"), "a custom loop has no sanity check"),
+    **dict.fromkeys(("on_forward_start", "on_forward_end"), "a custom loop calls the model itself"),
     "on_exception": "what raises leaves the loop already",
 }
-"""Does not come in an own loop, out of which a rank could break."""
+"""Does not come in a custom loop, out of which a rank could break."""
 NO_DATA = {
     "on_exception": "nothing more is read after an error",
 }

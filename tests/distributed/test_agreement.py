@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hookline.distributed.checksums import checksums
+from tests.support.inside import checksums
 
 CASES = "cases_of_agreement.py"
 

@@ -151,12 +151,6 @@ def test_gradients_that_are_sparse_are_averaged_as_those_of_one_process(ranks: A
         assert found["weights"] == pytest.approx(alone["weights"], abs=1e-6)
 
 
-def test_a_rank_that_leaves_its_loop_sends_no_sparse_gradients_of_its_own(ranks: Any) -> None:
-    first, second = ranks.values(f"{CASES}:sparse", 2, leave=3)
-    assert first["step"] == second["step"] < 8
-    assert first["weights"] == second["weights"]
-
-
 def test_a_prediction_without_a_folder_of_its_own_has_one_folder_on_all_ranks(ranks: Any, tmp_path: Path) -> None:
     first, second = ranks.values(f"{CASES}:folder_of_a_prediction", 2, where=str(tmp_path))
     assert first == second

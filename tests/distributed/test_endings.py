@@ -27,23 +27,6 @@ def test_ctrl_c_while_the_ranks_tell_one_another_what_they_wish_is_not_lost(eith
     assert zero["step"] < 200
 
 
-@pytest.mark.parametrize("pause", [0.0, 6.0])
-def test_several_optimizers_are_left_together_however_late_a_rank_is(ranks: Any, pause: float) -> None:
-    zero, one = ranks.values(f"{FILE}:left", 2, by=[0, 1], pause=pause, limit=LIMIT)
-    assert zero == one
-    assert zero == [4, "break"]
-
-
-@pytest.mark.parametrize("place", ["after", "before", "stepped", "at the end", "before an evaluation"])
-def test_several_optimizers_that_one_rank_leaves_alone_are_an_error_as_soon_as_another_goes_on(
-    ranks: Any, place: str
-) -> None:
-    zero, one = ranks.run(f"{FILE}:left", 2, by=[1], place=place, limit=LIMIT)
-    assert zero.error == one.error == "RankError", zero.output + one.output
-    assert "rank 1 has left the body of its loop" in one.text
-    assert "rank 1 has left the body of its loop" in zero.text
-
-
 def test_a_rank_that_fails_in_a_process_group_of_the_users_wakes_the_others(ranks: Any) -> None:
     zero, one = ranks.values(f"{FILE}:failed_in_their_group", 2, limit=LIMIT)
     assert zero == {"ended": ["teardown", "RankError"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookline.distributed.env import this_process
+from hookline.distributed import this_process
 
 FILE = "cases_of_failures.py"
 

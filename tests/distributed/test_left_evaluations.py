@@ -1,4 +1,4 @@
-"""One rank leaves an evaluation, by a signal, ``StopTraining`` or ``break``: all leave it, at the same batch."""
+"""One rank leaves an evaluation, by a signal, or ``StopTraining`` in a hook or a task: all leave it, at one batch."""
 
 from __future__ import annotations
 
@@ -69,63 +69,10 @@ def test_a_signal_from_outside_leaves_a_long_evaluation_with_a_checkpoint(ranks:
     assert zero["seen"] < 30  # of 240
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize(("where", "everybody"), [("before", False), ("after", False), ("before", True)])
-def test_break_on_one_rank_ends_the_evaluation_of_all_and_what_was_measured_counts(
-    ranks: Any, strategy: str, streams: bool, where: str, everybody: bool
-) -> None:
-    case = f"{FILE}:own_loop"
-    zero, one = ranks.values(case, 2, limit=LIMIT, strategy=strategy, where=where, streams=streams, everybody=everybody)
-    assert zero == one
-    assert zero["rows"] == [3, 3, 3]  # batches, in each of three evaluations
-    assert zero["ended"] == 3
-    assert zero["step"] == 3
-    assert zero["history"] == {"val/a/count": [4.0 if everybody else 5.0] * 3}
-
-
-@pytest.mark.parametrize("what", ["evaluation", "prediction", "training"])
-def test_a_sharded_model_may_be_called_right_after_a_break_on_one_rank(ranks: Any, what: str) -> None:
-    found = both(ranks, "called_after_break", what=what)
-    stopped = what == "training"
-    assert len(found["sums"]) == (1 if stopped else 2)
-    assert found["step"] == (4 if stopped else 6)
-    assert found["ended"] == (what == "evaluation")
-
-
-def test_an_evaluation_left_by_return_ends_before_the_training_around_it(ranks: Any) -> None:
-    found = both(ranks, "left_by_return")
-    assert found["events"] == [["eval_end", 1], ["eval_end", 2], ["train_end", 3]]
-    assert found["reason"] == "break"
-
-
-@pytest.mark.parametrize("mode", ["inference", "autocast", "compiled"])
-def test_the_mode_of_a_call_right_after_a_break_is_not_that_of_what_it_waits_for(ranks: Any, mode: str) -> None:
-    assert both(ranks, "called_in_mode", mode=mode)["step"] == 4  # and the sums of both ranks are the same
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_break_in_a_prediction_on_one_rank_ends_that_of_all(ranks: Any, strategy: str) -> None:
-    assert both(ranks, "predicted", strategy=strategy) == [2, 6]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_stop_training_in_the_body_of_an_evaluation_on_one_rank_stops_all(ranks: Any, strategy: str) -> None:
-    zero, one = ranks.values(f"{FILE}:own_loop", 2, limit=LIMIT, strategy=strategy, where="stop", streams=False)
-    assert (zero["step"], zero["ended"], zero["history"], zero["sum"]) == (1, 0, {}, one["sum"])
-    assert (one["step"], one["ended"], one["history"]) == (1, 0, {})
-    assert (zero["rows"], one["rows"]) == ([3], [])
-
-
 def test_a_state_that_one_rank_cannot_save_when_a_signal_comes_keeps_no_other_waiting(
     ranks: Any, tmp_path: Path
 ) -> None:
     assert both(ranks, "preempted_without_a_state", folder=str(tmp_path)) == {"code": 143, "saved": False}
-
-
-def test_what_a_rank_computes_for_others_in_training_is_not_what_it_was_evaluated_on(ranks: Any) -> None:
-    zero, one = ranks.values(f"{FILE}:training_statistics", 2, limit=LIMIT)
-    assert max(zero, one) < 2  # of running means; the evaluation's data is at 1,000
 
 
 @pytest.mark.parametrize("kind", ["called twice", "between two"])
@@ -176,7 +123,7 @@ def test_ctrl_c_between_a_break_and_the_next_call_ends_all_ranks_at_one_step(ran
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_stop_training_at_the_end_of_a_loader_that_this_rank_has_left_stops_all(ranks: Any, strategy: str) -> None:
+def test_stop_training_at_the_end_of_a_loader_that_all_ranks_have_left_stops_all(ranks: Any, strategy: str) -> None:
     found = both(ranks, "stop_at_the_end_of_a_left_loader", strategy=strategy)
     assert found["step"] in (2, 3)
     assert found["reason"].startswith("enough")

@@ -93,10 +93,11 @@ def test_an_evaluation_that_one_rank_leaves_is_left_by_all(ranks: Any) -> None:
     assert found[0] == {"rows": {}, "ended": [], "step": 2, "reason": "enough"}
 
 
-def test_an_evaluation_that_one_rank_breaks_off_counts_what_was_measured(ranks: Any) -> None:
-    found = ranks.values(f"{CASES}:broken_off_by_one_rank", 2)
-    # Of each loader's four batches a rank has two; rank 1 breaks off in its first, and so all do.
-    assert found[0] == found[1] == {"val/a/n": [2.0, 2.0]}
+def test_the_metrics_callback_gives_the_values_of_one_process_on_all_the_data(ranks: Any) -> None:
+    (expected,) = ranks.values(f"{CASES}:metrics_callback", 1)
+    assert set(expected) == {"val/loss", "val/f1", "val/acc"}
+    for found in ranks.values(f"{CASES}:metrics_callback", 2):
+        assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_metric_objects_are_those_of_one_process_on_all_the_data(ranks: Any) -> None:

@@ -1,4 +1,4 @@
-"""Trouble on one of two ranks, once in each scope of a run: all leave together, at the same step where there is one.
+"""Trouble on one of two ranks, once in each scope of a run: all end together, at the same step where there is one.
 
 All hooks and scopes, on two and four ranks, are tried in ``tests/chaos/test_ranks.py``.
 """
@@ -43,10 +43,16 @@ def test_sigterm_in_any_scope_of_one_rank_gives_one_checkpoint_and_one_code(rank
             assert len(kept) == 1 or place in SAVES, place
 
 
-def test_an_own_loop_that_one_rank_leaves_after_any_scope_ends_at_the_same_step(ranks: Any, tmp_path: Path) -> None:
-    for place, zero, one in ends(ranks, "break", tmp_path, shape="own loop"):
-        assert zero == one, place
-        assert (zero["reason"], zero["epoch"] < 2) == ("break", True), place
+def test_a_custom_loop_that_one_rank_leaves_after_any_scope_ends_on_all_with_an_error(
+    ranks: Any, tmp_path: Path
+) -> None:
+    for some in (WHERE[::2], WHERE[1::2]):
+        args = {"action": "break", "shape": "own loop"}
+        started = [ranks.start(f"{CASES}:at", 2, place=place, folder=str(tmp_path / place), **args) for place in some]
+        for place, its in zip(some, started, strict=True):
+            for told in its.finish():
+                assert (told.code, told.error) == (1, "RankError"), f"{place}\n{told.output}"
+                assert "rank 1 left the body of its loop" in told.text, place
 
 
 def test_ranks_end_together_where_the_data_of_one_ends_after_any_scope(ranks: Any, tmp_path: Path) -> None:

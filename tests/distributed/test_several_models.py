@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from hookline.loop.joining import roots_of
+from tests.support.inside import roots_of
 
 CASE = "cases_of_several_models.py:trained"
 

@@ -121,10 +121,3 @@ def test_a_stop_on_one_rank_stops_all_at_the_same_step(ranks: Any, own_loop: boo
     for its in zero:
         assert its["reason"] == "enough"
         assert 0 <= its["step"] < 12
-
-
-def test_an_own_loop_that_is_left_on_one_rank_ends_on_all(ranks: Any) -> None:
-    zero, one = ranks.values(f"{FILE}:train", 2, place="body", action="break", own_loop=True, limit=LIMIT)
-    assert zero == one
-    assert zero["reason"] == "break"
-    assert zero["step"] < 12

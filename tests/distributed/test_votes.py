@@ -64,6 +64,12 @@ def test_the_distance_between_votes_in_short_steps_doubles(either_ranks: Any) ->
     assert either_ranks.values(f"{CASES}:vote_steps", 2) == [[0, 0, 0, 1, 3, 7, 15, 31, 63, 127]] * 2
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_hook_gathers_the_values_of_all_ranks(ranks: Any, strategy: str) -> None:
+    expected = [[{"rank": 0}, {"rank": 1}], strategy == "fsdp"]
+    assert ranks.values(f"{CASES}:gathered", 2, strategy=strategy) == [expected, expected]
+
+
 def test_time_is_rank_zeros(either_ranks: Any) -> None:
     first, second = either_ranks.values(f"{CASES}:time_limit", 2)
     assert first == second > 0
@@ -116,11 +122,11 @@ def test_stop_training_between_hooks_and_batches_of_one_rank_is_an_error_on_all(
     assert f"because rank 1 failed at step 2 with RankError: {words}" in first.text
 
 
-def test_an_own_loop_that_is_left_inside_an_update_is_an_error_on_all(ranks: Any) -> None:
-    first, second = ranks.run(f"{CASES}:stop_in_the_update_of_an_own_loop", 2, limit=200.0)
+def test_a_custom_loop_that_is_left_inside_an_update_is_an_error_on_all(ranks: Any) -> None:
+    first, second = ranks.run(f"{CASES}:stop_in_the_update_of_an_own_loop", 2)
     assert second.error == first.error == "RankError", second.output
-    assert "rank 1 has left the body of its loop inside the update of step 3" in second.text
-    assert "rank 1 has left the body of its loop inside the update of step 3" in first.text
+    assert "rank 1 left the body of its loop at step 2, and rank 0 continues" in second.text
+    assert "rank 1 left the body of its loop at step 2, and rank 0 continues" in first.text
 
 
 @pytest.mark.parametrize(("strategy", "accumulate"), [("ddp", 1), ("ddp", 2), ("fsdp", 1)])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests/support
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cases_of_failures

@@ -14,14 +14,14 @@ def test_the_first_stop_wins_and_calls_for_attention() -> None:
     first = StopRequest("first", "a", 3)
     requests.ask_stop(first)
     requests.ask_stop(StopRequest("second", "b", 4))
-    assert requests.stop is first
+    assert requests.agreed.stop is first
     assert requests.attention
 
 
 def test_an_evaluation_can_be_asked_for_where_there_is_one() -> None:
     requests = Requests()
     requests.ask_eval()
-    assert requests.evaluate
+    assert requests.agreed.evaluate
     assert requests.attention
     requests.can_evaluate = False
     with pytest.raises(SetupError, match="nothing to evaluate on"):
@@ -35,7 +35,7 @@ def test_a_save_can_be_asked_for_where_something_saves() -> None:
     assert not requests.attention
     requests.can_save = True
     requests.ask_save()
-    assert requests.save
+    assert requests.agreed.save
     assert requests.attention
 
 
@@ -45,7 +45,7 @@ def test_a_step_can_be_skipped_only_while_it_is_prepared() -> None:
         requests.ask_skip("a")
     requests.can_skip = True
     requests.ask_skip("a")
-    assert requests.skip == "a"
+    assert requests.agreed.skip == "a"
 
 
 def test_a_new_run_begins_without_the_requests_of_the_last_and_with_what_it_can_do() -> None:
@@ -57,8 +57,14 @@ def test_a_new_run_begins_without_the_requests_of_the_last_and_with_what_it_can_
     requests.ask_skip("a")
     requests.leave_evaluation = True
     requests.clear()
-    assert (requests.stop, requests.skip) == (None, None)
-    asked = (requests.evaluate, requests.save, requests.attention, requests.leave_evaluation, requests.can_skip)
+    assert (requests.agreed.stop, requests.agreed.skip) == (None, None)
+    asked = (
+        requests.agreed.evaluate,
+        requests.agreed.save,
+        requests.attention,
+        requests.leave_evaluation,
+        requests.can_skip,
+    )
     assert not any(asked)
     assert requests.can_save
     assert requests.can_evaluate

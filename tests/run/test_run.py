@@ -617,3 +617,9 @@ def test_the_calls_of_a_step_hook_are_known_although_one_step_in_64_is_timed() -
     result = evaluated_fit(Counting(), max_duration="192st", val=None)
     calls = {row.hook: row.calls for row in result.costs if row.callback == "counting"}
     assert calls == {"on_train_step_end": 192, "on_epoch_end": 48}
+
+
+def test_in_one_process_gather_gives_the_value_of_this_one() -> None:
+    found = []
+    fit(hl.on("train_start")(lambda run: found.extend([run.gather(3), run.is_sharded])))
+    assert found == [[3], False]

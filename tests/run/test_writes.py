@@ -184,6 +184,38 @@ def test_an_optional_callback_changes_nothing_that_is_trained_on() -> None:
     assert same_tensors(weights_after(Optional(), max_duration="2ep"), plain)
 
 
+# -- learning rates and hyper-parameters -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("event", ["train_step_end", "step_settled"])
+def test_a_learning_rate_that_is_changed_counts_from_the_next_step(event: str) -> None:
+    def lower(run: Any) -> None:
+        if run.clock.step == 2:
+            run.optimizers["SGD"].param_groups[0]["lr"] = 0.01
+
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, (x, y) in enumerate(tiny_data(4)):
+        optimizer.param_groups[0]["lr"] = 0.1 if step < 2 else 0.01
+        optimizer.zero_grad()
+        CE(model(x), y).backward()
+        optimizer.step()
+    changed = weights_after(on(event, lower), train=tiny_data(4), optimizer=partial(torch.optim.SGD, lr=0.1))
+    assert same_tensors(changed, state_of(model))
+
+
+def test_a_hyper_parameter_that_is_changed_is_what_later_hooks_read() -> None:
+    seen: list[Any] = []
+
+    def change(run: Any) -> None:
+        run.config["width"] = 64
+
+    weights_after(
+        on("setup", change), on("train_step_end", lambda run: seen.append(run.config["width"])), config={"width": 32}
+    )
+    assert seen == [64] * 4
+
+
 # -- loaders -------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from tests.support.errors import wrong_messages
 from tests.support.files import json_lines, saved_steps, small_disk
 from tests.support.inside import interrupt, is_padding, is_quiet, loop_of, set_sink_wait, set_time, signal_arrived
 from tests.support.processes import wait_until
-from tests.support.tensors import same_tensors, state_of, weights_of
+from tests.support.tensors import full_tensor, is_sharded, local_tensor, same_tensors, state_of, weights_of
 from tests.support.training import CE, at_step, crash_at, fit, literal, press_ctrl_c, sgd, train_loop
 
 __all__ = [
@@ -12,11 +12,14 @@ __all__ = [
     "at_step",
     "crash_at",
     "fit",
+    "full_tensor",
     "interrupt",
     "is_padding",
     "is_quiet",
+    "is_sharded",
     "json_lines",
     "literal",
+    "local_tensor",
     "loop_of",
     "press_ctrl_c",
     "same_tensors",

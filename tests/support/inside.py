@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
 
+from hookline.distributed.checksums import checksums
+from hookline.distributed.links import Links
+from hookline.distributed.votes import FIELDS, Votes
 from hookline.loop import Loop, Trainer
+from hookline.loop.capture import capture_state, capture_weights
+from hookline.loop.data import count, first_tensor, is_one_shot, sure_length, to_device
+from hookline.loop.gradients import is_of_torch
+from hookline.loop.joining import roots_of
+from hookline.loop.keywords import ARGUMENTS, OPTIONS
+from hookline.loop.media import delete_media
+from hookline.loop.pictures import pixels_of
+from hookline.loop.png import encode_png, png_size
+from hookline.loop.random_states import random_states, set_random_states
+from hookline.loop.run_record import reached
+from hookline.loop.run_settings import _loader as loader_settings
+from hookline.loop.series import FOLD, LARGEST_ARRAY, Series
+from hookline.loop.step import Steps
+from hookline.loop.task_methods import FOREIGN_METHODS, TAKES
+
+UNITS = (
+    *(checksums, count, first_tensor, is_one_shot, sure_length, to_device, is_of_torch, roots_of),
+    *(delete_media, pixels_of, encode_png, png_size, random_states, set_random_states, reached, Series),
+    loader_settings,
+)
+"""Functions and classes that have unit tests in files about behaviour."""
+
+TABLES = (ARGUMENTS, FOREIGN_METHODS, OPTIONS, TAKES, FOLD, LARGEST_ARRAY)
+"""Tables and limits that tests of messages and sizes go through."""
+
+
+# -- the run of a trainer -----------------------------------------------------------------------------
 
 
 def loop_of(trainer: Trainer) -> Loop:
@@ -21,9 +52,22 @@ def is_quiet(trainer: Trainer) -> bool:
     return bool(loop_of(trainer).line.fast.plain)
 
 
+def set_entry_point(loop: Loop, name: str) -> None:
+    """Let a custom loop open as a trainer opens it in ``evaluate``, ``test`` or ``predict``."""
+    loop.entry_point = name
+
+
+# -- inside a hook ------------------------------------------------------------------------------------
+
+
 def set_time(run: Any, now: Callable[[], float]) -> None:
     """Let the clock of the run read this function instead of ``time.monotonic``."""
     run.loop.clock._now = now
+
+
+def restart_clock(run: Any) -> None:
+    """Let the seconds of the run count from now, on this rank."""
+    run.loop.clock.start()
 
 
 def interrupt(run: Any, reason: str = "left", by: str = "the user") -> None:
@@ -31,16 +75,140 @@ def interrupt(run: Any, reason: str = "left", by: str = "the user") -> None:
     run.loop.session.stop(reason, by, interrupt=True)
 
 
+def signal_arrived(run: Any) -> bool:
+    """True if a signal that ends the run has arrived, and all ranks know."""
+    return run.loop.requests.agreed.preempt is not None
+
+
+def signal_arrived_here(run: Any) -> bool:
+    """True if a signal that ends the run has arrived at this rank. The other ranks may not know yet."""
+    return run.loop.requests.asked.preempt is not None
+
+
+def accumulation_of(run: Any) -> int:
+    """The number of batches per step, at the moment."""
+    batches: int = run.loop.accumulate
+    return batches
+
+
+def set_accumulation(run: Any, batches: Any) -> None:
+    """Change the number of batches per step, as ``AccumulationSchedule`` does."""
+    run.loop.accumulate = batches
+
+
+def trial_of(run: Any) -> AbstractContextManager[Any]:
+    """Training steps that leave no trace, as ``LRFinder`` makes them."""
+    trial: AbstractContextManager[Any] = run.loop.trial()
+    return trial
+
+
+def save_now(run: Any, checkpointer: Any) -> None:
+    """Let one rank ask this checkpointer for a save, as its own schedule does on all ranks."""
+    run.loop.saving.ask(checkpointer._target)
+
+
 def is_padding(run: Any) -> bool:
     """True if the batch is only there so that this rank does what the other ranks do."""
     return bool(run.loop.session.book.muted)
 
 
-def signal_arrived(run: Any) -> bool:
-    """True if a signal that ends the run has arrived."""
-    return run.loop.requests.preempt is not None
+def weights_and_state(run: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All that a checkpoint would hold at this moment."""
+    return capture_weights(run.loop), capture_state(run.loop)
+
+
+def values_held(run: Any, metric: str) -> int:
+    """The number of values of a metric that wait for the end of its interval."""
+    return len(run.loop.session.book._layers[0].series[metric].values)
+
+
+def loss_scale_of(loop: Loop) -> float:
+    """The factor by which a loop in fp16 multiplies the loss."""
+    scale: float = loop.precision.scaler.get_scale()
+    return scale
+
+
+def bytes_held_by(checkpointer: Any) -> int:
+    """The size of the copies that saves in the background have made and not freed."""
+    size: int = checkpointer._target.writer._copies.size
+    return size
+
+
+# -- ranks --------------------------------------------------------------------------------------------
+
+VOTE_LENGTH = len(FIELDS) + 1
+"""The number of values in the vector of a vote."""
+
+
+def votes_of(run: Any) -> int:
+    """The number of votes that the ranks have held."""
+    votes: int = run.loop.world._votes.held
+    return votes
+
+
+def votes_kept(run: Any) -> int:
+    """The number of votes of other ranks that this rank has received and not used."""
+    links = getattr(getattr(run.loop.world, "group", None), "_links", None)
+    return 0 if links is None else sum(map(len, links._heard.values()))
+
+
+def watch_votes(notify: Callable[[], None]) -> None:
+    """Call a function at the beginning of each vote, until the process ends."""
+    begin = Votes.begin
+
+    def watched(votes: Votes, *given: Any) -> None:
+        notify()
+        begin(votes, *given)
+
+    Votes.begin = watched  # type: ignore[method-assign]
+
+
+def import_strategies() -> None:
+    """Import what a run of several ranks imports at its start."""
+    import hookline.distributed.ddp
+    import hookline.distributed.fsdp  # noqa: F401
+
+
+@contextmanager
+def watch_links(notify: Callable[[], None]) -> Iterator[None]:
+    """Call a function each time that a vote is sent over the sockets between ranks."""
+    send = Links.send
+    Links.send = lambda links, values: (notify(), send(links, values))[1]  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Links.send = send  # type: ignore[method-assign]
+
+
+# -- what the engine does in a whole test --------------------------------------------------------------
 
 
 def set_sink_wait(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let the end of a run wait this long for a sink that hangs, instead of five seconds."""
     monkeypatch.setattr("hookline.loop.stream.WAIT", seconds)
+
+
+def set_blocked_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let Hookline warn about a hook that has not returned after this time."""
+    monkeypatch.setattr("hookline.loop.blocked_hooks.BLOCKED_AFTER_S", seconds)
+
+
+def change_saved_state(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Let checkpoints hold what the function makes of the state of the run."""
+    monkeypatch.setattr("hookline.loop.snapshots.capture_state", lambda loop, **how: change(capture_state(loop, **how)))
+
+
+def watch_folds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that gets the number of values each time that waiting values of a metric are added up."""
+    folds: list[int] = []
+    fold = Series.fold
+    monkeypatch.setattr(Series, "fold", lambda series: (folds.append(len(series.values)), fold(series))[1])
+    return folds
+
+
+def watch_general_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that gets the number of each step that is not made on the quiet path."""
+    made: list[int] = []
+    step = Steps.step
+    monkeypatch.setattr(Steps, "step", lambda self, *a, **k: (made.append(self.clock.step), step(self, *a, **k))[1])
+    return made

@@ -196,12 +196,12 @@ def import_all() -> None:
     from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 
     import hookline as hl
-    import hookline.distributed.ddp
-    import hookline.distributed.fsdp
     from tests.support import fit
+    from tests.support.inside import import_strategies
 
     for name in hl.__all__:  # Hookline imports its callbacks at their first use
         getattr(hl, name)
+    import_strategies()
     torch.set_num_threads(1)
     fit(max_duration="1st", optimizer=torch.optim.AdamW, seed=None)
 

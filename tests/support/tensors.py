@@ -1,4 +1,4 @@
-"""Copies and exact comparison of weights."""
+"""Copies and exact comparison of weights, and tensors that are sharded over ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+def full_tensor(value: Tensor) -> Tensor:
+    """All of a tensor, on every rank. If it is sharded, all ranks must call this."""
+    return value.detach().full_tensor() if is_sharded(value) else value.detach()
+
+
+def local_tensor(value: Tensor) -> Tensor:
+    """The part of a tensor that this rank holds."""
+    return value.detach().to_local() if is_sharded(value) else value.detach()
+
+
+def is_sharded(value: object) -> bool:
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(value, DTensor)
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Many processes: who they are, what they agree on, and how the model is spread over them."""
+"""The processes of a distributed run: their ranks, their collectives and their strategies."""
 
 from hookline.distributed.env import Place, this_process
 from hookline.distributed.group import Group

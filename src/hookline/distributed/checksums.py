@@ -1,4 +1,4 @@
-"""Checksums of parameters, computed on their device: ranks that hold the same bits have the same ones."""
+"""Checksums of parameters, computed on their device. Equal bits have equal checksums."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from torch import Tensor
 from hookline.distributed.dtensors import is_spread
 
 _INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes per number."""
+"""Integer dtype by element size in bytes."""
 _ODD: Final = 0x5BD1E995
-"""Any odd constant that fits into 32 bits."""
+"""An arbitrary odd constant that fits into 32 bits."""
 MAX_PIECE: Final = 2**18
-"""Numbers that are computed at once: they fit into the cache of a CPU, and a large parameter is not copied."""
+"""Elements that are processed at once: they fit into a CPU cache.
+
+Without this limit, a large parameter would be copied at once.
+"""
 
 
 def checksums(tensors: Iterable[Tensor]) -> list[int]:
-    """One integer per tensor, from the bits of its numbers. There is one transfer to the host per device.
+    """Return one integer per tensor, computed from the bits of its elements.
 
-    Each number ``b`` of a tensor, read as an integer, adds ``b * (b + odd)`` modulo 2**32. Unlike a plain sum this
-    changes also if two numbers change by the same amount in opposite directions. The sum does not depend on the
-    order in which a device adds.
+    Each element, read as an integer ``b``, adds ``b * (b + odd)`` modulo 2**32 (2**64 for elements of 8 bytes). Unlike
+    a plain sum, this sum also changes if two elements change by the same amount in opposite directions. It does not
+    depend on the order in which a device adds. Each device needs one transfer to the host.
 
     >>> one = torch.tensor([1.0, 2.0, -3.0])
     >>> checksums([one]) == checksums([one.clone()])
@@ -54,6 +57,6 @@ def _mixed(bits: Tensor) -> Tensor:
 
 
 def can_be_summed(tensor: Tensor) -> bool:
-    """Whether this rank holds all of it, as plain numbers."""
+    """True if this rank holds the full tensor, and ``checksums`` supports its type."""
     plain = tensor.layout is torch.strided and type(tensor.data) is Tensor
     return plain and not is_spread(tensor) and tensor.element_size() in _INTEGERS

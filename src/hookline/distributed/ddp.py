@@ -1,4 +1,4 @@
-"""``DDP``: every rank has the whole model, and gradients are averaged while the backward goes on."""
+"""``DDP``: every rank has the full model, and the backward averages the gradients."""
 
 from __future__ import annotations
 
@@ -17,25 +17,35 @@ from hookline.errors import SetupError
 from hookline.progress import Duration
 
 UNUSED: Final = "finished reduction in the prior iteration"
-"""What torch says in the step after one in which a parameter got no gradient."""
+"""A part of torch's error in the step after a step in which a parameter got no gradient."""
 EMBEDDINGS: Final = (nn.Embedding, nn.EmbeddingBag)
 
 
 class DDP:
     """Data-parallel training with torch's ``DistributedDataParallel``.
 
-    The model itself stays as it is: no wrapper, no renamed keys, and any method of it may be called. What averages the
-    gradients is tied to its parameters, and is told by ``loop.backward`` when it is the last of a window; inside a
-    window of several batches nothing is sent (``no_sync``). After the run the ties are cut.
+    The model stays as it is: no wrapper and no renamed keys, and you may call any of its methods. Reducers are attached
+    to its parameters. They average the gradients in the last backward of an accumulation window; the other
+    micro-batches send nothing (``no_sync``). The reducers are removed after the run.
 
-    ``timeout`` is how long the first step, a save or any collective may take; ``hang_after`` how long a rank may make
-    no progress after the first step before it is taken for hung: its stack is printed, and it ends.
-    ``compare_parameters=False`` turns off the comparison of the parameters at the end of each epoch. The other
-    arguments are those of ``DistributedDataParallel``. ``find_unused_parameters=True`` is needed where a loss does not
-    reach every parameter; with several optimizers it is always on.
+    Args:
+        timeout: Limit for the first step, for a save and for any collective.
+        hang_after: Limit for a rank that makes no progress after the first step. Hookline then prints the stack of the
+            rank and ends it.
+        broadcast_buffers: Broadcast the buffers of rank zero before each step.
+        bucket_cap_mb: As in ``DistributedDataParallel``.
+        find_unused_parameters: As in ``DistributedDataParallel``: set it if a loss does not reach every parameter. It
+            is always on with several optimizers.
+        gradient_as_bucket_view: As in ``DistributedDataParallel``.
+        compare_parameters: Compare the parameters of all ranks at the end of each epoch.
 
-    >>> DDP(hang_after="60s").hang_after
-    datetime.timedelta(seconds=60)
+    Raises:
+        DurationError: If ``timeout`` or ``hang_after`` is not a duration.
+        SetupError: If ``timeout`` or ``hang_after`` is not a positive time.
+
+    Example:
+        >>> DDP(hang_after="60s").hang_after
+        datetime.timedelta(seconds=60)
     """
 
     is_sharded = False
@@ -65,10 +75,10 @@ class DDP:
         self._ranks = (1, 0)
         self._ties: dict[str, DistributedDataParallel] = {}
         self._optimizers: Mapping[str, Optimizer] = {}
-        self._trained: tuple[list[nn.Parameter], list[bool]] = [], []  # which of all parameters had gradients
+        self._trained: tuple[list[nn.Parameter], list[bool]] = [], []  # All parameters, and requires_grad of each.
 
     def compared_arguments(self) -> dict[str, object]:
-        """The arguments that must be the same on all ranks."""
+        """Return the arguments that must be the same on all ranks."""
         return {
             "broadcast_buffers": self.broadcast_buffers,
             "find_unused_parameters": self.find_unused_parameters,
@@ -77,7 +87,7 @@ class DDP:
         }
 
     def replicated_parameters(self) -> dict[str, Tensor]:
-        """By name: the parameters that must hold the same bits on all ranks after every step."""
+        """Return the parameters, by name, whose bits must be the same on all ranks after a step."""
         return dict(self._module.named_parameters()) if self.compare_parameters else {}
 
     def shares(self) -> tuple[int, int]:
@@ -89,7 +99,7 @@ class DDP:
             raise SetupError("the model is sharded with fully_shard already; use strategy='fsdp' or 'auto'")
         check_same_model(module, group)
         self._group, self._module, self._ranks = group, module, (group.size, group.rank)
-        # Rank zero's weights are everybody's: without it each would train a model of its own.
+        # All ranks start with the weights of rank zero. Otherwise each rank would train a different model.
         group.broadcast([*module.parameters(), *all_parts(module.buffers())])
         return {}
 
@@ -119,13 +129,16 @@ class DDP:
 
     def before_window(self) -> None:
         parameters, trained = self._trained
-        if [p.requires_grad for p in parameters] != trained:  # a layer was frozen, or thawed
+        if [p.requires_grad for p in parameters] != trained:  # The user froze or unfroze a layer.
             self.attach(self._optimizers)
         if self.broadcast_buffers:
             self._share_buffers()
 
     def before_evaluation(self) -> None:
-        """Statistics of a batch norm are those of each rank's own data: rank zero's are the model's."""
+        """Broadcast the buffers of rank zero.
+
+        Each rank computes batch norm statistics from its own data, so they differ between ranks.
+        """
         self._share_buffers()
 
     def _share_buffers(self) -> None:
@@ -154,13 +167,13 @@ class DDP:
         nothing.backward()  # type: ignore[no-untyped-call]
 
     def before_batch(self) -> None:
-        """Nothing: a forward needs no other rank."""
+        """Do nothing: a forward needs no other rank."""
 
     def idle_batch(self) -> None:
-        """Nothing: a forward needs no other rank."""
+        """Do nothing: a forward needs no other rank."""
 
     def unwrap(self) -> None:
-        # The C++ side holds the process group: one that is still held when Python ends may abort the process
+        # The C++ reducer holds the process group. If it still does when Python exits, the process may abort
         # (pytorch/pytorch#190489).
         self._ties.clear()
         self._optimizers, self._trained = {}, ([], [])
@@ -169,8 +182,8 @@ class DDP:
 
 def _prepare(tie: DistributedDataParallel, loss: Tensor) -> None:
     try:
-        tie.reducer._rebuild_buckets()  # after the first step, in the order that gradients came in
-        # What ``DistributedDataParallel.forward`` does at its end; without it nothing is sent.
+        tie.reducer._rebuild_buckets()  # After the first step, torch orders the buckets as the gradients arrived.
+        # ``DistributedDataParallel.forward`` makes this call at its end. Without it, the backward sends nothing.
         tie.reducer.prepare_for_backward([loss] if tie.find_unused_parameters else [])
     except RuntimeError as error:
         if UNUSED in str(error):
@@ -182,7 +195,7 @@ def _prepare(tie: DistributedDataParallel, loss: Tensor) -> None:
 
 
 class _Parameters(nn.Module):
-    """Some parameters of a model, for what is tied to them; its ``forward`` is never called."""
+    """Some parameters of a model, as a module for a reducer. Nothing calls its ``forward``."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], sparse: Set[int]) -> None:
         super().__init__()
@@ -194,7 +207,7 @@ class _Parameters(nn.Module):
 
 
 class _Sparse(nn.Embedding):
-    """Torch learns from the kind of a module that the gradient of its parameter is sparse."""
+    """A module with a sparse gradient: torch decides that by the class of the module."""
 
     def __init__(self, parameter: nn.Parameter) -> None:
         rows, columns = parameter.shape
@@ -203,7 +216,7 @@ class _Sparse(nn.Embedding):
 
 
 def _none_of(parameter: Tensor, part: nn.Module) -> Tensor:
-    """Zeros whose gradient is of the kind that the other ranks send."""
+    """Return zeros whose gradient has the layout that the other ranks send."""
     if isinstance(part, _Sparse):
         first = torch.zeros(1, dtype=torch.long, device=parameter.device)
         return nn.functional.embedding(first, parameter, sparse=True) * 0

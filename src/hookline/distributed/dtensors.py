@@ -1,4 +1,7 @@
-"""Tensors in several pieces: torch's ``DTensor``, known without importing it where nobody has, and sparse ones."""
+"""Tensors in several parts: ``DTensor`` and sparse tensors.
+
+This module imports ``DTensor`` only if the program has imported it already.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,30 @@ from torch import Tensor
 
 
 def is_spread(value: object) -> TypeGuard[Tensor]:
-    """Whether it is a ``DTensor``: each rank holds a part of it, or a copy."""
-    module: Any = sys.modules.get("torch.distributed.tensor")  # not imported: then nobody has made one
+    """True if the value is a ``DTensor``: each rank holds a shard or a replica of it."""
+    module: Any = sys.modules.get("torch.distributed.tensor")  # Without this import, no DTensor exists.
     return module is not None and isinstance(value, module.DTensor)
 
 
 def part_of(value: Tensor) -> Tensor:
-    """What this rank holds of it: the tensor itself, if it is not spread. It is the same memory."""
+    """Return the local part of a ``DTensor``, or the tensor itself, in the same memory."""
     held: Any = value
     return held.to_local().detach() if is_spread(value) else value.detach()
 
 
 def whole(value: Tensor) -> Tensor:
-    """By all ranks that hold parts of it: all of it, on each of them."""
+    """Return the full tensor. All ranks of its device mesh must call it."""
     held: Any = value
     return held.detach().full_tensor() if is_spread(value) else value.detach()
 
 
 def spread_like(value: Tensor, pattern: Tensor) -> Tensor:
-    """This rank's part of a tensor that every rank has whole, placed as the pattern is. Nothing is sent."""
+    """Return this rank's part of a full tensor, without communication.
+
+    Args:
+        value: The same full tensor on every rank. A ``DTensor`` is returned as it is.
+        pattern: The tensor whose device mesh and placements the result gets.
+    """
     if not is_spread(pattern) or is_spread(value):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -39,12 +47,12 @@ def spread_like(value: Tensor, pattern: Tensor) -> Tensor:
 
 
 def room_like(pattern: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for values that are spread as the pattern is."""
+    """Return uninitialized memory with the shape and the placements of the pattern."""
     return torch.empty_like(pattern.detach(), dtype=dtype, requires_grad=False)
 
 
 def plain_parts(value: Tensor) -> list[Tensor]:
-    """The tensors that a sparse one is made of, in the same memory; of any other, itself."""
+    """Return the dense parts of a sparse tensor, or a dense tensor itself, in the same memory."""
     if value.layout == torch.sparse_coo:
         return [value._indices(), value._values()]
     if value.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -55,5 +63,8 @@ def plain_parts(value: Tensor) -> list[Tensor]:
 
 
 def version_of(value: Tensor) -> tuple[int, int]:
-    """Changes with what is in it; a sparse one, as the edges of a graph are kept, has no address of its own."""
+    """Return a value that changes when the data of the tensor changes.
+
+    A sparse tensor, such as the edges of a graph, has no data pointer. Its ``id`` replaces it.
+    """
     return value.data_ptr() if value.layout == torch.strided else id(value), value._version

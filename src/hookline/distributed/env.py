@@ -1,4 +1,4 @@
-"""Which process this is, of how many."""
+"""The rank of this process, and the number of processes."""
 
 from __future__ import annotations
 
@@ -13,29 +13,42 @@ from hookline.errors import SetupError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This process among all."""
+    """The ranks of this process, and the number of processes."""
 
     rank: int = 0
     local_rank: int = 0
-    """Among those of its machine."""
+    """Rank among the processes of the same machine."""
     world_size: int = 1
 
     def device_of(self, visible: int) -> int:
-        """Which of the devices that it sees is its own: of all of its machine, or the one that it was given alone.
+        """Return the index of the device of this process.
 
-        >>> Place(local_rank=3).device_of(4), Place(local_rank=3).device_of(1)
-        (3, 0)
+        Args:
+            visible: Number of devices that the process sees: all devices of the machine, or only its own.
+
+        Example:
+            >>> Place(local_rank=3).device_of(4), Place(local_rank=3).device_of(1)
+            (3, 0)
         """
         return 0 if visible == 1 else self.local_rank
 
 
 def this_process(environment: Mapping[str, str] | None = None) -> Place:
-    """From the process group that is there; else from what torchrun has set; else it is the only one.
+    """Return the ranks of this process.
 
-    >>> this_process({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
-    Place(rank=3, local_rank=1, world_size=4)
-    >>> this_process({})
-    Place(rank=0, local_rank=0, world_size=1)
+    An existing process group decides, or else the variables that torchrun sets. Without both, the process is alone.
+
+    Args:
+        environment: Variables to read instead of the process group and ``os.environ``.
+
+    Raises:
+        SetupError: If a variable is not an integer, or ``RANK`` is not between 0 and ``WORLD_SIZE - 1``.
+
+    Example:
+        >>> this_process({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
+        Place(rank=3, local_rank=1, world_size=4)
+        >>> this_process({})
+        Place(rank=0, local_rank=0, world_size=1)
     """
     found = os.environ if environment is None else environment
     if environment is None and torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -50,7 +63,9 @@ def this_process(environment: Mapping[str, str] | None = None) -> Place:
 
 
 def alone_under_slurm(environment: Mapping[str, str] = os.environ) -> str | None:
-    """What is wrong where Slurm has started several tasks and nobody has told them of one another; said by the first.
+    """Return a warning if Slurm has started several tasks and ``WORLD_SIZE`` is not set.
+
+    Only the first task gets the warning; the other tasks get ``None``.
 
     >>> alone_under_slurm({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}).partition(":")[0]
     'Slurm has started 4 tasks (SLURM_STEP_NUM_TASKS), and WORLD_SIZE is not set'

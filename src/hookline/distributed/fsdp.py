@@ -1,4 +1,4 @@
-"""``FSDP``: each rank has a part of every weight, and gathers a layer's when it computes it."""
+"""``FSDP``: each rank holds a shard of every weight, and gathers one layer at a time."""
 
 from __future__ import annotations
 
@@ -27,21 +27,30 @@ Wrap = Callable[[nn.Module], bool] | Iterable[type[nn.Module]]
 class FSDP:
     """Sharded training with torch's ``fully_shard`` (FSDP2), in place.
 
-    ``wrap`` says which modules are gathered and freed on their own: classes (``[TransformerBlock]``) or a function
-    ``(module) -> bool``. Without it, these are the members of each ``nn.ModuleList`` and ``nn.Sequential`` that hold
-    parameters in modules of their own: the blocks of most models. A model on which ``fully_shard`` was called already
-    is taken as it is.
+    A model on which ``fully_shard`` was called already is used as it is. The model stays sharded after the run. Save it
+    with ``Checkpointer``, and convert a checkpoint to plain weights with ``hookline checkpoints consolidate``.
 
-    ``param_dtype`` and ``reduce_dtype`` are those of a ``MixedPrecisionPolicy``. ``mesh`` is a ``DeviceMesh`` of your
-    own: with one dimension the weights are sharded over it, with two they are replicated over the first and sharded
-    over the second; for tensor parallelism, parallelize the model over another dimension before, and pass the one for
-    the data. ``timeout`` and ``hang_after`` are those of ``DDP``.
+    Args:
+        wrap: The modules that are gathered and freed separately: classes (``[TransformerBlock]``) or a function
+            ``(module) -> bool``. The default is each member of an ``nn.ModuleList`` or ``nn.Sequential`` that has
+            submodules with parameters. In most models these members are the blocks.
+        mesh: The ``DeviceMesh`` for the data. With one dimension, the weights are sharded over it. With two, they are
+            replicated over the first and sharded over the second. For tensor parallelism, parallelize the model over
+            another dimension first.
+        param_dtype: As in ``MixedPrecisionPolicy``.
+        reduce_dtype: As in ``MixedPrecisionPolicy``.
+        reshard_after_forward: As in ``fully_shard``.
+        timeout: As in ``DDP``.
+        hang_after: As in ``DDP``.
 
-    The model stays sharded after the run: save it with ``Checkpointer``, and make plain weights of a checkpoint with
-    ``hookline checkpoints consolidate``.
+    Raises:
+        DurationError: If ``timeout`` or ``hang_after`` is not a duration.
+        SetupError: If ``wrap`` contains anything but module classes, if ``mesh`` has more than two dimensions, or if
+            ``timeout`` or ``hang_after`` is not a positive time.
 
-    >>> FSDP(wrap=[nn.TransformerEncoderLayer]).is_sharded
-    True
+    Example:
+        >>> FSDP(wrap=[nn.TransformerEncoderLayer]).is_sharded
+        True
     """
 
     is_sharded = True
@@ -72,14 +81,14 @@ class FSDP:
         self._ranks = (1, 0)
         self._roots: list[nn.Module] = []
         self._calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self._outputs: dict[nn.Module, Any] = {}  # since the last backward
-        self._eval_calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}  # the same in evaluations
-        self._evaluated: Counter[nn.Module] = Counter()  # how often each was called in this batch of an evaluation
-        self._usual: Counter[nn.Module] = Counter()  # and in the one before it
+        self._outputs: dict[nn.Module, Any] = {}  # The outputs since the last backward.
+        self._eval_calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}  # Last arguments in evaluations.
+        self._evaluated: Counter[nn.Module] = Counter()  # Calls in this batch of an evaluation.
+        self._usual: Counter[nn.Module] = Counter()  # Calls in the batch before it.
         self._hooks: list[Any] = []
 
     def compared_arguments(self) -> dict[str, object]:
-        """The arguments that must be the same on all ranks, as far as they can be compared."""
+        """Return the arguments that must be the same on all ranks and can be compared."""
         dtypes = {"param_dtype": self._policy.param_dtype, "reduce_dtype": self._policy.reduce_dtype}
         mesh = None if self.mesh is None else tuple(self.mesh.shape)
         return {**{name: str(its) for name, its in dtypes.items()}, "reshard": self._reshard, "mesh": mesh}
@@ -115,9 +124,11 @@ class FSDP:
         return {before[name]: after[name] for name in before if after[name] is not before[name]}
 
     def _make_same(self, tensors: list[Tensor], group: Group) -> None:
-        """Each rank keeps a part of its own copy, so the copies must be the same: rank zero's.
+        """Copy the tensors of rank zero to all ranks.
 
-        What is parallel already has other parts on the ranks of one copy, and the same on those of the other copies.
+        Each rank keeps a shard of its own copy, so the copies must be the same. A ``DTensor`` is parallel already: its
+        parts differ between the ranks of one tensor-parallel group, and must be the same in all such groups. So each
+        part is copied over the mesh of the data only.
         """
         group.broadcast([tensor for tensor in tensors if not is_spread(tensor)])
         spread = [part_of(tensor) for tensor in tensors if is_spread(tensor)]
@@ -139,15 +150,15 @@ class FSDP:
             options["reshard_after_forward"] = self._reshard
         blocks = [part for part in root.modules() if part is not root and self._wanted(part)]
         blocks += _members(root) if self._wanted is _nothing else []
-        for block in dict.fromkeys(reversed(blocks)):  # the innermost first
+        for block in dict.fromkeys(reversed(blocks)):  # fully_shard needs the innermost modules first.
             fully_shard(block, **options)
         fully_shard(root, **options)
 
     def attach(self, optimizers: Mapping[str, Optimizer]) -> None:
-        """Nothing: what is sharded averages its gradients itself."""
+        """Do nothing: sharded modules average their gradients themselves."""
 
     def before_window(self) -> None:
-        """Buffers are not sharded, and each rank has its own until they are shared."""
+        """Broadcast the buffers: they are not sharded, so they differ between ranks."""
         self.before_evaluation()
 
     def before_evaluation(self) -> None:
@@ -162,7 +173,13 @@ class FSDP:
                 root.set_requires_gradient_sync(last)
 
     def idle_forward(self) -> Tensor | None:
-        """The forward gathers weights: once more what it was last given; not where it was computed in this window."""
+        """Run the forward of each root with its last arguments, because it gathers weights.
+
+        A root that has run since the last backward is not run again.
+
+        Returns:
+            Zero with a gradient function for all outputs, or ``None`` if no output requires a gradient.
+        """
         with torch.enable_grad():
             for root, (args, kwargs) in self._calls.copy().items():
                 if root not in self._outputs:
@@ -181,7 +198,13 @@ class FSDP:
         self._usual, self._evaluated = self._evaluated or self._usual, Counter()
 
     def idle_batch(self) -> None:
-        """The calls that a batch usually makes and this one has not made: with what the roots were last given."""
+        """Make the forward calls that a batch usually makes and that this batch has not made.
+
+        Each root gets its last arguments.
+
+        Raises:
+            RankError: If no batch of an evaluation has called a root yet.
+        """
         if not self._usual and not self._evaluated:
             raise RankError(
                 "a rank has left the first batch of all evaluations before its forward: the others need it for that of "
@@ -211,7 +234,7 @@ class FSDP:
             return
         self._evaluated[root] += 1
         if isinstance(root, FSDPModule):
-            # No backward follows, which would do it: whoever then asks for the parameters is to see the sharded ones.
+            # No backward follows that would reshard the root. Code that reads the parameters must see the shards.
             root.reshard()
 
 
@@ -233,7 +256,7 @@ def _nothing(module: nn.Module) -> bool:
 
 
 def _members(root: nn.Module) -> list[nn.Module]:
-    """The blocks of a model: members of its lists that hold parameters in modules of their own."""
+    """Return the blocks of a model: members of its lists that have submodules with parameters."""
     lists = [part for part in root.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
     return [
         m for found in lists for m in found if m is not root and any(True for c in m.children() for _ in c.parameters())

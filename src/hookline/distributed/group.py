@@ -1,7 +1,7 @@
-"""The processes of a run: one group of them, in which all agree on what is small and rare.
+"""``Group``: the processes of a run, and collectives for values that are small or rare.
 
-What is large goes through the strategy (``ddp.py``, ``fsdp.py``). What is here goes through a group of its own on the
-CPU, so that it neither waits for a device nor mixes with what the model sends.
+Gradients and sharded weights go through the strategy (``ddp.py``, ``fsdp.py``). The collectives here use a separate
+group on the CPU, so that they neither wait for a device nor mix with the communication of the model.
 """
 
 from __future__ import annotations
@@ -49,43 +49,58 @@ logger = logging.getLogger("hookline")
 
 T = TypeVar("T")
 SHORT = 1024
-"""Bytes: what fits is exchanged at once; the size of what does not has to be told first."""
+"""Size of the first message of ``gather`` in bytes. Longer data needs a second message."""
 _LENGTH = 8
 BUNCH = 10_000_000
-"""Numbers that are sent at once."""
+"""Elements that ``broadcast`` sends at once."""
 PATIENCE = 0.5
-"""Seconds. A rank that fails says so before its connections are cut, so there is little to wait for."""
+"""Seconds to wait for the reason of a failure.
+
+A rank that fails writes its reason before it cuts its connections, so a short time is enough.
+"""
 
 
 class Group:
-    """All processes of a run. Each method that says so is to be called by all of them, in the same order.
+    """All processes of a run, and their collectives.
 
-    ``RankError`` is raised where another process has failed, with what it has said about it.
+    All ranks must call the collectives in the same order. If another rank has failed, a collective raises ``RankError``
+    with the reason of that rank.
+
+    Args:
+        place: The ranks of this process, and the number of processes.
+        device: The device of the model.
+        timeout: Limit for each collective.
+
+    Raises:
+        SetupError: If this process cannot reach the other processes.
     """
 
     def __init__(self, place: Place, device: torch.device, timeout: timedelta) -> None:
-        """By all: join the others. A process group that is there already is used, and left alone."""
+        """Join the other processes. All ranks must call it.
+
+        An existing process group is used, and Hookline does not leave it.
+        """
         self.rank, self.local_rank, self.size = place.rank, place.local_rank, place.world_size
         self.broken = False
-        """Another process has failed, or this one has: nobody waits for an answer any more."""
+        """True if this process or another one has failed. No rank waits for an answer any more."""
         self.reason: str | None = None
-        """What another process has failed with, once it is known here."""
+        """The reason of the failure of another rank, as soon as this rank knows it."""
         theirs = dist.is_initialized()
         if not theirs:
             join(place, device, timeout)
         self._base = default_store()
         check_whole(self._base, self.rank)
-        # Several runs in one process: each has keys of its own.
+        # A process can have several runs. Each run has its own keys in the store.
         number = meet(self._base, self.rank, self.size, timeout)
         before, longer = open_sockets(), timeout + AFTER_WATCHDOG
         try:
             self._side: dist.ProcessGroup | None = dist.new_group(backend="gloo", timeout=longer)
-            # Not the one above, whose order is another: a rank may vote before or after it averages gradients.
+            # A separate group for gradients: the order of votes and gradients may differ between ranks.
             own = dist.new_group(backend="gloo", timeout=longer) if theirs and device.type == "cpu" else None
             self.for_gradients: dist.ProcessGroup | None = own
-            """Where gradients of a model on the CPU are averaged; nothing stands for the default group.
+            """The group for the gradients of a model on the CPU, or ``None`` for the default group.
 
-            Who waits there wakes up when this rank fails, which it would not in a group of the user's.
+            If this rank fails, ranks that wait in this group wake up. In a group of the user's they would not.
             """
         except RuntimeError as error:
             raise SetupError(
@@ -99,7 +114,10 @@ class Group:
         keep_from_children(self._sockets | opened_since(before), port_of(self._base))
 
     def close(self) -> None:
-        """The run is over. What this process has joined it leaves at its own end."""
+        """Close the connections of this run.
+
+        The process leaves the process group when it ends.
+        """
         opened, self._side, self.for_gradients = (self._side, self.for_gradients), None, None
         if self._links is not None:
             self._links.close()
@@ -109,16 +127,20 @@ class Group:
         for group in opened:
             if group is None:
                 continue
-            with suppress(RuntimeError, ValueError):  # the others may be gone
+            with suppress(RuntimeError, ValueError):  # The other ranks may have ended.
                 dist.destroy_process_group(group)
 
-    # -- collectives, for all ranks alike --------------------------------------------------------
+    # -- collectives -----------------------------------------------------------------------------
 
     def add_up(self, values: Sequence[float]) -> Callable[[], list[float]]:
-        """By all: begin to add up numbers over all ranks, and compute on; what is returned waits for the sums."""
+        """Start to sum values over all ranks. All ranks must call it.
+
+        Returns:
+            A function that waits for the sums and returns them.
+        """
         links = self._links
         if links is not None:
-            refuse_if_guarded("a vote")  # torch does not see it
+            refuse_if_guarded("a vote")  # The guard sees only communication through torch.
             number = self._call(lambda: links.send(values), LinkLostError)
             return lambda: self._call(lambda: links.receive(number, values), LinkLostError)
         vector = torch.tensor(values, dtype=torch.float64)
@@ -132,21 +154,21 @@ class Group:
         return end
 
     def total(self, values: Tensor) -> Tensor:
-        """By all: the sums over all ranks."""
+        """Sum each value over all ranks, in place. All ranks must call it."""
         self._call(lambda: dist.all_reduce(values, group=self._side))
         return values
 
     def largest(self, values: Tensor) -> Tensor:
-        """By all: the largest of each number over all ranks."""
+        """Compute the maximum of each value over all ranks, in place. All ranks must call it."""
         self._call(lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._side))
         return values
 
     def barrier(self) -> None:
-        """By all: wait for all."""
+        """Wait for all ranks. All ranks must call it."""
         self.total(torch.zeros(1))
 
     def gather(self, data: bytes) -> list[bytes]:
-        """By all: what each rank gives, by rank."""
+        """Return the bytes of each rank, by rank. All ranks must call it."""
         first = _padded(len(data).to_bytes(_LENGTH, "little") + data[: SHORT - _LENGTH], SHORT)
         found = self._all(first)
         sizes = [int.from_bytes(part[:_LENGTH], "little") for part in found]
@@ -158,22 +180,22 @@ class Group:
         return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 
     def exchange(self, value: Any) -> list[Any]:
-        """By all: a plain value (what JSON can hold) from each rank, by rank."""
+        """Return the value of each rank, by rank. All ranks must call it, with a value for JSON."""
         return [json.loads(part) for part in self.gather(json.dumps(value).encode())]
 
     def from_zero(self, value: T) -> T:
-        """By all: rank zero's value, on every rank."""
+        """Return the value of rank zero on every rank. All ranks must call it."""
         found: list[T] = self.exchange(value if self.rank == 0 else None)
         return found[0]
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """By all: give every rank the numbers that rank zero has, in place, kind by kind."""
+        """Copy the values of rank zero to all ranks, in place. All ranks must call it."""
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for tensor in tensors:
             kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
         for (device, _), same in ((kind, some) for kind, its in kinds.items() for some in _bunches(its)):
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
-            data = flat.view(torch.uint8)  # gloo knows some kinds of numbers only
+            data = flat.view(torch.uint8)  # Gloo does not support every dtype.
             side = self._side if device.type == "cpu" else None
             self._call(lambda data=data, side=side: dist.broadcast(data, 0, group=side))  # type: ignore[misc]
             if self.rank == 0:
@@ -181,10 +203,6 @@ class Group:
             with torch.no_grad():
                 for tensor, part in zip(same, torch.split(flat, [t.numel() for t in same]), strict=True):
                     tensor.copy_(part.reshape(tensor.shape))
-
-    def with_side(self, act: Callable[[Any], T]) -> T:
-        """By all: what needs torch's own group, such as ``torch.distributed.checkpoint``; it gets that of the CPU."""
-        return self._call(lambda: act(self._side))
 
     def _all(self, data: Tensor) -> list[bytes]:
         found = [torch.empty_like(data) for _ in range(self.size)]
@@ -194,31 +212,46 @@ class Group:
     # -- failure ---------------------------------------------------------------------------------
 
     def fail(self, words: str) -> None:
-        """By one: this rank ends with an error. The others learn of it from the store, and wake up if they wait."""
+        """Tell the other ranks that this rank ends with an error.
+
+        The other ranks read the reason from the store, and wake up if they wait in a collective.
+        """
         if not self.broken:
             is_first = self.accuse(self.rank, words, self.store)
             self._part(said := f"rank {self.rank} {words}", is_cause=is_first)
-            if is_first:  # before the tracebacks of all ranks, in which it is hard to find
+            if is_first:  # Logged first: it is hard to find among the tracebacks of all ranks.
                 logger.error("%s", said)
 
     def accuse(self, rank: int, words: str, store: Store) -> bool:
-        """Say what a rank has failed with. The first one is the cause; what comes later it has brought about.
+        """Write the reason of a rank's failure to the store, unless the store has one already.
 
-        Whether this is the first.
+        The first failure is the cause of the later ones.
+
+        Args:
+            rank: The rank that has failed.
+            words: The reason. It continues a sentence that begins with "rank 1".
+            store: The store of the calling thread.
+
+        Returns:
+            True if this failure is the first one.
         """
         told = json.dumps({"rank": rank, "words": words})
         try:
             return store.compare_set("failed", "", told).decode() == told
-        except RuntimeError:  # whoever keeps the store is gone already
+        except RuntimeError:  # The process that hosts the store has ended.
             return False
 
     def will_not_come(self, store: Store) -> None:
-        """This rank ends without any more ado: nobody is to wait for it."""
+        """Tell the other ranks not to wait for this rank, because it ends at once."""
         with suppress(RuntimeError):
             mark_broken(store.underlying_store, self.rank, lost=True)  # type: ignore[attr-defined]
 
     def failure(self, store: Store | None = None) -> str | None:
-        """What another rank has said before it ended with an error. A thread has a ``store`` of its own."""
+        """Return the reason of the failure of another rank, or ``None``.
+
+        Args:
+            store: The store of the calling thread. The default is the store of the main thread.
+        """
         if self.reason is not None:
             return self.reason
         store = store or self.store
@@ -232,9 +265,10 @@ class Group:
         return self.reason
 
     def explain(self, error: BaseException) -> RankError:
-        """What a collective that failed is to be called: another rank has ended, and may just have said why.
+        """Return the error to raise if a collective has failed because another rank has ended.
 
-        An error that has nothing to do with the others, such as one of torch's about a tensor, is raised as it is.
+        The reason of the other rank may arrive late, so this method waits for it for a short time. It raises ``error``
+        itself if that has nothing to do with other ranks, for example an error of torch about a tensor.
         """
         gone = isinstance(error, LinkLostError) or tells_of_lost_peer(error)
         until = time.monotonic() + (PATIENCE if gone else 0.0)
@@ -244,29 +278,39 @@ class Group:
         if said is None:
             if not gone:
                 raise error
-            text = str(error).splitlines()[0].partition(". This is typically")[0]  # gloo says more than it knows
+            # The message of gloo continues with a guess about the cause.
+            text = str(error).splitlines()[0].partition(". This is typically")[0]
             said = f"another rank has ended without a word, or cannot be reached ({text})"
             self.accuse(self.rank, f"has lost touch: {said}", self.store)
         found = self._error(said)
-        found.__cause__ = error if lost else None  # the other's error is the cause, and not that this rank was woken
+        # If the reason of the other rank is known, the lost connection is not the cause.
+        found.__cause__ = error if lost else None
         self._part(str(found), lost=lost)
         return found
 
-    def check(self) -> None:
-        """By one that waits for others in a way of its own: an error where one of them has failed."""
+    def check(self, *, also_own: bool = False) -> None:
+        """Raise ``RankError`` if another rank has failed.
+
+        Args:
+            also_own: Also raise it if another rank has written a failure of this rank to the store.
+        """
         if (said := self.failure()) is not None:
             error = self._error(said)
-            self._part(str(error))
-            raise error
+        elif also_own and self.store.check(["failed"]):
+            error = RankError(f"rank {self.rank} {json.loads(self.store.get('failed'))['words']}")
+        else:
+            return
+        self._part(str(error))
+        raise error
 
     def wake(self) -> None:
-        """From another thread: where this rank waits for the others, it waits no more."""
+        """Cut the connections of this rank from any thread, so that it does not wait any longer."""
         cut(self._sockets, spare=port_of(self._base))
         if self._links is not None:
             self._links.cut()
 
     def _part(self, words: str, *, lost: bool = False, is_cause: bool = False) -> None:
-        """Cut the connections: the others must not wait for this rank, which will not answer. ``words``: why."""
+        """Cut the connections: this rank will not answer, so the other ranks must not wait for it."""
         self.broken = True
         with suppress(RuntimeError):
             mark_broken(self._base, self.rank, lost=lost)
@@ -277,25 +321,27 @@ class Group:
         return RankError(f"rank {self.rank} ends, because {said}")
 
     def _call(self, act: Callable[[], T], lost: type[RuntimeError] = RuntimeError) -> T:
-        """``lost``: what is raised where another process has gone."""
+        """Call ``act``. If it raises ``lost``, another process may be gone: raise the explanation."""
         if self.broken:
             raise self._error(self.reason or "an error came before, and nothing is agreed on after one")
         try:
             return act()
-        except RankError:  # from the guard of a hook that runs on some ranks only
+        except RankError:  # The guard of a hook has raised it.
             raise
         except lost as error:
-            raise self.explain(error)  # noqa: B904 (it has its cause)
+            raise self.explain(error)  # noqa: B904 (explain sets the cause)
 
 
 def _bunches(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Not all at once: they are copied into one."""
+    """Yield the tensors in bunches, because ``broadcast`` copies each bunch into one tensor."""
     found: list[Tensor] = []
+    count = 0
     for tensor in tensors:
         found.append(tensor)
-        if sum(t.numel() for t in found) >= BUNCH:
+        count += tensor.numel()
+        if count >= BUNCH:
             yield found
-            found = []
+            found, count = [], 0
     if found:
         yield found
 

@@ -1,4 +1,7 @@
-"""A callback that runs on some ranks only must not ask for what all ranks take part in: the others are not there."""
+"""The guard against collectives in a callback that runs on some ranks only.
+
+The other ranks do not take part in such a collective, so it would wait forever.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,17 @@ from hookline.errors import CollectiveError
 
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 SPREAD = "torch.distributed.tensor"
-"""Where tensors come from that are spread over the ranks, and that may send something in any operation."""
+"""The package of ``DTensor``, which may communicate in any operation."""
 
 
 class NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is open, a collective raises at once instead of waiting for ranks that do not come."""
+    """A mode in which a collective raises ``CollectiveError`` and does not wait for other ranks.
+
+    Args:
+        callback: Name of the callback, for the error.
+        hook: Name of the hook, for the error.
+        ranks: The ranks on which the callback runs, for the error.
+    """
 
     def __init__(self, callback: str, hook: str, ranks: object) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -24,9 +33,8 @@ class NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace in COLLECTIVES:
             raise self.refusal(func)
-        if types and any(
-            kind.__module__.startswith(SPREAD) for kind in types
-        ):  # what it sends is seen once it is taken apart
+        # A DTensor then runs the operation in parts, and each collective among the parts comes here again.
+        if types and any(kind.__module__.startswith(SPREAD) for kind in types):
             return NotImplemented
         return func(*args, **(kwargs or {}))
 
@@ -38,14 +46,20 @@ class NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def refuse_if_guarded(what: str) -> None:
-    """For what all ranks take part in without torch: an error where a collective would be one."""
+    """Raise ``CollectiveError`` if the guard is active.
+
+    Communication that does not use torch must call this function, because the guard does not see it.
+    """
     for mode in _get_current_dispatch_mode_stack():
         if isinstance(mode, NoCollectives):
             raise mode.refusal(what)
 
 
 def guarded(hook: Callable[..., Any], callback: str, name: str, ranks: object) -> Callable[..., Any]:
-    """A hook that may not use collectives; for a scope's generator, neither before its ``yield`` nor after it."""
+    """Return the hook with the guard around it.
+
+    The guard covers an ``around_*`` generator before and after its ``yield``.
+    """
     closed = NoCollectives(callback, name, ranks)
 
     def call(*args: Any, **kwargs: Any) -> Any:

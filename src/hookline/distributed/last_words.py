@@ -1,6 +1,6 @@
-"""What torchrun shows last: a table of the processes that have failed, in which each may say why.
+"""The reason of a failure, for the table of failed processes that torchrun prints.
 
-It gives each process a file for that; the first of them to write is called the root cause.
+torchrun gives each process a file for its reason. It calls the earliest failure the root cause.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from pathlib import Path
 
 
 def leave_last_words(words: str, *, is_cause: bool = True) -> None:
-    """Why this process ends, for the table; nothing where torchrun has not started it.
+    """Write to torchrun's file why this process ends. Do nothing if torchrun has not started it.
 
-    ``is_cause``: not because of another. Seconds are whole ones there, so that of another is never the earlier.
+    Args:
+        words: The reason.
+        is_cause: False if this process ends because another one has failed. torchrun compares times in whole seconds,
+            so the time of a cause is rounded down and that of a consequence up: a consequence is never the earlier one.
     """
     place = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not place:
@@ -26,4 +29,4 @@ def leave_last_words(words: str, *, is_cause: bool = True) -> None:
     part = Path(f"{place}.part")
     with suppress(OSError):
         part.write_text(json.dumps(told))
-        part.replace(place)  # torchrun itself fails where it finds half a file
+        part.replace(place)  # torchrun itself fails if it finds an incomplete file.

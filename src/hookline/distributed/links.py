@@ -1,7 +1,8 @@
-"""A few processes on one machine, each two of them connected: what one has said lies with the other until it asks.
+"""``Links``: a connection between every two of a few processes on one machine, for votes.
 
-Gloo answers from threads of its own. Where ranks are as many as cores, each of its threads takes a core from a rank
-that computes, and a vote costs 2 % of a step of 55 ms. Here nothing runs in between, and nothing can be measured.
+Gloo answers from its own threads. With as many ranks as cores, each of these threads takes a core from a rank that
+computes, and a vote costs 2 % of a step of 55 ms. Links have no threads: a message waits in the receiver's socket until
+the receiver reads it. Their cost is too small to measure.
 """
 
 from __future__ import annotations
@@ -24,37 +25,56 @@ from hookline.errors import RankError
 logger = logging.getLogger("hookline")
 
 FEW: Final = 8
-"""Ranks. Each sends to all others, so of many a ring is better; and they have more than one machine."""
+"""Largest number of ranks with links.
+
+Each rank sends to all others. For more ranks a ring is better, and they usually need several machines.
+"""
 TO_CONNECT: Final = 3.0
-"""Seconds for all of them; the system answers for a process that is busy."""
+"""Seconds to connect to all ranks. The system accepts connections also for a busy process."""
 TO_SPEAK: Final = 0.5
-"""Seconds that who knocks has to say the word, which a rank sends at once."""
+"""Seconds that a caller has to send the token. A rank sends it at once."""
 LONGEST: Final = 2_000_000.0
-"""Seconds that a socket can be told to wait: one that is told more than 2**32 ms waits hardly at all."""
+"""Longest time-out of a socket in seconds. Above 2**32 ms a socket hardly waits at all."""
 _QUIET: Final = getattr(socket, "MSG_NOSIGNAL", 0)
-"""An error and no signal, which may end the process, where the other side has gone."""
+"""With this flag, a send to a lost process raises an error. A signal could end this process."""
 _HELLO: Final = struct.Struct("<16sI")
-"""The word of the one who is called, and the rank of the one who calls: another program may have found the port."""
+"""The token of the called rank, and the rank of the caller.
+
+The token is necessary because another program may find the port.
+"""
 _HEAD: Final = struct.Struct("<QI")
-"""The number of what is said, from 1 on, and how many numbers follow."""
+"""The number of the message, from 1, and the count of values that follow."""
 _FILES: Final = {socket.create_connection.__code__.co_filename, (lambda: None).__code__.co_filename}
-"""Where an error of a socket rises: Python's own file, and this one."""
+"""Files in which a socket raises an error: Python's ``socket.py`` and this file."""
 
 
 class LinkLostError(RuntimeError):
-    """Another process has gone, or does not answer; ``Group`` finds out why. Torch's own collectives raise its base."""
+    """Another process is gone or does not answer. ``Group`` finds out why.
+
+    The base class is the class that torch's collectives raise.
+    """
 
 
 class Links:
-    """The sums of some numbers over all ranks, which all get alike, in the same order."""
+    """Sums of values over all ranks. All ranks get the same sums, in the same order.
+
+    Args:
+        rank: The rank of this process.
+        others: A connection to each other rank, by rank.
+    """
 
     def __init__(self, rank: int, others: dict[int, socket.socket]) -> None:
         self._rank, self._others = rank, others
         self._said = 0
-        self._heard: dict[int, dict[int, array[float]]] = {other: {} for other in others}  # not asked for yet
+        # Messages by rank and number that were read before ``receive`` asked for them.
+        self._heard: dict[int, dict[int, array[float]]] = {other: {} for other in others}
 
     def send(self, values: Sequence[float]) -> int:
-        """By all: what this rank has to say. The number under which it is asked for."""
+        """Send values to all other ranks. All ranks must call it.
+
+        Returns:
+            The number of the message, for ``receive``.
+        """
         self._said += 1
         data = _HEAD.pack(self._said, len(values)) + array("d", values).tobytes()
         try:
@@ -65,13 +85,22 @@ class Links:
         return self._said
 
     def receive(self, number: int, values: Sequence[float]) -> list[float]:
-        """By all: the sums of what was sent under this number; something else may have been sent since."""
+        """Return the sums over all ranks of the values of one message. All ranks must call it.
+
+        Args:
+            number: The number of the message. The ranks may have sent other messages since.
+            values: The values that this rank has sent.
+
+        Raises:
+            LinkLostError: If another rank is gone or does not answer.
+            RankError: If another rank has sent a different message.
+        """
         rows = {self._rank: array("d", values)}
         for rank in self._others:
             row = rows[rank] = self._said_by(rank, number)
             if len(row) != len(values):
                 raise _elsewhere(f"{number} of {len(values)} numbers", rank, f"{number} of {len(row)}")
-        # In the order of the ranks: the sums must be the same everywhere, to the last bit.
+        # Added in the order of the ranks, so that all ranks get bitwise equal sums.
         return [sum(numbers) for numbers in zip(*(rows[rank] for rank in sorted(rows)), strict=True)]
 
     def _said_by(self, rank: int, number: int) -> array[float]:
@@ -84,9 +113,9 @@ class Links:
         return heard.pop(number)
 
     def cut(self) -> None:
-        """From any thread: whoever waits here or on the other side, for one another, waits no more."""
+        """Shut down the connections from any thread, so that neither side waits any longer."""
         for other in self._others.values():
-            with suppress(OSError):  # it is cut already, from the other side
+            with suppress(OSError):  # The other side has shut it down.
                 other.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -96,9 +125,17 @@ class Links:
 def connect(
     rank: int, size: int, timeout: timedelta, exchange: Callable[[Any], list[Any]], *, few: int = FEW
 ) -> Links | None:
-    """By all: connect each two. Nothing, on all ranks, where they are many or not all on one machine.
+    """Connect every two ranks. All ranks must call it.
 
-    ``exchange``: a plain value from each rank, for all of them; ``timeout``: how long one waits for another later.
+    Args:
+        rank: The rank of this process.
+        size: The number of ranks.
+        timeout: Limit for a later wait for another rank.
+        exchange: Collective that returns a value of each rank, by rank.
+        few: Largest number of ranks to connect.
+
+    Returns:
+        The links; on all ranks ``None`` if there are more ranks, or if not all of them are on one machine.
     """
     if size > few:
         return None
@@ -118,7 +155,7 @@ def _call_others(
     exchange: Callable[[Any], list[Any]],
     others: dict[int, socket.socket],
 ) -> bool:
-    """By all: those that can be reached, by rank. Whether all can."""
+    """Fill ``others`` with connections. True if all ranks are reached. All ranks must call it."""
     word, door = secrets.token_bytes(16), _door()
     try:
         said = exchange([_this_machine(), door and door.getsockname()[1], word.hex()])
@@ -150,7 +187,10 @@ def _close_all(others: dict[int, socket.socket]) -> None:
 
 
 def _door() -> socket.socket | None:
-    """Where others can knock; nothing, and no error on one rank alone, where there is no loopback address."""
+    """Return a listening socket, or ``None`` if there is no loopback address.
+
+    An error would end this rank alone.
+    """
     try:
         return socket.create_server(("127.0.0.1", 0))
     except OSError:
@@ -168,7 +208,11 @@ def _call(port: int, word: bytes, rank: int, until: float) -> socket.socket:
 
 
 def _answer(door: socket.socket, word: bytes, until: float) -> tuple[int, socket.socket]:
-    """The next one who knows the word; an error once it is too late, however many others knock."""
+    """Return the next caller that knows the token, and its connection.
+
+    Raises:
+        TimeoutError: After the time ``until``, however many other programs connect.
+    """
     while True:
         door.settimeout(_left(until))
         found, _ = door.accept()
@@ -176,7 +220,7 @@ def _answer(door: socket.socket, word: bytes, until: float) -> tuple[int, socket
             told, caller = _HELLO.unpack(_read(found, _HELLO.size, until=min(until, time.monotonic() + TO_SPEAK)))
             if secrets.compare_digest(told, word):
                 return caller, found
-        except LinkLostError:  # who knocks says nothing, or has gone
+        except LinkLostError:  # The caller is silent, or gone.
             pass
         except BaseException:
             found.close()
@@ -185,7 +229,7 @@ def _answer(door: socket.socket, word: bytes, until: float) -> tuple[int, socket
 
 
 def _left(until: float) -> float:
-    """Seconds."""
+    """Return the seconds until a time. Raise ``TimeoutError`` after that time."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError(f"not all have come in {TO_CONNECT:g} s")
@@ -193,9 +237,9 @@ def _left(until: float) -> float:
 
 
 def _this_machine() -> list[str]:
-    """What two processes have in common only if one can reach the other through 127.0.0.1."""
+    """Return values that two processes share only if 127.0.0.1 connects them."""
     found = [socket.gethostname()]
-    with suppress(OSError):  # not on every system
+    with suppress(OSError):  # Not every system has these files.
         found.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
         found.append(str(Path("/proc/self/ns/net").stat().st_ino))
     return found
@@ -205,7 +249,7 @@ def _read(other: socket.socket, size: int, *, until: float | None = None) -> byt
     data = b""
     while len(data) < size:
         try:
-            if until is not None:  # for all of it: who sends a byte now and then may not take as long as it likes
+            if until is not None:  # The limit is for all bytes together, because a caller may send them slowly.
                 other.settimeout(_left(until))
             part = other.recv(size - len(data))
         except OSError as error:
@@ -217,14 +261,17 @@ def _read(other: socket.socket, size: int, *, until: float | None = None) -> byt
 
 
 def _raise_lost(error: OSError) -> NoReturn:
-    """The error of a socket says that another process has gone; the user's own goes on as it is."""
+    """Raise ``LinkLostError`` for an error of a socket. Raise an error of user code as it is."""
     if not _is_of_socket(error):
         raise error
     raise LinkLostError(f"{type(error).__name__}: {error}") from error
 
 
 def _is_of_socket(error: BaseException) -> bool:
-    """Whether it rose here: while a socket waits, a signal handler of the user's may raise what a socket raises."""
+    """True if a socket raised the error.
+
+    While a socket waits, a signal handler of the user may raise an error of the same class.
+    """
     frames = traceback.walk_tb(error.__traceback__)
     return all(frame.f_code.co_filename in _FILES for frame, _ in frames)
 

@@ -1,9 +1,9 @@
-"""The processes that torchrun has started this time find one another, and not those that it has started before.
+"""A new store after each restart by torchrun.
 
-torchrun keeps one store through all restarts. Torch's own keys in it are still those of the processes that were there
-before, and one that starts anew may read the address of one that is dead (pytorch/pytorch#135712); how often each was
-started does not tell them apart, because that is counted on each machine alone. So rank zero makes up a name for all
-keys of this time, and gives it to everyone who asks under a name of its own.
+torchrun keeps one store through all restarts. That store still has torch's keys of the earlier processes, and a
+restarted process may read the address of a dead one (pytorch/pytorch#135712). The number of restarts does not separate
+the keys, because each machine counts its own restarts. So rank zero chooses a random prefix for all keys. Every other
+rank asks for the prefix with its own random key.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _HELLO, _WELCOME = "hookline/hello", "hookline/welcome"
 
 
 def torchrun_keeps_store() -> bool:
-    """Whether torchrun keeps the store, and not the process with rank zero."""
+    """True if torchrun hosts the store, False if rank zero does."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def store_of_this_time(place: Place, timeout: timedelta) -> Store:
-    """By all: a store in torchrun's own, in which nothing was ever written before."""
+    """Return a new, empty store inside torchrun's store. All ranks must call it."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     whole: Store = dist.TCPStore(host, port, None, False, timeout, wait_for_workers=False)  # type: ignore[attr-defined]
     name = _welcome(whole, place.world_size, timeout) if place.rank == 0 else _hello(whole, place.rank, timeout)
@@ -48,7 +48,10 @@ def _hello(store: Store, rank: int, timeout: timedelta) -> str:
 
 
 def _welcome(store: Store, size: int, timeout: timedelta) -> str:
-    """Answer until all are here: what is read first may be from one that was there before."""
+    """Answer requests until all ranks have the prefix, and return the prefix.
+
+    The first request of a rank may come from an earlier process, so rank zero also answers later ones.
+    """
     name, answered = uuid4().hex, dict[int, bytes]()
     until = time.monotonic() + timeout.total_seconds()
     while store.add(f"hookline/{name}/here", 0) < size - 1:

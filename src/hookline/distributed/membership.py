@@ -1,4 +1,4 @@
-"""How a process joins the others, and how it leaves them at its end."""
+"""How a process joins the process group, and how it leaves the group when it ends."""
 
 from __future__ import annotations
 
@@ -25,31 +25,41 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 LAST_WAIT: Final = 10.0
-"""Seconds that a process waits at its end for the others to come to theirs."""
+"""Seconds that a process waits at its end for the end of the other processes."""
 KEEPERS_WAIT: Final = 60.0
-"""The same for one that keeps the store: when it ends, nobody can tell anybody anything."""
+"""The same for the process that hosts the store: after its end, ranks cannot communicate."""
 WAIT_AFTER_ERROR: Final = 5.0
 AFTER_WATCHDOG: Final = timedelta(seconds=5)
-"""How much longer than ``timeout`` a collective waits: the watchdog, which names the one that hangs, speaks first. Not
-much longer: a node that is cut off must be missed before torchrun gives up on it, which it does after a minute."""
+"""How much longer than ``timeout`` a collective waits.
+
+The watchdog, which names the rank that hangs, must report first. The value is small, because the ranks must notice an
+unreachable node before torchrun gives up on it, after one minute.
+"""
 LOOKS_EVERY: Final = 0.02
 LONGEST_PAUSE: Final = 0.1
-"""Seconds between two looks for the others; or one for each thousand ranks, because one process answers them all."""
+"""Longest interval between two polls of the store in seconds.
+
+With more than 100 ranks it is one second per 1000 ranks, because one process answers all ranks.
+"""
 _LEFT, _LOST, _BROKEN = "hookline/left", "hookline/lost", "hookline/broken"
 
 
 def default_store() -> Store:
-    """The one that all processes of the process group have in common."""
+    """Return the store that all processes of the process group share."""
     return dist.distributed_c10d._get_default_store()
 
 
 def backend_of(device: torch.device) -> str:
-    """What fits a device; also for what lies on the CPU beside it."""
+    """Return the backends for a device and for the CPU."""
     return "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
 
 
 def join(place: Place, device: torch.device, timeout: timedelta) -> None:
-    """By all: make the process group, which this process leaves at its end."""
+    """Create the process group, which this process leaves at its end. All ranks must call it.
+
+    Raises:
+        SetupError: If the process group cannot be created.
+    """
     before, longer = open_sockets(), timeout + AFTER_WATCHDOG
     try:
         if torchrun_keeps_store():
@@ -66,19 +76,22 @@ def join(place: Place, device: torch.device, timeout: timedelta) -> None:
             f"torchrun, or unset WORLD_SIZE for one process"
         ) from error
     store = default_store()
-    # Kept there and not here, for the runs that come after this one in the same process.
+    # The store keeps them for later runs in the same process.
     store.set(_sockets_of(place.rank), json.dumps(list(opened_since(before).items())))
     atexit.register(partial(leave, store, place, os.getpid()))
 
 
 def own_sockets(store: Store, rank: int) -> dict[int, int]:
-    """The sockets of a process group that this process has joined by itself; of one that was there before, none."""
+    """Return the sockets of the process group if ``join`` has created it, or else none."""
     key = _sockets_of(rank)
     return dict(json.loads(store.get(key))) if store.check([key]) else {}
 
 
 def check_whole(store: Store, rank: int) -> None:
-    """After an error the connections are cut: these processes cannot work together any more."""
+    """Raise ``SetupError`` if an earlier run of this process has failed.
+
+    The connections are cut after an error, so the processes cannot work together any more.
+    """
     if store.check([f"{_BROKEN}/{rank}"]):
         raise SetupError(
             "an earlier run in this process has failed, and its connections to the other processes were cut: start "
@@ -87,16 +100,28 @@ def check_whole(store: Store, rank: int) -> None:
 
 
 def meet(store: Store, rank: int, size: int, timeout: timedelta) -> int:
-    """By all: come to a run, and wait for the others. Its number, which all count alike, also of several runs.
+    """Wait until all ranks have come to a run. All ranks must call it.
 
-    What opens the connections would wait for the whole time-out, for one that has ended, and without its name.
+    Without this wait, torch would wait for a rank that has ended: until the time-out, and without naming the rank.
+
+    Args:
+        store: The store of the process group.
+        rank: The rank of this process.
+        size: The number of ranks.
+        timeout: Limit for the wait.
+
+    Returns:
+        The number of the run in this process. It is the same on all ranks.
+
+    Raises:
+        SetupError: If a rank has ended, or does not come within ``timeout``.
     """
     until, pause = time.monotonic() + timeout.total_seconds(), 0.0005
     try:
         number = store.add(_runs_of(rank), 1)
         here = f"hookline/{number}/here"
         store.add(here, 1)
-        while store.add(here, 0) < size:  # not store.wait(), which prints two lines whenever it has waited in vain
+        while store.add(here, 0) < size:  # store.wait() would print two lines whenever it times out.
             if store.add(_LEFT, 0) and store.add(here, 0) < size:
                 left = [other for other in range(size) if store.check([_left_of(other)])]
                 raise _alone(rank, f"{_named(left)} ended, and will not come")
@@ -122,19 +147,30 @@ def _named(ranks: list[int]) -> str:
 
 
 def mark_broken(store: Store, rank: int, *, lost: bool) -> None:
-    """This process's connections are cut; ``lost``: another one is gone without a word, and will not come."""
+    """Write to the store that the connections of this process are cut.
+
+    Args:
+        store: The store of the process group.
+        rank: The rank of this process.
+        lost: True if a process has ended without a reason. No rank then waits for it at the end.
+    """
     store.set(f"{_BROKEN}/{rank}", "1")
     if lost:
         store.set(_LOST, "1")
 
 
 def leave(store: Store, place: Place, process: int) -> None:
-    """At the end of the process: wait for the others, for a moment, then leave what was joined.
+    """Wait for the other processes for a short time at the end, then leave the process group.
 
-    A process that ends first would take connections that others may still use, and rank zero perhaps the store. And
-    torchrun ends all others at once when one ends with an error, also in the middle of what they have to put back.
+    A process that ends first closes connections that other ranks may still use, and rank zero may also close the store.
+    If a process ends with an error, torchrun ends all others at once, even during their cleanup.
+
+    Args:
+        store: The store of the process group.
+        place: The ranks of this process, and the number of processes.
+        process: Id of the process that has joined. A forked child has another id.
     """
-    if not dist.is_initialized() or os.getpid() != process:  # a child that was forked is no rank
+    if not dist.is_initialized() or os.getpid() != process:
         return
     with suppress(RuntimeError, ValueError):
         store.set(_left_of(place.rank), "1")
@@ -143,7 +179,8 @@ def leave(store: Store, place: Place, process: int) -> None:
         while store.add(_LEFT, 0) < place.world_size - store.check([_LOST]) and time.monotonic() < until:
             time.sleep(LOOKS_EVERY)
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first to end with an error would change the others' codes
+        # When the first process ends with an error, torchrun's SIGTERM would change the exit codes of the others.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with suppress(RuntimeError, ValueError):
         dist.destroy_process_group()
 
@@ -151,7 +188,7 @@ def leave(store: Store, place: Place, process: int) -> None:
 def _patience(store: Store, rank: int) -> float:
     keeps_store = rank == 0 and not torchrun_keeps_store()
     if store.check([_LOST]):
-        return WAIT_AFTER_ERROR if keeps_store else 0.0  # the others have yet to read why it ends
+        return WAIT_AFTER_ERROR if keeps_store else 0.0  # The other ranks must still read the reason.
     if store.check([f"{_BROKEN}/{rank}"]):
         return WAIT_AFTER_ERROR
     return KEEPERS_WAIT if keeps_store else LAST_WAIT

@@ -1,4 +1,4 @@
-"""Optimizers that were made before the model was sharded: they are given the parameters that it has now."""
+"""The parameters of an optimizer that was made before the model was sharded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from hookline.errors import SetupError
 
 
 def rebind(given: Any, replaced: Mapping[Tensor, Tensor]) -> None:
-    """In place. Without it such an optimizer would move tensors that nobody computes with, in silence."""
+    """Replace the parameters of optimizers, in place.
+
+    Without it, an optimizer would silently update tensors that the model does not use any more.
+
+    Args:
+        given: An optimizer, or a mapping, list or tuple of optimizers. Other values are ignored.
+        replaced: The new parameter for each parameter that was replaced.
+
+    Raises:
+        SetupError: If an optimizer has made steps already.
+    """
     for optimizer in _instances(given) if replaced else ():
         held = [p for group in optimizer.param_groups for p in group["params"]]
         if not any(parameter in replaced for parameter in held):

@@ -1,7 +1,7 @@
-"""Compare what must be equal on all ranks: arguments, callbacks, the model, optimizers, schedulers, parameters.
+"""Comparison of arguments, callbacks, models, optimizers and schedulers between ranks.
 
-Each rank describes its own as a flat dict of strings. All ranks compare them in one exchange, before the first
-collective that would hang, or would mix up tensors, if they differed.
+Each rank describes them as a flat dict of strings. The ranks compare these dicts in one exchange, before the first
+collective that would hang or mix up tensors if they differed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,17 @@ MAX_NAMES: Final = 4
 
 
 def check_same(group: Group, facts: Mapping[str, str], fix: str) -> None:
-    """By all: raise ``SetupError`` on every rank if a fact is not the same on all of them.
+    """Raise ``SetupError`` on all ranks if facts differ between ranks. All ranks must call it.
 
-    Only a hash is sent where nothing differs. ``fix`` is the sentence that says what to do.
+    The ranks send only a hash if nothing differs.
+
+    Args:
+        group: The processes of the run.
+        facts: The facts of this rank.
+        fix: The sentence of the error that says what to do.
+
+    Raises:
+        SetupError: If a fact differs, or the order of the facts.
     """
     mine = json.dumps(dict(facts))
     if len(set(group.exchange(sha256(mine.encode()).hexdigest()))) == 1:
@@ -48,9 +56,17 @@ def check_same(group: Group, facts: Mapping[str, str], fix: str) -> None:
 
 
 def check_same_parameters(group: Group, parameters: Mapping[str, Tensor], when: str) -> None:
-    """By all: raise ``RankError`` on every rank if the bits of a parameter are not the same on all of them.
+    """Raise ``RankError`` on all ranks if parameters differ. All ranks must call it.
 
-    Only a hash of the checksums is sent where nothing differs. Names and order must have been compared before.
+    The ranks send only a hash of the checksums if nothing differs.
+
+    Args:
+        group: The processes of the run.
+        parameters: The parameters by name. Names and order must be the same on all ranks.
+        when: The start of the error, for example ``"At step 100"``.
+
+    Raises:
+        RankError: If the bits of a parameter differ.
     """
     named = {name: tensor for name, tensor in parameters.items() if can_be_summed(tensor)}
     if not named:
@@ -78,17 +94,23 @@ def check_same_parameters(group: Group, parameters: Mapping[str, Tensor], when: 
 
 
 def raise_on_all(group: Group, error: HooklineError) -> NoReturn:
-    """By all, each with the same error: wait until every rank has what it needs to raise it, and raise it.
+    """Raise the same error on all ranks. All ranks must call it.
 
-    A rank that raises cuts its connections, and another one might still be reading what the error is about.
+    A rank that raises an error cuts its connections. So all ranks wait at a barrier first: another rank may still be
+    reading the values for the error.
     """
-    with suppress(RankError):  # the others have left the barrier, and cut their connections
+    with suppress(RankError):  # The other ranks may have passed the barrier and cut their connections.
         group.barrier()
     raise error
 
 
 def words_for_ranks(ranks: Sequence[int], verb: Callable[[bool], str] = lambda several: "") -> str:
-    """``rank 1 has``, ``ranks 0, 2-7 have``; ``verb`` receives True for several ranks."""
+    """Return a phrase such as ``rank 1 has`` or ``ranks 0, 2-7 have``.
+
+    Args:
+        ranks: The ranks, in ascending order.
+        verb: Function that returns the verb. Its argument is True for several ranks.
+    """
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
@@ -101,7 +123,7 @@ def words_for_ranks(ranks: Sequence[int], verb: Callable[[bool], str] = lambda s
 
 
 def canonical(value: Any) -> str:
-    """The value as a string that is the same in every process: no addresses, no devices.
+    """Return the value as a string that is the same in every process: no addresses, no devices.
 
     >>> canonical({"lr": 0.1, "decay": {"f": len}})
     "{'lr': 0.1, 'decay': {'f': builtin_function_or_method}}"
@@ -111,7 +133,7 @@ def canonical(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float | complex):
         return repr(value)
     if isinstance(value, Tensor):
-        # One value is an argument, such as a learning rate; more of them may be a buffer, which has no meaning yet.
+        # A single element is an argument, such as a learning rate. More elements may be an uninitialized buffer.
         return repr(value.item()) if value.numel() == 1 else f"tensor {value.dtype} {tuple(value.shape)}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{canonical(key)}: {canonical(its)}" for key, its in value.items()) + "}"
@@ -124,7 +146,7 @@ def canonical(value: Any) -> str:
 
 
 def flat(name: str, value: Any) -> Facts:
-    """The values inside of dicts and lists, each as a fact with its path.
+    """Return the values inside dicts and lists as facts, each with its path.
 
     >>> flat("scheduler 0", {"gamma": 0.1, "parts": [{"step_size": 3}]})
     {'scheduler 0, gamma': '0.1', 'scheduler 0, parts, 0, step_size': '3'}
@@ -139,7 +161,7 @@ def flat(name: str, value: Any) -> Facts:
 
 
 def _by_rank(values: Sequence[str | None]) -> str:
-    """``rank 0 has 1ep, ranks 1-3 have 2ep``."""
+    """Return a phrase such as ``rank 0 has 1ep, ranks 1-3 have 2ep``."""
     by_value: dict[str | None, list[int]] = {}
     for rank, value in enumerate(values):
         by_value.setdefault(value, []).append(rank)

@@ -1,4 +1,4 @@
-"""Where a thread is, or an error has risen, in words; and the end of a process that cannot end by itself."""
+"""Descriptions of stacks and errors, and the exit of a process that hangs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _COLLECTIVE: Final = tuple(
     str(Path(folder, name)) + os.sep
     for folder, name in ((_TORCH, "distributed"), (_TORCH, "autograd"), (_HOOKLINE, "distributed"))
 )
-"""A backward is here, too: it averages gradients while it goes on."""
+"""Folders of code that waits for other ranks. A backward (``autograd``) averages gradients."""
 
 
 def stack_of(thread: int) -> list[FrameType]:
-    """The frames of a thread, the innermost first."""
+    """Return the frames of a thread, the innermost first."""
     frame, found = sys._current_frames().get(thread), []
     while frame is not None:
         found.append(frame)
@@ -36,7 +36,7 @@ def stack_of(thread: int) -> list[FrameType]:
 
 
 def is_in_collective(stack: list[FrameType]) -> bool:
-    """Whether it is inside of something that all ranks take part in, and not in code of the user's that this calls."""
+    """True if the stack is in a collective, and not in user code that the collective calls."""
     for frame in stack:
         if not frame.f_code.co_filename.startswith((_TORCH, _HOOKLINE)):
             return False
@@ -46,12 +46,12 @@ def is_in_collective(stack: list[FrameType]) -> bool:
 
 
 def rose_in_collective(error: BaseException) -> bool:
-    """Whether an error comes out of something that all ranks take part in, and not from the user's code."""
+    """True if a collective raised the error, and not user code."""
     return is_in_collective([frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1])
 
 
 def place_of(stack: list[FrameType]) -> str:
-    """The innermost function of the user's own; where there is none, the innermost one."""
+    """Return the innermost function of user code, or the innermost function if there is none."""
     inside = (_TORCH, _HOOKLINE, _STANDARD)
     own = [frame for frame in stack if not frame.f_code.co_filename.startswith(inside)]
     if not stack:
@@ -61,17 +61,24 @@ def place_of(stack: list[FrameType]) -> str:
 
 
 def words_for_others(error: BaseException, step: int) -> str:
-    """For the other ranks: where it rose, and what."""
+    """Describe an error of this rank for the other ranks, with the step or hook that raised it."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(("in ", "while "))]
     where = f"{notes[0]} " if notes else f"at step {step} "
     return f"failed {where}with {words_of(error)[:2000]}"
 
 
 def end_process(words: str, *, code: int) -> None:
-    """Say why, with the stacks of all threads, and end at once: nothing more of the program is run."""
+    """Print the reason and the stacks of all threads, and end the process at once.
+
+    No more code of the program runs: no ``finally`` block and no exit handler.
+
+    Args:
+        words: The reason.
+        code: The exit code.
+    """
     leave_last_words(words)
     try:
-        with suppress(OSError, ValueError, AttributeError):  # what there is instead of the screen may be no file
+        with suppress(OSError, ValueError, AttributeError):  # A replaced stream may not be a file.
             screen = sys.__stderr__
             if screen is not None:
                 screen.write(f"hookline: {words}; the stacks of this process:\n")

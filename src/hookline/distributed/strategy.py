@@ -1,4 +1,4 @@
-"""How a model is spread over processes: the protocol, and what is chosen when nobody has chosen."""
+"""``Strategy``: how a model is distributed over processes, and helpers for strategies."""
 
 from __future__ import annotations
 
@@ -23,66 +23,104 @@ StrategyName = Literal["auto", "ddp", "fsdp"]
 
 @runtime_checkable
 class Strategy(Protocol):
-    """What the loop asks of ``hl.DDP``, ``hl.FSDP`` or an object of your own."""
+    """The methods that the loop calls on ``hl.DDP``, ``hl.FSDP`` or a custom strategy."""
 
     timeout: timedelta
-    """How long a collective may take, and the first step."""
+    """Limit for a collective, and for the first step."""
     hang_after: timedelta
-    """After the first step: a rank that makes no progress for so long is taken for hung."""
+    """Limit for a rank that makes no progress after the first step. Hookline then ends the rank."""
 
     def wrap(self, module: nn.Module, roots: list[nn.Module], group: Group) -> dict[Tensor, Tensor]:
-        """By all, after ``setup`` and before optimizers are made: spread the model, in place.
+        """Distribute the model over the ranks, in place. All ranks call it.
 
-        ``roots`` are the modules whose ``forward`` is called. Gives the new parameter for each that was replaced.
+        The loop calls this method after ``setup`` and before it makes the optimizers.
+
+        Args:
+            module: The model.
+            roots: The modules whose ``forward`` is called.
+            group: The processes of the run.
+
+        Returns:
+            The new parameter for each parameter that was replaced.
         """
         ...
 
     def attach(self, optimizers: Mapping[str, Optimizer]) -> None:
-        """Optimizers are there: what needs to know which parameters each has."""
+        """Prepare the parameters of each optimizer, by its name."""
         ...
 
     def before_window(self) -> None:
-        """By all, before the first forward of a step."""
+        """Prepare the first forward of a step. All ranks call it."""
         ...
 
     def before_evaluation(self) -> None:
-        """By all, before an evaluation, a prediction or a checkpoint."""
+        """Prepare an evaluation, a prediction or a checkpoint. All ranks call it."""
         ...
 
     def before_backward(self, loss: Tensor, names: Iterable[str], *, last: bool) -> None:
-        """Gradients are averaged over the ranks in the backward of a window's ``last`` batch, and in no other."""
+        """Prepare a backward.
+
+        Args:
+            loss: The loss.
+            names: Names of the optimizers that the backward is for.
+            last: True for the last micro-batch of an accumulation window. Only its backward averages the gradients over
+                the ranks.
+        """
         ...
 
     def idle_forward(self) -> Tensor | None:
-        """By one that has no batch while the others have: take part in their forward, where it needs all ranks."""
+        """Take part in the forward of the other ranks, on a rank without a batch.
+
+        Do nothing if a forward does not need all ranks.
+
+        Returns:
+            The argument ``forward`` of ``idle_backward``.
+        """
         ...
 
     def idle_backward(self, forward: Tensor | None, names: Iterable[str], *, last: bool) -> None:
-        """The same in their backward, with gradients of zero; ``forward`` is what ``idle_forward`` gave."""
+        """Take part in the backward of the other ranks, on a rank without a batch.
+
+        The gradients of this rank are zero.
+
+        Args:
+            forward: The result of ``idle_forward``.
+            names: As in ``before_backward``.
+            last: As in ``before_backward``.
+        """
         ...
 
     def before_batch(self) -> None:
-        """Before each batch of an evaluation or prediction."""
+        """Prepare a batch of an evaluation or prediction."""
         ...
 
     def idle_batch(self) -> None:
-        """By one that has left a batch of an evaluation: take part in its forward, where the others need that."""
+        """Take part in the forward of the other ranks, on a rank that has left an evaluation batch.
+
+        Do nothing if a forward does not need all ranks.
+        """
         ...
 
     def unwrap(self) -> None:
-        """The run is over, on whatever way: hold nothing that would keep the processes tied together."""
+        """Release everything that connects the processes, at the end of a run or after an error."""
         ...
 
     is_sharded: bool
-    """Whether each rank holds only a part of the weights."""
+    """True if each rank holds only a shard of the weights."""
 
     def shares(self) -> tuple[int, int]:
-        """Into how many parts the data is split, and which of them this rank has; (ranks, rank) if all have one."""
+        """Return the number of shards of the data, and the index of this rank's shard.
+
+        The result is ``(number of ranks, rank)`` if every rank has its own shard.
+        """
         ...
 
 
 def check_model(module: nn.Module) -> None:
-    """A model that somebody else has wrapped already would be averaged twice, or not at all."""
+    """Raise ``SetupError`` if the model is wrapped in DDP or ``DataParallel`` already.
+
+    The ranks would average its gradients twice, or not at all.
+    """
     for name, part in module.named_modules():
         if isinstance(part, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise SetupError(
@@ -92,7 +130,10 @@ def check_model(module: nn.Module) -> None:
 
 
 def check_same_model(module: nn.Module, group: Group) -> None:
-    """By all, before anything of it is sent: tensors of other sizes would end the process in gloo, or mix them up."""
+    """Raise ``SetupError`` if the model differs between ranks. All ranks must call it.
+
+    Call it before any tensor of the model is sent: with different sizes, gloo would end the process or mix up tensors.
+    """
     facts = {f"parameter {name}": _fact(name, its) for name, its in module.named_parameters()}
     facts |= {f"buffer {name}": _fact(name, its) for name, its in module.named_buffers()}
     check_same(group, facts, "Build the same model on all ranks.")
@@ -104,28 +145,33 @@ def _fact(name: str, tensor: Tensor) -> str:
             f"{name} has no size before the first forward (a Lazy module): call the model on a batch first"
         )
     frozen = " (frozen)" if isinstance(tensor, nn.Parameter) and not tensor.requires_grad else ""
-    sizes = [tuple(part.shape) for part in plain_parts(tensor)]  # of a sparse one, also how many values it has
+    # The parts of a sparse tensor also show the number of its values.
+    sizes = [tuple(part.shape) for part in plain_parts(tensor)]
     return f"{str(tensor.dtype).removeprefix('torch.')} {', '.join(map(str, sizes))}{frozen}"
 
 
 def is_fsdp(module: nn.Module) -> bool:
-    """Whether ``fully_shard`` was called on it or on a part of it."""
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # not imported: then nobody has called it
+    """True if ``fully_shard`` was called on the module or on a submodule."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # Without this import, fully_shard was not called.
     return fsdp is not None and any(isinstance(part, fsdp.FSDPModule) for part in module.modules())
 
 
 def all_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """What can be sent: sparse ones in their parts, whose sizes must have been compared."""
+    """Return the tensors in a form that can be sent: a sparse tensor as its dense parts.
+
+    The sizes of sparse tensors must be the same on all ranks.
+    """
     return [part for tensor in tensors for part in plain_parts(tensor)]
 
 
 def buffers_of(module: nn.Module) -> list[Tensor]:
-    """As ``module.buffers()``, in a third of the time: where there are 200 parts, that takes 0.2 ms of a step.
+    """Return the dense buffers of a module.
 
-    Without sparse ones: one that is made anew may have another number of values on each rank.
+    This takes a third of the time of ``module.buffers()``: 0.2 ms per step for 200 submodules. Sparse buffers are left
+    out, because a sparse buffer that is replaced may have a different number of values on each rank.
     """
     parts, seen = [module], {module}
-    for part in parts:  # it grows meanwhile
+    for part in parts:  # The list grows during the loop.
         for its in part._modules.values():
             if its is not None and its not in seen:
                 seen.add(its)
@@ -135,7 +181,16 @@ def buffers_of(module: nn.Module) -> list[Tensor]:
 
 
 def seconds_of(value: str | float | timedelta | Duration, what: str) -> timedelta:
-    """A limit of time: ``"60s"``, ``"10m"``, a number of seconds."""
+    """Return a time limit as a ``timedelta``.
+
+    Args:
+        value: A duration such as ``"60s"`` or ``"10m"``, or a number of seconds.
+        what: Name of the argument, for the error.
+
+    Raises:
+        DurationError: If a string is not a duration.
+        SetupError: If a duration is not a time, or a number is not positive.
+    """
     if isinstance(value, timedelta):
         found = value
     elif isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""The vote: what all ranks must know of a step, added up in one small vector."""
+"""Votes: the values of a step that all ranks must know, summed in one small vector."""
 
 from __future__ import annotations
 
@@ -10,46 +10,56 @@ from typing import Final
 from hookline.distributed.group import Group
 
 LONG_STEP: Final = 0.05
-"""Seconds: from here on a vote in each step is not felt."""
+"""Seconds of a step from which every step has a vote, because its cost does not matter."""
 APART: Final = 0.1
-"""Seconds between two votes where steps are shorter."""
+"""Seconds between two votes if steps are shorter."""
 MOST_APART: Final = 1000
-"""Steps."""
+"""Largest number of steps between two votes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What one rank says. Of a wish (``stop`` to ``signal``) only counts how many ranks have it."""
+    """The vote of one rank.
+
+    Requests (``stop`` to ``signal``) are 1 or 0. Their sum is the number of ranks with the request.
+    """
 
     samples: float = 0.0
     tokens: float = 0.0
     stop: float = 0.0
     save: float = 0.0
     plan: float = 0.0
-    """A callback wants its own plan saved; which one, ranks tell one another when they save."""
+    """A callback requests a save by its own plan. The ranks exchange the plan when they save."""
     evaluate: float = 0.0
     skip: float = 0.0
     signal: float = 0.0
-    leaving: float = 0.0
-    """It has left its own loop, and goes on only until all know it."""
     abandons: float = 0.0
-    """It wants to leave the evaluation under way, of which nothing is to stay."""
+    """The rank requests to leave the current evaluation and to drop its results."""
     logged: float = 0.0
-    """At an edge: it has logged something that has no row yet."""
+    """In a vote at an edge: the rank has logged a value that has no row yet."""
     weighted: float = 0.0
-    """It gives weights of its own, which the number of samples does not tell."""
+    """The rank has loss weights or counts that do not follow from the number of samples."""
     undone: float = 0.0
-    """How often steps were taken back since the last vote: all ranks must have done so alike."""
+    """Number of rollbacks since the last vote. It must be the same on all ranks."""
     undone_squared: float = 0.0
+    """The square of ``undone``. The two sums show whether all ranks have the same number."""
     seconds: float = 0.0
-    """Rank zero's clock."""
+    """Clock of rank zero; 0 on the other ranks."""
 
 
 FIELDS: Final = tuple(Ballot.__dataclass_fields__)
 
 
 class Votes:
-    """Holds a vote at each step, or where steps are short every few steps, as all ranks compute alike."""
+    """Hold a vote in every step, or every few steps if steps are short.
+
+    All ranks compute the same interval.
+
+    Args:
+        group: The processes of the run.
+        apart: Seconds between two votes if steps are short.
+        long_step: Seconds of a step from which every step has a vote.
+    """
 
     def __init__(self, group: Group, *, apart: float = APART, long_step: float = LONG_STEP) -> None:
         self._group, self._apart, self._long_step = group, apart, long_step
@@ -58,28 +68,33 @@ class Votes:
         self.every = 1
         """Steps from one vote to the next."""
         self.always = False
-        """Whether there is something in each step that only a vote can tell."""
+        """True if each step has values that the ranks can learn only from a vote."""
         self._wait = 0
         self.held = 0
-        """How many there were."""
+        """Number of votes so far."""
 
     @property
     def under_way(self) -> bool:
         return self._sums is not None
 
     def next_step(self) -> None:
-        """By all, once before each step."""
+        """Count a step. All ranks must call it once before each step."""
         self._wait -= 1
 
     @property
     def is_due(self) -> bool:
-        """True if the step that was begun last has a vote."""
+        """True if the current step has a vote."""
         return self.always or self._wait <= 0
 
     def begin(self, ballot: Ballot, weights: Sequence[float]) -> None:
-        """By all: launched before the last backward of a step, so that it is done when that is.
+        """Start a vote. All ranks must call it.
 
-        One that is under way is ended, and says nothing: an edge has come inside the step, whose vote is held again.
+        The vote of a step starts before the last backward, so that it is done when the backward is. If a vote is under
+        way, it ends without a result: an edge has come inside the step, and the vote of the step is held again.
+
+        Args:
+            ballot: The vote of this rank.
+            weights: The weight of this rank for each optimizer.
         """
         if self._sums is not None:
             self._sums()
@@ -87,7 +102,7 @@ class Votes:
         self.held += 1
 
     def end(self, step: int) -> tuple[Ballot, list[float]]:
-        """By all: the sums, and the sums of the weights."""
+        """Wait for the vote, and return the sums of ballots and weights. All ranks must call it."""
         sums, self._sums = self._sums, None
         if sums is None:
             raise RuntimeError(f"no vote was begun at step {step}")
@@ -97,17 +112,17 @@ class Votes:
         return ballot, found[len(FIELDS) :]
 
     def begin_anew(self) -> None:
-        """What is voted on begins, and may be slower or faster than before: the first two votes tell."""
+        """Reset the interval, because steps may be slower or faster now. Two votes measure it again."""
         self._last, self.every, self._wait = None, 1, 1
 
     def forget(self) -> None:
-        """After an error: nobody waits for it."""
+        """Drop the vote under way. No rank waits for it after an error."""
         self._sums = None
 
     def _plan(self, step: int, seconds: float) -> None:
-        """From rank zero's time alone, so that all ranks come to the same."""
+        """Compute the interval from the clock of rank zero, so that all ranks get the same one."""
         if self._last is not None and step > self._last[0]:
             took = max((seconds - self._last[1]) / (step - self._last[0]), 1e-6)
-            most = min(2 * self.every, MOST_APART)  # one step that was fast says little of those that follow
+            most = min(2 * self.every, MOST_APART)  # The steps after one fast step may be slow again.
             self.every = 1 if took >= self._long_step else min(math.ceil(self._apart / took), most)
         self._last, self._wait = (step, seconds), self.every

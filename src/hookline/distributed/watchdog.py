@@ -1,8 +1,8 @@
-"""The watchdog: a thread on each rank that ends it when another has failed or when it makes no progress itself.
+"""``Watchdog``: a thread that ends its rank if another rank has failed or this rank hangs.
 
-A rank that waits for one that is gone, or that sleeps, waits for ever otherwise. What waits in a collective is woken,
-and ends with an error as usual. Nothing in Python can call back what hangs elsewhere, so that process ends: with its
-stacks on the screen, and a code that lets torchrun start it again.
+Without it, a rank would wait forever for a rank that is gone or hangs. The watchdog wakes a rank that waits in a
+collective, and the rank ends with an error as usual. Python cannot interrupt code that hangs elsewhere, so the watchdog
+ends that process: it prints the stacks, and exits with a code after which torchrun starts the process again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from hookline.distributed.exits import BodyExits
 from hookline.distributed.group import Group
 from hookline.distributed.stacks import end_process, is_in_collective, place_of, stack_of
 
@@ -22,23 +23,31 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 LOOKS_EVERY: Final = 0.5
-"""Seconds."""
+"""Seconds between two checks."""
 LOOKS_OF_ALL: Final = 1000
-"""A second, all ranks together: one process keeps the store for all of them."""
+"""Limit for the checks per second of all ranks together: one process hosts the store."""
 PAUSED: Final = 3
-"""Intervals between two looks after which the process was paused, and was not just slow."""
+"""Intervals between two checks after which the process counts as paused, not only as slow."""
 PAUSED_S: Final = 1.0
-"""The same in seconds: a busy machine delays a thread that looks more often."""
+"""The same limit in seconds, for short intervals: a busy machine delays the thread."""
 GRACE: Final = 5.0
-"""Seconds that a rank has to begin to end by itself after another has failed."""
+"""Seconds in which a rank must begin to end after another rank has failed."""
 HUNG: Final = 75
-"""The exit code of a rank that hangs: a failure that may pass, as ``sysexits.h`` has it."""
+"""Exit code of a rank that hangs: ``EX_TEMPFAIL``, a temporary failure."""
 
 
 class Watchdog:
-    """Where neither ``beat``, which the loop counts up, nor ``progress`` changes for too long, the rank hangs.
+    """End this rank if it makes no progress, or if another rank has failed.
 
-    One that waits for the others hangs only if all ranks do: as long as one of them is at work, it may take its time.
+    A rank makes progress if ``beat``, which the loop increments, or the result of ``progress`` changes. A rank that
+    waits for other ranks ends only if all ranks wait: as long as one rank computes, the others wait for it.
+
+    Args:
+        group: The processes of the run.
+        hang_after: Limit for a rank that makes no progress.
+        timeout: The same limit before the end of the first step, and inside ``patient``.
+        progress: Function whose result changes as long as the rank computes.
+        exits: The exits of a custom loop, which the watchdog compares between ranks.
     """
 
     def __init__(
@@ -48,36 +57,41 @@ class Watchdog:
         hang_after: timedelta,
         timeout: timedelta,
         progress: Callable[[], object] = lambda: None,
+        exits: BodyExits | None = None,
     ) -> None:
         self.beat = 0
-        self._group, self._progress = group, progress
-        # A connection of its own: the main thread may be waiting on the other.
+        self._group, self._progress, self._exits = group, progress, exits
+        self._in_collective_since: float | None = None
+        # A separate connection, because the main thread may be waiting on its connection.
         self._store: Store = group.store.clone()  # type: ignore[attr-defined]
         self._every = max(LOOKS_EVERY, group.size / LOOKS_OF_ALL)
         self._short, self._long = hang_after.total_seconds(), timeout.total_seconds()
-        self._patient = 1  # until the first step is done, or the first batch where there are no steps
+        self._patient = 1  # Not zero until the first step (or batch) is done.
         self._main = threading.get_ident()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hookline-watchdog", daemon=True)
         self._failed_at: float | None = None
-        self._waits = False  # whether the others have been told that this rank waits for them
+        self._waits = False  # True if the store says that this rank waits.
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """The run is over."""
+        """End the thread."""
         self._end.set()
         if self._thread.is_alive():
-            self._thread.join(GRACE)  # it may be in the middle of a request to the store
+            self._thread.join(GRACE)  # A request to the store may be under way.
 
     def stepped(self) -> None:
-        """The first step is done, or the first batch of what has no steps: from now on things take what they took."""
+        """Apply ``hang_after`` from now on, after the first step or batch.
+
+        The first one may take much longer than the others.
+        """
         self._patient = 0 if self._patient == 1 else self._patient
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """What may take long: a save, the end of a run."""
+        """Apply ``timeout`` to code that may take long: a save, the end of a run."""
         self._patient += 2
         try:
             yield
@@ -99,6 +113,8 @@ class Watchdog:
                 if now - (self._failed_at or now) > GRACE:
                     end_process(f"rank {self._group.rank} ends, because {self._group.failure(self._store)}", code=1)
                 continue
+            if self._exits is not None:
+                self._look_for_exits(self._exits, now)
             if (found := self._seen()) != seen:
                 seen, since = found, now
                 self._tell(waits=False)
@@ -106,7 +122,7 @@ class Watchdog:
                 self._stuck(limit)
 
     def _watch_end(self) -> None:
-        """It is ending already, and what it puts back may take its time, but not for ever."""
+        """End the process if its cleanup after an error takes longer than ``timeout``."""
         since = time.monotonic()
         for now, was_paused in looks(self._end, self._every):
             if was_paused:
@@ -120,15 +136,28 @@ class Watchdog:
         return self.beat, self._progress()
 
     def _look(self, now: float) -> bool:
-        """Whether another rank has failed; then this one is woken, if it waits in a collective."""
+        """Wake this rank if another rank has failed. Return True in that case."""
         if self._group.failure(self._store) is None:
             return False
         self._failed_at = now
         self._group.wake()
         return True
 
+    def _look_for_exits(self, exits: BodyExits, now: float) -> None:
+        """Accuse a rank that has left the body of its loop, if this rank continues or waits for it."""
+        if is_in_collective(stack_of(self._main)):
+            self._in_collective_since = self._in_collective_since or now
+        else:
+            self._in_collective_since = None
+        try:
+            found = exits.find_left_behind(self._store, now - (self._in_collective_since or now))
+        except RuntimeError:  # The next check finds that the store is gone.
+            return
+        if found is not None:
+            self._group.accuse(*found, self._store)
+
     def _stuck(self, limit: float) -> None:
-        """No progress: this rank hangs, or waits for one that does; or all wait for one another."""
+        """End this rank if it hangs, or if all ranks wait. Otherwise it waits for a rank that hangs."""
         rank, stack = self._group.rank, stack_of(self._main)
         where, waits = place_of(stack), is_in_collective(stack)
         words = f"has made no progress for {limit:g} s (the limits are hang_after= and timeout=)"
@@ -140,7 +169,7 @@ class Watchdog:
             self._end_hung(f"rank {rank} {words}: all ranks wait for one another: {told}")
 
     def _tell(self, *, waits: bool, where: str = "") -> int:
-        """Where this rank waits, or that it does no more; how many ranks wait."""
+        """Write to the store whether and where this rank waits. Return how many ranks wait."""
         try:
             if waits == self._waits:
                 return self._store.add("waiting", 0) if waits else 0
@@ -148,7 +177,7 @@ class Watchdog:
             if waits:
                 self._store.set(f"waiting/{self._group.rank}", json.dumps(where))
             return self._store.add("waiting", 1 if waits else -1)
-        except RuntimeError:  # the store is gone, which the next look finds
+        except RuntimeError:  # The next check finds that the store is gone.
             return 0
 
     def _places(self) -> list[tuple[int, str]]:
@@ -159,15 +188,19 @@ class Watchdog:
 
     def _end_hung(self, words: str) -> None:
         self._group.will_not_come(self._store)
-        time.sleep(2 * self._every)  # the others read why, before the store may be gone with this process
+        time.sleep(2 * self._every)  # The store may end with this process, so the other ranks read the reason now.
         end_process(words, code=HUNG)
 
 
 def looks(end: threading.Event, every: float) -> Iterator[tuple[float, bool]]:
-    """In a thread, until ``end`` is set: the time, and whether the process was paused since the last look.
+    """Yield the time of each check, and whether the process was paused since the last check.
 
-    The thread then slept far longer than ``every``: the process was stopped (SIGSTOP, a suspended job or machine).
-    Such time says nothing about what the main thread does, so a measurement of it starts again.
+    If the process was paused (SIGSTOP, a suspended job or machine), the thread slept far longer than ``every``. The
+    main thread was paused as well, so the caller must start its measurement of time again.
+
+    Args:
+        end: Ends the iteration.
+        every: Seconds between two checks.
     """
     before = time.monotonic()
     while not end.wait(every):

@@ -93,12 +93,13 @@ def predict_task(loop: Loop, batches: Batches) -> Any:
             try:
                 loop.state.outputs = task.predict_batch(run, batch)
             except StopTraining as stop:
-                if loop.ranks is not None:
-                    raise stop_in_batch(title_of(task), stop.reason, loop.clock.step, "predict_batch") from stop
+                refused = stop_in_batch(title_of(task), stop.reason, loop.clock.step, "predict_batch")
+                refused.__cause__ = stop
+                loop.world.refuse(refused)
                 raise
             if not book.muted:
                 found.append(_detached(loop.state.outputs))
-    return joined(found if loop.ranks is None else all_predictions(loop, loop.ranks, found))
+    return joined(found if loop.world.is_alone else all_predictions(loop, loop.world, found))
 
 
 def joined(batches: list[Any]) -> Any:
@@ -168,6 +169,14 @@ class LoopAnswers:
     def snapshot(self, member: Member[Run]) -> dict[str, Any]:
         return take_moment(self._loop, member)
 
+    def gather(self, value: Any) -> list[Any]:
+        refuse_if_guarded("run.gather()")
+        found: list[Any] = self._loop.session.world.group.exchange(value)
+        return found
+
+    def is_sharded(self) -> bool:
+        return self._loop.session.world.is_sharded
+
     def replace_loader(self, stage: str, loader: Any) -> None:
         """``run.loaders[stage] = loader``: from the next epoch or evaluation on."""
         loop, where = self._loop, f"run.loaders[{stage!r}] = …"
@@ -184,7 +193,7 @@ class LoopAnswers:
             check_loader(loader, LOADERS[stage])
         else:
             named_loaders(loader, stage)
-        loop.use_loader(stage, loader)
+        loop.data.replace_loader(stage, loader)
 
     def _keep(self, asked: tuple[str, ...], loaders: dict[str | None, Any], compute: Any) -> Any:
         """The answer, kept with how it was asked for: stage and loaders give the names in it."""

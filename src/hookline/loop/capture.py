@@ -21,7 +21,6 @@ from hookline.loop.callback_matching import holds_state
 from hookline.loop.metric_states import load_metric_states, metric_states, metrics_in
 from hookline.loop.placing import placed_optimizer, placed_state, placed_weights
 from hookline.loop.random_states import random_states
-from hookline.loop.supply import data_state, load_data_state
 from hookline.records.redact import redact_text
 
 if TYPE_CHECKING:
@@ -53,9 +52,9 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
         "schedulers": [scheduler.scheduler.state_dict() for scheduler in state.schedulers],
         "scheduler_owners": _scheduler_owners(loop),
         "scaler": None if scaler is None else scaler.state_dict(),
-        "usual_weight": None if session.ranks is None else session.ranks.usual_weight,
+        "usual_weight": session.world.usual_weight,
         "random": random_states(),
-        "data": data_state(loop, mid_epoch=course["mid_epoch"]),
+        "data": loop.data.state_dict(seed=session.seed, mid_epoch=course["mid_epoch"]),
         "course": course,
         "accumulate": None if loop.accumulate == loop.settings.accumulate else loop.accumulate,  # a callback's change
         "save": loop.saving.due,
@@ -85,7 +84,8 @@ def restore(loop: Loop, snapshot: Snapshot) -> None:
     load_callback_states(loop, saved["callbacks"], structural=True)
     restore_training(loop, snapshot.weights, saved)
     state.clock.load_state_dict(saved["clock"])
-    load_data_state(loop, saved["data"], mid_epoch=saved["course"]["mid_epoch"])
+    _load_seed(loop, saved["data"]["seed"])
+    loop.data.load_state_dict(saved["data"], mid_epoch=saved["course"]["mid_epoch"])
     if "seed" not in session.settings.config:  # then it is the one that was drawn when the run began
         state.config["seed"] = session.seed
     session.book.load_state_dict(saved["metrics"], metrics_by_path(loop))
@@ -93,6 +93,13 @@ def restore(loop: Loop, snapshot: Snapshot) -> None:
     loop.course.load_state_dict(saved["course"])
     loop.accumulate = saved.get("accumulate") or loop.accumulate
     loop.saved_random = saved["random"]
+
+
+def _load_seed(loop: Loop, saved: int) -> None:
+    given = loop.settings.seed
+    if given not in (None, saved) and not loop.state.rank:
+        logger.warning("seed=%s is not used: the run goes on with its own, %s", given, saved)
+    loop.session.seed = saved
 
 
 def restore_training(loop: Loop, weights: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:
@@ -109,8 +116,7 @@ def restore_training(loop: Loop, weights: Mapping[str, Tensor], saved: Mapping[s
         scheduler.scheduler.load_state_dict(its)
     if loop.precision.scaler is not None and saved["scaler"] is not None:
         loop.precision.scaler.load_state_dict(saved["scaler"])
-    if loop.session.ranks is not None:
-        loop.session.ranks.usual_weight = saved.get("usual_weight")
+    loop.session.world.usual_weight = saved.get("usual_weight")
 
 
 # -- the model -----------------------------------------------------------------------------------

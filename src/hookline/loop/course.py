@@ -64,7 +64,7 @@ class Course:
         self._drop_moment()
         if not self._resumed:
             self._updates_before = self._weights.updates()
-        self._announced = self._announced and self._resumed and self._requests.stop is not None
+        self._announced = self._announced and self._resumed and self._requests.agreed.stop is not None
         self.cut_pending = self._resumed and self.mid_epoch and not self.edge_pending
         self._resumed = False
         self.train_mode()
@@ -94,6 +94,7 @@ class Course:
     def end_broken_training(self) -> None:
         """The body of the own loop was left by ``break`` or ``return``: its scopes are closed already."""
         self._session.stop(BREAK, "the body of the loop", left_body=True)
+        self._requests.agree_on_own_stop()  # all ranks have left it
         self.decided()
         if self.epoch_open:
             if not self._epoch_trained:
@@ -135,7 +136,7 @@ class Course:
         return self.at_edge or (self.evaluate is not None and self.eval_due)
 
     def state_dict(self) -> dict[str, Any]:
-        stop = self._requests.stop
+        stop = self._requests.agreed.stop
         return {
             "agenda": self.agenda.state_dict(),
             "mid_epoch": self.mid_epoch,
@@ -144,7 +145,7 @@ class Course:
             "plateaus": dict(self._plateaus),
             "updates_before": self._updates_before,
             "monitors_checked": self._monitors_checked,
-            "evaluate": self._requests.evaluate,
+            "evaluate": self._requests.agreed.evaluate,
             "announced": self._announced and stop is not None and not stop.goes_on,
             "stop": None if stop is None or stop.goes_on else (redact_text(stop.reason), stop.by, stop.step),
         }
@@ -158,11 +159,11 @@ class Course:
         self._plateaus = dict(state.get("plateaus", {}))  # older checkpoints lack it
         self._updates_before = state["updates_before"]
         self._monitors_checked = state["monitors_checked"]
-        self._requests.evaluate = state["evaluate"] and self._requests.can_evaluate
+        if state["evaluate"] and self._requests.can_evaluate:
+            self._requests.agree(evaluate=True)
         self._announced = state["announced"]
         if state["stop"] is not None:
             self._requests.ask_stop(StopRequest(*state["stop"]))
-        self._requests.attention = self._requests.attention or self._requests.evaluate
 
     def went_back(self, epoch: int, state: Mapping[str, Any]) -> None:
         """Steps were taken back, and with them the schedulers, to that epoch; the data is in this one."""
@@ -170,7 +171,8 @@ class Course:
         for done in range(epoch + 1, self._clock.epoch + 1):
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "ep" and s.due(done)])
         self.agenda.went_back(state["agenda"])
-        self._evaluated, self._requests.evaluate = -1, False
+        self._evaluated = -1
+        self._requests.drop_eval()
 
     # -- an epoch ------------------------------------------------------------------------------
 
@@ -206,8 +208,7 @@ class Course:
         self._epoch_trained = True
         self.agenda.interval_due()  # the edge ends it, due or not
         self._end_interval(widened=self.agenda.interval_is_short)
-        if self._session.ranks is not None:
-            self._session.ranks.compare_parameters()  # before they are evaluated and saved
+        self._session.world.compare_parameters()  # before they are evaluated and saved
         if completed:
             self._book.end_epoch()
         self._line.emit(self._line.hooks.train_epoch_end)
@@ -275,9 +276,9 @@ class Course:
         self.agenda.look()
         self._line.hooks = self._line.timed if self.agenda.sampling else self._line.fast
         if self.agenda.eval_due() and requests.can_evaluate:
-            requests.evaluate = True
+            requests.require_eval()
         due = any(schedule.due(self._clock) for schedule in self.agenda.saves)
-        due |= requests.evaluate or self.agenda.finished
+        due |= requests.agreed.evaluate or self.agenda.finished
         if due and self.training:
             self.agree()  # before ranks do together what one of them, whose body was left, would not come to
         requests.attention = requests.attention or due
@@ -298,19 +299,18 @@ class Course:
 
         Whether there may be something that was logged since the last row, on any rank.
         """
-        ranks = self._session.ranks
-        return self._book.has_pending if ranks is None else ranks.vote(logged=self._book.has_pending)
+        return self._session.world.vote(logged=self._book.has_pending)
 
     @property
     def eval_due(self) -> bool:
         """An evaluation is due: by ``eval_every``, by request, or one at the end. Never two of the same weights."""
-        stop = self._requests.stop
+        stop = self._requests.agreed.stop
         trained = self._weights.updates() > self._updates_before
         interrupted = stop is not None and stop.interrupt
         final = self.over and trained and self.agenda.has_evaluations and not interrupted
         if stop is not None and stop.left_body:
             return False  # the body was left, on this rank or on another: nobody is there to evaluate
-        return (self._requests.evaluate or final) and self._evaluated != self._weights.version()
+        return (self._requests.agreed.evaluate or final) and self._evaluated != self._weights.version()
 
     @property
     def has_evaluated(self) -> bool:
@@ -320,7 +320,7 @@ class Course:
     def evaluated(self, *, left: bool = False) -> None:
         """An evaluation of the current weights was made; or was left, which is not tried again."""
         self._evaluated = self._weights.version()
-        self._requests.evaluate = False
+        self._requests.drop_eval()
         if not left:
             self.step_schedulers([s for s in self._state.schedulers if s.unit == "eval"])
         self.agree()
@@ -330,8 +330,8 @@ class Course:
             return
         if self.eval_due:
             self.evaluate()
-        if self._requests.evaluate and self._evaluated == self._weights.version():
-            self._requests.evaluate = False  # asked for again, of the same weights
+        if self._requests.agreed.evaluate and self._evaluated == self._weights.version():
+            self._requests.drop_eval()  # asked for again, of the same weights
 
     def settle_edge(self) -> None:
         """Before a step is settled: the evaluation that is due, then the end of the epoch."""
@@ -341,10 +341,10 @@ class Course:
 
     def decided(self) -> bool:
         """Whether training is over; a stop is announced once."""
-        requests, stop = self._requests, self._requests.stop
+        requests, stop = self._requests, self._requests.agreed.stop
         # Asked for too late for this step: it counts in the next one. The own loop asks `eval_due` itself.
-        evaluate = requests.evaluate and self.evaluate is not None
-        requests.attention = requests.preempt is not None or requests.rollback is not None or evaluate
+        evaluate = requests.agreed.evaluate and self.evaluate is not None
+        requests.attention = requests.agreed.preempt is not None or requests.rollback is not None or evaluate
         if self.agenda.max_duration != self._state.max_duration:  # a hook has changed it
             self.agenda.plan(self._state.max_duration)
             self.agenda.look()
@@ -359,7 +359,7 @@ class Course:
     @property
     def over(self) -> bool:
         """Whether training has come to its end, by a stop or by ``max_duration``."""
-        return self._requests.stop is not None or self.agenda.finished
+        return self._requests.agreed.stop is not None or self.agenda.finished
 
     def step_schedulers(self, schedulers: list[Scheduler]) -> None:
         """Move the schedulers that are due: by count, or on the metric of a plateau."""
@@ -376,13 +376,12 @@ class Course:
     def _plateau_metric(self, name: str) -> Any:
         """The metric of a plateau; ``None`` if it was not measured since the last evaluation that had it."""
         found = self._book.value(name) if self._is_measured(name) else None
-        ranks = self._session.ranks
-        # inside an interval each rank has its own value: the learning rate must be one
-        said = [found] if ranks is None else ranks.group.exchange(found)
+        # Inside an interval each rank has its own value, and the learning rate must be the same on all ranks.
+        said = self._session.world.group.exchange(found)
         if any(value is None for value in said):
             return None
         self._plateaus[name] = self._book.measured_at(name)
-        return found if ranks is None else sum(said) / len(said)
+        return sum(said) / len(said)
 
     def _is_measured(self, name: str) -> bool:
         """Whether there is a new value. A callback may log a metric that it declares at some evaluations only."""

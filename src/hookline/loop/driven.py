@@ -36,8 +36,7 @@ def step_inside_batch(steps: Steps, optimizer: Any, closure: Callable[[], Any] |
         raise ScopeError(f"loop.step({name}): there was no loop.backward(loss, optimizer) for it in this step")
     else:
         steps._driven.setdefault(name, False)
-        if steps.ranks is not None:
-            steps._touched[name] = steps.ranks.average_weight(steps._touched[name])
+        steps._touched[name] = steps.world.average_weight(steps._touched[name])
         moved = steps._update(name)
     steps._driven[name] |= moved
     for counted in (steps._touched, steps._weighed):

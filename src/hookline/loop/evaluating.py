@@ -22,7 +22,6 @@ from hookline.run import MISSING
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
-    from hookline.loop.ranks import Ranks
 
 
 def evaluation(
@@ -39,12 +38,12 @@ def evaluation(
     mark = len(scopes)
     metrics: dict[str, Any] = {}
     began = perf_counter()
-    left, interrupted = False, _interrupted(loop)
+    left, interrupted = False, loop.requests.is_interrupted
     if not silent:
         loop.requests.leave_evaluation = False
     states = None if silent else loop.saving.states_before_evaluation()
     with saved_if_preempted(loop, stage, states), untouched(loop, stage, list(loaders.values()), audience):
-        _share_model(loop)
+        loop.world.before_evaluation()  # all ranks evaluate one model: buffers are rank zero's
         if not silent:
             loop.check_replaced(stage)
         depth = book.open_layer(loop.session.module if silent else None)
@@ -71,7 +70,7 @@ def evaluation(
             scopes.leave(mark, because=error)
             book.drop_layers(depth)
             raise
-    if left and _interrupted(loop) and not interrupted and states is not None:
+    if left and loop.requests.is_interrupted and not interrupted and states is not None:
         loop.saving.as_before_evaluation(states)  # as after another signal
         loop.saving.interrupted(pending_eval=stage == "val")
     if not silent and stage == "val" and state.entry_point in ("fit", "train"):
@@ -84,21 +83,13 @@ def _loaders(loop: Loop, loaders: dict[str | None, Any], limit: int | None) -> G
     state, line, book = loop.state, loop.line, loop.session.book
     for state.loader_name, loader in loaders.items():
         line.emit(line.hooks.eval_loader_start)
-        ended = yield from _batches(loop, loader, "eval_batch", limit)
+        yield from _batches(loop, loader, "eval_batch", limit)
         if book.agree(left=_is_left(loop)):
             return True
         line.emit(line.hooks.eval_loader_end)
         book.end_loader()
         state.loader_name = MISSING
-        if ended:
-            break
     return book.agree(left=_is_left(loop))
-
-
-def _share_model(loop: Loop) -> None:
-    """All ranks evaluate one model: statistics are rank zero's."""
-    if loop.ranks is not None:
-        loop.ranks.before_evaluation()
 
 
 def _note(loop: Loop, stage: str, began: float, left: bool) -> None:
@@ -120,7 +111,7 @@ def saved_if_preempted(loop: Loop, stage: str, states: dict[str, Any] | None) ->
 
 
 def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
-    """The body was left by ``break``: what was measured until then counts; other ranks leave theirs, too.
+    """The body was left by ``break``, on all ranks: what was measured until then counts.
 
     By ``StopTraining`` it is left without end hooks, and nothing counts.
     """
@@ -130,7 +121,7 @@ def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock
         again.batch, again.sample, again.token = clock.batch, clock.sample, clock.token
         book.attach_layer(layer)
         state.loader_name = name
-        _tell_others(loop)
+        loop.world.leave_body()
         left = book.agree(left=loop.requests.leave_evaluation)
         if not left:
             loop.line.emit(loop.line.hooks.eval_loader_end)
@@ -156,7 +147,7 @@ def prediction(loop: Loop, loader: Any, audience: Audience = Audience.ALL) -> Ge
     if not silent:
         loop.requests.leave_evaluation = False
     with untouched(loop, "predict", [loader], audience):
-        _share_model(loop)
+        loop.world.before_evaluation()  # all ranks evaluate one model: buffers are rank zero's
         depth = book.open_layer(loop.session.module if silent else None)
         try:
             if not silent:
@@ -181,91 +172,79 @@ def prediction(loop: Loop, loader: Any, audience: Audience = Audience.ALL) -> Ge
 
 
 def _finish_left_prediction(loop: Loop, layer: Any) -> None:
-    """The body was left by ``break``: nothing that was logged counts here; other ranks leave theirs, too."""
+    """The body was left by ``break``, on all ranks: nothing that was logged counts."""
     book = loop.session.book
     with untouched(loop, "predict", []):
         book.attach_layer(layer)
-        _tell_others(loop)
+        loop.world.leave_body()
         book.agree()
         book.drop_layers(book.depth - 1)
         loop.line.emit(loop.line.hooks.predict_end)
 
 
-def _batches(loop: Loop, loader: Any, event: str, limit: int | None = None) -> Generator[Any, None, bool]:
-    """The batches of one loader, moved and counted, each between its events; of several ranks' this one's.
-
-    Whether another rank has left its body, so that all end here.
-    """
-    if loop.ranks is None:
-        return (yield from _with_events(loop, _fetched(loop, loader, limit), event))
+def _batches(loop: Loop, loader: Any, event: str, limit: int | None = None) -> Generator[Any, None, None]:
+    """Give this rank's batches of one loader, moved and counted, each between its events."""
+    if loop.world.is_alone:
+        yield from _with_events(loop, _fetched(loop, loader, limit), event)
+        return
     if not is_answer(loop):
-        loop.ranks.begin_votes_of_evaluation()
-    feed = open_parts(loop, loop.ranks, loader, limit)
-    return (yield from _with_events(loop, fetched_parts(loop, loop.ranks, feed, partial(_next, loop)), event))
+        loop.world.begin_votes_of_evaluation()
+    feed = open_parts(loop, loop.world, loader, limit)
+    yield from _with_events(loop, fetched_parts(loop, loop.world, feed, partial(_next, loop)), event)
 
 
-def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[Any, None, bool]:
-    state, line, clock, ranks = loop.state, loop.line, loop.clock.eval, loop.ranks
+def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[Any, None, None]:
+    state, line, clock, world = loop.state, loop.line, loop.clock.eval, loop.world
     seen = 0
     for batch in batches:
         seen += 1
-        if ranks is not None and (_is_left(loop) or (loop.part is not None and not loop.part.counts)):
-            ranks.strategy.before_batch()
+        if not world.is_alone and (_is_left(loop) or (loop.part is not None and not loop.part.counts)):
+            world.before_eval_batch()
             yield from idle_batch(loop, batch)
-            _make_up(loop, ranks)
-            if _is_ended(loop, ranks):
-                return True
+            world.body_ended()
+            _make_up(loop)
+            if _is_ended(loop):
+                return
             continue
         state.batch, state.outputs = batch, MISSING
         line.emit(getattr(line.hooks, f"{event}_start"))
         loop.samples, loop.tokens = loop.count(state.batch)  # a hook may have replaced it
-        if ranks is not None:
-            ranks.strategy.before_batch()
+        world.before_eval_batch()
         if loop.precision.dtype is None:
             yield state.batch
         else:
             with loop.precision.autocast():
                 yield state.batch
-        if ranks is not None and loop.requests.leave_evaluation:
-            _make_up(loop, ranks)
+        world.body_ended()
+        if loop.requests.leave_evaluation:
+            _make_up(loop)
         clock.batch += 1
         clock.sample += loop.samples
         clock.token += loop.tokens or 0
         line.emit(getattr(line.hooks, f"{event}_end"))
         state.batch = state.outputs = MISSING
-        if _is_left(loop) if ranks is None else _is_ended(loop, ranks):
-            return ranks is not None
+        if _is_ended(loop):
+            return
     if not seen and not _is_left(loop):
         raise DataError(f"the {state.stage} loader gave no batch; is it empty, or an iterator that is used up?")
-    return False
 
 
-def _is_ended(loop: Loop, ranks: Ranks) -> bool:
-    """After a batch, by all ranks: whether they leave here, because one of them does.
+def _is_ended(loop: Loop) -> bool:
+    """By all ranks, after a batch: agree on whether they leave the evaluation here, because one of them does.
 
-    One that wants to leave goes along, with batches that count nothing, until there is a vote.
+    A rank that wants to leave continues with batches that count nothing until the next vote.
     """
-    found = None if is_answer(loop) else ranks.vote_in_evaluation(abandons=_is_left(loop))
-    if found is None:
+    abandons = None if is_answer(loop) else loop.world.vote_in_evaluation(abandons=_is_left(loop))
+    if abandons is None:
         return False
-    loop.requests.leave_evaluation |= found.abandons > 0
-    return found.leaving > 0 or _is_left(loop)
+    loop.requests.leave_evaluation |= abandons
+    return _is_left(loop)
 
 
-def _make_up(loop: Loop, ranks: Ranks) -> None:
-    """The forward of a batch that was left before it, or in it: the others need it, where the model is sharded."""
+def _make_up(loop: Loop) -> None:
+    """Make the forward of a batch that was left before it or in it: the ranks of a sharded model wait for it."""
     with loop.precision.autocast(enabled=loop.precision.dtype is not None):
-        ranks.strategy.idle_batch()
-
-
-def _tell_others(loop: Loop) -> None:
-    """The body was left here, in a batch that the others compute: go along with it, and let them know."""
-    ranks = loop.ranks
-    if ranks is not None and not ranks.broken:
-        loop.session.module.eval()
-        _make_up(loop, ranks)
-        found = ranks.vote_in_evaluation(leaving=True, abandons=loop.requests.leave_evaluation)
-        loop.requests.leave_evaluation |= found is not None and found.abandons > 0
+        loop.world.make_up_batch()
 
 
 def _is_left(loop: Loop) -> bool:
@@ -273,13 +252,8 @@ def _is_left(loop: Loop) -> bool:
     requests = loop.requests
     if is_answer(loop):
         return False
-    requests.leave_evaluation |= _interrupted(loop)
+    requests.leave_evaluation |= loop.requests.is_interrupted
     return requests.leave_evaluation
-
-
-def _interrupted(loop: Loop) -> bool:
-    stop = loop.requests.stop
-    return stop is not None and stop.interrupt
 
 
 def is_answer(loop: Loop) -> bool:
@@ -299,7 +273,7 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     """The batches of a loader between the events of their fetch; the end is not fetched where it is known."""
     line, move = loop.line, loop.move
     length = sure_length(loader)
-    last = min(length or math.inf, limit or math.inf, loop.limit(loop.state.stage))
+    last = min(length or math.inf, limit or math.inf, loop.data.limit(loop.state.stage))
     with ignoring_workers(loader):
         iterator, position = begun(lambda: iter(loader)), 0
     workers = Workers()
@@ -333,7 +307,7 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
 
 def _is_trained_on(loop: Loop, loader: Any) -> bool:
     """Whether training reads from this loader, or will."""
-    return loader is loop.fed or loader is loop.state.loaders.get("train")
+    return loader is loop.data.loader or loader is loop.state.loaders.get("train")
 
 
 def _next(loop: Loop, iterator: Iterator[Any]) -> Any:
@@ -346,7 +320,7 @@ def _next(loop: Loop, iterator: Iterator[Any]) -> Any:
 
 def leave_if_preempted(loop: Loop) -> None:
     """A signal ends an evaluation at its next batch; not an answer, and not one that the body of an own loop makes."""
-    asked = loop.requests.preempt
+    asked = loop.requests.agreed.preempt
     if asked is None or not can_be_left(loop):
         return
     if loop.state.entry_point not in ("fit", "train"):

@@ -20,23 +20,23 @@ from hookline.run import MISSING
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
-    from hookline.loop.ranks import Ranks
+    from hookline.loop.world import World
 
 EVALUATION = 4
 """Keeps the seeds of evaluations apart from those of training."""
 _LENGTH = 8
 
 
-def open_parts(loop: Loop, ranks: Ranks, loader: Any, limit: int | None) -> SharedFeed:
+def open_parts(loop: Loop, world: World, loader: Any, limit: int | None) -> SharedFeed:
     """This rank's part of a loader. Its order is the same on all ranks, also of one that shuffles."""
     seed, stage = mix(loop.session.seed, EVALUATION), loop.state.stage
-    share = Share(*ranks.shares)
-    feed = shared_feed_of(loader, seed=seed, circle=ranks.group, share=share, evaluates=stage, count=loop.count)
-    feed.limit = min(limit or math.inf, loop.limit(stage))
+    share = Share(*world.shares)
+    feed = shared_feed_of(loader, seed=seed, circle=world.group, share=share, evaluates=stage, count=loop.count)
+    feed.limit = min(limit or math.inf, loop.data.limit(stage))
     return feed
 
 
-def fetched_parts(loop: Loop, ranks: Ranks, feed: SharedFeed, fetch: Callable[[Iterator[Any]], Any]) -> Iterator[Any]:
+def fetched_parts(loop: Loop, world: World, feed: SharedFeed, fetch: Callable[[Iterator[Any]], Any]) -> Iterator[Any]:
     """The batches of this rank between the events of their fetch; of one that does not count there are none."""
     line, move, before = loop.line, loop.move, loop.part
     try:
@@ -48,7 +48,7 @@ def fetched_parts(loop: Loop, ranks: Ranks, feed: SharedFeed, fetch: Callable[[I
             part = fetch(parts)
             if part is LEFT or part is END:
                 return
-            ranks.watchdog.beat += 1
+            world.beat()
             loop.part = part
             loop.state.batch = part.batch if move is None else move(part.batch)
             if line.hooks.batch_fetch_end and part.counts:
@@ -74,9 +74,9 @@ def idle_batch(loop: Loop, batch: Any) -> Generator[Any, None, None]:
         state.batch = state.outputs = MISSING
 
 
-def all_predictions(loop: Loop, ranks: Ranks, mine: list[Any]) -> list[Any]:
+def all_predictions(loop: Loop, world: World, mine: list[Any]) -> list[Any]:
     """By all: the predictions of all ranks for each batch, in the loader's order, from those of this one."""
-    said = [_opened(data) for data in ranks.group.gather(_sealed(ranks.shares[1], mine))]
+    said = [_opened(data) for data in world.group.gather(_sealed(world.shares[1], mine))]
     by_share = dict(reversed(said))  # ranks with the same data have the same
     each = [by_share[part] for part in sorted(by_share)]
     rounds = range(max(map(len, each)))

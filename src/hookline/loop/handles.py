@@ -6,8 +6,6 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
-import torch
-
 from hookline.errors import ScopeError, add_secondary
 from hookline.events import Scopes
 from hookline.progress import Duration
@@ -56,13 +54,6 @@ class Handles:
             due, self._finish = self._finish, []  # what one of them calls settles nothing that comes after it
             for finish in due:
                 finish()
-
-    def settle_before_forward(self) -> None:
-        """By a model that is called: in no mode of that call, which then takes no weights that were cast before."""
-        if self._finish or self._error is not None:
-            with torch.inference_mode(mode=False):
-                self.settle()
-            torch.clear_autocast_cache()
 
     def close(self, because: BaseException | None) -> None:
         """Close all generators, the innermost first; after an exception nothing is finished."""

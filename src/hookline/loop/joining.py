@@ -49,8 +49,7 @@ def join(place: Place, session: Session) -> Ranks:
             "use precision='bf16', or hl.FSDP(param_dtype=torch.bfloat16)"
         )
     group = Group(place, state.device, strategy.timeout)
-    ranks = Ranks(group, strategy, state.requests, state.clock)
-    ranks.can_be_left = session.task is None
+    ranks = Ranks(group, strategy, state.requests, state.clock, is_custom_loop=session.task is None)
     ranks.may_be_skipped = any(
         member.hears(session.line.known[event])
         for member in session.line.members
@@ -119,8 +118,8 @@ def facts_of_loss(loss: Any) -> Facts:
     return {"loss": name, **{f"loss, {option}": canonical(value) for option, value in options.items()}}
 
 
-def check_same_optimizers(ranks: Ranks, session: Session) -> None:
-    """By all, each time that a fit is opened: with another learning rate on one rank, weights would drift apart."""
+def facts_of_optimizers(session: Session) -> Facts:
+    """Return what must be equal on all ranks: with another learning rate on one rank, weights would drift apart."""
     state = session.state
     names = {id(parameter): name for name, parameter in session.module.named_parameters()}
     facts: Facts = {}
@@ -136,7 +135,7 @@ def check_same_optimizers(ranks: Ranks, session: Session) -> None:
             held = [names.get(id(parameter), "one outside the model") for parameter in group["params"]]
             facts |= {where: f"{len(held)} parameters", f"{where}, parameters": ", ".join(held)}
             facts |= {f"{where}, {name}": canonical(value) for name, value in group.items() if name != "params"}
-    check_same(ranks.group, facts, "Build the same optimizers and schedulers on all ranks.")
+    return facts
 
 
 def roots_of(module: nn.Module, model: nn.Module) -> list[nn.Module]:

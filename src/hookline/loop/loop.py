@@ -37,6 +37,7 @@ from hookline.loop.signals import Signals
 from hookline.loop.training import Training
 from hookline.loop.trial import Trial, trial
 from hookline.loop.verification import VARIABLE, Verification
+from hookline.loop.world import Alone
 from hookline.progress import Duration
 from hookline.run import MISSING, Run
 
@@ -152,13 +153,11 @@ class Loop(Training):
             raise ScopeError("this loop is open already; one `with` at a time")
         self._open = True
         self.requests.clear()
-        self.forget_plans()
+        self.data.reset_plans()
         self.signals.listen(in_fit=self.entry_point in ("fit", "train"))
         try:
             self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
-            self.ranks, self.precision.common_unit = self.session.ranks, None
-            if self.ranks is not None:
-                self.ranks.settle = self.handles.settle_before_forward
+            self.world, self.precision.common_unit = self.session.world, None
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
                 self.scopes.enter(self.line.hooks.around_fit)
@@ -188,7 +187,7 @@ class Loop(Training):
     @property
     def _was_interrupted(self) -> bool:
         """Whether Ctrl-C ended training. A ``TimeLimit`` ends it in the same way, and is not meant."""
-        stop = self.requests.stop
+        stop = self.requests.agreed.stop
         return self.signals.in_fit and stop is not None and stop.by_user
 
     def _close(self, error: BaseException | None) -> BaseException | None:
@@ -206,7 +205,7 @@ class Loop(Training):
                     self.session.book.end_interval()
                     self.scopes.leave()
                 self.course.agree()  # a signal may have come to one rank in the last batches or hooks
-                if self.signals.in_fit and self.requests.stop is not None and self.requests.stop.interrupt:
+                if self.signals.in_fit and self.requests.is_interrupted:
                     self.saving.interrupted()
                 elif self.signals.in_fit and not self.finished:
                     warn_of_still_plateau(self)
@@ -214,11 +213,11 @@ class Loop(Training):
             except BaseException as late:
                 error = self.session.failed(late)
         self._drop_window()
-        self.ranks, self._open, self.course.training = None, False, False
+        self.world, self._open, self.course.training = Alone(self.clock), False, False
         try:
             error = self.session.close(error, self._finish_saves)
-            if error is None and self.requests.preempt is not None:  # it came when all was done
-                error = Preempted(self.requests.preempt)
+            if error is None and self.requests.agreed.preempt is not None:  # it came when all was done
+                error = Preempted(self.requests.agreed.preempt)
             if isinstance(error, Preempted):
                 error.checkpoint = error.checkpoint or self.saving.of_this_step()
                 error.result = self.result()
@@ -226,8 +225,7 @@ class Loop(Training):
             return error
         finally:
             self.signals.restore()
-            if self.feed is not None:
-                self.feed.close()
+            self.data.close()
             try:
                 self.record.end(self, error)
             finally:
@@ -281,8 +279,7 @@ class Loop(Training):
 
     def drop_batch(self, reason: str, by: str) -> None:
         """``StopTraining`` from the task: the window that is half filled is dropped, and training ends."""
-        if self.ranks is not None:
-            raise stop_in_batch(by, reason, self.clock.step)
+        self.world.refuse(stop_in_batch(by, reason, self.clock.step))
         self._drop_window()
         self._skipped, self.course.at_edge = True, False
         self.session.stop(reason, by)
@@ -292,7 +289,7 @@ class Loop(Training):
     def batches(self, loader: Any) -> Generator[Any, None, Any]:
         """The batches of training, epoch after epoch, until ``max_duration`` or a stop."""
         self._check_open("batches")
-        loader = self._used.get("train", loader)
+        loader = self.data.loader_of("train", loader)
         if self.course.training:
             raise batches_twice(self.state.max_duration)
         check_loader(loader, "training")
@@ -321,7 +318,7 @@ class Loop(Training):
     def eval_batches(self, loaders: Any, stage: str = "val") -> Generator[Any, None, Any]:
         """The batches of one evaluation, over one loader or a dict of named ones."""
         self._check_open("eval_batches")
-        loaders = self._used.get(stage, loaders)
+        loaders = self.data.loader_of(stage, loaders)
         named = named_loaders(loaders, stage)
         self.state.loaders[stage] = loaders
         return self.handles.track(evaluation(self, named, stage))
@@ -329,7 +326,7 @@ class Loop(Training):
     def predict_batches(self, loader: Any) -> Generator[Any, None, Any]:
         """The batches of one prediction; set ``loop.run.outputs`` to what you predict for each."""
         self._check_open("predict_batches")
-        loader = self._used.get("predict", loader)
+        loader = self.data.loader_of("predict", loader)
         check_loader(loader, "predict")
         self.state.loaders["predict"] = loader
         return self.handles.track(prediction(self, loader))
@@ -338,8 +335,8 @@ class Loop(Training):
         """Why training ended, in words."""
         if self.ended is not None:
             return self.ended
-        if self.requests.stop is not None:
-            return self.requests.stop.reason
+        if self.requests.agreed.stop is not None:
+            return self.requests.agreed.stop.reason
         if self.course.agenda.finished:
             return f"max_duration ({self.state.max_duration}) reached"
         error = self.state.exception
@@ -347,7 +344,7 @@ class Loop(Training):
 
     def result(self) -> Result:
         """How the run ended, and what it found."""
-        state, stop = self.state, self.requests.stop
+        state, stop = self.state, self.requests.agreed.stop
         return Result(
             model=state.model,
             history=state.history,

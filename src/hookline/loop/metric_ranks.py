@@ -17,7 +17,7 @@ from hookline.errors import MetricError
 from hookline.loop.series import Series, to_python
 
 if TYPE_CHECKING:
-    from hookline.loop.ranks import Ranks
+    from hookline.loop.world import World
 
 OBJECT, WHOLE = "object", "whole object"
 """In place of a reduction: a metric object whose states can be merged, and one whose states cannot."""
@@ -46,9 +46,9 @@ class Sums(NamedTuple):
 class Reduction:
     """Adds up over the ranks of a run. Each call is to be made by all of them, at the same place."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self.group = ranks.group
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.group = world.group
         self._layouts: dict[str, dict[Key, Spec]] = {}
         self.whole: set[str] = set()
         """Objects that were logged in this epoch of training and are computed at its end, by all ranks together."""
@@ -58,12 +58,12 @@ class Reduction:
     @property
     def broken(self) -> bool:
         """A rank has failed: what is pending is not added up any more, and no row is made of one rank's part."""
-        return self._ranks.broken
+        return self._world.broken
 
     @property
     def part(self) -> int:
         """Which part of the data this rank has; several may have the same."""
-        return self._ranks.shares[1]
+        return self._world.shares[1]
 
     def reduce(self, place: str, mine: Mapping[Key, Sums], *, left: bool = False) -> tuple[dict[Key, Sums], bool]:
         """By all: what all have pending by name, and whether any of them has ``left`` its evaluation.
@@ -106,7 +106,7 @@ class Reduction:
         if reduce == "last":  # of those that have it, the mean
             return [value / ranks for value in total]
         if reduce == "sum":  # ranks with the same data have counted the same
-            return [value / self._ranks.copies for value in total]
+            return [value / self._world.copies for value in total]
         return total
 
     def _add_extremes(self, found: dict[Key, Sums], mine: Mapping[Key, Sums]) -> None:

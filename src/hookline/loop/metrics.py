@@ -27,7 +27,7 @@ from hookline.run.history import unknown_metric
 from hookline.run.state import MISSING, RunState
 
 if TYPE_CHECKING:
-    from hookline.loop.ranks import Ranks
+    from hookline.loop.world import World
     from hookline.run import Run
 
 REDUCTIONS = ("mean", "sum", "last", "max", "min")
@@ -305,9 +305,9 @@ class MetricBook:
 
     # -- over ranks ----------------------------------------------------------------------------
 
-    def join(self, ranks: Ranks | None) -> None:
-        """A run is opened in several processes; or it is over."""
-        self._reduction = None if ranks is None else Reduction(ranks)
+    def join(self, world: World) -> None:
+        """Take the metrics of all ranks together from now on."""
+        self._reduction = None if world.is_alone else Reduction(world)
         self.muted = False
 
     @property

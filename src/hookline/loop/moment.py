@@ -74,6 +74,6 @@ def roll_back(loop: Loop, moment: Moment, by: Member[Run]) -> None:
 
 def _forget_votes(loop: Loop, step: int, by: Member[Run]) -> None:
     """Whoever wanted to stop because of a step that is taken back has not seen it."""
-    stop = loop.requests.stop
+    stop = loop.requests.agreed.stop
     if stop is not None and stop.step > step and stop.by != by.name and not stop.interrupt:
-        loop.requests.stop = None
+        loop.requests.drop_agreed_stop()

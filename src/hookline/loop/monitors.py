@@ -116,7 +116,7 @@ def _hears_evaluations(member: Member[Any]) -> bool:
 def warn_of_still_plateau(loop: Loop) -> None:
     """At the end of training: a scheduler that waited for evaluations in vain. Before, a callback might ask for one."""
     on_plateau = [scheduler for scheduler in loop.state.schedulers if scheduler.unit == "eval"]
-    stop = loop.requests.stop
+    stop = loop.requests.agreed.stop
     if on_plateau and loop.clock.step and not loop.course.has_evaluated and not loop.state.rank and stop is None:
         logger.warning(
             "ReduceLROnPlateau (on %r) never stepped: it needs evaluations, and none was made (eval_every=%s); "

@@ -71,7 +71,7 @@ def unsavable_is_said() -> Iterator[None]:
 
 def say_interrupted(loop: Loop, saved: Path) -> None:
     """After Ctrl-C, or when a time limit ends this process: why, and where the checkpoint is."""
-    stop = loop.requests.stop
+    stop = loop.requests.agreed.stop
     if not loop.state.rank:
         logger.warning("%s: saved %s", "interrupted" if stop is None else stop.reason, saved)
 

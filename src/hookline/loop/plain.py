@@ -40,7 +40,7 @@ def plain_steps(loop: Loop, train_batch: TrainBatch) -> None:
         and loop.in_hand is not LEFT
         and not loop.look_due
         and not requests.attention
-        and loop.position < loop.length - 1
+        and loop.data.position < loop.data.length - 1
     ):
         loop._skipped, loop._window_start = False, None
         compute = own_loss_of(loop.session.task) if pairs else None
@@ -53,8 +53,9 @@ def plain_steps(loop: Loop, train_batch: TrainBatch) -> None:
 def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
     """Up to the next look, with a ``train_batch`` of the user's, who may do anything in it."""
     state, line, clock, requests, session = loop.state, loop.line, loop.clock, loop.requests, loop.session
-    hooks, name, swapped, position, last = line.hooks, loop._names[0], loop.weights.raw, loop.position, loop.length - 1
-    iterator, move, count, losses = loop.iterator, loop.move, loop.count, loop._losses
+    hooks, name, swapped = line.hooks, loop._names[0], loop.weights.raw
+    position, last = loop.data.position, loop.data.length - 1
+    iterator, move, count, losses = loop.data.iterator, loop.move, loop.count, loop._losses
     course, agenda, weights = loop.course, loop.course.agenda, loop.loss_weights
     while loop.steps_are_plain and hooks.plain and line.hooks is hooks and not requests.attention and position < last:
         requests.waiting = True
@@ -67,7 +68,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             loop.in_hand = batch
             break
         state.batch = state.outputs = state.loss = MISSING
-        loop.position = position = position + 1
+        loop.data.position = position = position + 1
         batch = state.batch = batch if move is None else move(batch)
         requests.can_skip = True
         if hooks.train_step_start:
@@ -84,7 +85,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             loop.drop_batch(stop.reason, title_of(session.task))
             break
         odd = loss.__class__ is not Tensor or loss.ndim or loop._touched or loop._driven or swapped
-        if odd or requests.skip or not hooks.plain or not loop.steps_are_plain:
+        if odd or requests.agreed.skip or not hooks.plain or not loop.steps_are_plain:
             _general(loop, loss)
             break
         state.loss = loss
@@ -92,7 +93,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
             loss.backward()
         except Exception as error:
             raise_explained(loss, session.where(), error)
-        if requests.skip:  # by a hook of a gradient's
+        if requests.agreed.skip:  # by a hook of a gradient's
             loop.step()
             break
         if losses is not None:  # read before the update: it may be a view of a weight; see number_or_copy
@@ -122,9 +123,10 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     state, line, clock, requests, task = loop.state, loop.line, loop.clock, loop.requests, loop.session.task
     hooks, name, modules, swapped = line.hooks, loop._names[0], task._modules, loop.weights.raw
     optimizer, schedulers = state.optimizers[name], state.schedulers
-    iterator, move, count, losses = loop.iterator, loop.move, loop.count, loop._losses
+    iterator, move, count, losses = loop.data.iterator, loop.move, loop.count, loop._losses
     course, agenda, wake = loop.course, loop.course.agenda, loop.course.agenda.wake
-    position, last, by_rows = loop.position, loop.length - 1, count is count_rows
+    data, by_rows = loop.data, count is count_rows
+    position, last = data.position, data.length - 1
     heard, model = bool(hooks.train_step_start or hooks.train_step_end), modules["model"]
     samples, tokens, stage = loop.samples, loop.tokens, BETWEEN
     changed = due = handed = False
@@ -148,7 +150,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             batch = state.batch = batch if move is None else move(batch)
             requests.can_skip = True
             if heard:
-                loop.position = position
+                data.position = position
                 for hook, run in hooks.train_step_start:  # line.emit, without the call
                     try:
                         hook(run)
@@ -156,7 +158,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
                         if not line.tolerates(run, "on_train_step_start", error):
                             raise
                 other = not hooks.plain or not loop.steps_are_plain or swapped or modules["loss"] is not compute
-                if other or requests.skip or state.batch is not batch or len(batch) != 2:  # by a hook
+                if other or requests.agreed.skip or state.batch is not batch or len(batch) != 2:  # by a hook
                     handed = True
                     _finish(loop, train_batch)
                     break
@@ -168,7 +170,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             outputs = state.outputs = model(x)
             loss = state.loss = compute(outputs, y)
             loss.backward()
-            if requests.skip:  # by a hook of the model's, or of a gradient's
+            if requests.agreed.skip:  # by a hook of the model's, or of a gradient's
                 loop.samples, loop.tokens, stage, handed = samples, tokens, BETWEEN, True
                 _open(loop)
                 loop.step()
@@ -214,7 +216,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             raise
         _end_inside(loop, stage, error)
     finally:
-        loop.position = position
+        data.position = position
         if not handed:
             loop.samples, loop.tokens = samples, tokens
     if due:

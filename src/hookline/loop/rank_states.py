@@ -18,13 +18,13 @@ from hookline.loop.random_states import random_states
 if TYPE_CHECKING:
     from hookline.events import Member
     from hookline.loop.loop import Loop
-    from hookline.loop.ranks import Ranks
+    from hookline.loop.world import World
     from hookline.run import Run
 
 logger = logging.getLogger("hookline")
 
 
-def gathered(loop: Loop, ranks: Ranks, capture: Callable[[Loop], dict[str, Any]]) -> dict[str, Any]:
+def gathered(loop: Loop, world: World, capture: Callable[[Loop], dict[str, Any]]) -> dict[str, Any]:
     """By all: the state with what each rank has of its own, by rank. Only rank zero's is used, and so only it is whole.
 
     All else is the same on every rank, or rank zero's: counters and schedulers. The state of a callback is that of the
@@ -32,17 +32,17 @@ def gathered(loop: Loop, ranks: Ranks, capture: Callable[[Loop], dict[str, Any]]
     """
     state: dict[str, Any] = {}
     packed: list[bytes] = []
-    elsewhere = {member.key: keeper_of(member.callback, ranks.group.size) for member in loop.line.members}
+    elsewhere = {member.key: keeper_of(member.callback, world.group.size) for member in loop.line.members}
     elsewhere = {key: rank for key, rank in elsewhere.items() if rank}
 
     def prepare() -> None:
         state.update(capture(loop))
-        kept = {key: state["callbacks"].get(key) for key, rank in elsewhere.items() if rank == ranks.group.rank}
+        kept = {key: state["callbacks"].get(key) for key, rank in elsewhere.items() if rank == world.group.rank}
         packed.append(pack({**_own(loop, state), "kept": kept}))
 
-    agreed(ranks.group, prepare)
-    told = ranks.group.gather(packed[0])
-    parts = [unpack(part) for part in told] if ranks.group.rank == 0 else []
+    agreed(world.group, prepare)
+    told = world.group.gather(packed[0])
+    parts = [unpack(part) for part in told] if world.group.rank == 0 else []
     kept = {key: its for part in parts for key, its in part.pop("kept").items()}
     callbacks = {key: its for key, its in (state["callbacks"] | kept).items() if its is not None}
     return {**state, "callbacks": callbacks, "ranks": parts}

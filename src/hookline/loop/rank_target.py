@@ -23,13 +23,13 @@ logger = logging.getLogger("hookline")
 class RankTarget(Target):
     """Weights that every rank has are written by rank zero; of those that are spread each rank writes its part."""
 
-    def __init__(self, plan: SavePlan, folder: Path, schedule: Schedule | AtSteps | None, ranks: Ranks) -> None:
+    def __init__(self, plan: SavePlan, folder: Path, schedule: Schedule | AtSteps | None, world: Ranks) -> None:
         super().__init__(plan, folder, schedule, wake=lambda: None)  # one rank must not look alone
-        self._ranks, self._group = ranks, ranks.group
+        self._world, self._group = world, world.group
         self._flying = False
         self._landed: list[Checkpoint] = []
         self._done: Callable[[Checkpoint], None] | None = None
-        if ranks.strategy.is_sharded and self.background:
+        if world.is_sharded and self.background:
             self.background = False
             if not self._group.rank:
                 logger.info("background=True: what is spread over ranks is written in the foreground")
@@ -42,8 +42,8 @@ class RankTarget(Target):
 
     def write(self, snapshot: Snapshot) -> Checkpoint:
         """By all."""
-        with self._ranks.watchdog.patient():
-            if not self._ranks.strategy.is_sharded and not is_shared(snapshot):
+        with self._world.patient():
+            if not self._world.is_sharded and not is_shared(snapshot):
                 return _understood(by_zero(self._group, lambda: _told(self.write_alone(snapshot))))
             name = self.plan.name_of(snapshot.about)
             checkpoint = save_together(self.store.folder, snapshot, name, self._group)
@@ -67,12 +67,12 @@ class RankTarget(Target):
 
     def wait(self) -> None:
         """By all."""
-        with self._ranks.watchdog.patient():
+        with self._world.patient():
             self._look(wait=True)
 
     def close(self) -> None:
         """By all; after an error nobody waits for the others, and rank zero only for its own thread."""
-        if not self._ranks.broken:
+        if not self._world.broken:
             self.wait()
         if self.writer is not None:
             self.writer.close()

@@ -17,6 +17,7 @@ from hookline.checkpoint.inspect import inspect
 from hookline.checkpoint.names import MANIFEST, STATE
 from hookline.checkpoint.plan import FOLDER
 from hookline.checkpoint.request import Resume
+from hookline.distributed.solo import AnyGroup
 from hookline.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -41,7 +42,6 @@ from hookline.sinks.jsonl import JsonLines
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
-    from hookline.loop.ranks import Ranks
 
 T = TypeVar("T")
 logger = logging.getLogger("hookline")
@@ -69,7 +69,7 @@ def _load_checkpoint(loop: Loop, resume: Resume, source: StateSource) -> bool:
     restore(loop, snapshot)
     loop.course.step_pending = snapshot.about.pending_eval and not loop.course.edge_pending
     if snapshot.about.pending_eval and snapshot.state and snapshot.state["save"]:
-        loop.requests.save = loop.requests.attention = True  # it was due after the evaluation that was left
+        loop.requests.agree(save=True)  # it was due after the evaluation that was left
     _say_callbacks(loop, snapshot)
     load_callback_states(loop, snapshot.state["callbacks"] if snapshot.state else {}, structural=False)
     _say_environment(loop, checkpoint)
@@ -79,14 +79,14 @@ def _load_checkpoint(loop: Loop, resume: Resume, source: StateSource) -> bool:
     if own:
         loop.saving.run_id = checkpoint.about.run
         loop.saving.generation = _told(loop, lambda: _generation(store, checkpoint))
-    elif loop.session.ranks is not None:
-        loop.saving.run_id = loop.session.ranks.group.from_zero(loop.saving.run_id)
+    else:
+        loop.saving.run_id = loop.session.world.group.from_zero(loop.saving.run_id)
     loop.saving.began_at = state.clock.step
     loop.finished = checkpoint.about.finished and loop.extend is None and not _asks_for_more(loop, snapshot)
     if loop.finished:
         loop.ended = snapshot.state["ended"] if snapshot.state else None
     elif checkpoint.about.finished:
-        loop.requests.stop = loop.requests.wished_stop = None  # it had stopped; now it is asked for more
+        loop.requests.drop_stop()  # it had stopped; now it is asked for more
     source.path = None  # what follows is not read from it
     say_resumed(loop, checkpoint.path)
     for path in _told(loop, lambda: list(map(str, _passed_over(store, checkpoint, resume)))):
@@ -114,15 +114,12 @@ def _asks_for_more(loop: Loop, snapshot: Snapshot) -> bool:
 
 
 def _find(loop: Loop, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot] | None]:
-    ranks, room = loop.session.ranks, rooms(loop)
-    share = (0, 1) if ranks is None else (ranks.group.rank, ranks.group.size)
+    group, room = loop.session.world.group, rooms(loop)
 
     def load(store: Store, checkpoint: Checkpoint | Path) -> Snapshot:
         found: list[Snapshot] = []
-        if ranks is None:
-            return store.load(checkpoint, room)
-        # Each reads for itself what it needs, and what one cannot read none takes.
-        agreed(ranks.group, lambda: found.append(store.load(checkpoint, room, share)))
+        # Each rank reads what it needs; what one rank cannot read, none takes.
+        agreed(group, lambda: found.append(store.load(checkpoint, room, (group.rank, group.size))))
         return found[0]
 
     if resume.path == "auto":
@@ -146,13 +143,8 @@ def _find(loop: Loop, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot
 def _newest(
     loop: Loop, store: Store, resume: Resume, load: Callable[[Checkpoint], Snapshot]
 ) -> tuple[Checkpoint, Snapshot] | None:
-    ranks = loop.session.ranks
-    if ranks is None:
-        found = store.load_newest(strict=resume.strict, load=load)
-    elif loop.state.rank:
-        found = _following(ranks, load)
-    else:
-        found = _leading(ranks, store, resume, load)
+    group = loop.session.world.group
+    found = _leading(group, store, resume, load) if not group.rank else _following(group, load)
     if found is None and any(checkpoint.weights_only for checkpoint in store.checkpoints()):
         raise CheckpointMismatchError(
             f"{store.folder} holds weights only, so a run cannot go on from there; start a new run with "
@@ -162,21 +154,21 @@ def _newest(
 
 
 def _leading(
-    ranks: Ranks, store: Store, resume: Resume, load: Callable[[Checkpoint], Snapshot]
+    group: AnyGroup, store: Store, resume: Resume, load: Callable[[Checkpoint], Snapshot]
 ) -> tuple[Checkpoint, Snapshot] | None:
     """Rank zero: it looks for the newest, and tells the others which one it tries."""
     found, errors = None, []
 
     def try_one(checkpoint: Checkpoint) -> Snapshot:
-        ranks.group.from_zero(str(checkpoint.path))
+        group.from_zero(str(checkpoint.path))
         return load(checkpoint)
 
     try:
         found = store.load_newest(strict=resume.strict, load=try_one)
     except CheckpointError as error:
         errors.append(error)
-    ranks.group.from_zero(None)  # there are no more
-    by_zero(ranks.group, partial(_raise_one_of, errors))
+    group.from_zero(None)  # there are no more
+    by_zero(group, partial(_raise_one_of, errors))
     return found
 
 
@@ -185,26 +177,23 @@ def _raise_one_of(errors: list[CheckpointError]) -> None:
         raise error
 
 
-def _following(ranks: Ranks, load: Callable[[Checkpoint], Snapshot]) -> tuple[Checkpoint, Snapshot] | None:
+def _following(group: AnyGroup, load: Callable[[Checkpoint], Snapshot]) -> tuple[Checkpoint, Snapshot] | None:
     """The others: try what rank zero tries, until it has found one that all can read."""
     found = None
-    while (path := ranks.group.from_zero(cast(str | None, None))) is not None:
+    while (path := group.from_zero(cast(str | None, None))) is not None:
         checkpoint = Checkpoint(Path(path), MISSING)  # type: ignore[arg-type]  # it is looked at when it is loaded
         try:
             snapshot = load(checkpoint)
             found = inspect(checkpoint.path), snapshot
         except (CheckpointCorruptError, CheckpointNotFoundError):
             found = None  # rank zero passes it over, too
-    by_zero(ranks.group, partial(_raise_one_of, []))
+    by_zero(group, partial(_raise_one_of, []))
     return found
 
 
 def _told(loop: Loop, act: Callable[[], T]) -> T:
     """What rank zero finds; in one process, what is found."""
-    ranks = loop.session.ranks
-    if ranks is None:
-        return act()
-    found: T = by_zero(ranks.group, act)
+    found: T = by_zero(loop.session.world.group, act)
     return found
 
 
@@ -233,15 +222,15 @@ def _begin_anew(loop: Loop) -> None:
 
 def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool) -> None:
     """``metrics.jsonl`` as it was when the checkpoint was saved, and the history in memory with it."""
-    rows, ranks = loop.session.stream.rows, loop.session.ranks
+    rows, group = loop.session.stream.rows, loop.session.world.group
     size = snapshot.state["history"]["bytes"] if snapshot.state else 0
-    if ranks is not None and loop.state.rank:
-        ranks.group.barrier()  # until rank zero, who alone writes it, has done the same
+    if group.rank:
+        group.barrier()  # until rank zero, who alone writes it, has done the same
         if loop.state.folder is not None:
             _read_history(loop, checkpoint, size, own=own)
     if rows is None:
-        if ranks is not None and not loop.state.rank:
-            ranks.group.barrier()
+        if not group.rank:
+            group.barrier()
         return
     theirs = checkpoint.path.parent.parent / rows.path.name
     if not own and theirs.is_file():
@@ -258,8 +247,7 @@ def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool
             if isinstance(row, ImageRow | FileRow) and (theirs.parent / row.file).is_file():
                 (rows.path.parent / row.file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(theirs.parent / row.file, rows.path.parent / row.file)
-    if ranks is not None:
-        ranks.group.barrier()
+    group.barrier()
 
 
 def _read_history(loop: Loop, checkpoint: Checkpoint, size: int, *, own: bool) -> None:

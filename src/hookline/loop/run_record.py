@@ -93,7 +93,7 @@ class RunRecord:
         folder = loop.state.folder
         if self._file is None or self._session is None or folder is None or loop.entry_point not in ("fit", "train"):
             return
-        stop, clock = loop.requests.stop, loop.clock
+        stop, clock = loop.requests.agreed.stop, loop.clock
         session = replace(
             self._session,
             ended=_now(),
@@ -197,7 +197,7 @@ def _earlier(folder: Path) -> RunFile | None:
 
 
 def _status(loop: Loop, error: BaseException | None) -> Status:
-    stop = loop.requests.stop
+    stop = loop.requests.agreed.stop
     if isinstance(error, Preempted):
         return "preempted"
     if error is not None:

@@ -37,7 +37,7 @@ def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
             logged.update(batches.value, map(loop.session.book.inner_name, batches.value))
             line.emit(line.hooks.sanity_check_end)
     loop.course.agree()  # one rank may have asked to stop
-    if loop.requests.stop is not None:
+    if loop.requests.agreed.stop is not None:
         return  # it may have been left, and nothing is trained
     loop.course.doubts = check_monitors(loop, logged, seen=len(again), all_loaders=len(loaders))
 

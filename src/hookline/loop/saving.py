@@ -24,6 +24,7 @@ from hookline.loop.signals import signal_name
 from hookline.loop.snapshots import take_snapshot
 from hookline.loop.target import Target
 from hookline.loop.verification import AtSteps, Verification
+from hookline.loop.world import World
 from hookline.progress import Schedule
 from hookline.run import MISSING, StopRequest
 
@@ -61,18 +62,14 @@ class Saving:
 
     def open(self) -> None:
         """The folder of the run is ours alone from here on, and what a killed run left in it is swept away."""
-        folder, ranks = self._loop.state.folder, self._ranks
+        folder, resume, group = self._loop.state.folder, self._loop.settings.resume, self._world.group
         self.targets, self._own = [], None
         self._loop.course.agenda.saves.clear()
         self._loop.requests.can_save = folder is not None
         if folder is None:
             return
-        if ranks is None:
-            self._take(folder)
-        else:  # one of them holds the folder for all, and all know what is in it
-            by_zero(ranks.group, lambda: self._take(folder))
-            resume = self._loop.settings.resume
-            self._goes_on = by_zero(ranks.group, lambda: resume is not None and has_checkpoint(folder, resume))
+        by_zero(group, lambda: self._take(folder))  # rank zero holds the folder for all ranks
+        self._goes_on = by_zero(group, lambda: resume is not None and has_checkpoint(folder, resume))
 
     def _take(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)  # someone may have removed it since the last fit
@@ -100,15 +97,15 @@ class Saving:
             self.targets.append(self._target(SavePlan(at_end=False), folder, schedule))
 
     @property
-    def _ranks(self) -> Ranks | None:
-        """The other processes, from the moment that a run is opened until all is closed."""
-        return self._loop.session.ranks
+    def _world(self) -> World:
+        """The processes of the run, until all is closed."""
+        return self._loop.session.world
 
     def _target(self, plan: SavePlan, folder: Path, schedule: Schedule | AtSteps | None) -> Target:
-        ranks = self._ranks
-        return (
-            Target(plan, folder, schedule, self._wake) if ranks is None else RankTarget(plan, folder, schedule, ranks)
-        )
+        world = self._world
+        if isinstance(world, Ranks):
+            return RankTarget(plan, folder, schedule, world)
+        return Target(plan, folder, schedule, self._wake)
 
     def add(self, plan: SavePlan) -> Target:
         """A callback's plan, for this fit; called in ``on_setup``."""
@@ -153,7 +150,7 @@ class Saving:
         if not self.targets:
             return
         try:
-            check(capture_state(self._loop), spread=self._ranks is not None)
+            check(capture_state(self._loop), spread=not self._world.is_alone)
         except StateError as error:
             if any(not target.plan.weights_only for target in self.targets):
                 raise
@@ -191,20 +188,17 @@ class Saving:
     def ask(self, target: Target) -> None:
         """Save for this plan at the end of this step."""
         if target in self.targets:
-            target.asked, requests = True, self._loop.requests
-            if self._ranks is None:
-                requests.attention = True
-            else:
-                requests.wished_plan = True  # until all ranks know
+            target.asked = True
+            self._loop.requests.ask_plan()
 
     def settle(self) -> None:
         """At the edge of a step: what was written behind our back, then what is due or asked for."""
-        requests, clock, ranks = self._loop.requests, self._loop.clock, self._ranks
+        requests, clock = self._loop.requests, self._loop.clock
         for target in self.targets:
             self._guarded(target, target.poll)
-        if ranks is not None and requests.plan:
-            self._agree_on_plans(ranks)
-        everywhere, requests.save = requests.save, False  # `run.request_save()` names no plan
+        if requests.take_plan():
+            self._agree_on_plans()
+        everywhere = requests.take_save()  # `run.request_save()` names no plan
         over = self._loop.course.over
         due = [target for target in self.targets if everywhere or target.is_due(clock)]
         for target in due or ([self._own_target()] if everywhere else []):
@@ -214,24 +208,23 @@ class Saving:
             target.deferred = over and target.plan.at_end
             if not target.deferred:
                 self._save(target)
-        if ranks is not None and due:
-            ranks.vote()  # what was asked for in the hooks of a save
+        if due:
+            self._world.vote()  # what was asked for in the hooks of a save
         if self.verification is not None and clock.step >= self.verification.stop_at:
             leave = Preempted(0)
             leave.code = 0
             raise leave
 
-    def _agree_on_plans(self, ranks: Ranks) -> None:
+    def _agree_on_plans(self) -> None:
         """By all: a plan that is asked for on one rank is asked for on all of them."""
-        self._loop.requests.plan = False
-        for said in ranks.group.exchange([target.asked for target in self.targets]):
+        for said in self._world.group.exchange([target.asked for target in self.targets]):
             for target, asked in zip(self.targets, said, strict=True):
                 target.asked |= asked
 
     def interrupted(self, *, pending_eval: bool = False) -> None:
         """Ctrl-C: another process can go on where this one stops."""
         resumed = [target for target in self.targets if target.plan.is_resumed]
-        if self._loop.requests.preempt is not None and self._loop.state.folder is not None:
+        if self._loop.requests.agreed.preempt is not None and self._loop.state.folder is not None:
             resumed = resumed or [self._own_target()]  # a signal came in the last hooks as well, and always saves
         for target in resumed:
             with unsavable_is_said():
@@ -243,42 +236,42 @@ class Saving:
     def preempted(self, *, pending_eval: bool = False) -> Preempted:
         """A signal: save what can be gone on from; the error to raise."""
         loop, found = self._loop, None
-        requests, number = loop.requests, loop.requests.preempt or 0
-        earlier = requests.stop
-        stop = requests.stop = earlier or StopRequest(signal_name(number), "the system", loop.clock.step)
+        requests, number = loop.requests, loop.requests.agreed.preempt or 0
+        earlier = requests.agreed.stop
+        stop = earlier or StopRequest(signal_name(number), "the system", loop.clock.step)
+        requests.set_signal_as_reason(stop)
         loop.line.emit(loop.line.hooks.preempt)
-        requests.stop = earlier  # the signal stops this process, not the run
+        requests.set_signal_as_reason(earlier)  # the signal stops this process, not the run
         if loop.state.entry_point in ("fit", "train") and loop.state.folder is not None:
             target = next((found for found in self.targets if found.plan.is_resumed), None) or self._own_target()
             with unsavable_is_said():
                 found = self._save_once(target, pending_eval=pending_eval)
-        requests.stop = stop
+        requests.set_signal_as_reason(stop)
         return Preempted(number, checkpoint=found)
 
     def finished(self) -> None:
         """The run has come to its end."""
-        loop, ranks = self._loop, self._ranks
-        if ranks is not None:
-            ranks.vote()  # a signal or a request that came in the last hooks
-            if loop.requests.plan:
-                self._agree_on_plans(ranks)
+        loop = self._loop
+        self._world.vote()  # on a signal or a request that came in the last hooks
+        if loop.requests.take_plan():
+            self._agree_on_plans()
         if loop.clock.step == self.began_at and not loop.course.over:
             return
-        finished = loop.course.over and not (loop.requests.stop is not None and loop.requests.stop.goes_on)
+        stop = loop.requests.agreed.stop
+        finished = loop.course.over and not (stop is not None and stop.goes_on)
         # In one of the last hooks; or a signal came there: what is done is saved, Checkpointer or not.
-        asked = loop.requests.save or loop.requests.preempt is not None or self.verification is not None
-        loop.requests.save = False
+        asked = loop.requests.take_save() or loop.requests.agreed.preempt is not None or self.verification is not None
         for target in self.targets or ([self._own_target()] if asked else []):
             if target.plan.at_end or target.asked or asked:
                 target.asked = target.deferred = False
                 self._save(target, finished=finished)
-        for target in self.targets if finished and loop.requests.preempt is None else ():
+        for target in self.targets if finished and loop.requests.agreed.preempt is None else ():
             self._guarded(target, target.wait)
             self._guarded(target, target.prune_finished)
 
     def failed(self, error: BaseException, *, exact: bool) -> None:
         """The run ends with an error: save for those who asked for it; what goes wrong here is noted on the error."""
-        if self._loop.clock.step == self.began_at or self._ranks is not None:
+        if self._loop.clock.step == self.began_at or not self._world.is_alone:
             return  # there is nothing new; or other ranks, which would have to take part
         for target in self.targets:
             if target.plan.on_exception or target.deferred:
@@ -302,8 +295,7 @@ class Saving:
             states = deepcopy(callback_states(self._loop))
         except Exception as error:  # only a state that cannot be saved either: then a signal waits for the evaluation
             logger.info("a signal will wait for the end of an evaluation: %s", error)
-        if self._ranks is not None:  # all leave it, or none
-            states = states if all(self._ranks.group.exchange(states is not None)) else None
+        states = states if all(self._world.group.exchange(states is not None)) else None  # all leave it, or none
         self._uncopyable = states is None
         return None if states is None else {"callbacks": states, "rows": self._loop.session.rows_written()}
 
@@ -317,7 +309,7 @@ class Saving:
     @property
     def due(self) -> bool:
         """Whether a checkpoint is due or asked for at this step."""
-        return self._loop.requests.save or any(target.is_due(self._loop.clock) for target in self.targets)
+        return self._loop.requests.agreed.save or any(target.is_due(self._loop.clock) for target in self.targets)
 
     @property
     def is_used(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hookline.loop.buffers import BuffersAsBuilt
 from hookline.loop.data import END, LEFT, reason_of
 from hookline.loop.feed.seeding import mix
 from hookline.loop.folder import make_folder, place
-from hookline.loop.joining import check_same_optimizers, find_place, join, roots_of
+from hookline.loop.joining import facts_of_optimizers, find_place, join, roots_of
 from hookline.loop.lazy_modules import named_lazy_module
 from hookline.loop.leaving import stop_in_data
 from hookline.loop.loaders import LOADERS
@@ -34,11 +34,11 @@ from hookline.loop.optimizers import make_optimizers
 from hookline.loop.precision import Precision
 from hookline.loop.quiet import same_modes, seed_everything
 from hookline.loop.rank_logs import rank_logs
-from hookline.loop.ranks import Ranks
 from hookline.loop.schedulers import make_schedulers
 from hookline.loop.settings import Settings
 from hookline.loop.stream import Stream
 from hookline.loop.task_methods import no_model
+from hookline.loop.world import Alone, World
 from hookline.progress import Clock
 from hookline.records import EventRow, MetricRow, Record
 from hookline.records.metric import losses_not_finite
@@ -80,8 +80,6 @@ class Session:
         self._process = os.getpid()
         here, started = find_place(), datetime.now().astimezone()
         self._place, (project, name, folder) = here, place(settings, started)
-        self.ranks: Ranks | None = None
-        """The other processes, while a run is open; nothing where there is only one."""
         self._replaced: Mapping[torch.Tensor, torch.Tensor] = {}  # parameters of a model that was sharded
         self.line = self._make_line()
         self.stream, self._failures_noted, self._nan_noted = Stream(settings.sinks), 0, False
@@ -113,6 +111,8 @@ class Session:
             rank=here.rank,
             world_size=here.world_size,
         )
+        self.world: World = Alone(self.state.clock)
+        """The processes of the run. ``open`` and ``close`` set it."""
         self.book = self.state.metrics = MetricBook(self.state, self._write)
         self.scopes = Scopes(self.line)
         self.precision = Precision(settings.precision, settings.device)
@@ -270,15 +270,16 @@ class Session:
         waited, self.state.requests.waiting = self.state.requests.waiting, False
         if isinstance(error, LeaveWait):
             return LEFT
-        stop, in_fit = self.state.requests.stop, self.state.entry_point in ("fit", "train")
+        stop, in_fit = self.state.requests.agreed.stop, self.state.entry_point in ("fit", "train")
         left = isinstance(error, KeyboardInterrupt) and stop is not None and stop.interrupt
         if left and in_fit:
             self.state.requests.leave_evaluation = self.state.stage != "train"
             return LEFT
         if isinstance(error, StopTraining):
             by, reason = f"the {LOADERS[self.state.stage]} loader", reason_of(error)
-            if self.ranks is not None:
-                raise stop_in_data(by, reason, self.state.clock.step) from error
+            refused = stop_in_data(by, reason, self.state.clock.step)
+            refused.__cause__ = error
+            self.world.refuse(refused)
             if in_fit and waited and self.state.stage != "predict":  # not in what must be given whole
                 self._stop_training(reason, by)
                 return LEFT
@@ -305,7 +306,7 @@ class Session:
             seed_everything(self.settings.seed)
         if not self._ready:
             self.seed = torch.initial_seed() if self.settings.seed is None else self.settings.seed
-            self.seed = self.seed if self.ranks is None else self.ranks.group.from_zero(self.seed)
+            self.seed = self.world.group.from_zero(self.seed)
             state.config.setdefault("seed", self.seed)
         self.failed_fetch = None
         in_fit = entry_point in ("fit", "train")
@@ -320,16 +321,16 @@ class Session:
             self.move_held_modules(member)
         if entry_point in ("fit", "train") and not state.optimizers:
             self._make_optimizers()
-        if self.ranks is not None and entry_point in ("fit", "train"):
-            check_same_optimizers(self.ranks, self)
+        if in_fit:
+            fix = "Build the same optimizers and schedulers on all ranks."
+            self.world.compare(lambda: facts_of_optimizers(self), fix)
         if self.settings.compile and not self._ready:
             self._compile()
         if entry_point in ("fit", "train"):
             self.buffers.remember(self.module)
             load()
-        if self.ranks is not None:
-            self.ranks.attach(state.optimizers if entry_point in ("fit", "train") else {})
-            self._seed_this_rank()
+        self.world.attach(state.optimizers if in_fit else {})
+        self._seed_this_rank()
         self._ready, self._has_folder = True, self._has_folder or in_fit
         state.clock.start()
         self.line.emit(self.line.hooks.model_ready)
@@ -337,17 +338,17 @@ class Session:
     def _join(self) -> None:
         """Where there are several processes: all of them come together here, each time that a run is opened."""
         if self._place.world_size > 1:
-            self.ranks = join(self._place, self)
-            self.book.join(self.ranks)
+            self.world = ranks = join(self._place, self)
+            self.book.join(ranks)
             self.scopes.failing = self._tell_ranks
-            self.restore.enter_context(rank_logs(self.ranks.group))
+            self.restore.enter_context(rank_logs(ranks.group))
 
     def _place_model(self) -> None:
         """On the device, and over the ranks. What is sharded goes to the device in parts: whole it may not fit."""
-        if self.ranks is None or not self.ranks.strategy.is_sharded:
+        if not self.world.is_sharded:
             self.module.to(self.state.device)
-        if self.ranks is not None:
-            self._replaced = self.ranks.spread(self.module, roots_of(self.module, self.state.model)) or self._replaced
+        self._replaced = self.world.spread(self.module, roots_of(self.module, self.state.model)) or self._replaced
+        if self.world.is_sharded:
             self.module.to(self.state.device)  # what the strategy has left where it was
 
     def _seed_this_rank(self) -> None:
@@ -360,9 +361,8 @@ class Session:
         state = self.state
         if make and state.rank == 0:
             state.name, state.folder = make_folder(self.settings, state.name, state.folder)
-        if self.ranks is not None:
-            found = self.ranks.group.from_zero([state.name, str(state.folder or "")])
-            state.name, state.folder = found[0], Path(found[1]) if found[1] else None
+        found = self.world.group.from_zero([state.name, str(state.folder or "")])
+        state.name, state.folder = found[0], Path(found[1]) if found[1] else None
         if make:
             self.stream.open(state.folder if state.rank == 0 else None)
 
@@ -415,7 +415,7 @@ class Session:
 
     def _tell_ranks(self, error: BaseException) -> BaseException:
         """An error ends this rank, and the others hear of it; a forked child is not a rank."""
-        return error if self.ranks is None or self.is_forked else self.ranks.failed(error)
+        return error if self.is_forked else self.world.failed(error)
 
     def _note_foreign_attribute(self, error: BaseException) -> None:
         """Note where ``self.log`` and its like are here, if a task or callback has looked for it on itself."""
@@ -428,7 +428,7 @@ class Session:
         self, error: BaseException | None, finish_saves: Callable[[BaseException | None], list[BaseException]]
     ) -> BaseException | None:
         """Leave all scopes, send ``exception`` and ``teardown``, put everything back; the error to raise."""
-        with nullcontext() if self.ranks is None else self.ranks.watchdog.patient():  # others may have more to do
+        with self.world.patient():  # other ranks may have more to do
             return self._close(error, finish_saves)
 
     def _close(
@@ -449,8 +449,8 @@ class Session:
             state.stage = stage
         error = first_of(error, line.emit_to_all(line.hooks.teardown))
         try:
-            if self.ranks is not None and not self.ranks.broken:
-                self.ranks.vote()  # a signal may have come to one rank in its teardown: all leave with its code
+            if not self.world.broken:
+                self.world.vote()  # a signal may have come to one rank in its teardown: all leave with its code
             if state.entry_point in ("fit", "train"):
                 self.book.end_interval()  # what was logged in the last hooks, or before an error
                 self._note_end(error)
@@ -462,10 +462,10 @@ class Session:
         except BaseException as raised:  # a second Ctrl-C while it waits for a sink
             error = first_of(error, [raised])
         state.clock.pause()
-        if self.ranks is not None:
-            self.book.join(None)
-            self.ranks.close()
-            self.ranks = self.scopes.failing = None
+        self.scopes.failing = None
+        self.world.close()
+        self.world = Alone(state.clock)
+        self.book.join(self.world)
         self.restore.close()
         return error
 

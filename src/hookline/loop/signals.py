@@ -44,7 +44,7 @@ class Signals:
     def listen(self, *, in_fit: bool) -> None:
         self._seen.clear()
         self._first.clear()
-        self._requests.preempt = None
+        self._requests.forget_signal()
         self.in_fit = in_fit
         if threading.current_thread() is not threading.main_thread():
             if not self._said:

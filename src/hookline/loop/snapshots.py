@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def take_snapshot(loop: Loop, *, weights_only: bool, **about: Any) -> Snapshot:
     """At the edge of a step, by all ranks. Tensors are not copied."""
-    clock, ranks = loop.clock, loop.session.ranks
+    clock, world = loop.clock, loop.session.world
     facts = About(
         step=clock.step,
         epoch=clock.epoch,
@@ -31,9 +31,10 @@ def take_snapshot(loop: Loop, *, weights_only: bool, **about: Any) -> Snapshot:
         environment=environment(loop),
         **about,
     )
-    if ranks is not None:
-        ranks.strategy.before_evaluation()  # statistics of a batch norm are rank zero's, as in an evaluation
-    state = None if weights_only else capture_state(loop) if ranks is None else gathered(loop, ranks, capture_state)
+    world.before_evaluation()  # statistics of a batch norm are rank zero's, as in an evaluation
+    state = None
+    if not weights_only:
+        state = capture_state(loop) if world.is_alone else gathered(loop, world, capture_state)
     if state is not None and loop.saving.verification is not None:
         state["verification"] = told_to_command(loop)
     return Snapshot(facts, capture_weights(loop), state)

@@ -13,7 +13,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hookline.errors import CheckpointCorruptError, CheckpointMismatchError, HooklineError, StopTraining, words_of
 from hookline.loop.random_states import random_states, set_random_states
-from hookline.loop.supply import data_state
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -53,7 +52,7 @@ def check_shape(loop: Loop, saved: Mapping[str, Any], path: Path) -> None:
     counted = {
         "clock": loop.clock.state_dict(),
         "course": loop.course.state_dict(),
-        "data": data_state(loop, mid_epoch=False),
+        "data": loop.data.state_dict(seed=loop.session.seed, mid_epoch=False),
         "history": {"bytes": 0},
     }
     expected = {

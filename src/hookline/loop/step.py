@@ -23,12 +23,12 @@ from hookline.loop.gradients import (
 from hookline.loop.handles import Handles
 from hookline.loop.loss_weights import LossWeights
 from hookline.loop.optimizers import name_of
-from hookline.loop.ranks import Ranks
 from hookline.loop.schedulers import of_optimizer
 from hookline.loop.series import Series, number_or_copy
 from hookline.loop.session import Session
 from hookline.loop.supervised import SupervisedTask
 from hookline.loop.weights import Weights
+from hookline.loop.world import World
 from hookline.run import MISSING
 
 
@@ -39,8 +39,8 @@ class Steps:
     __slots__ = (
         "_accumulate", "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names",
         "_pending", "_plain", "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full",
-        "_window_start", "clock", "course", "handles", "line", "look_due", "loss_weights", "precision", "ranks",
-        "requests", "samples", "scopes", "session", "settings", "state", "steps_are_plain", "tokens", "weights",
+        "_window_start", "clock", "course", "handles", "line", "look_due", "loss_weights", "precision", "requests",
+        "samples", "scopes", "session", "settings", "state", "steps_are_plain", "tokens", "weights", "world",
     )  # fmt: skip
 
     tokens: int | None
@@ -66,7 +66,8 @@ class Steps:
         self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
         self._batch_mark: int | None = None
         self.samples, self.tokens = 0, None
-        self.ranks: Ranks | None = None  # the other processes, if there are any
+        self.world: World = session.world
+        """The processes of the run. ``Loop`` sets it when it is opened and closed."""
         self.accumulate = self.settings.accumulate
 
     @property
@@ -117,15 +118,15 @@ class Steps:
                 loss.backward()
             else:
                 part = weight if self._plain else self.precision.relative(weight)
-                if self.ranks is not None:
-                    part, weight = (0, 0) if self.ranks.idle else (part, weight)
-                    sums = with_weight(names, self._window, weight, self._touched, self._weighed)
-                    self.ranks.before_backward(loss, names, sums, last=self._window_full, weighted=weighted)
-                elif not self._plain and self._touched:
+                world = self.world
+                if self._touched and not self._plain and not world.is_sharded:
                     for name in names:
                         if name in self._touched:
                             warn_if_cleared(name, state.optimizers[name])
-                if self.ranks is not None and self.ranks.strategy.is_sharded and optimizer is not None:
+                part, weight = (0, 0) if world.is_padding else (part, weight)
+                sums = with_weight(names, self._window, weight, self._touched, self._weighed)
+                world.before_backward(loss, names, sums, last=self._window_full, weighted=weighted)
+                if world.is_sharded and optimizer is not None:
                     with others_untouched(optimizer, state.optimizers):  # its leaves are not the parameters themselves
                         self.precision.backward(loss * part, None)
                 else:
@@ -150,8 +151,7 @@ class Steps:
     def _weigh(self, weights: LossWeights, given: Any) -> Any:
         """The weight that was given, else the one that fits the loss; ``None`` stands for the samples."""
         found = weights.in_training(needed=given is None and not self._plain)
-        idle = self.ranks is not None and self.ranks.idle
-        return given if idle or given is not None else found
+        return given if self.world.is_padding or given is not None else found
 
     def _has_counted(self, name: str) -> bool:
         """Whether this batch has had a loss of this optimizer's, which it has not stepped on yet."""
@@ -184,25 +184,23 @@ class Steps:
             self.scopes.leave(self._batch_mark)
             self._batch_mark = None
         clock.batch += 1
-        if self.ranks is None:  # else when the step is made: what all ranks have done
-            clock.sample, clock.token = clock.sample + self.samples, clock.token + (self.tokens or 0)
+        self.world.count_batch(self.samples, self.tokens)
         self._batch_open = False
         return self._complete_window() if self._window_full else False
 
     def _complete_window(self) -> bool:
         """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
         clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
-        if self.ranks is not None:
+        if self.session.book.muted:
             self.session.book.muted = False  # what is logged from here on is of the step, not of the batch
-            if not self.ranks.complete_window(touched, self._driven):
-                return False
-        if requests.skip is not None:
+        self.world.complete_window(touched, self._driven)
+        if requests.agreed.skip is not None:
             touched.update({name: 1 for name in self._names if name not in self._driven})
         elif not touched and not self._driven:
             raise no_backward(self.session.where())
         for name in touched:
             self._update(name)
-        for losses, value, weight in self._pending if requests.skip is None else ():
+        for losses, value, weight in self._pending if requests.agreed.skip is None else ():
             losses.values.append(value)
             losses.weights.append(weight)
         self._pending.clear()
@@ -213,22 +211,22 @@ class Steps:
         if not self._plain:
             self._weighed.clear()
         if self._scaled:
-            self.precision.end_window(skipped=requests.skip is not None)
+            self.precision.end_window(skipped=requests.agreed.skip is not None)
         moved, self._window = self._moved, 0
         self._moved = requests.can_skip = False
         self._driven.clear()
-        if requests.skip is None:
+        if requests.agreed.skip is None:
             clock.step += 1
             if line.hooks.train_step_end:
                 line.emit(line.hooks.train_step_end)
         else:
-            self._skipped, requests.skip = True, None
+            self._skipped = True
+            requests.take_skip()
             self.course.agenda.wake = 0  # the step does not advance, but samples and time do
         if self._step_mark is not None:
             self.scopes.leave(self._step_mark)
             self._step_mark = None
-        if self.ranks is not None:
-            self.ranks.watchdog.stepped()
+        self.world.stepped()
         self.look_due = clock.step >= self.course.agenda.wake  # what the body logs from here on is of this step, too
         return moved
 
@@ -239,12 +237,12 @@ class Steps:
         if weights.raw:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
         overflow = moved = False
-        if not self._bare and requests.skip is None:
+        if not self._bare and requests.agreed.skip is None:
             overflow = self.precision.finish_gradients(optimizer, None if self._plain else self._touched.get(name))
-        if hooks.gradients_ready and closure is None and not overflow and requests.skip is None:
+        if hooks.gradients_ready and closure is None and not overflow and requests.agreed.skip is None:
             line.emit(hooks.gradients_ready)
-        if overflow or requests.skip is not None:
-            self.session.note("step_skipped", f"by {requests.skip}" if requests.skip else "overflow")
+        if overflow or requests.agreed.skip is not None:
+            self.session.note("step_skipped", f"by {requests.agreed.skip}" if requests.agreed.skip else "overflow")
             line.emit(hooks.step_skipped)
         else:
             requests.can_skip = False
@@ -296,7 +294,9 @@ class Steps:
             if not self._moved:
                 self._turn_back()
         self.precision.end_window()
-        self._step_mark = self._batch_mark = self.requests.skip = None
+        self.world.drop_window()
+        self._step_mark = self._batch_mark = None
+        self.requests.take_skip()
         self._window_full = self._batch_open = self._moved = self.requests.can_skip = self.look_due = False
         self._window = 0
         for counted in (self._driven, self._touched, self._weighed, self._pending):

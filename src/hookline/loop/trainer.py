@@ -273,7 +273,7 @@ class Trainer:
         loop.course.evaluate = (lambda: evaluate_task(loop, loop.eval_batches(val))) if vals else None
         with _with(loop, callbacks):
             if loop.clock.step == 0:
-                sanity_check(loop, loop.used("val", vals))
+                sanity_check(loop, loop.data.named_loaders_of("val", vals))
             batches = loop.batches(train)
             if any(needs_closure(optimizer) for optimizer in loop.state.optimizers.values()):
                 self._train_with_closures(loop, task, batches)
@@ -295,7 +295,7 @@ class Trainer:
                         loop.look()
                     batch = found = None  # they would stay in memory through all plain steps
                     plain_steps(loop, train_batch)
-            if tests and not loop.finished and not (loop.requests.stop is not None and loop.requests.stop.interrupt):
+            if tests and not loop.finished and not loop.requests.is_interrupted:
                 evaluate_task(loop, loop.eval_batches(test, "test"))
         return loop.result()
 

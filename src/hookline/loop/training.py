@@ -7,28 +7,24 @@ windows and the clock happen around them. What happens at the edges of epochs is
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from functools import partial
 from typing import Any
 
-from hookline.errors import SetupError
 from hookline.events import Member
 from hookline.loop.data import END, LEFT, to_device
-from hookline.loop.feed import Facts, Feed, SharedFeed
-from hookline.loop.feed.agreement import check_alike
+from hookline.loop.feed import Feed, SharedFeed
 from hookline.loop.feed.part import Part
-from hookline.loop.feed.position import Position
-from hookline.loop.leaving import leave_wait, leave_with_others
-from hookline.loop.loaders import named_loaders
+from hookline.loop.leaving import leave_wait
 from hookline.loop.moment import roll_back
 from hookline.loop.notices import warn_of_parts
 from hookline.loop.random_states import set_random_states
-from hookline.loop.ranks import Ranks
 from hookline.loop.saving import Saving
 from hookline.loop.session import Session
 from hookline.loop.step import Steps
-from hookline.loop.supply import begin_epoch, first_feed, length_of_epoch, share_of, taken, warn_of_lost_loader
 from hookline.loop.task import counter
+from hookline.loop.training_data import TrainingData
+from hookline.loop.world import World
 from hookline.progress.counted import counted
 from hookline.run import MISSING, Run
 
@@ -42,23 +38,8 @@ class Training(Steps):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.counter = self.count = counter(session.task)
-        self.iterator: Iterator[Any] = iter(())  # of this epoch
-        self.position = 0  # batches that it has given
-        self.length: float = math.inf  # how many it gives, where that is known
-        self.limits: dict[str, int] = {}
-        """By stage: the largest number of batches of an epoch or an evaluation. For one fit, from ``setup`` on."""
-        self.repeat_epoch = False
-        """Each epoch gives the batches of the first one again. For one fit, from ``setup`` on."""
-        self._used: dict[str, Any] = {}  # loaders in place of those that were passed
-        self._replaced: dict[str, int] = {}  # how often, by stage
-        self.saved_replaced = 0  # how often the run had replaced its train loader, in the checkpoint
+        self.data = TrainingData(self.clock, self.state.rank, self.state.loaders)
         self.in_hand: Any = MISSING  # what a plain step has fetched and left to the general way: a batch, END or LEFT
-        self.feed: Feed | None = None
-        self.fed: Any = None
-        """The loader that it is of; ``run.loaders['train']`` may be the one of the next epoch already."""
-        self.saved_feed: dict[str, Any] = {}  # from a checkpoint, until the loader is known
-        self.saved_own, self.saved_facts = 1, Facts()  # see SharedFeed.own
-        self.place = Position()  # of the data, where this epoch was begun or gone on with
         self.part: Part | None = None
         """In several processes: the part of an evaluation or prediction that is under way."""
         self.saved_random: dict[str, Any] | None = None
@@ -71,27 +52,26 @@ class Training(Steps):
             self._restore_random()
             if self.course.edge_pending:
                 self.course.finish_pending_edge()
-            warn_of_lost_loader(self)
+            self.data.warn_of_lost_loader()
             while not self.course.decided() or self.course.cut_pending:
                 self.check_replaced("train")
                 yield from self._epoch(self._feed_of(self.state.loaders["train"]))
             self._leave_if_preempted()
             self.course.end_training(mark)
         except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
-            stepped = not self._window and not self._batch_open
-            end = self._end_broken if self.ranks is None else partial(leave_with_others, self.state.loop)
-            self.handles.leave(self.scopes, mark, finish=partial(end, self.look_due, stepped))
-            if self.ranks is None:
-                self._drop_window()
+            look_due, synced = self.look_due, self.world.is_synced
+            self.handles.leave(self.scopes, mark, finish=partial(self._end_broken, look_due, synced))
+            self._drop_window()
         except BaseException as error:
             self.scopes.leave(mark, because=error)
             raise
 
     def _epoch(self, feed: Feed) -> Generator[Any, None, None]:
         state, line, requests, course = self.state, self.line, self.requests, self.course
-        autocast, move, ranks = self._autocast, self.move, self.ranks
-        over, batch = self._begin_epoch(feed), MISSING
-        fetch, count, iterator, length = self.session.fetch, self.count, self.iterator, self.length
+        autocast, move, world = self._autocast, self.move, self.world
+        over, batch, gives_parts = self._begin_epoch(feed), MISSING, isinstance(feed, SharedFeed)
+        fetch, count, data = self.session.fetch, self.count, self.data
+        iterator, length = data.iterator, data.length
         while not over:
             hooks = line.hooks
             if hooks.batch_fetch_start and self.in_hand is MISSING:
@@ -100,10 +80,10 @@ class Training(Steps):
             if batch is END or batch is LEFT:  # the last batch stays in `run`, for the hooks of the edge
                 break
             state.batch = state.outputs = state.loss = MISSING
-            self.position = position = self.position + 1
-            if ranks is not None:
+            data.position = position = data.position + 1
+            if gives_parts:
                 part, batch = batch, batch.batch
-                length = self.length = position if part.is_last else length
+                length = data.length = position if part.is_last else length
             state.batch = batch if move is None else move(batch)
             if hooks.batch_fetch_end:
                 line.emit(hooks.batch_fetch_end)
@@ -117,16 +97,17 @@ class Training(Steps):
             if hooks.around_batch or hooks.train_batch_start:
                 self.open_batch()
             self.samples, self.tokens = count(state.batch)
-            if ranks is not None:
-                self._count_part(ranks, part)
+            if gives_parts:
+                self._count_part(world, part)
             if autocast:
                 with self.precision.autocast():
                     yield state.batch
             else:
                 yield state.batch
+            world.body_ended()
             if self._batch_open:  # the body drove its optimizers itself
                 self.step()
-            if ranks is not None:
+            if gives_parts:
                 self.session.book.muted = False
             if self._window:
                 continue
@@ -144,51 +125,49 @@ class Training(Steps):
         if course.epoch_open:
             self._drop_window()
             course.cut_epoch(
-                exhausted=batch is END, position=self.position, length=self.length if feed.length else math.inf
+                exhausted=batch is END, position=data.position, length=data.length if feed.length else math.inf
             )
             self.saving.settle()
 
     def _begin_step(self) -> None:
         """Before the first batch of a window."""
-        hooks, clock, ranks = self.line.hooks, self.clock, self.ranks
+        hooks, clock = self.line.hooks, self.clock
         self.requests.can_skip, self._skipped = True, False
-        if ranks is not None:
-            ranks.begin_window()
+        self.world.begin_window()
         if hooks.around_step:
             self._step_mark = len(self.scopes)
             self.scopes.enter(hooks.around_step)
         if hooks.train_step_start:
             self.line.emit(hooks.train_step_start)
-        several = self._accumulate > 1 or ranks is not None
-        self._window_start = (clock.batch, clock.sample, clock.token) if several else None
+        self._window_start = (clock.batch, clock.sample, clock.token)
 
-    def _count_part(self, ranks: Ranks, part: Part) -> None:
+    def _count_part(self, world: World, part: Part) -> None:
         """This rank's part of the data: it may be there only for the others, and then counts nothing."""
         if self._window == 1:
-            self.precision.common_unit = ranks.unit(part.known, scaled=self._scaled)
+            self.precision.common_unit = world.unit(part.known, scaled=self._scaled)
         known = part.known if part.samples in (None, self.samples) and self.tokens is None else None
         self.samples, self.tokens = (self.samples, self.tokens) if part.counts else (0, self.tokens and 0)
         self.session.book.muted = not part.counts
-        ranks.fetched(self.samples, self.tokens, counts=part.counts, known=known)
+        world.fetched(self.samples, self.tokens, counts=part.counts, known=known)
 
     def _begin_epoch(self, feed: Feed) -> bool:
         """The data of the epoch, from its first batch or from where it was left. Whether it is over at once."""
-        if self.requests.preempt is not None:
+        if self.requests.agreed.preempt is not None:
             raise self.saving.preempted(pending_eval=self.course.step_pending)
         ended = self.course.cut_pending and self.course.over  # in the process before; a stop now is for a step's end
         self.count = self.course.counting(self.counter)
-        begin_epoch(self, feed)
-        self.iterator = self.course.start_epoch(feed, self.taken, repeat=self.repeat_epoch)
-        self.length = length_of_epoch(self, feed)  # not before: a hook or `set_epoch` may have changed the data
-        if not math.isinf(self.length):
-            self.clock.epoch_batches = int(self.length)
+        data = self.data
+        data.begin_epoch(feed)
+        data.iterator = self.course.start_epoch(feed, data.taken, repeat=data.repeat_epoch)
+        data.measure_epoch(feed)  # not before: a hook or `set_epoch` may have changed the data
+        if not math.isinf(data.length):
+            self.clock.epoch_batches = int(data.length)
         elif self.clock.epoch_batches is None and self.course.agenda.has_parts:
             warn_of_parts(self.state.rank)
         if self.course.agenda.has_parts:
             self.course.agenda.wake = 0  # when a part of this epoch is done is known only now
         self._restore_random()
         self.saved_random, self.in_hand = None, MISSING
-        self.position = self.clock.batch_in_epoch
         pending, self.course.step_pending = self.course.step_pending, False
         return (pending and self._settle()) or ended  # pending: a signal came before an evaluation, or inside it
 
@@ -203,21 +182,20 @@ class Training(Steps):
         asked, self.requests.rollback = self.requests.rollback, None
         if asked is not None:
             roll_back(self.state.loop, *asked)
-            if self.ranks is not None:
-                self.ranks.undone()
+            self.world.undone()
         return asked is not None
 
-    def _end_broken(self, look_due: bool, stepped: bool) -> None:
-        """The body was left; ``look_due``: after a whole step."""
+    def _end_broken(self, look_due: bool, synced: bool) -> None:
+        """The body was left.
+
+        Args:
+            look_due: Whether it was left after a step at which something may be due.
+            synced: Whether the gradients of its batch were averaged over the ranks before that.
+        """
+        self.world.leave_body(synced=synced)
         if look_due or self.requests.rollback is not None:
             self.look()
         self.course.end_broken_training()
-
-    def edge(self, look_due: bool) -> bool:
-        """After a step: what is due, then whether the epoch is over."""
-        if look_due or self.requests.rollback is not None:
-            self.look()
-        return bool(self.requests.attention or self.line.hooks.step_settled) and self._settle()
 
     def _settle(self) -> bool:
         """The edge of a step: evaluate, end the epoch, decide. Whether the epoch is over."""
@@ -227,9 +205,9 @@ class Training(Steps):
         if requests.attention:
             self.handles.settle()
             if course.edge_is_open:
-                if requests.preempt is not None:
+                if requests.agreed.preempt is not None:
                     raise self.saving.preempted(pending_eval=True)
-                if requests.stop is not None and requests.stop.interrupt:
+                if requests.is_interrupted:
                     self.saving.interrupted(pending_eval=True)  # the evaluation that follows is left at once
             course.settle_edge()
         if not self._skipped:
@@ -241,45 +219,25 @@ class Training(Steps):
         over = course.decided() or not course.epoch_open
         self.saving.settle()
         self._leave_if_preempted()
-        if requests.stop is not None and requests.stop.interrupt:
+        if requests.is_interrupted:
             self.saving.interrupted()
         return over
 
     def _feed_of(self, loader: Any) -> Feed:
-        """The feed of a loader, kept while the loader is the same: an iterator is where it was left."""
-        if self.feed is None or self.fed is not loader:
-            before, self.feed = self.feed, first_feed(self, loader)
-            self.fed = loader
-            if before is not None:
-                before.close()
-        if isinstance(self.feed, SharedFeed) and self.ranks is not None:
-            self.feed.circle = self.ranks.group  # of this fit
-        return self.feed
-
-    def taken(self, batch: int) -> int:
-        """How many of the loader's batches all ranks had taken when each had had so many in this epoch."""
-        return taken(self, batch)
+        """Return the feed of the training loader."""
+        session, mid_epoch = self.session, self.course.mid_epoch
+        return self.data.open(
+            loader, seed=session.seed, world=self.world, mid_epoch=mid_epoch, warn=self.saving.is_used
+        )
 
     def share_of(self, stage: str, loader: Any, length: int) -> int:
-        """How many batches of a loader of this length each rank has, with ``limits``; all of them in one process."""
-        return share_of(loader, length, self.limits.get(stage), self.session.ranks)
-
-    def use_loader(self, stage: str, loader: Any) -> None:
-        """Take this loader in place of the one that was passed, in this fit, from the next epoch or evaluation on."""
-        self._used[stage] = self.state.loaders[stage] = loader
-        self._replaced[stage] = self._replaced.get(stage, 0) + 1
-
-    def times_replaced(self, stage: str) -> int:
-        """Return how often the loader of a stage was replaced in this fit."""
-        return self._replaced.get(stage, 0)
+        """The number of batches of a rank, of a loader that says it has ``length`` of them."""
+        return self.data.shard_length(stage, loader, length, self.session.world)
 
     def check_replaced(self, stage: str) -> None:
         """By all ranks, before an epoch or an evaluation: each has replaced the loader as often as the others."""
-        if self.ranks is not None:
-            if self.ranks.places is not None:
-                self.ranks.places.begins()
-            what, times = f"run.loaders[{stage!r}] was replaced", counted(self.times_replaced(stage), "time")
-            check_alike(self.ranks.group, what, times, "replace it on all ranks")
+        times = counted(self.data.times_replaced(stage), "time")
+        self.world.compare(lambda: {f"run.loaders[{stage!r}], replaced": times}, "Replace it on all ranks.")
 
     def added(self, member: Member[Run]) -> None:
         """A callback joined a run that is under way."""
@@ -297,24 +255,9 @@ class Training(Steps):
         for hook, run in [pair for pair in heard if pair[1] is member.view]:
             hook(run)
 
-    def used(self, stage: str, named: dict[str | None, Any]) -> dict[str | None, Any]:
-        """The named loaders that are evaluated on: those that were passed, or those in their place."""
-        return named_loaders(self._used[stage], stage) if stage in self._used else named
-
-    def limit(self, stage: str) -> float:
-        """The largest number of batches of an epoch or an evaluation."""
-        found = self.limits.get(stage, math.inf)
-        if found < 1:
-            raise SetupError(f"loop.limits[{stage!r}] = {found!r}: give 1 batch or more; del it for no limit")
-        return found
-
-    def forget_plans(self) -> None:
-        """A fit begins: its callbacks say anew what they change about the data."""
-        self.limits, self.repeat_epoch, self._used, self._replaced = {}, False, {}, {}
-
     def _leave_if_preempted(self) -> None:
         """At the edge of a step, or before the first: a signal ends the process, after a checkpoint."""
-        if self.requests.preempt is not None:
+        if self.requests.agreed.preempt is not None:
             raise self.saving.preempted()
 
     def _restore_random(self) -> None:

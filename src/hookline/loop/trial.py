@@ -23,12 +23,12 @@ from hookline.loop.moment import put_back, take_moment
 from hookline.loop.optimizers import needs_closure
 from hookline.loop.quiet import same_gradients, same_modes
 from hookline.loop.supervised import title_of
-from hookline.loop.supply import make_feed
+from hookline.loop.training_data import make_feed
+from hookline.loop.world import Alone, World
 from hookline.run import MISSING
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
-    from hookline.loop.ranks import Ranks
 
 
 class Trial:
@@ -48,7 +48,7 @@ class Trial:
         check_loader(loader, "training")
         if is_one_shot(loader):
             raise SetupError("a trial would use up a loader that can be iterated over only once; pass a DataLoader")
-        feed: Feed = make_feed(loop, loader, None if whole else loop.ranks)
+        feed: Feed = make_feed(loader, loop.session.seed, loop.state.rank, Alone(loop.clock) if whole else loop.world)
         given = epoch = 0
         try:
             while given < count:
@@ -74,8 +74,7 @@ class Trial:
         state.outputs = state.loss = MISSING
         state.batch = batch if loop.move is None else loop.move(batch)
         loop.samples, loop.tokens = loop.count(state.batch)
-        if loop.ranks is not None:
-            self._meet(loop.ranks, batch)
+        self._meet(loop.world, batch)
         loop._window, loop._window_full, loop._batch_open = 1, True, True
         with loop.precision.autocast(enabled=loop.precision.dtype is not None):
             if any(map(needs_closure, state.optimizers.values())):
@@ -93,14 +92,14 @@ class Trial:
             raise SetupError(f"{title_of(task)}.train_batch gave no loss, so a trial cannot judge its steps")
         return state.loss.detach().clone()  # type: ignore[no-any-return]
 
-    def _meet(self, ranks: Ranks, batch: Any) -> None:
+    def _meet(self, world: World, batch: Any) -> None:
         """A step of all ranks, with what the part says that was given last, if the batch is its."""
         loop, part = self._loop, self._part if self._part.batch is batch else Part(batch)
         is_known = part.samples in (None, loop.samples) and loop.tokens is None
-        ranks.begin_window()
-        loop.precision.common_unit = ranks.unit(part.known, scaled=loop._scaled)
+        world.begin_window()
+        loop.precision.common_unit = None if world.is_alone else world.unit(part.known, scaled=loop._scaled)
         samples = loop.samples if part.counts else 0
-        ranks.fetched(samples, loop.tokens, counts=part.counts, known=part.known if is_known else None)
+        world.fetched(samples, loop.tokens, counts=part.counts, known=part.known if is_known else None)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a hook sees: ``Run``, the history and the list of callbacks. No torch at run time."""
+"""Objects that a hook sees: ``Run``, the history and the callbacks. No torch at run time."""
 
 from hookline.run.callbacks import Callbacks
 from hookline.run.history import History

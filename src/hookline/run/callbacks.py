@@ -1,4 +1,4 @@
-"""``run.callbacks``: the callbacks of a run, to look at, find by name, add and remove."""
+"""``run.callbacks``: iterate over, find, add and remove the callbacks of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 
 class Callbacks:
-    """Iterates in running order. Changes take effect at the next event, also from inside a hook."""
+    """Callbacks of a run, in the order in which they run.
+
+    Changes take effect at the next event, also from inside a hook.
+
+    Args:
+        line: The line that calls the callbacks.
+        loop: The engine.
+    """
 
     __slots__ = ("_line", "_loop")
 
@@ -37,40 +44,53 @@ class Callbacks:
         return self._find(name).callback
 
     def add(self, callback: Callback) -> None:
-        """Register a callback now; its ``on_setup`` runs at once."""
+        """Register a callback and call its ``on_setup`` immediately.
+
+        Args:
+            callback: The callback to add.
+
+        Raises:
+            RegistrationError: If the callback is invalid or does not fit the others.
+        """
         for member in self._line.add([callback]):
             try:
                 self._loop.added(member)
-            except Exception as error:  # of the one that was added, not of the one that adds it
+            except Exception as error:  # The error belongs to the new callback, not to the caller.
                 if not self._line.tolerates(member.view, "on_setup", error):
                     raise
 
     def remove(self, callback: Callback | str) -> None:
-        """Unregister a callback, given itself or its name; its ``on_teardown`` runs at once.
+        """Remove a callback and call its ``on_teardown`` immediately.
 
-        A scope that it has open is still left.
+        Open scopes of the callback still run to their end.
+
+        Args:
+            callback: The callback or its name.
+
+        Raises:
+            RegistrationError: If no callback or several callbacks have this name.
         """
         member = self._find(callback)
         try:
             self._loop.removed(member)
-        except Exception as error:  # of the one that goes, not of the one that removes it
+        except Exception as error:  # The error belongs to the removed callback, not to the caller.
             if not self._line.tolerates(member.view, "on_teardown", error):
                 raise
         finally:
             self._line.remove(member)
 
     def lost(self, metric: str) -> bool:
-        """Whether a metric was written by an optional callback that has been switched off."""
+        """True if a disabled callback declares in ``writes`` that it logs the metric."""
         off = [member.callback for member in self._line.members if member.disabled]
         return any(overlaps(metric, written) for callback in off for written in callback.writes)
 
     def declare(self, metric: str) -> bool:
-        """Whether a callback or the task lists a metric in ``writes``: it may be logged later."""
+        """True if a callback or the task declares the metric in ``writes`` and may log it later."""
         return any(overlaps(metric, name) for name in self._line.written())
 
     @property
     def disabled(self) -> tuple[Failure, ...]:
-        """The optional callbacks that failed and were switched off, in order."""
+        """Failures of optional callbacks, in order. Hookline disabled these callbacks."""
         return tuple(self._line.failures)
 
     def _find(self, wanted: Callback | str) -> Member[Run]:

@@ -1,4 +1,4 @@
-"""The metrics of a run by name and step: bounded in memory, complete in ``metrics.jsonl``."""
+"""Metrics of a run by name and step. ``metrics.jsonl`` also has rows that left memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from hookline.errors import MetricError, SetupError
 from hookline.records import MetricRow
 
 STEP_ROWS = 10_000
-"""So many of the step values of each metric stay in memory; all evaluation and epoch values do."""
+"""Number of step values per metric that stay in memory.
+
+All evaluation and epoch values stay in memory.
+"""
 
 
 class UnknownMetricError(MetricError, KeyError):
-    """A metric that nobody has logged."""
+    """No value of this metric was logged."""
 
-    __str__ = Exception.__str__  # KeyError would print the repr of the message
+    __str__ = Exception.__str__  # KeyError would print the repr of the message.
 
 
 def unknown_metric(name: str, known: list[str]) -> UnknownMetricError:
@@ -29,7 +32,12 @@ def unknown_metric(name: str, known: list[str]) -> UnknownMetricError:
 
 
 def missing_metric(reader: str, name: str, known: Iterable[str]) -> MetricError:
-    """A callback monitors a metric that is not there.
+    """Return the error for a callback that monitors a metric without a value.
+
+    Args:
+        reader: Name of the callback.
+        name: Name of the metric.
+        known: Names of the metrics that have a value.
 
     >>> print(missing_metric("EarlyStopping", "val/acc", ["train/loss", "val/accuracy"]))
     EarlyStopping monitors 'val/acc', but no such metric was logged. Available: train/loss, val/accuracy. Did you mean \
@@ -47,21 +55,27 @@ def missing_metric(reader: str, name: str, known: Iterable[str]) -> MetricError:
 
 
 class History(Mapping[str, list[Any]]):
-    """``history["val/loss"]`` is a list of values, ``history.steps("val/loss")`` the steps they are of.
+    """Past values of each metric: ``history["val/loss"]`` is a list.
 
-    >>> history = History()
-    >>> history.record(MetricRow("val/loss", 10, 1, 0.5, "eval", 1.0))
-    >>> history["val/loss"], history.steps("val/loss")
-    ([0.5], [10])
+    ``history.steps("val/loss")`` returns the steps of these values.
+
+    Args:
+        step_rows: Number of step values per metric that stay in memory.
+
+    Example:
+        >>> history = History()
+        >>> history.record(MetricRow("val/loss", 10, 1, 0.5, "eval", 1.0))
+        >>> history["val/loss"], history.steps("val/loss")
+        ([0.5], [10])
     """
 
     def __init__(self, step_rows: int = STEP_ROWS) -> None:
         self._step_rows = step_rows
-        # By name: the newest step values, and all others. One metric can have both.
+        # Each name has two lists, because a metric can have step values and other values.
         self._rows: dict[str, tuple[deque[MetricRow], list[MetricRow]]] = {}
 
     def record(self, row: MetricRow) -> None:
-        """Add a row. A second value of a metric at the same step takes the place of the first."""
+        """Add a row. It replaces the last row of the same metric if that has the same step."""
         if row.name not in self._rows:
             self._rows[row.name] = deque(maxlen=self._step_rows), []
         both = self._rows[row.name]
@@ -71,11 +85,11 @@ class History(Mapping[str, list[Any]]):
         both[0 if row.kind == "step" else 1].append(row)
 
     def clear(self) -> None:
-        """Forget all rows, because those of a checkpoint follow."""
+        """Remove all rows, before the rows of a checkpoint are loaded."""
         self._rows.clear()
 
     def go_back(self, step: int) -> None:
-        """Forget the rows of steps after this one: they were taken back."""
+        """Remove the rows after a step, because a rollback has undone those steps."""
         for name, (steps, others) in self._rows.items():
             kept = deque((row for row in steps if row.step <= step), maxlen=self._step_rows)
             self._rows[name] = kept, [row for row in others if row.step <= step]
@@ -93,18 +107,24 @@ class History(Mapping[str, list[Any]]):
         return [row.step for row in self._named(name)]
 
     def rows(self) -> list[MetricRow]:
-        """All rows in memory, by step."""
+        """Return all rows in memory, sorted by step."""
         return sorted((row for name in self._rows for row in self._named(name)), key=_step)
 
     def to_pandas(self) -> Any:
-        """A frame of pandas: a row for each step, a column for each metric, NaN where a metric has no value.
+        """Return a pandas DataFrame with one row per step and one column per metric.
 
-        >>> history = History()
-        >>> history.record(MetricRow("val/loss", 10, 1, 0.5, "eval", 1.0))
-        >>> history.to_pandas()  # doctest: +NORMALIZE_WHITESPACE
-              val/loss
-        step
-        10         0.5
+        The DataFrame has NaN where a metric has no value.
+
+        Raises:
+            SetupError: If pandas is not installed.
+
+        Example:
+            >>> history = History()
+            >>> history.record(MetricRow("val/loss", 10, 1, 0.5, "eval", 1.0))
+            >>> history.to_pandas()  # doctest: +NORMALIZE_WHITESPACE
+                  val/loss
+            step
+            10         0.5
         """
         try:
             pandas = import_module("pandas")

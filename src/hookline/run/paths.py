@@ -1,4 +1,4 @@
-"""Paths that a user gives: what Hookline refuses, and where a relative path is."""
+"""Paths that a user gives: checks, and the base folder of relative paths."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from hookline.errors import SetupError
 from hookline.records.redact import redact_text
 
 _ADDRESS: Final = re.compile(r"(?:^|/|::)([A-Za-z][A-Za-z0-9+.-]+):/")
-"""A scheme of two or more characters, so ``c:/data`` is a path. ``Path("s3://bucket")`` has one slash left."""
+"""Pattern of an address.
+
+The scheme has at least two characters, so ``c:/data`` is a path. One slash is enough, because pathlib turns
+``s3://bucket`` into ``s3:/bucket``.
+"""
 
 
 def is_address(path: str | os.PathLike[str]) -> bool:
-    """True for ``s3://bucket``, also for what pathlib makes of it.
+    """True for an address such as ``s3://bucket``, also after pathlib has changed it.
+
+    Args:
+        path: The path or address.
 
     >>> is_address("s3://bucket/run"), is_address(Path("s3://bucket").absolute()), is_address("runs/2024-01-01T10:00")
     (True, True, False)
@@ -24,18 +31,28 @@ def is_address(path: str | os.PathLike[str]) -> bool:
 
 
 def path_to_write(path: str | os.PathLike[str], argument: str, of: str = "") -> Path:
-    """Return the path that a user gave as ``argument`` of the class ``of``.
+    """Check a path to write to and return it, with ``~`` expanded.
 
-    Every argument that names a file or folder to write goes through this function when the object is made.
+    Constructors call this function for each argument that names a file or folder to write.
+
+    Args:
+        path: The path that the user gave.
+        argument: Name of the argument, for the error.
+        of: Class that takes the argument, for the error.
 
     Raises:
-        SetupError: If the path is an address: pathlib would make a local folder named ``s3:``.
+        SetupError: If the path is an address, because pathlib would create a local folder named ``s3:``.
     """
     return _local(path, argument, of, "writes", "Give a local path, and copy the run with hl.Upload('s3://…').")
 
 
 def path_to_read(path: str | os.PathLike[str], argument: str, of: str = "") -> Path:
-    """Return the path that a user gave as ``argument`` of the class ``of``, of something that Hookline reads.
+    """Check a path to read from and return it, with ``~`` expanded.
+
+    Args:
+        path: The path that the user gave.
+        argument: Name of the argument, for the error.
+        of: Class that takes the argument, for the error.
 
     Raises:
         SetupError: If the path is an address.
@@ -44,7 +61,13 @@ def path_to_read(path: str | os.PathLike[str], argument: str, of: str = "") -> P
 
 
 def in_run_folder(path: Path, folder: Path | None, argument: str, of: str) -> Path:
-    """Return where a callback or sink writes: a relative path is in the run's folder, an absolute path is kept.
+    """Return the absolute path to which a callback or sink writes.
+
+    Args:
+        path: The path that the user gave. A relative path is inside the run's folder.
+        folder: The run's folder, or ``None`` with ``folder=False``.
+        argument: Name of the argument, for the error.
+        of: Class that takes the argument, for the error.
 
     Raises:
         SetupError: If the path is relative and the run has no folder.

@@ -1,4 +1,8 @@
-"""What hooks have asked the loop for. The loop looks at ``attention`` once a step."""
+"""What hooks and signals ask the loop for, and what all ranks have agreed on.
+
+Hooks and signal handlers write ``asked``. Only the world moves requests from ``asked`` to ``agreed``, and only the end
+of a step takes them from ``agreed``. In one process both names are the same object.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from hookline.errors import ScopeError, SetupError
 logger = logging.getLogger("hookline")
 
 BREAK = "break"
-"""The reason of a run whose own loop was left by ``break`` or ``return``."""
+"""The reason of a run whose custom loop was left by ``break`` or ``return``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,159 +34,244 @@ class StopRequest:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it ends this process's part only: a resume goes on, as after Ctrl-C or a ``break``."""
+        """True if it ends only this process: a resume continues the run, as after Ctrl-C or a ``break``."""
         return self.interrupt or self.left_body
 
 
+@dataclass(slots=True)
+class Wanted:
+    """Requests that the end of a step has yet to meet."""
+
+    stop: StopRequest | None = None
+    preempt: int | None = None
+    """The signal that asks the run to end this process."""
+    evaluate: bool = False
+    save: bool = False
+    plan: bool = False
+    """A callback wants its own save plan."""
+    skip: str | None = None
+    """The callback that wants the update of this step left out."""
+
+
 class Requests:
-    """Stop, evaluate, save, skip: votes that are settled at the end of the step."""
+    """Requests to stop, evaluate, save or skip, which the end of a step meets."""
 
     __slots__ = (
+        "agreed",
+        "asked",
         "attention",
         "can_evaluate",
         "can_save",
         "can_skip",
-        "evaluate",
         "is_trained",
         "leave_evaluation",
         "may_save",
         "observer",
-        "plan",
-        "preempt",
         "rollback",
-        "save",
-        "skip",
         "skip_phase",
-        "stop",
-        "voted",
         "waiting",
         "whole",
-        "wished_eval",
-        "wished_plan",
-        "wished_preempt",
-        "wished_save",
-        "wished_skip",
-        "wished_stop",
     )
 
     def __init__(self) -> None:
         self.can_evaluate = True
         self.can_save = False
-        self.voted = False
-        """There are other processes: what is asked for waits until all of them know."""
-        self.preempt: int | None = None
-        """The signal that asks the run to leave; not forgotten by ``clear``, because it may come at any moment."""
         self.observer: Callable[[str, StopRequest | None], None] | None = None
         """Called with "stop", "eval", "save" or "skip" after each such request of a callback."""
+        self.asked = self.agreed = Wanted()
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is asked for: a run begins."""
-        self.attention = self.evaluate = self.save = self.can_skip = False
+        """A run begins: nothing is asked for but what a signal asks, which may come at any time."""
+        self.asked = self.agreed = Wanted(preempt=self.agreed.preempt)
+        self.attention = self.can_skip = False
         self.leave_evaluation = False
         self.is_trained = False  # training has come to its end: there is nothing left to stop
         self.may_save = True  # not after a second signal: what it interrupted may be half done
-        self.waiting = False  # for data: the only moment that a signal leaves at once
+        self.waiting = False  # for data: the only time at which a signal leaves at once
         self.whole = False  # what is waited for belongs to an evaluation that only Ctrl-C may cut short
-        self.skip: str | None = None
-        self.rollback: tuple[Any, Any] | None = None  # the moment, and who wants to go back to it
-        self.stop: StopRequest | None = None
-        self.wished_stop: StopRequest | None = None  # on this rank, until the vote
-        self.wished_eval = self.wished_save = self.wished_plan = False
-        self.plan = False  # a callback has asked for its own plan to be saved, on some rank
-        self.wished_preempt: int | None = None
-        self.wished_skip: str | None = None
+        self.rollback: tuple[Any, Any] | None = None  # the snapshot, and the callback that wants to return to it
         self.skip_phase: Literal["alone", "before vote", "no vote", "after vote"] = "alone"
-        """Where in a step of several processes a wish to skip it comes."""
+        """Where in a step of several processes a request to skip it comes."""
 
-    def vote_from_now_on(self) -> None:
-        """There are other processes. What was asked for before they were there waits for the first vote, too."""
-        self.voted = True
-        self.wished_preempt, self.preempt = self.wished_preempt or self.preempt, None
-        self.wished_stop, self.stop = self.wished_stop or self.stop, None
+    # -- the world ---------------------------------------------------------------------------------
 
-    def vote_no_more(self) -> None:
-        """The others have left. A signal that came after the last vote is for this process alone."""
-        self.voted = False
-        self.skip_phase = "alone"
-        self.preempt, self.wished_preempt = self.preempt or self.wished_preempt, None
+    @property
+    def voted(self) -> bool:
+        """True if there are other processes: a request counts when all of them know it."""
+        return self.asked is not self.agreed
 
-    def ask_stop(self, request: StopRequest, *, agreed: bool = False) -> None:
-        """The first request wins; its reason is the run's stop reason. After training only Ctrl-C is one."""
-        if not agreed:
-            self._observe("stop", request)
+    @property
+    def is_interrupted(self) -> bool:
+        """True after Ctrl-C, or if a callback such as ``TimeLimit`` ends training in that way."""
+        return self.agreed.stop is not None and self.agreed.stop.interrupt
+
+    def join(self) -> None:
+        """There are other processes from now on. What was asked for before waits for the first vote."""
+        self.agreed = Wanted()
+
+    def leave(self) -> None:
+        """The other processes are gone. What came after the last vote is for this process alone."""
+        self.agreed.preempt = self.agreed.preempt or self.asked.preempt
+        self.agreed.stop = self.agreed.stop or self.asked.stop
+        self.asked, self.skip_phase = self.agreed, "alone"
+
+    def agree(self, *, evaluate: bool = False, save: bool = False, plan: bool = False) -> None:
+        """All ranks know that one of them has asked for this."""
+        asked, agreed = self.asked, self.agreed
+        if evaluate:
+            asked.evaluate, agreed.evaluate = False, True
+        if save:
+            asked.save, agreed.save = False, True
+        if plan:
+            asked.plan, agreed.plan = False, True
+        self.attention |= evaluate or save or plan
+
+    def agree_on_stop(self, request: StopRequest) -> None:
+        """All ranks know of it. The first request wins; its reason is the run's stop reason."""
+        if self._is_too_late(request):
+            return
+        self.agreed.stop = self.agreed.stop or request
+        self.attention = True
+
+    def agree_on_own_stop(self) -> None:
+        """All ranks have asked for the same stop: it needs no vote."""
+        if self.voted and self.asked.stop is not None:
+            self.agree_on_stop(self.asked.stop)
+            self.asked.stop = None
+
+    def agree_on_signal(self, number: int) -> None:
+        """All ranks know of the signal."""
+        self.agreed.preempt = self.agreed.preempt or number
+        self.attention = True
+
+    def forget_asked(self, stop: StopRequest | None, *, skip: bool) -> None:
+        """All ranks know of this stop; ``skip``: and of the request to skip the step."""
+        if self.asked.stop is stop:  # else Ctrl-C came during the exchange, and no other rank knows of it
+            self.asked.stop = None
+        if skip:
+            self.asked.skip = None
+
+    # -- hooks and signals -------------------------------------------------------------------------
+
+    def ask_stop(self, request: StopRequest) -> None:
+        """Ask to stop. After training, only Ctrl-C does."""
+        self._observe("stop", request)
+        if self._is_too_late(request):
+            return
+        self.asked.stop = self.asked.stop or request
+        self.attention |= not self.voted
+
+    def _is_too_late(self, request: StopRequest) -> bool:
         if self.is_trained and not request.interrupt:
             logger.warning("%s asked to stop (%s) when training was over", request.by, request.reason)
-            return
-        if self.voted and not agreed:
-            self.wished_stop = self.wished_stop or request
-            return
-        self.stop = self.stop or request
-        self.attention = True
-
-    def grant_stop(self) -> None:
-        """What was asked for by all ranks alike needs no vote."""
-        if self.wished_stop is not None:
-            self.ask_stop(self.wished_stop, agreed=True)
-            self.wished_stop = None
+            return True
+        return False
 
     def ask_preempt(self, number: int) -> None:
-        """A signal asks the run to leave."""
-        if self.voted:
-            self.wished_preempt = self.wished_preempt or number
-            return
-        self.preempt = number if self.preempt is None else self.preempt
-        self.attention = True
+        """A signal asks the run to end this process."""
+        self.asked.preempt = number if self.asked.preempt is None else self.asked.preempt
+        self.attention |= not self.voted
 
     def ask_eval(self) -> None:
+        """Ask for an evaluation at the end of this step."""
         if not self.can_evaluate:
             raise SetupError("run.request_eval(): there is nothing to evaluate on; pass a validation loader to fit")
-        if self.voted:
-            self.wished_eval = True
-        else:
-            self.evaluate = self.attention = True
+        self.asked.evaluate = True
+        self.attention |= not self.voted
         self._observe("eval")
 
     def ask_save(self) -> None:
+        """Ask for a checkpoint at the end of this step."""
         if not self.can_save:
             raise SetupError("run.request_save(): this run has no folder to save in; pass folder='runs/mine'")
-        if self.voted:
-            self.wished_save = True
-        else:
-            self.save = self.attention = True
+        self.asked.save = True
+        self.attention |= not self.voted
         self._observe("save")
 
-    def ask_rollback(self, moment: Any, member: Any) -> None:
+    def ask_plan(self) -> None:
+        """A callback asks for its own save plan at the end of this step."""
+        self.asked.plan = True
+        self.attention |= not self.voted
+
+    def ask_rollback(self, snapshot: Any, member: Any) -> None:
         """An update that is not made yet is left out: it would be taken back."""
         if self.can_skip:
-            self.skip = member.name
-        self.rollback = (moment, member)
+            self.agreed.skip = member.name
+        self.rollback = (snapshot, member)
         self.attention = True
 
-    def ask_skip(self, by: str, *, agreed: bool = False) -> None:
-        """``agreed``: all ranks have found together that they skip this step."""
-        if not self.can_skip:
-            raise ScopeError(
-                "run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready, "
-                "or to on_train_batch_start where an optimizer with a closure (LBFGS) computes the batch itself"
-            )
-        if self.skip_phase == "before vote":
-            self.wished_skip = self.wished_skip or by
-        elif self.skip_phase == "after vote" and not agreed:
+    def ask_skip(self, by: str) -> None:
+        """Ask to leave out the update of this step."""
+        self._check_can_skip()
+        if self.skip_phase == "after vote":
             raise ScopeError(
                 "run.skip_step(): the ranks have voted on this step already, and the others would not skip it; call "
                 "it before the backward, in on_loss_ready at the latest"
             )
-        elif self.skip_phase == "no vote" and not agreed:
+        if self.skip_phase == "no vote":
             raise ScopeError(
                 "run.skip_step(): steps are so short that there is no vote of the ranks in this one, so that the "
                 "others would not skip it; leave a batch out by returning its loss with 'weight': 0, or return the "
                 "weight of each batch from the first on: then there is a vote in every step"
             )
-        else:
-            self.skip = by
+        self.asked.skip = self.asked.skip or by
         self._observe("skip")
+
+    def agree_on_skip(self, by: str) -> None:
+        """All ranks have found together that they leave out the update of this step."""
+        self._check_can_skip()
+        self.agreed.skip = by
+        self._observe("skip")
+
+    def _check_can_skip(self) -> None:
+        if not self.can_skip:
+            raise ScopeError(
+                "run.skip_step(): no update is being prepared; call it from on_train_step_start to on_gradients_ready, "
+                "or to on_train_batch_start where an optimizer with a closure (LBFGS) computes the batch itself"
+            )
 
     def _observe(self, what: str, stop: StopRequest | None = None) -> None:
         if self.observer is not None:
             self.observer(what, stop)
+
+    # -- the end of a step -------------------------------------------------------------------------
+
+    def take_skip(self) -> str | None:
+        """Return who wanted the update left out; the next step begins without such a request."""
+        found, self.agreed.skip = self.agreed.skip, None
+        return found
+
+    def take_save(self) -> bool:
+        """Return whether a checkpoint was asked for, once."""
+        found, self.agreed.save = self.agreed.save, False
+        return found
+
+    def take_plan(self) -> bool:
+        """Return whether a callback has asked for its own plan, once."""
+        found, self.agreed.plan = self.agreed.plan, False
+        return found
+
+    def require_eval(self) -> None:
+        """An evaluation is due on all ranks."""
+        self.agreed.evaluate = True
+
+    def drop_eval(self) -> None:
+        """The evaluation that was asked for is made, or no longer wanted."""
+        self.agreed.evaluate = False
+
+    def drop_agreed_stop(self) -> None:
+        """The step at which a stop was asked for is taken back."""
+        self.agreed.stop = None
+
+    def drop_stop(self) -> None:
+        """The run was stopped, and is asked for more."""
+        self.agreed.stop = self.asked.stop = None
+
+    def set_signal_as_reason(self, stop: StopRequest | None) -> None:
+        """Show a signal as the reason of a stop, or the stop that there was before."""
+        self.agreed.stop = stop
+
+    def forget_signal(self) -> None:
+        """A run begins to listen to signals."""
+        self.asked.preempt = self.agreed.preempt = None

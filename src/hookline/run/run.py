@@ -1,4 +1,4 @@
-"""``Run``: what a hook sees of a run, and what it can ask for."""
+"""``Run``: fields of a run that a hook reads, and methods that it calls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MEANT = {
     "val_loader": "run.loaders['val']",
     "train_loader": "run.loaders['train']",
 }
-"""What people write, and what it is here."""
+"""Names that users of other libraries write, and the Hookline names."""
 
 INSTEAD = {
     "model": "Change its parameters in place, or pass another model to fit.",
@@ -62,17 +62,25 @@ INSTEAD = {
     "device": "Give Trainer(device=…).",
     "messages": "Call run.messages.send(key, value).",
 }
-"""What to write in place of an assignment to a field of ``run``."""
+"""Advice for an assignment to a read-only field of ``run``."""
 
 TAKEN = {"forward_start": "batch", "forward_end": "outputs"}
-"""Events in which a field may be replaced, unless a task sends them itself: it holds batch and outputs already."""
+"""Events at which a hook may replace a field.
+
+If a task sends such an event itself, a replacement is an error, because the task already holds batch and outputs.
+"""
 
 
 class Run:
-    """The one argument of every hook: fields to read, verbs to act.
+    """Argument of every hook: fields to read, and methods that act on the run.
 
-    Each callback has a ``Run`` of its own over one shared state, so that a request knows its author.
-    A field that has no value at this moment raises ``NotAvailableError`` and says when it has one.
+    Each callback has its own ``Run`` over one shared state, so that a request names its author. A field without a value
+    at the current event raises ``NotAvailableError``, which lists the events at which it has a value. Methods and
+    assignments that change the run raise ``RoleError`` in an optional callback.
+
+    Args:
+        state: The shared state of the run.
+        member: The callback or task that gets this object.
     """
 
     __slots__ = ("_state", "member")
@@ -84,57 +92,60 @@ class Run:
         object.__setattr__(self, "_state", state)
         object.__setattr__(self, "member", member)
 
-    # -- what is run ---------------------------------------------------------------------------
+    # -- model, optimizers and data ------------------------------------------------------------
 
     @property
     def model(self) -> Any:
-        """The model or task that ``fit``, ``Loop`` or another entry point was given."""
+        """Model or task that was passed to ``fit``, ``Loop`` or another entry point."""
         return self._state.model
 
     @property
     def task(self) -> Any:
-        """The task that ``fit`` was given, or the one that it made of a plain model. A custom loop has none."""
+        """Task that was passed to ``fit``, or that ``fit`` made from a plain model.
+
+        A custom loop has no task.
+        """
         return self._get("task", "a custom loop has none; pass a task or a model to Trainer.fit")
 
     @property
     def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
-        """By name: the class's name, numbered when there are several of one class."""
+        """Optimizers by name: the class name, with a number if several have the same class."""
         return ReadOnly(self._state.optimizers, "run.optimizers", INSTEAD["optimizers"])
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer that is being stepped."""
+        """Optimizer that makes the current step."""
         return self._get("optimizer", "all of them are in run.optimizers, by name")  # type: ignore[no-any-return]
 
     @property
     def schedulers(self) -> list[Any]:
-        """The ``hl.Scheduler`` objects; these alone are stepped, so add or remove them here."""
+        """List of ``hl.Scheduler`` objects. The loop steps only these, so add or remove them here."""
         return self._state.schedulers
 
     @property
     def loaders(self) -> Loaders:
-        """``"train"``, ``"val"``, ``"test"``, ``"predict"``: what was passed in, as it was passed in.
+        """Loaders for ``"train"``, ``"val"``, ``"test"`` and ``"predict"``, as the user passed them.
 
-        ``run.loaders["train"] = loader`` counts from the next epoch, ``["val"]`` and ``["test"]`` from the next
-        evaluation.
+        After ``run.loaders["train"] = loader``, the next epoch uses the new loader. After an assignment to ``"val"`` or
+        ``"test"``, the next evaluation uses it.
         """
         return Loaders(self)
 
     @property
     def config(self) -> dict[str, Any]:
-        """The hyper-parameters that were given with ``config=``, and the seed."""
+        """Hyperparameters that were passed with ``config=``, and the seed."""
         return self._state.config
 
     @property
     def device(self) -> torch.device:
-        """The device that the model is on."""
+        """Device of the model."""
         return self._state.device
 
-    # -- the moment ----------------------------------------------------------------------------
+    # -- the current event ---------------------------------------------------------------------
 
     @property
     def batch(self) -> Any:
-        """The current batch, on the device.
+        """Current batch, on the device.
 
         Assign to it between ``on_batch_fetch_end`` and ``on_forward_start`` to replace the batch, and declare
         ``writes = ("batch",)``.
@@ -155,7 +166,10 @@ class Run:
 
     @property
     def outputs(self) -> Any:
-        """What the model returned for the current batch. Assign in ``on_forward_end`` to replace it for the loss."""
+        """Outputs of the model for the current batch.
+
+        Assign to it in ``on_forward_end`` to replace the outputs from which the loss is computed.
+        """
         return self._get("outputs", "a task that returns {'loss': …, 'outputs': …} provides them")
 
     @outputs.setter
@@ -170,7 +184,7 @@ class Run:
 
     @property
     def loss(self) -> torch.Tensor:
-        """The loss of the current batch.
+        """Loss of the current batch.
 
         Assign to it in ``on_loss_ready`` to replace the loss, and declare ``writes = ("loss",)``.
         """
@@ -183,27 +197,27 @@ class Run:
 
     @property
     def stage(self) -> Stage:
-        """What runs now: ``"train"``, ``"val"``, ``"test"`` or ``"predict"``."""
+        """Current stage: ``"train"``, ``"val"``, ``"test"`` or ``"predict"``."""
         return self._state.stage  # type: ignore[return-value]
 
     @property
     def entry_point(self) -> str:
-        """``"fit"``, ``"train"``, ``"evaluate"``, ``"test"`` or ``"predict"``: what the user called."""
+        """Call of the user: ``"fit"``, ``"train"``, ``"evaluate"``, ``"test"`` or ``"predict"``."""
         return self._state.entry_point
 
     @property
     def loader_name(self) -> str | None:
-        """The name of the evaluation loader in use; ``None`` when it has no name."""
+        """Name of the current evaluation loader, or ``None`` if it has no name."""
         return self._get("loader_name")  # type: ignore[no-any-return]
 
     @property
     def clock(self) -> Clock:
-        """How far the run is: steps, epochs, batches, samples, tokens and seconds."""
+        """Progress of the run: steps, epochs, batches, samples, tokens and seconds."""
         return self._state.clock_view
 
     @property
     def max_duration(self) -> Duration | None:
-        """How long the run trains. Assign a duration such as ``"20ep"`` to change it during the run."""
+        """Length of training. Assign a duration such as ``"20ep"`` to change it during the run."""
         return self._state.max_duration
 
     @max_duration.setter
@@ -217,39 +231,42 @@ class Run:
 
     @property
     def exception(self) -> BaseException:
-        """The error that ends the run, in ``on_exception``."""
+        """Error that ends the run, or that made a checkpoint fail."""
         return self._get("exception")  # type: ignore[no-any-return]
 
     @property
     def stop_reason(self) -> str:
-        """Why training is about to stop. It has a value once a callback, the user or the task asked to stop."""
-        if self._state.requests.stop is None:
+        """Reason why training is about to stop.
+
+        It has a value after a callback, the user or the task has asked to stop.
+        """
+        if self._state.requests.agreed.stop is None:
             raise _not_available("stop_reason", "no callback has asked to stop")
-        return self._state.requests.stop.reason
+        return self._state.requests.agreed.stop.reason
 
     @property
     def checkpoint(self) -> Path:
-        """The path of the checkpoint that was saved, loaded or rejected."""
+        """Path of the checkpoint that was saved, loaded or rejected."""
         return self._get("checkpoint")  # type: ignore[no-any-return]
 
-    # -- the run -------------------------------------------------------------------------------
+    # -- metrics, callbacks, folder and ranks --------------------------------------------------
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """The newest value of each metric: a float, or a list for an array.
+        """Latest value of each metric: a float, or a list for an array.
 
-        To read a metric that is still being averaged costs a transfer from the device.
+        Reading a metric that is still being averaged causes a transfer from the device.
         """
         return LatestMetrics(self._state)
 
     @property
     def history(self) -> History:
-        """The values that each metric has had so far, with their steps."""
+        """Past values of each metric, with their steps."""
         return self._state.history
 
     @property
     def callbacks(self) -> Callbacks:
-        """The callbacks of the run: find one by class or name, add or remove one."""
+        """Callbacks of the run: iterate over them, find one by name, add or remove one."""
         return Callbacks(self._state.line, self._state.loop)
 
     @property
@@ -259,17 +276,21 @@ class Run:
 
     @property
     def project(self) -> str:
-        """The project of the run: the part of ``name=`` before the slash."""
+        """Project of the run: the part of ``name=`` before the slash."""
         return self._state.project
 
     @property
     def name(self) -> str:
-        """The name of the run."""
+        """Name of the run."""
         return self._state.name
 
     @property
     def folder(self) -> Path:
-        """The folder of the run. A run with ``folder=False`` has none and raises: ask ``run.has_folder`` first."""
+        """Folder of the run. Check ``run.has_folder`` first.
+
+        Raises:
+            NotAvailableError: If the run has no folder, because of ``folder=False``.
+        """
         folder = self._state.folder
         if folder is None:
             raise no_folder("run")
@@ -277,30 +298,38 @@ class Run:
 
     @property
     def has_folder(self) -> bool:
-        """True if the run writes into a folder; False with ``folder=False``."""
+        """True if the run has a folder. False with ``folder=False``."""
         return self._state.folder is not None
 
     @property
     def started(self) -> datetime:
-        """When the run was made."""
+        """Time at which the run was created."""
         return self._state.started
 
     @property
     def rank(self) -> int:
-        """The index of this process, from 0 to ``world_size - 1``."""
+        """Index of this process, from 0 to ``world_size - 1``."""
         return self._state.rank
 
     @property
     def world_size(self) -> int:
-        """The number of processes that train together."""
+        """Number of processes that train together."""
         return self._state.world_size
 
     @property
+    def is_sharded(self) -> bool:
+        """True if the weights are sharded over the processes, as with ``hl.FSDP``."""
+        return self._state.answers.is_sharded()
+
+    @property
     def loop(self) -> Any:
-        """The engine: ``run.loop.backward(loss, optimizer)`` and ``run.loop.step(optimizer)`` in a task."""
+        """Engine of the run.
+
+        A task can call ``run.loop.backward(loss, optimizer)`` and ``run.loop.step(optimizer)``.
+        """
         return self._state.loop
 
-    # -- verbs ---------------------------------------------------------------------------------
+    # -- methods -------------------------------------------------------------------------------
 
     def log(
         self,
@@ -310,87 +339,188 @@ class Run:
         reduce: Literal["mean", "sum", "last", "max", "min"] = "mean",
         step: int | None = None,
     ) -> None:
-        """Log numbers or small arrays. A name without a slash gets the stage's prefix.
+        """Log numbers or small arrays. A name without a slash gets the prefix of the stage.
 
-        Values are copied and stay on their device until the interval ends. A vector counts as one
-        value per sample: its mean is taken, with its length as the weight. ``step`` is that of the row, if it
-        is not the clock's: the steps of one metric only grow. A metric of torchmetrics, or a collection of them, is
-        computed when the interval, the epoch or the evaluation ends, and reset.
+        Hookline copies the values and keeps them on their device until the interval ends. A vector counts as one value
+        per sample: Hookline logs its mean, with its length as the weight. Hookline computes and resets a torchmetrics
+        metric or collection when the interval, the epoch or the evaluation ends.
+
+        Args:
+            values: Values by name, or a torchmetrics collection.
+            *more: Not allowed. It exists so that ``run.log("name", value)`` raises a clear error.
+            weight: Weight of the values in the mean.
+            reduce: Reduction over the values of an interval.
+            step: Step of the row, if it is not the clock's step. The steps of one metric must increase.
+
+        Raises:
+            MetricError: If a value cannot be logged.
         """
         if values.__class__ is not dict or more:
             _check_logged(values, more)
         self._state.metrics.log(values, weight, reduce, step, self)
 
     def log_image(self, name: str, image: Any, *, caption: str = "", step: int | None = None) -> None:
-        """A picture, now: (height, width), (channels, height, width), (height, width, channels), or a batch as a grid.
+        """Log an image, or a batch of images as a grid. Hookline writes it immediately.
 
-        Bytes from 0 to 255, or numbers from 0 to 1 (others are scaled, and the caption says so); a tensor, an
-        array, or a picture of Pillow.
+        Args:
+            name: Name of the image.
+            image: A tensor, an array or a Pillow image. Its shape is (height, width), (channels, height, width) or
+                (height, width, channels), or that of a batch. It holds bytes from 0 to 255 or numbers from 0 to 1.
+                Hookline scales other numbers and says so in the caption.
+            caption: Caption of the image.
+            step: Step of the image, if it is not the clock's step.
         """
         self._state.media.image(name, image, caption, step)
 
     def log_figure(self, name: str, figure: Any, *, step: int | None = None) -> None:
-        """A figure of matplotlib, as a picture."""
+        """Log a Matplotlib figure as an image.
+
+        Args:
+            name: Name of the image.
+            figure: The figure.
+            step: Step of the image, if it is not the clock's step.
+        """
         self._state.media.figure(name, figure, step)
 
     def log_text(self, name: str, text: str, *, step: int | None = None) -> None:
-        """A text: a sample of what the model writes, a note."""
+        """Log a string, such as a sample of generated text or a note.
+
+        Args:
+            name: Name of the text.
+            text: The string.
+            step: Step of the text, if it is not the clock's step.
+        """
         self._state.media.text(name, text, step)
 
     def log_table(self, name: str, rows: Any, columns: Sequence[str] | None = None, *, step: int | None = None) -> None:
-        """A table: a list of dicts, a list of lists with ``columns``, or a frame of pandas."""
+        """Log a table.
+
+        Args:
+            name: Name of the table.
+            rows: A list of dicts, a list of lists with ``columns``, or a pandas DataFrame.
+            columns: Names of the columns, for a list of lists.
+            step: Step of the table, if it is not the clock's step.
+        """
         self._state.media.table(name, rows, columns, step)
 
     def log_histogram(self, name: str, values: Any, *, bins: int = 64, step: int | None = None) -> None:
-        """How the values of a tensor are spread."""
+        """Log a histogram of the values of a tensor.
+
+        Args:
+            name: Name of the histogram.
+            values: The values.
+            bins: Number of bins.
+            step: Step of the histogram, if it is not the clock's step.
+        """
         self._state.media.histogram(name, values, bins, step)
 
     def log_file(self, name: str, path: str | Path, *, step: int | None = None) -> None:
-        """A file that belongs to the run; a copy of it goes to the run's folder, one for each step."""
+        """Log a file. Hookline copies it into the run's folder, with one copy per step.
+
+        Args:
+            name: Name of the file in the run.
+            path: Path of the file.
+            step: Step of the file, if it is not the clock's step.
+        """
         self._state.media.file(name, path, step)
 
     def stop(self, reason: str) -> None:
-        """Vote to stop: settled at the end of this step, after the evaluation that is due."""
+        """Ask to stop training at the end of this step, after the evaluation that is due.
+
+        Args:
+            reason: Reason that ``run.stop_reason`` and the result show.
+        """
         self._required("called run.stop()")
         self._state.requests.ask_stop(StopRequest(reason, self.member.name, self.clock.step))
 
     def request_eval(self) -> None:
-        """Ask for an evaluation at the end of this step."""
+        """Ask for an evaluation at the end of this step.
+
+        Raises:
+            SetupError: If the run has no validation loader.
+        """
         self._required("called run.request_eval()")
         self._state.requests.ask_eval()
 
     def request_save(self) -> None:
-        """Ask for a checkpoint at the end of this step."""
+        """Ask for a checkpoint at the end of this step.
+
+        Raises:
+            SetupError: If the run has no folder.
+        """
         self._required("called run.request_save()")
         self._state.requests.ask_save()
 
     def skip_step(self) -> None:
-        """Leave out the update that is being prepared: the data goes on, the weights and the step do not."""
+        """Skip the update of the current step. The weights and the step count do not change.
+
+        The batches of the step stay read.
+
+        Raises:
+            ScopeError: If no update is being prepared, or if it is too late for all ranks to skip it.
+        """
         self._required("called run.skip_step()")
         self._state.requests.ask_skip(self.member.name)
 
     def evaluate(self, what: Any = "val") -> dict[str, Any]:
-        """Evaluate now: ``"val"``, ``"test"``, ``"train"`` or a loader; gives metrics and changes nothing."""
+        """Evaluate now and return the metrics. The run does not change.
+
+        Hookline caches the result until the weights change.
+
+        Args:
+            what: ``"val"``, ``"test"``, ``"train"`` or a loader.
+        """
         return self._state.answers.evaluate(what)
 
     def predict(self, what: Any = "val") -> Any:
-        """Predict now, in the loader's order; kept until the weights change, and changes nothing."""
+        """Predict now and return the predictions in the loader's order. The run does not change.
+
+        Hookline caches the result until the weights change.
+
+        Args:
+            what: ``"val"``, ``"test"``, ``"train"``, ``"predict"`` or a loader.
+        """
         return self._state.answers.predict(what)
 
+    def gather(self, value: Any) -> list[Any]:
+        """Return the value of each process, by rank. All ranks must call it in the same hook.
+
+        Args:
+            value: A value that JSON can represent.
+        """
+        return self._state.answers.gather(value)
+
     def swap_weights(self, weights: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
-        """Use other weights inside a ``with``, for example in ``around_eval``. The only legal swap."""
+        """Use other weights inside a ``with`` block, for example in ``around_eval``.
+
+        This method is the only supported way to swap weights.
+
+        Args:
+            weights: Tensors by name of a parameter or buffer.
+        """
         self._required("called run.swap_weights()")
         return self._state.answers.swap_weights(weights)
 
     def snapshot(self) -> dict[str, Any]:
-        """A copy, in memory, of all that the next step depends on; at the edge of a step. For ``roll_back``."""
+        """Return a copy, in memory, of everything that the next step depends on, for ``roll_back``.
+
+        Raises:
+            ScopeError: If it is called inside a step or an evaluation.
+        """
         return self._state.answers.snapshot(self.member)
 
     def roll_back(self, snapshot: Mapping[str, Any]) -> None:
-        """Ask to go back to a snapshot at the end of this step; the data goes on, and the steps are made anew.
+        """Ask to return to a snapshot at the end of this step.
 
-        Weights, optimizers, schedulers, random states, the step and the other callbacks are as they were then. What
-        was logged since is taken back. The batches that were read since stay read.
+        Hookline restores weights, optimizers, schedulers, random states, the step and the other callbacks, and removes
+        what was logged since the snapshot. Training repeats the steps with new data: batches that were read since the
+        snapshot stay read.
+
+        Args:
+            snapshot: Result of ``run.snapshot()``.
+
+        Raises:
+            SetupError: If ``snapshot`` is anything else.
         """
         self._required("called run.roll_back()")
         if not isinstance(snapshot, Mapping) or not {"weights", "buffers", "state"} <= snapshot.keys():
@@ -398,7 +528,16 @@ class Run:
         self._state.requests.ask_rollback(snapshot, self.member)
 
     def emit(self, event: str, **payload: object) -> None:
-        """Send an event: one declared with ``events``, or ``forward_start`` / ``forward_end`` in a task."""
+        """Send an event that is declared in ``events``. A task may also send ``forward_*``.
+
+        Args:
+            event: Name of the event.
+            **payload: Values that the event declares with ``gives``.
+
+        Raises:
+            RegistrationError: If the event is unknown or declares another payload.
+            NotAvailableError: If a hook replaces the batch or the outputs in ``forward_*``.
+        """
         state = self._state
         batch, outputs = state.batch, state.outputs
         state.line.emit_custom(event, payload)
@@ -411,19 +550,19 @@ class Run:
 
     # ------------------------------------------------------------------------------------------
 
-    if not TYPE_CHECKING:  # a type checker would take every misspelt name for a field
+    if not TYPE_CHECKING:  # A type checker would accept every misspelt name.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise for a field that is not there: its own error if it has no value now, else what was meant."""
+            """Raise for a field without a value, or for an unknown field with a suggestion."""
             field = getattr(type(self), name, None)
             if isinstance(field, property) and field.fget is not None:
-                return field.fget(self)  # Python comes here when a property raises an AttributeError: raise it again
+                return field.fget(self)  # The property raised an AttributeError: this call raises it again.
             known = [known for known in dir(type(self)) if not known.startswith("_")]
             close = get_close_matches(name, known, n=1)
             hint = MEANT.get(name) or (f"run.{close[0]}" if close else "")
             raise AttributeError(f"run has no {name!r}" + (f"; did you mean {hint}?" if hint else ""))
 
-    if not TYPE_CHECKING:  # type checkers refuse what is not a field
+    if not TYPE_CHECKING:  # Type checkers already reject unknown fields.
 
         def __setattr__(self, name: str, value: object) -> None:
             found = getattr(type(self), name, None)
@@ -469,7 +608,7 @@ class Run:
 
 
 class Loaders(MutableMapping[str, Any]):
-    """The loaders of a run. One that is assigned is used from the next epoch or evaluation on."""
+    """Loaders of a run. The next epoch or evaluation uses an assigned loader."""
 
     __slots__ = ("_run",)
 
@@ -497,7 +636,7 @@ class Loaders(MutableMapping[str, Any]):
 
 
 class LatestMetrics(ReadOnly[Any]):
-    """A live view of the newest value of each metric."""
+    """Live view of the latest value of each metric."""
 
     __slots__ = ("_state",)
 
@@ -516,7 +655,7 @@ class LatestMetrics(ReadOnly[Any]):
 
 
 def _check_logged(values: object, more: tuple[object, ...]) -> None:
-    """A mapping alone, or what is computed later; anything else would fail with words of Python's."""
+    """Raise a clear error unless ``values`` is a mapping or a torchmetrics object."""
     if isinstance(values, str):
         given = f"{values!r}, {more[0]!r:.40}" if more else repr(values)
         raise MetricError(f"run.log({given}): give a dict of names and values: run.log({{{values!r}: value}})")
@@ -529,7 +668,7 @@ def _check_logged(values: object, more: tuple[object, ...]) -> None:
 
 
 def no_folder(owner: str) -> NotAvailableError:
-    """The error of ``run.folder`` and ``result.folder`` where there is none."""
+    """Return the error of ``run.folder`` or ``result.folder`` for a run without a folder."""
     return NotAvailableError(
         f"{owner}.folder: this run has no folder, because of folder=False. Give the run a folder, or test "
         f"{owner}.has_folder first."

@@ -1,4 +1,4 @@
-"""The state of a run at this moment: the engine writes it, ``Run`` reads it."""
+"""Current state of a run. The engine writes it, and ``Run`` reads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Missing:
-    """Stands for a field that has no value at this moment."""
+    """Marker of a field that has no value at the current event."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ MISSING = Missing()
 
 
 class Metrics(Protocol):
-    """What ``run.log`` and ``run.metrics`` need of the engine's metric book."""
+    """Methods of the engine's metric book that ``run.log`` and ``run.metrics`` call."""
 
     def log(self, values: Any, weight: Any, reduce: str, step: int | None, by: Run) -> None: ...
     def value(self, name: str) -> Any: ...
@@ -43,7 +43,7 @@ class Metrics(Protocol):
 
 
 class Media(Protocol):
-    """What ``run.log_image`` and its siblings need of the engine."""
+    """Methods of the engine that ``run.log_image`` and similar methods call."""
 
     def image(self, name: str, image: Any, caption: str, step: int | None) -> None: ...
     def figure(self, name: str, figure: Any, step: int | None) -> None: ...
@@ -54,18 +54,20 @@ class Media(Protocol):
 
 
 class Answers(Protocol):
-    """What the answers of ``Run`` need of the loop."""
+    """Methods of the loop that ``run.evaluate`` and similar methods of ``Run`` call."""
 
     def evaluate(self, what: Any) -> dict[str, Any]: ...
     def predict(self, what: Any) -> Any: ...
     def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]: ...
     def snapshot(self, member: Any) -> dict[str, Any]: ...
     def replace_loader(self, stage: str, loader: Any) -> None: ...
+    def gather(self, value: Any) -> list[Any]: ...
+    def is_sharded(self) -> bool: ...
 
 
 @dataclass(slots=True)
 class RunState:
-    """Every field that ``Run`` shows; ``MISSING`` where a field has no value now."""
+    """Fields that ``Run`` shows. A field without a current value is ``MISSING``."""
 
     line: Line[Run]
     requests: Requests
@@ -100,7 +102,7 @@ class RunState:
     rank: int = 0
     world_size: int = 1
     clock_view: Clock = field(init=False)
-    """What hooks see of the clock."""
+    """Read-only view of the clock, for hooks."""
 
     def __post_init__(self) -> None:
         self.clock_view = ClockView(self.clock)

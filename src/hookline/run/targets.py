@@ -1,4 +1,4 @@
-"""Which part of a batch is its target: one rule for the loss and for every callback that looks for targets."""
+"""Targets of a batch: the same rule for the loss and for all callbacks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any
 
-PARTS = (tuple, list)  # `tuple | list` would make a new type at every call
+PARTS = (tuple, list)  # `tuple | list` would create a new type at every call.
 TARGET_KEYS = ("labels", "label", "targets", "target", "y", "masks", "mask")
-"""A dict holds its target under the first of these keys that it has."""
+"""Keys of a target in a dict. The first key that the dict has counts."""
 
 
 def target_key(batch: Mapping[Any, Any]) -> str | None:
-    """Return the key of the target of a dict, or ``None``.
+    """Return the key of the target in a dict, or ``None``.
 
-    >>> target_key({"x": 1, "y": 2, "label": 3})
-    'label'
+    Args:
+        batch: The batch. A key whose value is ``None`` does not count.
+
+    Example:
+        >>> target_key({"x": 1, "y": 2, "label": 3})
+        'label'
     """
     for key in TARGET_KEYS:
         if batch.get(key) is not None:
@@ -24,10 +28,14 @@ def target_key(batch: Mapping[Any, Any]) -> str | None:
 
 
 def find_target(batch: Any) -> Any:
-    """Return the last of two or more parts of a tuple or list, or a dict's target; ``None`` if there is none.
+    """Return the target of a batch, or ``None`` if the batch has none.
 
-    >>> find_target(("inputs", "classes")), find_target({"image": 1}), find_target([1])
-    ('classes', None, None)
+    Args:
+        batch: A tuple or list of two or more elements, whose last element is the target, or a dict.
+
+    Example:
+        >>> find_target(("inputs", "classes")), find_target({"image": 1}), find_target([1])
+        ('classes', None, None)
     """
     if isinstance(batch, PARTS):
         return batch[-1] if len(batch) > 1 else None
@@ -38,10 +46,17 @@ def find_target(batch: Any) -> Any:
 
 
 def argument_names(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Return the names of the arguments of a function; ``None`` if it takes any name, or does not tell."""
+    """Return the argument names of a function.
+
+    Args:
+        function: The function.
+
+    Returns:
+        The names, or ``None`` if the function accepts any name or has no signature.
+    """
     try:
         parameters = signature(function).parameters
-    except (TypeError, ValueError):  # some callables have no signature
+    except (TypeError, ValueError):  # Some callables have no signature.
         return None
     return None if any(its.kind is Parameter.VAR_KEYWORD for its in parameters.values()) else frozenset(parameters)
 
@@ -49,8 +64,13 @@ def argument_names(function: Callable[..., Any]) -> frozenset[str] | None:
 def model_inputs(batch: Mapping[str, Any], names: frozenset[str] | None) -> Mapping[str, Any]:
     """Return a dict without its target, unless the model takes an argument of that name.
 
-    >>> model_inputs({"x": 1, "label": 2}, frozenset({"x"})), model_inputs({"x": 1, "label": 2}, None)
-    ({'x': 1}, {'x': 1, 'label': 2})
+    Args:
+        batch: The batch.
+        names: Argument names of the model, or ``None`` if the model accepts any name.
+
+    Example:
+        >>> model_inputs({"x": 1, "label": 2}, frozenset({"x"})), model_inputs({"x": 1, "label": 2}, None)
+        ({'x': 1}, {'x': 1, 'label': 2})
     """
     key = target_key(batch)
     if key is None or names is None or key in names:

@@ -101,8 +101,7 @@ class _Leave(Callback):
 
     def on_train_step_end(self, run: Any) -> None:
         if run.clock.step == self.step:
-            run.loop.requests.preempt = 15
-            run.loop.requests.attention = True
+            run.loop.requests.ask_preempt(15)
 
 
 class _Interrupt(Callback):

@@ -125,8 +125,8 @@ class Stage:
             clock.eval.batch += 1
         if event.name == "zero_grad":
             self.loop.session.module.zero_grad()
-        if "stop_reason" in event.valid and self.requests.stop is None:
-            self.requests.stop = StopRequest("drive() sent a stop", "drive", clock.step)
+        if "stop_reason" in event.valid and self.requests.agreed.stop is None:
+            self.requests.agree_on_stop(StopRequest("drive() sent a stop", "drive", clock.step))
         self.requests.can_skip = state.stage == "train" and (event.scope == "batch" or event.name in SKIPPABLE)
         for name, value in fields.items():
             self._set(name, value)
@@ -148,8 +148,10 @@ class Stage:
         for field in event.valid:
             if field in MOMENT:  # a hook may have replaced it
                 self._moment[state.stage, field] = getattr(state, field)
-        requests.attention = requests.evaluate = requests.save = requests.leave_evaluation = False
-        requests.skip = None
+        requests.attention = requests.leave_evaluation = False
+        requests.drop_eval()
+        requests.take_save()
+        requests.take_skip()
         if event.name == "train_batch_end":
             state.clock.batch += 1
         if event.name == "epoch_end":
@@ -227,7 +229,8 @@ class Stage:
             if not self._evaluating:
                 self.book.end_interval()
         elif name == "stop_reason":
-            self.requests.stop = StopRequest(value, "drive", clock.step)
+            self.requests.drop_stop()
+            self.requests.agree_on_stop(StopRequest(value, "drive", clock.step))
         elif name == "max_duration":
             state.max_duration = None if value is None else Duration.parse(value)
         elif name in (*MOMENT, *PLAIN):

@@ -70,7 +70,7 @@ class DryRun(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._forget()
-        limits = run.loop.limits
+        limits = run.loop.data.limits
         for stage in ("train", "val", "test", "predict"):
             limits[stage] = min(self.batches, limits.get(stage, self.batches))
         if run.entry_point in ("fit", "train"):

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 
 def check_whole(run: Run, who: str) -> None:
     """In ``on_setup``: refuse a strategy that shards the model."""
-    ranks = run.loop.session.ranks
-    if ranks is not None and ranks.strategy.is_sharded:
+    if run.is_sharded:
         raise SetupError(
-            f"{who} needs the whole model on one rank, and {type(ranks.strategy).__name__} gives each a part of it: "
+            f"{who} needs the whole model on one rank, and the strategy of this run gives each rank a part of it: "
             f"save with Checkpointer, and take the weights out with 'hookline checkpoints consolidate'"
         )

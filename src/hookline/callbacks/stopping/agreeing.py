@@ -10,19 +10,16 @@ if TYPE_CHECKING:
 
 def of_all_ranks(run: Run, value: Any) -> list[Any]:
     """A plain value of each rank, by rank; of one process, its own. All ranks must call it."""
-    ranks = getattr(run.loop, "ranks", None)
-    found: list[Any] = [value] if ranks is None else ranks.group.exchange(value)
-    return found
+    return run.gather(value)
 
 
 def stop_together(run: Run, reason: str, *, whose: int) -> None:
     """What all ranks have found together needs no vote: the run stops here, for the reason that one of them gives."""
     reason = of_all_ranks(run, reason)[whose]
     run.stop(reason)
-    if getattr(run.loop, "ranks", None) is not None:
-        run.loop.requests.grant_stop()
+    run.loop.requests.agree_on_own_stop()
 
 
 def skip_together(run: Run) -> None:
     """The same for a step that is to be skipped."""
-    run.loop.requests.ask_skip(run.member.name, agreed=True)
+    run.loop.requests.agree_on_skip(run.member.name)

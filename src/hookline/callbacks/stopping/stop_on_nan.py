@@ -142,7 +142,7 @@ class StopOnNaN(Callback):
             self._losses.append((self._last, run.loss.detach()))
 
     def on_gradients_ready(self, run: Run) -> None:
-        if run.loop.requests.skip is not None:  # somebody else has found the step to be bad
+        if run.loop.requests.agreed.skip is not None:  # somebody else has found the step to be bad
             self._losses.clear()
             return
         if self._schedule is not None:
@@ -162,7 +162,7 @@ class StopOnNaN(Callback):
     def on_step_skipped(self, run: Run) -> None:
         """After an fp16 overflow nobody has looked: no scale helps a loss that is not finite."""
         losses = [loss for _, loss in self._losses]
-        if run.loop.requests.skip is None and any(of_all_ranks(run, not math.isfinite(_sum(losses)))):
+        if run.loop.requests.agreed.skip is None and any(of_all_ranks(run, not math.isfinite(_sum(losses)))):
             self._stop(run)
         self._losses.clear()
 

@@ -143,7 +143,7 @@ class MLPerfLog(Callback):
             self._write("INTERVAL_START", "run_start")
 
     def on_train_end(self, run: Run) -> None:
-        as_planned = run.loop.requests.stop is None
+        as_planned = run.loop.requests.agreed.stop is None
         self._stop(has_reached=as_planned if self.target is None else self.has_reached)
 
     def on_exception(self, run: Run) -> None:

@@ -98,8 +98,7 @@ class SlowRankMonitor(Callback):
         self._timer = timer_of(run.device)
         self._aside, self._thread_began = Aside(), None
         self._since, self._logged_at = run.clock.seconds, 0
-        ranks = run.loop.ranks
-        self._is_sharded = ranks is not None and ranks.strategy.is_sharded
+        self._is_sharded = run.is_sharded
 
     def _fetch(self, run: Run) -> None:
         if run.stage == "train" and self._timer is not None:
@@ -138,7 +137,7 @@ class SlowRankMonitor(Callback):
         work = torch.zeros(len(PARTS), run.world_size, dtype=torch.float64)
         work[:, run.rank] = torch.tensor(self._timer.take(), dtype=torch.float64)
         # A sum over the ranks in which each has a column. What several have alike is counted once by the loop.
-        work *= 1 if run.loop.ranks is None else run.loop.ranks.copies
+        work *= run.loop.world.copies
         book = run.loop.session.book
         muted, book.muted = book.muted, False  # a batch that counts nothing takes its time all the same
         try:

@@ -92,11 +92,10 @@ class AveragedWeights:
 
     def _share_buffers(self, run: Run) -> None:
         """By all ranks: statistics of a batch norm are of each rank's own data; rank zero's are the average's, too."""
-        ranks = run.loop.session.ranks
         own = {name for name, _ in run.model.named_parameters(remove_duplicate=False)}
         buffers = [tensor for name, tensor in self.tensors.items() if name not in own]
-        if ranks is not None and buffers:
-            ranks.group.broadcast(buffers)
+        if buffers:
+            run.loop.session.world.group.broadcast(buffers)
 
     def constrain(self, run: Run) -> None:
         """What other callbacks hold the weights to, such as the zeros of ``Pruning``, holds for the average, too."""

@@ -99,16 +99,16 @@ def _collecting(run: Run) -> Iterator[list[Any]]:
 
 def _take_mean_over_ranks(run: Run, norms: list[Any]) -> None:
     """By all ranks, each of which has seen its own part of the data: the mean over the batches of all of them."""
-    ranks = run.loop.session.ranks
-    if ranks is None:
+    world = run.loop.session.world
+    if world.is_alone:
         return
     parts = [part for norm in norms for part in _sums(norm)]
-    sums = ranks.group.total(torch.cat(parts)).split([len(part) for part in parts])
+    sums = world.group.total(torch.cat(parts)).split([len(part) for part in parts])
     for norm, (mean, variance, seen) in zip(norms, zip(*[iter(sums)] * 3, strict=True), strict=True):
         if seen[0]:  # else no batch goes through it, as through a head for training alone
             norm.running_mean.copy_(mean / seen)
             norm.running_var.copy_(variance / seen)
-            norm.num_batches_tracked.copy_(seen[0] / ranks.copies)
+            norm.num_batches_tracked.copy_(seen[0] / world.copies)
 
 
 def _sums(norm: Any) -> list[Tensor]:

@@ -214,7 +214,7 @@ class SWA(Callback):
             yield
 
     def on_train_end(self, run: Run) -> None:
-        stop = run.loop.requests.stop
+        stop = run.loop.requests.agreed.stop
         if stop is None or not stop.interrupt:  # whoever has pressed Ctrl-C does not want to wait for a pass
             self._compute_statistics(run)
         self._average.note_end(run)

@@ -1,0 +1,260 @@
+"""Facts about the form of the engine, from its source and from traced runs: ``make facts`` prints them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+SOURCE = Path(__file__).parents[2] / "src" / "hookline"
+LOOP = SOURCE / "loop"
+WHOLE_LOOP = {"Loop", "Training", "Steps"}
+
+Tree = tuple[Path, ast.Module]
+
+
+def trees(folder: Path) -> list[Tree]:
+    return [(path, ast.parse(path.read_text())) for path in sorted(folder.rglob("*.py"))]
+
+
+# -- from the source -------------------------------------------------------------------------------
+
+
+def targets(node: ast.AST) -> Iterator[ast.Attribute]:
+    """The attributes that a statement assigns."""
+    match node:
+        case ast.Assign(targets=found):
+            queue: list[ast.expr] = list(found)
+        case ast.AugAssign(target=one) | ast.AnnAssign(target=one):
+            queue = [one]
+        case ast.For(target=one):
+            queue = [one]
+        case _:
+            return
+    while queue:
+        one = queue.pop()
+        if isinstance(one, ast.Tuple | ast.List):
+            queue.extend(one.elts)
+        elif isinstance(one, ast.Attribute):
+            yield one
+
+
+def foreign_assignments(folder: Path = LOOP) -> list[str]:
+    """Assignments to a field of an object other than ``self``."""
+    found = []
+    for path, tree in trees(folder):
+        for node in ast.walk(tree):
+            for target in targets(node):
+                if not (isinstance(target.value, ast.Name) and target.value.id == "self"):
+                    found.append(f"{path.relative_to(SOURCE)}:{target.lineno} {ast.unparse(target)}")
+    return found
+
+
+def control_fields(folder: Path = LOOP) -> list[str]:
+    """Fields that are assigned outside ``__init__`` and read in a condition."""
+    assigned, read = set(), set()
+    for _, tree in trees(folder):
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            if function.name not in ("__init__", "__post_init__"):
+                assigned |= {target.attr for node in ast.walk(function) for target in targets(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If | ast.While | ast.IfExp):
+                read |= {its.attr for its in ast.walk(node.test) if isinstance(its, ast.Attribute)}
+    return sorted(assigned & read)
+
+
+def comparisons_of_the_world_with_none(folder: Path = SOURCE) -> list[str]:
+    """Comparisons of the world with ``None``."""
+    pattern = re.compile(r"\b(ranks|world)\b is (not )?None")
+    return [
+        f"{path.relative_to(SOURCE)}:{number}"
+        for path in sorted(folder.rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def functions_of_the_whole_loop(folder: Path = LOOP) -> list[str]:
+    """Functions with a parameter that is the whole loop."""
+    found = []
+    for path, tree in trees(folder):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                kinds = {ast.unparse(its.annotation) for its in node.args.args if its.annotation is not None}
+                if kinds & WHOLE_LOOP:
+                    found.append(f"{path.relative_to(SOURCE)}:{node.lineno} {node.name}")
+    return found
+
+
+def imports(folder: Path = LOOP) -> dict[str, set[str]]:
+    """The modules that each module of a folder imports from it, ``TYPE_CHECKING`` imports included."""
+    names = {
+        "hookline." + ".".join(path.relative_to(SOURCE).with_suffix("").parts): tree for path, tree in trees(folder)
+    }
+    found: dict[str, set[str]] = {}
+    for name, tree in names.items():
+        its = found.setdefault(name.removesuffix(".__init__"), set())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                its |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return {name: {other for other in its if other in found and other != name} for name, its in found.items()}
+
+
+def largest_cycle(folder: Path = LOOP) -> list[str]:
+    """The largest set of modules of which each imports each other, directly or not."""
+    edges = imports(folder)
+
+    def reachable(start: str) -> set[str]:
+        seen: set[str] = set()
+        queue = [start]
+        while queue:
+            for other in edges[queue.pop()] - seen:
+                seen.add(other)
+                queue.append(other)
+        return seen
+
+    reach = {name: reachable(name) for name in edges}
+    cycles = [{other for other in reach[name] if name in reach[other]} | {name} for name in edges]
+    return sorted(max(cycles, key=len))
+
+
+def uses_of_the_loop(folders: tuple[str, ...] = ("callbacks", "sinks")) -> list[str]:
+    """Lines of callbacks and sinks that reach through ``run.loop``."""
+    return [
+        f"{path.relative_to(SOURCE)}:{number}"
+        for folder in folders
+        for path in sorted((SOURCE / folder).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for _ in re.findall(r"\brun\.loop\b", line)
+    ]
+
+
+# -- from traced runs ------------------------------------------------------------------------------
+
+
+class Tracer:
+    """Collects the functions of the package that are called between ``start`` and ``stop``."""
+
+    def __init__(self) -> None:
+        self.found: set[tuple[str, str]] = set()
+
+    def start(self, *_: Any) -> None:
+        sys.setprofile(self._see)
+
+    def stop(self, *_: Any) -> None:
+        sys.setprofile(None)
+
+    def _see(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(SOURCE)):
+            self.found.add((code.co_filename, code.co_qualname))
+
+    def __str__(self) -> str:
+        return f"{len(self.found)} / {len({file for file, _ in self.found})}"
+
+
+class Batches(list[Any]):
+    """Batches that call a function before one of them is given, and another before the next one."""
+
+    def __init__(self, batches: list[Any], tracer: Tracer, at: int) -> None:
+        super().__init__(batches)
+        self._tracer, self._at = tracer, at
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(super().__iter__()):
+            if number == self._at:
+                self._tracer.start()
+            elif number == self._at + 1:
+                self._tracer.stop()
+            yield batch
+
+
+def traced_step(*events: str) -> Tracer:
+    """The functions of one step of which callbacks hear these events."""
+    import hookline as hl
+    from hookline.testing import tiny_data
+    from tests.support import fit
+
+    tracer = Tracer()
+    fit(
+        *(hl.on(event)(lambda run: None) for event in events),
+        train=Batches(tiny_data(20), tracer, 9),
+        max_duration="1ep",
+    )
+    return tracer
+
+
+def traced(start: str, stop: str, **options: Any) -> Tracer:
+    """The functions between two events of a run."""
+    import hookline as hl
+    from tests.support import fit
+
+    tracer = Tracer()
+    fit(hl.on(stop)(tracer.stop), hl.on(start)(tracer.start), **options)
+    return tracer
+
+
+def traced_evaluation() -> Tracer:
+    from hookline.testing import tiny_data
+
+    return traced("train_epoch_end", "epoch_end", val=tiny_data(16), max_duration="1ep")
+
+
+def traced_save() -> Tracer:
+    import hookline as hl
+    from tests.support import fit
+
+    tracer = Tracer()
+    with tempfile.TemporaryDirectory() as folder:
+        save = hl.Checkpointer("3st", background=False)
+        begin = hl.on("train_step_end", at="3st")(tracer.start)
+        fit(save, begin, hl.on("checkpoint_saved")(tracer.stop), max_duration="4st", folder=folder)
+    return tracer
+
+
+def traced_resume() -> Tracer:
+    import hookline as hl
+    from tests.support import crash_at, fit
+
+    tracer = Tracer()
+    with tempfile.TemporaryDirectory() as folder:
+        with suppress(RuntimeError):
+            fit(hl.Checkpointer("2st"), crash_at(5), max_duration="8st", folder=folder)
+        stop = hl.on("train_step_start")(tracer.stop)
+        tracer.start()
+        fit(hl.Checkpointer("2st"), stop, max_duration="8st", folder=folder, resume="auto")
+        tracer.stop()
+    return tracer
+
+
+def main() -> None:
+    files = list(LOOP.rglob("*.py"))
+    rows: list[tuple[str, Callable[[], object], str]] = [
+        ("control fields in loop/", lambda: len(control_fields()), "about 35"),
+        ("assignments to a field of another object, in loop/", lambda: len(foreign_assignments()), "under 40"),
+        ("the world compared with None", lambda: len(comparisons_of_the_world_with_none()), "3"),
+        ("functions that take the whole loop", lambda: len(functions_of_the_whole_loop()), "under 15"),
+        ("largest import cycle in loop/, modules", lambda: len(largest_cycle()), "1"),
+        ("run.loop in callbacks and sinks", lambda: len(uses_of_the_loop()), "0"),
+        ("quiet step, functions / files", traced_step, "12 / 5"),
+        ("step with a callback on gradients_ready", lambda: traced_step("gradients_ready"), "16 / 6"),
+        ("one evaluation of 16 batches", traced_evaluation, "90 / 18"),
+        ("one save", traced_save, "90 / 25"),
+        ("opening a resumed run", traced_resume, "400 / 70"),
+        ("loop/, files", lambda: len(files), "about 60"),
+        ("loop/, lines", lambda: sum(len(path.read_text().splitlines()) for path in files), "10,500"),
+    ]
+    print(f"{'fact':55} {'now':>10}   target")
+    for name, measure, target in rows:
+        print(f"{name:55} {measure()!s:>10}   {target}")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    main()

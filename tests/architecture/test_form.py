@@ -1,0 +1,9 @@
+"""The form of the engine: who may write a field, who may ask how many processes there are."""
+
+from __future__ import annotations
+
+from tests.architecture.facts import comparisons_of_the_world_with_none
+
+
+def test_nobody_compares_the_world_with_none() -> None:
+    assert comparisons_of_the_world_with_none() == []

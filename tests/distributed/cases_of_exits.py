@@ -1,0 +1,114 @@
+"""What ranks do in ``test_exits.py``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import hookline as hl
+from hookline.testing import tiny_data
+from tests.support import full_tensor
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+@dataclass
+class Body:
+    """The body of a custom loop, which is left at a ``place`` of one batch.
+
+    ``"evaluation: before forward"`` is a place in an evaluation that follows the step of this batch.
+    """
+
+    place: str
+    is_leaving: bool
+    late: float
+    loop: Any = None
+    models: nn.ModuleDict = field(default_factory=nn.ModuleDict)
+
+    def is_left(self, x: Any, y: Any, here: str) -> bool:
+        """Compute a batch. True if the body is left, ``here``."""
+        loop = self.loop
+        if here == "before forward":
+            time.sleep(self.late)
+            return True
+        for name, model in self.models.items():
+            loss = cross_entropy(model(x), y)
+            if here == "before backward":
+                return True
+            optimizer = loop.run.optimizers[name] if len(self.models) > 1 else None
+            loop.backward(loss, optimizer)
+            if optimizer is not None:
+                loop.step(optimizer)
+            if here == "between optimizers":
+                return True
+        if here == "before step":
+            return True
+        if "inside a step" in here:
+            self.look()
+        loop.step()
+        if here == "StopTraining":
+            raise hl.StopTraining("enough")
+        return here == "after step" or (here.startswith(("evaluation:", "prediction:")) and self.look())
+
+    def look(self) -> bool:
+        """Evaluate on two loaders, or predict. True if the training is left with it."""
+        part, _, where = self.place.partition(": ")
+        data, evaluates = {"a": tiny_data(12), "b": tiny_data(4)}, part.startswith("evaluation")
+        loop = self.loop
+        for number, (x, _) in enumerate(loop.eval_batches(data) if evaluates else loop.predict_batches(data["a"])):
+            here = where if self.is_leaving and number == 2 else ""
+            if here == "return":
+                return True
+            if here == "StopTraining":
+                raise hl.StopTraining("enough")
+            if here == "before forward":
+                break
+            for model in self.models.values():
+                model(x)
+            if evaluates:
+                loop.run.log({"count": 1}, reduce="sum")
+            if here:
+                break
+        return False
+
+
+def train(
+    place: str, by: list[int], at: int = 4, late: float = 0.0, optimizers: int = 1, **options: Any
+) -> dict[str, Any]:
+    """Train with a custom loop that the ranks ``by`` leave, the last of them some seconds ``late``."""
+    torch.manual_seed(0)
+    models = nn.ModuleDict({name: nn.Linear(4, 3) for name in ["a", "b"][:optimizers]})
+    by_name = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
+    body = Body(place, RANK in by, late if max(by) == RANK else 0.0, models=models)
+    ends: list[str] = []
+    notes = [
+        hl.on(event)(lambda run, event=event: ends.append(f"{event} {run.clock.step}"))
+        for event in ("eval_end", "predict_end", "train_end")
+    ]
+    options = {"max_duration": "8st", "eval_every": None, "folder": False, "callbacks": notes, **options}
+    with hl.Loop(models, by_name, **options) as body.loop:
+        for number, (x, y) in enumerate(body.loop.batches(tiny_data(16))):
+            here = place if number == at and (body.is_leaving or ":" in place) else ""
+            if body.is_left(x, y, here) or body.loop.eval_due:
+                break
+    run, digest = body.loop.run, hashlib.sha256()
+    for value in models.state_dict().values():
+        digest.update(full_tensor(value).numpy().tobytes())
+    return {
+        "ended": [run.clock.step, run.clock.sample, body.loop.stop_reason()],
+        "ends": ends,
+        "count": run.history.get("val/a/count", []),
+        "weights": digest.hexdigest(),
+    }
+
+
+def before_and_after_the_step() -> dict[str, Any]:
+    """Both ranks leave in the same batch, and only rank zero has made its step."""
+    return train("before step" if RANK else "after step", by=[0, 1])
