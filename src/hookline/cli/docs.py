@@ -16,22 +16,24 @@ DOCS = PACKAGE.parents[1] / "docs"
 def hooks_source() -> str:
     """The class with one empty, typed method per event and scope."""
     parts = [
-        '"""The hooks of a callback or task. Generated from events/spec.py by `make docs`; do not edit."""\n\n'
+        '"""Hooks of a callback or task. Generated from events/spec.py by `make docs`; do not edit."""\n\n'
         "from __future__ import annotations\n\n"
         "from collections.abc import Iterator\n"
         "from typing import TYPE_CHECKING\n\n"
         "if TYPE_CHECKING:\n    from hookline.run import Run\n\n\n"
         "class Hooks:\n"
-        '    """Every hook, empty. A hook that is not overridden costs nothing."""\n\n'
+        '    """Empty default of every hook. A hook that is not overridden costs nothing."""\n\n'
         "    def on_event(self, event: str, run: Run) -> None:\n"
-        '        """Every event, by name, before the named hook of the same callback."""\n'
+        '        """Run at every event, before the named hook of the same callback."""\n'
     ]
     for event in EVENTS:
-        parts.append(f'\n    def {event.hook}(self, run: Run) -> None:\n        """{_sentence(event.when)}"""\n')
+        parts.append(
+            f'\n    def {event.hook}(self, run: Run) -> None:\n        """{_sentence(f"run when {event.when}")}"""\n'
+        )
     for scope in SCOPES:
         parts.append(
             f"\n    def {scope.hook}(self, run: Run) -> Iterator[None]:\n"
-            f'        """Wrap {scope.when}: one ``yield``."""\n        yield\n'
+            f'        """Wrap {scope.when}. Yield exactly once."""\n        yield\n'
         )
     return "".join(parts)
 
@@ -43,8 +45,8 @@ def events_page() -> str:
         "",
         "<!-- Generated from src/hookline/events/spec.py by `make docs`; do not edit. -->",
         "",
-        "The hook of an event is `on_` + its name; every hook gets `run` and nothing else. Fields that are always",
-        "there (`model`, `clock`, `metrics`, `history`, …) are not listed.",
+        "The hook of an event is `on_` plus the name of the event. Its only argument is `run`. The table",
+        "does not list fields that always have a value (`model`, `clock`, `metrics`, `history`, …).",
         "",
         "| event | when | scope | also valid on `run` | `run.stage` |",
         "|---|---|---|---|---|",
@@ -52,10 +54,14 @@ def events_page() -> str:
     lines += [_row(event) for event in EVENTS]
     lines += [
         "",
+        "After a stop inside an epoch, `train_epoch_end` and `epoch_end` are sent, but `clock.epoch` does",
+        "not count that epoch.",
+        "",
         "## Scopes",
         "",
-        "What must be undone is one generator with one `yield`: the part before it runs before the start hooks of the",
-        "scope, the part after it runs after the end hooks, and also when the scope fails.",
+        "Write setup and cleanup as one `around_*` generator with one `yield`. The code before the `yield`",
+        "runs before the start hooks of the scope. The code after it runs after the end hooks, and also when",
+        "the scope fails.",
         "",
         "| generator | wraps |",
         "|---|---|",
@@ -71,7 +77,8 @@ def callbacks_page() -> str:
         "",
         "<!-- Generated from the docstrings by `make docs`; do not edit. -->",
         "",
-        "All of them are `hl.<name>`. An optional one that fails is switched off and reported, and the run goes on.",
+        "Every callback is `hl.<name>`. Hookline disables an optional callback that fails, warns, and",
+        "continues the run.",
     ]
     rows = callback_rows()
     for family in dict.fromkeys(row.family for row in rows):

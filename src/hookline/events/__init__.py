@@ -1,4 +1,4 @@
-"""Events, callbacks and their dispatch: pure Python, no torch."""
+"""Events, callbacks and their dispatch, in pure Python without torch."""
 
 from hookline.events.callback import Callback, Ranks
 from hookline.events.cost import CostRow

@@ -1,4 +1,4 @@
-"""The base class of all callbacks: what it declares, its identity and its state."""
+"""The base class of all callbacks: declarations, identity and state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN = (str, int, float, bool, type(None))
 
 
 class _SignatureOfInit:
-    """Makes ``inspect.signature`` and ``help`` show the parameters of ``__init__``, not those of ``__new__``."""
+    """Descriptor that makes ``inspect.signature`` show ``__init__`` instead of ``__new__``."""
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         if instance is not None:
@@ -36,71 +36,99 @@ class _SignatureOfInit:
 
 
 class Callback(Hooks):
-    """Override the hooks that you need; each gets ``run`` and nothing else.
+    """Base class of callbacks: override the hooks that you need.
 
-    >>> class EpochMonitor(Callback):
-    ...     def on_train_epoch_start(self, run):
-    ...         print(run.clock.epoch)
-    >>> EpochMonitor().state_key
-    'EpochMonitor()'
+    Every hook gets ``run``. Hooks of custom events also get the values that the event declares.
+
+    Example:
+        >>> class EpochMonitor(Callback):
+        ...     def on_train_epoch_start(self, run):
+        ...         print(run.clock.epoch)
+        >>> EpochMonitor().state_key
+        'EpochMonitor()'
     """
 
     name: str = ""
-    """What it is called in messages and in ``before`` / ``after``; the class's name if empty."""
+    """Name in messages and in ``before`` / ``after``. If empty, the class name is used."""
     optional: bool = False
-    """An optional callback that fails is switched off and reported; a required one stops the run."""
+    """True if Hookline disables the callback when it fails. Otherwise a failure stops the run."""
     ranks: Ranks = "all"
-    """The processes in which it runs."""
+    """Ranks on which the callback runs."""
     reads: tuple[str, ...] = ()
-    """Metrics (``"val/loss"``, ``"val/*"``) and resources that it reads; ``"*"`` runs last."""
-    writes: tuple[str, ...] = ()
-    """Metrics and resources (``"weights"``, ``"gradients"``, …) that it writes."""
-    role: str = ""
-    """Its effect on the model or the optimizers, such as ``"average"``; callbacks run in the order of ``ROLES``."""
-    before: tuple[str | type, ...] = ()
-    after: tuple[str | type, ...] = ()
-    events: ClassVar[tuple[Event, ...]] = ()
-    """Events of its own, fired with ``run.emit``."""
-    state: ClassVar[tuple[str, ...]] = ()
-    """The attributes that a checkpoint saves and restores: plain values, tensors, and what has a ``state_dict``."""
-    state_depends_on: ClassVar[tuple[str, ...]] = ()
-    """The attributes that give the state its meaning, such as ``"monitor"``; ``__init__`` sets them.
+    """Metrics (``"val/loss"``, ``"val/*"``) and resources that the callback reads.
 
-    If the value of one of them is not that of the checkpoint, the callback starts without its saved state.
+    A callback that reads ``"*"`` runs last.
+    """
+    writes: tuple[str, ...] = ()
+    """Metrics and resources (``"weights"``, ``"gradients"``, …) that the callback writes."""
+    role: str = ""
+    """Effect on the model or the optimizers, such as ``"average"``.
+
+    Callbacks with a role run in the order of ``ROLES``.
+    """
+    before: tuple[str | type, ...] = ()
+    """Classes or names of callbacks that run later than this one."""
+    after: tuple[str | type, ...] = ()
+    """Classes or names of callbacks that run earlier than this one."""
+    events: ClassVar[tuple[Event, ...]] = ()
+    """Custom events that the callback sends with ``run.emit``."""
+    state: ClassVar[tuple[str, ...]] = ()
+    """Attributes that a checkpoint saves and restores.
+
+    Each attribute holds plain values, tensors, or an object with ``state_dict`` and ``load_state_dict``.
+    """
+    state_depends_on: ClassVar[tuple[str, ...]] = ()
+    """Attributes that give the state its meaning, such as ``"monitor"``. ``__init__`` sets them.
+
+    The callback starts without its saved state if one of these values differs from the checkpoint.
     """
     reports_on_resume: ClassVar[bool] = False
-    """The callback itself logs which of its changed options take effect after a resume."""
+    """True if the callback itself logs which changed options take effect after a resume."""
     per_rank_state: ClassVar[bool] = False
+    """True if the state differs between ranks. A checkpoint then saves the state of every rank."""
     shares_state: ClassVar[bool] = False
-    """Instances that are made alike have equal states, such as the step of the last row: they need no names."""
+    """True if instances with equal arguments have equal states, so that they need no names.
+
+    An example of such a state is the step of the last row.
+    """
     commutes: ClassVar[bool] = False
-    """Two of its class may write the same resource in any order: the order of the list decides."""
+    """True if two callbacks of this class may write the same resource in any order.
+
+    They run in list order.
+    """
     structural: ClassVar[bool] = False
-    """It changes what the model or the optimizers are made of: on a resume its state is loaded before theirs."""
+    """True if the callback changes the structure of the model or the optimizers.
+
+    On resume, Hookline loads its state before the states of the model and the optimizers.
+    """
 
     handles_nan: ClassVar[bool] = False
-    """It acts on losses that are not finite: Hookline does not warn of them as well."""
+    """True if the callback handles non-finite losses. Hookline then does not warn about them."""
 
     _arguments: dict[str, object]
 
-    if not TYPE_CHECKING:  # editors would show its parameters and text for every callback, not those of the class
+    # Editors would show the signature and the docstring of this `__new__` for every callback.
+    if not TYPE_CHECKING:
         __signature__ = _SignatureOfInit()
 
         def __new__(cls, *args: object, **kwargs: object) -> Self:
-            # With the class, the plain constructor arguments are the callback's identity.
+            # The class and its plain constructor arguments identify the callback in a checkpoint.
             self = super().__new__(cls)
             self._arguments = _plain_arguments(cls, args, kwargs)
             return self
 
     @property
     def declares_state(self) -> bool:
-        """True if its class saves a separate state; modules that an instance holds are saved in addition."""
+        """True if the class saves a separate state.
+
+        Hookline also saves the modules that an instance holds.
+        """
         saves = bool(self.state) or type(self).state_dict is not Callback.state_dict
         return saves and not self.shares_state
 
     @property
     def state_key(self) -> str:
-        """Under this name its state is saved: the class and its plain constructor arguments, without secrets."""
+        """Key of the state in a checkpoint: the class and its plain arguments, without secrets."""
         kind = type(self).__qualname__
         if self.name:
             return f"{kind}[{self.name}]"
@@ -115,7 +143,10 @@ class Callback(Hooks):
         return {key: value.state_dict() if _saves_itself(value) else value for key, value in values.items()}
 
     def snapshot_dict(self) -> dict[str, Any]:
-        """What ``run.snapshot()`` keeps of it. Whoever keeps snapshots leaves them out, or each would hold the last."""
+        """Return the state for ``run.snapshot()``.
+
+        A callback that keeps snapshots must leave them out, or each snapshot would contain the previous one.
+        """
         return self.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -129,7 +160,7 @@ class Callback(Hooks):
             saved = state[key]
             if not _saves_itself(part):
                 setattr(self, key, saved)
-            elif saved is not part:  # else the loop restores it, as it does with every module
+            elif saved is not part:  # The loop passes a module that it restores itself as the saved value.
                 part.load_state_dict(saved)
 
     def __repr__(self) -> str:
@@ -137,14 +168,17 @@ class Callback(Hooks):
 
 
 def callback_name(callback: object) -> str:
-    """How a callback or task is named in messages."""
+    """Return the name of a callback or task for messages."""
     name = getattr(callback, "name", "")
-    # A task is a module: what it calls ``name`` may be anything.
+    # A task is a module, whose attribute `name` may hold anything.
     return name if isinstance(name, str) and name else type(callback).__qualname__
 
 
 def identity_of(callback: Callback) -> dict[str, Any]:
-    """Return the strings by which a checkpoint recognizes a callback whose options have changed, without secrets."""
+    """Return the strings that identify a callback in a checkpoint, without secrets.
+
+    A resume compares them to recognize a callback whose options have changed.
+    """
     defaults = {
         name: parameter.default
         for name, parameter in parameters_of(type(callback)).items()
@@ -159,7 +193,7 @@ def identity_of(callback: Callback) -> dict[str, Any]:
 
 
 def names_of(callback: object) -> tuple[str, ...]:
-    """The names by which a callback can be found: its own, and those of its class."""
+    """Return the names that refer to a callback: its name and the names of its class."""
     return callback_name(callback), type(callback).__qualname__, type(callback).__name__
 
 
@@ -170,26 +204,26 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
     try:
         signature = inspect.signature(init)
         bound = signature.bind_partial(None, *args, **kwargs)
-    except (TypeError, ValueError):  # __init__ is about to say the same with a better traceback, or has no signature
+    except (TypeError, ValueError):  # `__init__` has no signature, or raises the same with a better traceback.
         _refuse_unknown(cls, kwargs)
         return {}
     given = dict(list(bound.arguments.items())[1:])
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             given.update(given.pop(parameter.name, {}))
-    # A copy: a list that is changed later must not change under which name the state is saved.
+    # Copy the values, because a later change to a list must not change the key of the state.
     return {key: deepcopy(value) for key, value in given.items() if _is_plain(value)}
 
 
 def parameters_of(cls: type) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(cls.__init__).parameters  # type: ignore[misc]
-    except ValueError:  # written in C, without a signature
+    except ValueError:  # A class written in C may have no signature.
         return {}
 
 
 def _described(name: str, value: object) -> str:
-    """A string that is the same in the next process: no addresses, no order of a set."""
+    """Return a string that is equal in every process: no memory addresses, sets sorted."""
     if _is_plain(value):
         return _shown(name, value)
     if isinstance(value, Mapping):
@@ -198,13 +232,13 @@ def _described(name: str, value: object) -> str:
         return "[" + ", ".join(_described(name, item) for item in value) + "]"
     if isinstance(value, set | frozenset):
         return "{" + ", ".join(sorted(_described(name, item) for item in value)) + "}"
-    if isinstance(qualname := getattr(value, "__qualname__", None), str):  # a class or a function
+    if isinstance(qualname := getattr(value, "__qualname__", None), str):  # The value is a class or a function.
         return qualname
     return _shown(name, re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)))
 
 
 def _refuse_unknown(cls: type, given: Mapping[str, object]) -> None:
-    """Raise for a keyword that the constructor does not take, where it is known what was meant."""
+    """Raise for an unknown constructor keyword if Hookline can tell what the user meant."""
     takes = [name for name in parameters_of(cls) if name != "self"]
     if not takes:
         return
@@ -226,7 +260,7 @@ def _refuse_unknown(cls: type, given: Mapping[str, object]) -> None:
 
 
 def _shown(name: str, value: object) -> str:
-    """A checkpoint may go where a token must not: to a colleague, to a bucket, to a hub."""
+    """Return ``repr(value)`` without secrets, because users share and upload checkpoints."""
     hidden = repr(redact(value, name))
     return hidden if HIDDEN in hidden else repr(value)
 

@@ -1,4 +1,4 @@
-"""What each callback costs: always known, because one step in 64 goes through timed hooks."""
+"""Time spent in the hooks of each callback, measured in one step out of 64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Cost:
-    """Calls and nanoseconds of one hook of one callback, as far as they were timed."""
+    """Number of timed calls of one hook and their total time in nanoseconds."""
 
     __slots__ = ("calls", "ns")
 
@@ -23,7 +23,7 @@ class Cost:
         self.ns = 0
 
     def timed(self, call: Callable[[], T]) -> T:
-        """What a part of a call gives back; its time is added."""
+        """Call a function, add its time and return its result. The number of calls stays the same."""
         start = perf_counter_ns()
         try:
             return call()
@@ -32,7 +32,12 @@ class Cost:
 
 
 class Timed:
-    """A hook that adds what it takes to a ``Cost``."""
+    """Hook that adds its calls and its time to a ``Cost``.
+
+    Args:
+        call: The hook.
+        cost: The cost to add to.
+    """
 
     __slots__ = ("call", "cost")
 
@@ -51,7 +56,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """One line of the cost table; ``calls`` and ``seconds`` are scaled up from the sampled steps."""
+    """Row of the cost table. ``calls`` and ``seconds`` are scaled up from the sampled steps."""
 
     callback: str
     hook: str
@@ -60,27 +65,27 @@ class CostRow:
 
 
 class Sampler:
-    """Picks one step at a pseudo-random place in each group of 64.
+    """Choose one pseudo-random step out of each group of 64.
 
-    A fixed place would count a callback with ``every="64st"`` always or never. The place depends on the
-    group alone: no group is sampled twice, and the global random state stays the user's.
+    At a fixed position, a callback with ``every="64st"`` would be measured always or never. The position depends only
+    on the index of the group, so that no group is sampled twice and the user's global random state does not change.
     """
 
     __slots__ = ("needed", "sampled", "seen")
 
     def __init__(self) -> None:
         self.needed = False
-        """Whether anybody hears an event of every step."""
+        """True if a callback has a hook for an event of every step."""
         self.sampled = 0
         self.seen = 0
 
     def next_after(self, step: int) -> int:
-        """The next step to sample that comes after ``step``."""
+        """Return the next sampled step after ``step``."""
         group = step // SAMPLE
         pick = _pick(group)
         return pick if pick > step else _pick(group + 1)
 
 
 def _pick(group: int) -> int:
-    # Multiplied by the golden ratio, in 64 bits: scattered, and without the 3 ms that importing `random` takes.
+    # Multiplying by the golden ratio in 64 bits scatters the positions. Importing `random` would take 3 ms.
     return group * SAMPLE + ((group + 1) * 0x9E3779B97F4A7C15 % 2**64) // (2**64 // SAMPLE)

@@ -1,4 +1,4 @@
-"""The run's line in words: for each event who runs, in which order, and why."""
+"""Description of a run: for each event, which callbacks run, in which order and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from hookline.events.validate import overridden
 
 
 def explain(line: Line[Any]) -> str:
-    """A text with one block per event that somebody hears, in the order of the table of events."""
+    """Describe the order of the callbacks, and the hooks of each scope and event.
+
+    Args:
+        line: The callbacks of the run.
+
+    Returns:
+        A string with one block per scope and event that has hooks, in the order of the event table.
+    """
     blocks = ["Order of the callbacks (list position decides only where nothing else does):"]
     for number, callback in enumerate(line.order.callbacks, 1):
         role = "optional" if callback.optional else "required"

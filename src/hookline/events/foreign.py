@@ -1,9 +1,10 @@
-"""The hooks of seven other systems, and the event of Hookline that each is.
+"""Hooks of seven other libraries, and the Hookline event that each corresponds to.
 
-An error about a hook that does not exist gives our name for it, and says what differs. Only the hooks of
-callbacks are here (and one of TorchTNT's units, whose name means something else with us). Not in the table,
-because they are not events: ``state_dict``, ``load_state_dict`` and ``state_key``, which we have too, and
-Composer's ``run_event``, which is our ``on_event``.
+The error for an unknown hook names the Hookline event and the difference. The tables list hooks of callbacks, and
+``on_checkpoint_save`` of TorchTNT's units, because that name has another meaning in Hookline.
+
+The tables leave out methods that are not events: ``state_dict``, ``load_state_dict`` and ``state_key``, which Hookline
+also has, and Composer's ``run_event``, which corresponds to ``on_event``.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ForeignHook:
-    """One hook of another system, as its users write it."""
+    """Hook of another library, and the event that corresponds to it."""
 
     system: str
     hook: str
     event: str
-    """The event at which the same moment occurs; the nearest one where ``note`` says that there is none."""
+    """Event at the same point of a run, or the nearest one if ``note`` says that there is none."""
     note: str = ""
-    """What somebody who moves a callback here must know."""
+    """Difference that a user must know to port a callback."""
 
 
 _IN_INIT = "in Trainer.__init__ there; here when a run begins"
@@ -253,9 +254,16 @@ FOREIGN_HOOKS: tuple[ForeignHook, ...] = tuple(
 
 
 def our_name(hook: str) -> tuple[ForeignHook, ...]:
-    """The rows of this hook, in every system where our name for the moment is another one.
+    """Return the rows of a hook for each library where Hookline uses another name.
 
-    >>> [(row.system, row.event) for row in our_name("on_train_epoch_end")]
-    [('Lightning', 'epoch_end')]
+    Args:
+        hook: Name of the hook in the other library.
+
+    Returns:
+        The rows, empty if no library has such a hook.
+
+    Example:
+        >>> [(row.system, row.event) for row in our_name("on_train_epoch_end")]
+        [('Lightning', 'epoch_end')]
     """
     return tuple(row for row in FOREIGN_HOOKS if row.hook == hook and hook != f"on_{row.event}")

@@ -1,7 +1,8 @@
-"""Names that users of other systems write, and what each is here: classes, constructor arguments, keywords, attributes.
+"""Names from other libraries, and the Hookline name or advice for each.
 
-The hooks are in ``foreign.py``. In an advice, ``[[3]]`` stands for the value that the user gave, and 3 is an example
-(see ``advice_for``). ``tests/events/test_foreign_names.py`` checks that every answer exists.
+The tables list classes, constructor arguments, keywords and attributes. ``foreign.py`` lists the hooks. In the advice,
+``advice_for`` replaces ``[[3]]`` by the value that the user gave, and 3 is an example.
+``tests/events/test_foreign_names.py`` checks that every Hookline name exists.
 """
 
 from __future__ import annotations
@@ -244,10 +245,13 @@ CLASSES: Final[dict[str, dict[str, str]]] = {
         "WeightsAndBiasesLogger": "sinks.WandB",
     },
 }
-"""By system, their classes and functions: our name below ``hl``, or what to do. Names that both have are left out."""
+"""Classes and functions by library, with the name below ``hl`` or advice.
+
+Names that exist in both libraries are left out.
+"""
 
 NAMES: Final = {name: ours for system in reversed(CLASSES.values()) for name, ours in system.items()}
-"""All of them."""
+"""All entries of ``CLASSES``. If several libraries have a name, the first library counts."""
 
 _EVERY: Final = "every='1ep', '500st' or '30m'"
 _MODE: Final = "mode='min' or mode='max'"
@@ -374,7 +378,7 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         "strict_model_weights": "strict=True",
     },
 }  # fmt: skip
-"""By our class: the arguments of its counterparts elsewhere, and what to write."""
+"""By Hookline class: arguments of similar classes in other libraries, with advice."""
 
 KEYWORDS: Final = {
     "logger": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",
@@ -406,7 +410,7 @@ KEYWORDS: Final = {
     "bf16": "write precision='bf16'",
     **dict.fromkeys(("fp16", "amp", "use_amp"), "write precision='fp16'"),
 }  # fmt: skip
-"""Keywords elsewhere that are options of ``Trainer``, ``Loop`` and the functions here."""
+"""Keywords of other libraries that are options of ``Trainer``, ``Loop`` and the functions."""
 
 PLACES: Final = {
     **dict.fromkeys(("train_loader", "train_dataloader", "train_dataloaders", "train_data", "train_dl"), "train"),
@@ -419,10 +423,10 @@ PLACES: Final = {
     **dict.fromkeys(("opt", "optim", "optimizers"), "optimizer"),
     **dict.fromkeys(("lr_scheduler", "schedulers", "lr_schedulers"), "scheduler"),
 }
-"""Keywords elsewhere that are arguments of ``fit`` and its siblings here."""
+"""Keywords of other libraries that are arguments of ``fit`` and similar functions."""
 
 DATASETS: Final = frozenset({"train_dataset", "train_ds", "eval_dataset"})
-"""Those of ``PLACES`` that are datasets elsewhere."""
+"""Keywords of ``PLACES`` that are datasets in other libraries."""
 
 _TORCHRUN: Final = "start one process per device: torchrun --nproc-per-node=[[2]] script.py"
 _LOADER: Final = "it is the loader's: write DataLoader(data, batch_size=[[32]])"
@@ -496,14 +500,14 @@ ELSEWHERE: Final = {
     "args": "write the options as arguments: hl.Trainer(max_duration='3ep', …)",
     **dict.fromkeys(("algorithms", "plugins"), "write callbacks=[…]"),
 }
-"""Keywords elsewhere that are something else here."""
+"""Keywords of other libraries that are not arguments in Hookline, with advice."""
 
 PRECISIONS: Final[dict[str | int, str]] = {
     **dict.fromkeys(("bf16-mixed", "bf16-true", "amp_bf16", "bfloat16", "mixed_bfloat16"), "bf16"),
     **dict.fromkeys(("16-mixed", "16-true", "16", 16, "amp_fp16", "float16", "mixed_float16", "amp"), "fp16"),
     **dict.fromkeys(("32-true", "32", 32, "float32", "no", "amp_fp32"), "fp32"),
 }
-"""Values of ``precision`` elsewhere."""
+"""Values of ``precision`` in other libraries."""
 
 ATTRIBUTES: Final = {
     **dict.fromkeys(("log", "log_dict", "log_metrics"), "run.log({'name': value})"),
@@ -520,19 +524,30 @@ ATTRIBUTES: Final = {
     "device": "run.device",
     "params": "run.config",
 }
-"""Attributes that a task or callback has elsewhere: ``self.log(…)``."""
+"""Attributes of a task or callback in other libraries, such as ``self.log(…)``."""
 
 PARAMETERS: Final = ("state", "logger", "trainer", "pl_module", "stage", "unit", "train_loop_obj", "args", "control")
-"""How other systems call the parameters of their hooks. A method with several of these alone is a hook of theirs."""
+"""Parameter names of hooks in other libraries.
+
+A method with several parameters, all of them in this tuple, is a hook of another library.
+"""
 UNMISTAKABLE: Final = frozenset({"trainer", "pl_module", "train_loop_obj"})
-"""Those of which one is enough: no other method has them."""
+"""Parameter names of which one is enough, because no other method has them."""
 
 
 def advice_for(advice: str, value: object) -> str:
-    """Return an advice with the value that the user gave, where it is of the same type as the example.
+    """Return the advice with the user's value, if that value has the type of the example.
 
-    >>> advice_for("every='[[1]]ep'", 2), advice_for("every='[[1]]ep'", None), advice_for("norm=[[1.0]]", 5)
-    ("every='2ep'", "every='1ep'", 'norm=5')
+    Args:
+        advice: Advice with examples such as ``[[3]]``.
+        value: Value that the user gave.
+
+    Returns:
+        The advice with the user's value or the example in place of each ``[[…]]``.
+
+    Example:
+        >>> advice_for("every='[[1]]ep'", 2), advice_for("every='[[1]]ep'", None), advice_for("norm=[[1.0]]", 5)
+        ("every='2ep'", "every='1ep'", 'norm=5')
     """
 
     def fill(found: re.Match[str]) -> str:

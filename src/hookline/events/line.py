@@ -1,8 +1,8 @@
 """The line: the callbacks of one run, compiled into one tuple of hooks per event.
 
-``hooks.<event>`` is a tuple of ``(hook, run)`` pairs: only overridden hooks are in it, so an event
-that nobody hears costs one truth test. Each callback has a ``run`` of its own, which knows whose it
-is: who asked for a stop, and whether it may, needs no bookkeeping while hooks run.
+``hooks.<event>`` is a tuple of ``(hook, run)`` pairs. It contains only overridden hooks, so an event without hooks
+costs one truth test. Each callback has its own ``run``, which knows the callback. A request for a stop therefore names
+its author, and Hookline can refuse it, without bookkeeping while hooks run.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ View = TypeVar("View")
 
 
 class Heard(tuple[tuple[Callable[..., Any], Any], ...]):
-    """The ``(hook, run)`` pairs of one event, in order; empty when nobody hears it."""
+    """``(hook, run)`` pairs of one event, in order. Empty if no callback has a hook for it."""
 
     event: str
 
 
 NOBODY = Heard()
-"""What every event that nobody hears has: one object, which stays in the cache."""
+"""Value of every event without hooks. One shared object stays in the CPU cache."""
 
 
 class Table:
-    """One ``Heard`` per event, as attributes: ``table.train_step_end``; scopes as ``table.around_eval``.
+    """One ``Heard`` per event and scope: ``table.train_step_end``, ``table.around_eval``.
 
-    Built-in events are slots, which lie side by side in memory: a step looks at some twenty of them.
+    Built-in events are slots, which are adjacent in memory, because a step reads about twenty of them.
     """
 
     __slots__ = (*BY_NAME, *(scope.hook for scope in SCOPES), "__dict__", "plain")
 
     plain: bool
-    """Nobody hears what happens between the start and the end of a step."""
+    """True if no hook runs between the start and the end of a step."""
 
     if TYPE_CHECKING:
 
@@ -53,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An optional callback that failed and was switched off."""
+    """Failure of an optional callback, which Hookline then disabled."""
 
     callback: str
     hook: str
@@ -65,7 +65,12 @@ class Failure:
 
 
 class Member(Generic[View]):
-    """A registered callback or task, with its own ``run`` and its compiled hooks."""
+    """Registered callback or task, with its own ``run`` and its compiled hooks.
+
+    Args:
+        callback: The callback or task.
+        is_task: True for a task.
+    """
 
     __slots__ = ("callback", "calls", "disabled", "is_task", "key", "name", "optional", "view")
 
@@ -81,13 +86,13 @@ class Member(Generic[View]):
         self.calls: dict[str, list[Callable[..., Any]]] = {}
 
     def hooks_for(self, event: Event) -> list[Callable[..., Any]]:
-        """What is called for an event; kept, because a gate remembers what it fired last."""
+        """Return the callables for an event. They are cached, because a ``Gate`` has state."""
         if event.name not in self.calls:
             self.calls[event.name] = list(self._find(event))
         return self.calls[event.name]
 
     def hears(self, event: Event) -> bool:
-        """Whether it has a hook for this very event."""
+        """True if the callback has a hook for this event, apart from ``on_event``."""
         if isinstance(self.callback, FunctionCallback):
             return self.callback.event == event.name
         return overridden(self.callback, event.hook) is not None
@@ -106,7 +111,17 @@ class Member(Generic[View]):
 
 
 class Line(Generic[View]):
-    """Registers, orders, compiles and calls the hooks of one run."""
+    """Register, sort, compile and call the hooks of one run.
+
+    Args:
+        view: Function that makes the ``run`` of a member.
+        where: Function that returns the current position in the run, for messages.
+        stop: Function that gets the reason and the callback's name when a hook raises ``StopTraining``.
+        rank: Rank of this process.
+        local_rank: Rank of this process on its node.
+        world_size: Number of processes.
+        guard: Function that wraps the hooks of callbacks that run on some ranks only.
+    """
 
     def __init__(
         self,
@@ -119,7 +134,6 @@ class Line(Generic[View]):
         world_size: int = 1,
         guard: Callable[[Callable[..., Any], str, str, object], Callable[..., Any]] | None = None,
     ) -> None:
-        """``guard``: around the hooks of callbacks that run on some ranks only."""
         self._view = view
         self._where = where
         self._stop = stop
@@ -127,7 +141,7 @@ class Line(Generic[View]):
         self._local_rank = local_rank
         self._world_size = world_size
         self._guard = guard
-        self._costs: dict[tuple[str, str, str], Cost] = {}  # by name, state key and hook
+        self._costs: dict[tuple[str, str, str], Cost] = {}  # The keys are name, state key and hook.
         self._fatal: Exception | None = None
         self.members: list[Member[View]] = []
         self.known: dict[str, Event] = dict(BY_NAME)
@@ -141,10 +155,21 @@ class Line(Generic[View]):
         self.silent = Table()
         self._compile()
 
-    # -- registering -------------------------------------------------------------------------
+    # -- registration ------------------------------------------------------------------------
 
     def add(self, callbacks: Iterable[object], *, task: object | None = None) -> list[Member[View]]:
-        """Register callbacks, or none of them when one is wrong. They hear the next event."""
+        """Register callbacks, or none of them if one is invalid. They get the next event.
+
+        Args:
+            callbacks: The callbacks to register.
+            task: The task of the run, if it is not registered yet.
+
+        Returns:
+            The new members.
+
+        Raises:
+            RegistrationError: If a callback or the order of all callbacks is invalid.
+        """
         new: list[Member[View]] = [] if task is None else [Member(task, is_task=True)]
         new += [Member(check_kind(callback)) for callback in callbacks]
         members = self.members + new
@@ -158,17 +183,17 @@ class Line(Generic[View]):
         return new
 
     def remove(self, member: Member[View]) -> None:
-        """The callback hears nothing from the next event on."""
+        """Remove a callback. It gets no event after the current one."""
         self.members = [other for other in self.members if other is not member]
         self._drop(member)
 
     def _drop(self, member: Member[View]) -> None:
-        # Not sorted again: what was said through the one that leaves could then be missing, and raise.
+        # Sorting again could raise: two callbacks may be ordered only through the one that is removed.
         self.order = self.order.without(member.callback)
         self.gradient_order = self.gradient_order.without(member.callback)
         self._compile()
 
-    # -- compiling ---------------------------------------------------------------------------
+    # -- compilation -------------------------------------------------------------------------
 
     def _compile(self) -> None:
         members = self.ordered(self.order)
@@ -178,7 +203,7 @@ class Line(Generic[View]):
         self.sampler.needed = any(getattr(self.fast, name) for name in STEP_EVENTS)
 
     def ordered(self, order: Order) -> tuple[Member[View], ...]:
-        """The members that run in this process: the task, then the callbacks in their order."""
+        """Return the members that run on this rank: the task, then the callbacks in order."""
         by_id = {id(member.callback): member for member in self.members}
         members = [member for member in self.members if member.is_task]
         members += [by_id[id(callback)] for callback in order.callbacks]
@@ -197,7 +222,7 @@ class Line(Generic[View]):
             )
             heard.event = event.name
             setattr(table, event.name, heard or NOBODY)
-        # Those that swap weights are outermost, so that all others see the swapped ones.
+        # Callbacks that swap weights are outermost, so that all others see the swapped weights.
         outermost = sorted(members, key=lambda m: "weights" not in getattr(m.callback, "writes", ()))
         for scope in SCOPES:
             around = Heard(
@@ -221,13 +246,13 @@ class Line(Generic[View]):
         return self._costs.setdefault((member.name, member.key, hook), Cost())
 
     def written(self) -> set[str]:
-        """All metrics and resources that callbacks and the task declare in ``writes``."""
+        """Return all metrics and resources that callbacks and the task declare in ``writes``."""
         return {name for member in self.members for name in getattr(member.callback, "writes", ())}
 
-    # -- calling -----------------------------------------------------------------------------
+    # -- dispatch ----------------------------------------------------------------------------
 
     def emit(self, heard: Heard) -> None:
-        """Call the hooks of one event. Test ``if heard:`` before, to save the call."""
+        """Call the hooks of one event. Test ``if heard:`` first to save the function call."""
         for hook, run in heard:
             try:
                 hook(run)
@@ -236,7 +261,15 @@ class Line(Generic[View]):
                     raise
 
     def emit_custom(self, event: str, payload: dict[str, object]) -> None:
-        """Send an event by name, with its payload; the way of ``run.emit``."""
+        """Send an event by name with its payload, for ``run.emit``.
+
+        Args:
+            event: Name of the event.
+            payload: Keyword arguments of the hooks.
+
+        Raises:
+            RegistrationError: If the event is unknown or declares another payload.
+        """
         declared = self.known.get(event)
         if declared is None:
             raise RegistrationError(f"run.emit({event!r}): no such event{suggestion(event, self.known, prefix='')}")
@@ -253,14 +286,17 @@ class Line(Generic[View]):
                     raise
 
     def emit_to_all(self, heard: Heard) -> list[BaseException]:
-        """Call every hook whatever the others do (``exception``, ``teardown``); give back the errors."""
+        """Call every hook even if others fail, and return the errors.
+
+        The loop uses this method for ``exception`` and ``teardown``.
+        """
         errors: list[BaseException] = []
         for hook, run in heard:
             try:
                 self._call(hook, run, f"on_{heard.event}")
             except BaseException as error:
                 errors.append(error)
-        self._fatal = None  # the run is over: hold no frames, and what they hold
+        self._fatal = None  # The run is over, so release the frames of the error and their objects.
         return errors
 
     def _call(self, hook: Callable[..., Any], run: Any, name: str) -> None:
@@ -271,17 +307,29 @@ class Line(Generic[View]):
                 raise
 
     def tolerates(self, run: Any, hook: str, error: BaseException) -> bool:
-        """Whether the run goes on after an error in a hook; if not, the error is told where it rose."""
+        """Handle an error in a hook. Return True if the run continues.
+
+        ``StopTraining`` in a required callback becomes a stop request. An optional callback that fails is disabled.
+        In all other cases the error gets a note with the hook and the position in the run.
+
+        Args:
+            run: The ``run`` of the callback that raised the error.
+            hook: Name of the hook.
+            error: The error.
+
+        Returns:
+            False if the caller must raise the error again.
+        """
         member: Member[View] = run.member
-        if not isinstance(error, Exception):  # Ctrl-C, sys.exit(): no failure, but other ranks want to know where
-            if not isinstance(error, Preempted):  # which comes from outside, wherever the run is
+        if not isinstance(error, Exception):  # Ctrl-C and sys.exit() are not failures, but other ranks show the note.
+            if not isinstance(error, Preempted):  # A signal can arrive anywhere, so the position does not matter.
                 error.add_note(f"in {member.name}.{hook} at {self._where()}")
             return False
         if isinstance(error, StopTraining) and not member.optional:
             self._stop(error.reason, member.name)
             return True
-        # What an argument makes impossible is a mistake of whoever wrote it, and is said before the first step. And an
-        # optional one that emits an event is not the one that failed in it: a required one was.
+        # An invalid argument is a mistake of the user, who must see it before the first step, so it is never tolerated.
+        # If a required callback fails in an event that an optional callback emits, the error is not tolerated either.
         mistake = hook == "on_setup" and isinstance(error, SetupError | RegistrationError)
         if not member.optional or mistake or error is self._fatal:
             self._fatal = error
@@ -293,10 +341,10 @@ class Line(Generic[View]):
     def _disable(self, member: Member[View], hook: str, error: Exception) -> None:
         failure = Failure(member.name, hook, self._where(), error)
         self.failures.append(failure)
-        if member.disabled:  # its scope was still open, or its event still under way
+        if member.disabled:  # It failed again in an open scope or in the event that is being sent.
             return
         member.disabled = True
-        import logging  # 6 ms that an import of the events need not take
+        import logging  # A local import saves 6 ms when the events are imported.
 
         logging.getLogger("hookline").warning(
             "%s; it is optional, so it is switched off and the run goes on", failure, exc_info=error
@@ -304,7 +352,7 @@ class Line(Generic[View]):
         self._drop(member)
         self.emit(self.hooks.callback_disabled)
 
-    # -- telling -----------------------------------------------------------------------------
+    # -- costs -------------------------------------------------------------------------------
 
     def add_scope_cost(self, run: Any, hook: str, ns: int, calls: int) -> None:
         cost = self._cost(run.member, hook)
@@ -312,11 +360,16 @@ class Line(Generic[View]):
         cost.ns += ns
 
     def cost_of(self, who: str, what: str) -> Cost:
-        """Where the time of something that is no hook is counted, to stand beside the hooks."""
+        """Return the cost of work that is not a hook, for a row in the cost table.
+
+        Args:
+            who: Label in the column of callbacks.
+            what: Label in the column of hooks.
+        """
         return self._costs.setdefault((who, who, what), Cost())
 
     def costs(self) -> tuple[CostRow, ...]:
-        """What each hook cost, the dearest first; sampled steps stand for all."""
+        """Return the cost of each hook, most expensive first, scaled up from sampled steps."""
         share = self.sampler.seen / max(1, self.sampler.sampled)
         namesakes = Counter(name for name, _ in {(name, key) for name, key, _ in self._costs})
         rows = []
@@ -328,7 +381,14 @@ class Line(Generic[View]):
 
 
 def check_callbacks(callbacks: Iterable[object]) -> None:
-    """Raise what ``Line.add`` would raise for these callbacks, as far as it is known without the task."""
+    """Raise the errors of ``Line.add`` that can be found without the task.
+
+    Args:
+        callbacks: The callbacks to check.
+
+    Raises:
+        RegistrationError: If a callback or the order of the callbacks is invalid.
+    """
     members: list[Member[Any]] = [Member(check_kind(callback)) for callback in callbacks]
     _check(members, members, has_task=False)
 
@@ -336,7 +396,11 @@ def check_callbacks(callbacks: Iterable[object]) -> None:
 def _check(
     members: list[Member[View]], new: list[Member[View]], *, world_size: int | None = None, has_task: bool = True
 ) -> tuple[dict[str, Event], Order, Order]:
-    """Check the new ones among all members; the events that are known, the order and that of raw gradients."""
+    """Check the new members together with all members.
+
+    Returns:
+        The known events, the order of the callbacks, and their order at ``gradients_ready``.
+    """
     _refuse_doubles(members)
     known = known_events(member.callback for member in members)
     for member in new:
@@ -347,7 +411,7 @@ def _check(
 
 
 def runs_on(callback: object, rank: int, local_rank: int) -> bool:
-    """Whether a callback's ``ranks`` include this process."""
+    """True if the callback's ``ranks`` include this process."""
     ranks: Ranks = getattr(callback, "ranks", "all")
     if ranks == "all":
         return True
@@ -359,13 +423,13 @@ def runs_on(callback: object, rank: int, local_rank: int) -> bool:
 
 
 def keeper_of(callback: object, world_size: int) -> int:
-    """The first rank on which a callback runs: its state is the callback's state."""
+    """Return the first rank on which a callback runs. The state on that rank is saved."""
     ranks: Ranks = getattr(callback, "ranks", "all")
     return 0 if isinstance(ranks, str) else min((rank for rank in ranks if rank < world_size), default=0)
 
 
 def _check_ranks(member: Member[Any], world_size: int | None) -> None:
-    """``world_size`` is ``None`` before the processes have joined."""
+    """Raise if ``ranks`` is invalid. ``world_size`` is ``None`` before the processes join."""
     ranks = getattr(member.callback, "ranks", "all")
     if ranks in ("all", "zero", "local_zero"):
         return
@@ -385,7 +449,7 @@ def _warn_of_missing_ranks(member: Member[Any], world_size: int) -> None:
     missing = [] if isinstance(ranks, str) else sorted(rank for rank in ranks if rank >= world_size)
     if not missing:
         return
-    import logging  # 6 ms that an import of the events need not take
+    import logging  # A local import saves 6 ms when the events are imported.
 
     logging.getLogger("hookline").warning(
         "%s.ranks = %r: this run %s, so it does not run on rank %s",
@@ -418,7 +482,7 @@ def _refuse_doubles(members: list[Member[Any]]) -> None:
 
 
 def need_name(key: str) -> RegistrationError:
-    """Two callbacks are made alike and both keep a state."""
+    """Return the error for two callbacks with equal arguments that both have a state."""
     return RegistrationError(
         f"two callbacks are both {key}; give one of them a name, so that a resume can tell them apart: "
         f"callback.name = 'second'"
@@ -426,7 +490,7 @@ def need_name(key: str) -> RegistrationError:
 
 
 def _any_event(hook: Callable[..., Any], event: Event) -> Callable[..., Any]:
-    """``on_event`` bound to one event; a payload is passed on only to one that can take it."""
+    """Bind ``on_event`` to one event. Pass the payload only if the hook takes ``**kwargs``."""
     bound = partial(hook, event.name)
     if not event.gives or any(p.kind is Parameter.VAR_KEYWORD for p in signature(hook).parameters.values()):
         return bound

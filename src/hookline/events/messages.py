@@ -1,4 +1,4 @@
-"""A small bus between callbacks: messages under a key, each with a lifetime."""
+"""Messages between callbacks: values under a key, each with a lifetime."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ Lifetime = Literal["once", "epoch", "forever"]
 
 
 class Messages:
-    """Write under a key, read them all; a message lives once, until the epoch ends, or for ever.
+    """Messages by key. A message lasts until it is read, until the epoch ends, or forever.
 
-    >>> messages = Messages()
-    >>> messages.send("plots", "loss.png", keep="once")
-    >>> messages.read("plots"), messages.read("plots")
-    (['loss.png'], [])
+    Example:
+        >>> messages = Messages()
+        >>> messages.send("plots", "loss.png", keep="once")
+        >>> messages.read("plots"), messages.read("plots")
+        (['loss.png'], [])
     """
 
     __slots__ = ("_store",)
@@ -25,7 +26,17 @@ class Messages:
         self._store: dict[str, list[tuple[Any, Lifetime]]] = {}
 
     def send(self, key: str, value: Any, *, keep: Lifetime = "epoch", replace: bool = False) -> None:
-        """Leave a message; ``replace`` drops the earlier ones under the key."""
+        """Add a message under a key.
+
+        Args:
+            key: Key that the reader uses.
+            value: The message.
+            keep: ``"once"`` (until it is read), ``"epoch"`` (until the epoch ends) or ``"forever"``.
+            replace: Remove the earlier messages under the key.
+
+        Raises:
+            RegistrationError: If ``keep`` is none of these values.
+        """
         if keep not in get_args(Lifetime):
             raise RegistrationError(f"keep={keep!r}: a message is kept 'once', for the 'epoch', or 'forever'")
         if replace:
@@ -33,19 +44,19 @@ class Messages:
         self._store.setdefault(key, []).append((value, keep))
 
     def read(self, key: str) -> list[Any]:
-        """The messages under a key, oldest first; those kept ``"once"`` are gone after this."""
+        """Return the messages under a key, oldest first. Remove those kept ``"once"``."""
         messages = self._store.get(key, [])
         self._store[key] = [message for message in messages if message[1] != "once"]
         return [value for value, _ in messages]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is still there, for a checkpoint."""
+        """Return all remaining messages, for a checkpoint."""
         return {key: [list(message) for message in messages] for key, messages in self._store.items() if messages}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._store = {key: [(value, keep) for value, keep in messages] for key, messages in state.items()}
 
     def end_epoch(self) -> None:
-        """Drop what lived until the end of the epoch; the loop calls it after ``epoch_end``."""
+        """Remove messages kept for the epoch. The loop calls this method after ``epoch_end``."""
         for key, messages in self._store.items():
             self._store[key] = [message for message in messages if message[1] != "epoch"]

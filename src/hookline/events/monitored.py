@@ -1,4 +1,4 @@
-"""Which metrics the callbacks of a run monitor."""
+"""Metrics that the callbacks of a run monitor."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from hookline.events.spec import is_resource
 
 
 def monitored_metrics(callbacks: Iterable[Any], schedulers: Iterable[Any] = ()) -> list[str]:
-    """The metrics that callbacks decide by, and those of schedulers that step on a plateau, each once.
+    """Return the metrics that callbacks and plateau schedulers use for decisions.
 
-    A callback says so with ``reads``. One that writes metrics computes these from what it reads, and decides nothing.
+    Callbacks declare these metrics in ``reads``. A callback that also writes metrics does not count: it computes new
+    metrics from those that it reads, and decides nothing.
+
+    Args:
+        callbacks: The callbacks of a run.
+        schedulers: The learning rate schedulers of the run.
+
+    Returns:
+        The names without duplicates and without patterns such as ``"val/*"``.
     """
     found = [name for callback in callbacks if not any(map(_is_metric, callback.writes)) for name in callback.reads]
     found += [scheduler.monitor for scheduler in schedulers if scheduler.unit == "eval"]

@@ -1,4 +1,4 @@
-"""Declared order: who runs before whom, and why. A stable topological sort over declarations."""
+"""Order of the callbacks: a stable topological sort by their declarations, with reasons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROLES = {
     "select": "puts the best weights into the model at the very end",
     "convert": "replaces layers by others",
 }
-"""Effects of a callback on the model or the optimizers. Callbacks with a role run in this order."""
+"""Effects on the model or the optimizers. Callbacks with a role run in this order."""
 
 PHASES = (
     "reads nothing: before those that monitor, in list order",
@@ -37,11 +37,11 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The callbacks in the order in which they run, with the reasons."""
+    """Callbacks in the order in which they run, with the reasons."""
 
     callbacks: tuple[Callback, ...]
     reasons: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
-    """By ``id`` of a callback: after the ``id`` of which other it stands, and why."""
+    """By ``id`` of a callback: the ``id`` of each callback that runs earlier, and the reason."""
 
     def why(self, callback: Callback) -> str:
         place = {id(other): index for index, other in enumerate(self.callbacks)}
@@ -49,37 +49,49 @@ class Order:
         return "; ".join(why for _, why in reasons) or PHASES[phase(callback)]
 
     def without(self, callback: Callback) -> Order:
-        """The order of the others stays as it is: that one leaves can make no order wrong."""
+        """Return the order without a callback. The order of the others stays valid."""
         return Order(tuple(other for other in self.callbacks if other is not callback), self.reasons)
 
 
 def phase(callback: Callback) -> int:
-    """0: declares nothing or only writes; 1: monitors; 2: reads everything, such as a checkpoint."""
+    """Return 0 if a callback reads nothing, 2 if it reads everything (``"*"``), otherwise 1."""
     if EVERYTHING in callback.reads:
         return 2
     return 1 if callback.reads else 0
 
 
 def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order:
-    """Writers before readers, ``before`` / ``after`` as declared, roles in their order; ties keep phase and list order.
+    """Sort callbacks by their declarations.
 
-    At ``gradients_ready`` (``raw_gradients``) the readers of the gradients see them raw, so they run
-    before the writers (clipping, noise).
+    Writers run before readers. ``before`` and ``after`` apply as declared, and roles run in the order of ``ROLES``.
+    Callbacks that are still tied keep the order of their phases, then list order.
+
+    Args:
+        callbacks: The callbacks in list order.
+        raw_gradients: Sort for ``gradients_ready``. Readers of the gradients then run before writers such as
+            clipping or noise, so that they see the raw gradients.
+
+    Returns:
+        The order with the reasons.
+
+    Raises:
+        OrderError: If the declarations form a cycle, or two callbacks write the same name in no declared order.
+        RegistrationError: If ``before`` or ``after`` contains a misspelt name.
     """
     position = {id(callback): index for index, callback in enumerate(callbacks)}
     reasons: dict[int, list[tuple[int, str]]] = {}
-    edges: dict[tuple[int, int], str] = {}  # (first, second) -> why; by position
+    edges: dict[tuple[int, int], str] = {}  # The keys are positions: (first, second).
 
     def put(first: Callback, second: Callback, why: str) -> None:
         if first is not second:
             edges.setdefault((position[id(first)], position[id(second)]), why)
-            if why != f"reads {EVERYTHING_WORD}":  # said once, of its phase
+            if why != f"reads {EVERYTHING_WORD}":  # The phase gives this reason once.
                 reasons.setdefault(id(second), []).append((id(first), f"after {callback_name(first)}: {why}"))
 
     for first, second, why in _by_name(callbacks):
         put(first, second, why)
     for first, second in _by_role(callbacks):
-        if (position[id(second)], position[id(first)]) not in edges:  # else the user said so
+        if (position[id(second)], position[id(first)]) not in edges:  # A declared order has precedence.
             put(first, second, f"role {first.role} before {second.role}")
     declared = set(edges)
     for writer in callbacks:
@@ -87,7 +99,7 @@ def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order
             for thing in _shared(writer, reader):
                 raw = thing == "gradients" and raw_gradients
                 first, second = (reader, writer) if raw else (writer, reader)
-                if (position[id(second)], position[id(first)]) not in declared:  # else the user said so
+                if (position[id(second)], position[id(first)]) not in declared:  # A declared order has precedence.
                     put(first, second, "changes the gradients that it reads raw" if raw else f"reads {thing}")
     ordered = _stable_topological([phase(callback) for callback in callbacks], edges, callbacks)
     _refuse_two_writers(callbacks, edges)
@@ -95,33 +107,41 @@ def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order
 
 
 def _shared(writer: Callback, reader: Callback) -> list[str]:
-    """What one writes and the other reads. Its own read and write of one thing is no edge."""
+    """Return the names that one callback writes and another callback reads."""
     if writer is reader:
         return []
     if EVERYTHING in reader.reads:
         return [] if EVERYTHING in writer.reads else [EVERYTHING_WORD]
-    if EVERYTHING in writer.reads:  # it runs last, also if it writes something at the end
+    if EVERYTHING in writer.reads:  # A callback that reads everything runs last, even if it also writes.
         return []
     shared = [read for read in reader.reads if any(overlaps(read, written) for written in writer.writes)]
-    # Two callbacks that both read and write one thing have no order by it: they are two writers.
+    # A name that both callbacks read and write does not order them: they are two writers.
     return [read for read in shared if not (read in reader.writes and read in writer.reads)]
 
 
 def declares_writes(member: object) -> bool:
-    """Whether it says what it logs. A class that sets ``writes = ()`` says that it logs no metric."""
+    """True if a callback or task declares what it logs.
+
+    A class that sets ``writes = ()`` declares that it logs no metric.
+    """
     owners = (member, *type(member).__mro__)
     return any("writes" in vars(owner) for owner in owners if owner not in (Callback, object))
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Whether two names of metrics or resources, with ``*`` in either or both, can mean the same thing.
+    """True if two names or patterns of metrics or resources can match the same name.
 
-    >>> overlaps("val/*", "val/loss"), overlaps("val/*", "*/loss"), overlaps("val/*", "train/loss")
-    (True, True, False)
+    Args:
+        one: Name or pattern with ``*``.
+        other: Name or pattern with ``*``.
+
+    Example:
+        >>> overlaps("val/*", "val/loss"), overlaps("val/*", "*/loss"), overlaps("val/*", "train/loss")
+        (True, True, False)
     """
     if "*" not in one and "*" not in other:
         return one == other
-    open_, seen = [(0, 0)], {(0, 0)}  # how far both have been read
+    open_, seen = [(0, 0)], {(0, 0)}  # Each pair holds a position in either string.
     while open_:
         i, j = open_.pop()
         if i == len(one) and j == len(other):
@@ -136,7 +156,7 @@ def overlaps(one: str, other: str) -> bool:
 
 
 def _by_name(callbacks: Sequence[Callback]) -> Iterator[tuple[Callback, Callback, str]]:
-    """All pairs that ``before`` and ``after`` order, and why."""
+    """Yield the pairs that ``before`` and ``after`` order, with the reason."""
     for callback in callbacks:
         for other in _named(callback, callback.after, callbacks):
             yield other, callback, "declared with after"
@@ -145,14 +165,14 @@ def _by_name(callbacks: Sequence[Callback]) -> Iterator[tuple[Callback, Callback
 
 
 def _by_role(callbacks: Sequence[Callback]) -> list[tuple[Callback, Callback]]:
-    """All pairs of callbacks whose roles say which runs first."""
+    """Return the pairs of callbacks that are ordered by their roles."""
     numbers = {role: number for number, role in enumerate(ROLES)}
     with_role = [callback for callback in callbacks if callback.role]
     return [pair for pair in permutations(with_role, 2) if numbers[pair[0].role] < numbers[pair[1].role]]
 
 
 def _named(callback: Callback, names: Sequence[str | type], callbacks: Sequence[Callback]) -> list[Callback]:
-    """The callbacks that ``before`` / ``after`` mean: by class, class name or name."""
+    """Return the callbacks that match ``before`` or ``after``: by class, class name or name."""
     if isinstance(names, str | type):
         names = (names,)
     found: list[Callback] = []
@@ -168,7 +188,7 @@ def _named(callback: Callback, names: Sequence[str | type], callbacks: Sequence[
 
 
 def _refuse_misspelt(callback: Callback, name: str, callbacks: Sequence[Callback]) -> None:
-    """A name that is not there orders nothing; one that almost is there is a typing error."""
+    """Raise if an unknown name resembles a known one. Any other unknown name has no effect."""
     close = get_close_matches(name, [known for other in callbacks for known in names_of(other)], n=1, cutoff=0.8)
     if close:
         raise RegistrationError(
@@ -207,7 +227,10 @@ def _stable_topological(
 
 
 def _refuse_two_writers(callbacks: Sequence[Callback], edges: dict[tuple[int, int], str]) -> None:
-    """Two that write one thing in no declared order would give a result that depends on the list."""
+    """Raise if two callbacks write the same name in no declared order.
+
+    The result would depend on their positions in the list.
+    """
     following: dict[int, set[int]] = {}
     for first, second in edges:
         following.setdefault(first, set()).add(second)
@@ -215,7 +238,7 @@ def _refuse_two_writers(callbacks: Sequence[Callback], edges: dict[tuple[int, in
         for two in range(one + 1, len(callbacks)):
             other = callbacks[two]
             shared = [w for w in callback.writes if any(overlaps(w, v) for v in other.writes)]
-            if type(callback) is type(other):  # a pattern such as 'parameters/*' may mean other metrics in each of them
+            if type(callback) is type(other):  # In each of them, 'parameters/*' may match different metrics.
                 shared = [] if callback.commutes else [written for written in shared if "*" not in written]
             if shared and not (_reaches(one, two, following) or _reaches(two, one, following)):
                 names = callback_name(callback), callback_name(other)
@@ -233,12 +256,12 @@ def _refuse_two_writers(callbacks: Sequence[Callback], edges: dict[tuple[int, in
 
 
 def _option_to_write(callback: Callback, thing: str) -> str:
-    """Return the name of an option without which such a callback does not write it, or an empty string."""
+    """Return the option that makes a callback write a name, or an empty string."""
     for name, parameter in parameters_of(type(callback)).items():
         if callback._arguments.get(name, parameter.default) is True:
             try:
                 other = type(callback)(**{**callback._arguments, name: False})
-            except Exception:  # an argument that is not plain is missing
+            except Exception:  # Arguments that are not plain are missing, and the class may require them.
                 continue
             if thing not in other.writes:
                 return name

@@ -1,4 +1,4 @@
-"""Open scopes: the ``around_*`` generators that are waiting for the end of theirs, last in first out."""
+"""Stack of the ``around_*`` generators whose scopes are open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from hookline.events.line import Heard, Line
 
 
 class Scopes:
-    """A stack. ``mark = len(scopes)`` before entering, ``scopes.leave(mark)`` after the end hooks."""
+    """Stack of open scopes.
+
+    Read ``mark = len(scopes)`` before ``enter``, and call ``leave(mark)`` after the end hooks.
+
+    Args:
+        line: The callbacks of the run.
+    """
 
     __slots__ = ("_line", "_open", "failing")
 
@@ -19,13 +25,23 @@ class Scopes:
         self._line = line
         self._open: list[tuple[str, Any, Generator[None, None, None]]] = []
         self.failing: Callable[[BaseException], object] | None = None
-        """Told of an error before a scope is left for it: other processes may be waiting, and leaving may take long."""
+        """Called with an error before scopes close because of it.
+
+        Other processes may be waiting, and closing the scopes may take long.
+        """
 
     def __len__(self) -> int:
         return len(self._open)
 
     def enter(self, around: Heard) -> None:
-        """Run the part before the ``yield`` of every generator of a scope."""
+        """Run every generator of a scope up to its ``yield``.
+
+        Args:
+            around: The generators of the scope.
+
+        Raises:
+            ScopeError: If a generator of a required callback does not yield.
+        """
         for generator_function, run in around:
             generator = generator_function(run)
             try:
@@ -38,9 +54,14 @@ class Scopes:
                 self._open.append((around.event, run, generator))
 
     def leave(self, mark: int = 0, because: BaseException | None = None) -> None:
-        """Run the part after the ``yield`` of all above the mark. All run; the first error is raised.
+        """Run all generators above a mark to their end, then raise the first error.
 
-        ``because`` is the error that the scope is left for: what goes wrong here becomes a note on it.
+        Args:
+            mark: Length of the stack to return to.
+            because: Error that closes the scopes. Errors of the generators become notes on it, and are not raised.
+
+        Raises:
+            ScopeError: If a generator of a required callback yields twice.
         """
         first: BaseException | None = because
         if because is not None and self.failing is not None and len(self._open) > mark:
@@ -60,14 +81,14 @@ class Scopes:
     def _leave_one(self, hook: str, run: Any, generator: Generator[None, None, None]) -> None:
         try:
             if not self._advance(generator, run, hook, calls=0):
-                generator.close()  # what is after its second yield runs now, not when it is collected
+                generator.close()  # Its `finally` blocks run now, not when it is garbage-collected.
                 raise ScopeError(f"{run.member.name}.{hook} yielded twice; it must yield exactly once")
         except BaseException as error:
             if not self._line.tolerates(run, hook, error):
                 raise
 
     def _advance(self, generator: Generator[None, None, None], run: Any, hook: str, *, calls: int = 1) -> bool:
-        """Run a generator to its next ``yield``; whether it ended instead. Scopes are always timed."""
+        """Run a generator to its next ``yield`` and add the time. Return True if it ended."""
         start = perf_counter_ns()
         try:
             next(generator)

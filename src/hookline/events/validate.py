@@ -1,4 +1,4 @@
-"""Mistakes in a callback are found when it is registered, with a suggestion. Never silence."""
+"""Checks that find mistakes when a callback is registered, and suggest a correction."""
 
 from __future__ import annotations
 
@@ -27,15 +27,22 @@ FOREIGN_PARAMETERS = {
     "pl_module": "run.task",
     "trainer": "run, with the engine at run.loop",
 }
-"""How other systems call the first parameter of a hook, and where it is here."""
+"""Names of the first parameter of a hook in other libraries, and the value in Hookline."""
 MISSPELT = 0.8
-"""From this similarity on, a name that is not known is a misspelt one."""
+"""Smallest similarity at which an unknown name counts as misspelt."""
 TAKEN = ("self", "event", "run")
-"""What every hook or ``on_event`` is called with, so no payload can have these names."""
+"""Parameters of every hook and of ``on_event``. A payload cannot use these names."""
 
 
 def check_kind(callback: object) -> Callback:
-    """A callback is an instance of ``Callback``; say what else it looks like."""
+    """Return the callback if it is an instance of ``Callback``.
+
+    Args:
+        callback: The object that the user gave as a callback.
+
+    Raises:
+        RegistrationError: If it is anything else. The message says how to make it a callback.
+    """
     if isinstance(callback, Callback):
         return callback
     if inspect.isclass(callback) and issubclass(callback, Callback):
@@ -50,10 +57,20 @@ def check_kind(callback: object) -> Callback:
 
 
 def known_events(members: Iterable[object]) -> dict[str, Event]:
-    """The built-in events and those that tasks and callbacks declare."""
+    """Return the built-in events and those that tasks and callbacks declare.
+
+    Args:
+        members: Callbacks and tasks.
+
+    Returns:
+        The events by name.
+
+    Raises:
+        RegistrationError: If a declaration is invalid.
+    """
     known = dict(BY_NAME)
     for member in members:
-        declared = getattr(type(member), "events", ())  # not of the instance, which may use the name for itself
+        declared = getattr(type(member), "events", ())  # An instance may use this name for something else.
         if isinstance(declared, Event):
             raise RegistrationError(
                 f"{callback_name(member)}.events is one Event; make it a tuple: events = (hl.Event({declared.name!r}),)"
@@ -89,10 +106,16 @@ def _is_name(name: object) -> bool:
 
 
 def check_hooks(member: object, known: Mapping[str, Event], *, has_task: bool = True) -> None:
-    """Every ``on_*`` and ``around_*`` is a known hook and takes what it will be given.
+    """Check that every ``on_*`` and ``around_*`` is a known hook with the right parameters.
 
-    ``has_task=False``: the task, which may declare more events, comes later. An unknown event is then an error only
-    if its name is that of another system or almost that of one of ours.
+    Args:
+        member: The callback or task.
+        known: The known events by name.
+        has_task: False if the task, which may declare more events, is not known yet. An unknown event is then an error
+            only if another library has such a hook, or if its name resembles that of a known event.
+
+    Raises:
+        RegistrationError: If a hook or another declaration is invalid.
     """
     if isinstance(member, FunctionCallback):
         if member.event in known:
@@ -124,7 +147,7 @@ def check_hooks(member: object, known: Mapping[str, Event], *, has_task: bool = 
 def _refuse_unknown(
     where: str, written: str, known: Mapping[str, Event], *, prefix: str = "on_", has_task: bool
 ) -> None:
-    """Raise for an event that is not known; without the task, only for what can hardly be an event of the task."""
+    """Raise for an unknown event. Without the task, raise only for a likely mistake."""
     name = written.removeprefix("on_")
     error = RegistrationError(f"{where}: no such event{suggestion(written, known, prefix=prefix)}")
     if has_task:
@@ -135,7 +158,7 @@ def _refuse_unknown(
 
 
 def _check_stage(member: FunctionCallback, stages: tuple[str, ...]) -> None:
-    """A filter that nothing passes would be silence."""
+    """Raise if the stage filter excludes all stages of the event: the hook would never run."""
     wanted = member.when.stage
     if wanted and stages and not set(wanted) & set(stages):
         raise RegistrationError(
@@ -145,7 +168,7 @@ def _check_stage(member: FunctionCallback, stages: tuple[str, ...]) -> None:
 
 
 def _check_decorated(member: object) -> None:
-    """``hl.on`` over a method makes a callback that is in no list, so that nothing would call it."""
+    """Raise if ``hl.on`` decorates a method: Hookline would never call such a callback."""
     for cls in type(member).__mro__:
         for name, value in vars(cls).items():
             if isinstance(value, FunctionCallback):
@@ -157,7 +180,7 @@ def _check_decorated(member: object) -> None:
 
 
 def overridden(member: object, hook: str) -> Callable[..., Any] | None:
-    """The bound hook if the member defines it itself, and ``None`` for the empty one of the base."""
+    """Return the bound hook if the member overrides it, otherwise ``None``."""
     bound = getattr(member, hook, None)
     if bound is None or getattr(bound, "__func__", bound) is getattr(Hooks, hook, None):
         return None
@@ -165,7 +188,10 @@ def overridden(member: object, hook: str) -> Callable[..., Any] | None:
 
 
 def _check_declarations(callback: Callback) -> None:
-    """One text in place of a tuple would be read letter by letter, and mean nothing."""
+    """Raise if a declaration of a callback is invalid.
+
+    A string in place of a tuple, for example, would be read letter by letter.
+    """
     for field in ("reads", "writes", "state", "state_depends_on"):
         value = getattr(callback, field)
         if isinstance(value, str):
@@ -194,7 +220,7 @@ def _check_declarations(callback: Callback) -> None:
 
 
 def _own_names(member: object) -> list[str]:
-    """The names of callables that the member's own classes, or the member itself, define."""
+    """Return the names of the callables that the member or its own classes define."""
     owned = {
         name
         for cls in type(member).__mro__
@@ -207,9 +233,12 @@ def _own_names(member: object) -> list[str]:
 
 
 def suggestion(written: str, known: Mapping[str, Event], prefix: str = "on_") -> str:
-    """``; did you mean on_train_step_end?``, also for the hook names of other systems.
+    """Return a hint for an unknown event, such as ``; did you mean on_train_step_end?``.
 
-    ``written`` is what the user wrote; ``prefix`` is that of our names where it is written.
+    Args:
+        written: The name that the user wrote, which may be a hook of another library.
+        known: The known events by name.
+        prefix: Prefix of the suggested name: ``"on_"`` for a hook, empty for an event.
     """
     name = written.removeprefix("on_")
     if not prefix and name in known:
@@ -230,15 +259,15 @@ def suggestion(written: str, known: Mapping[str, Event], prefix: str = "on_") ->
 
 
 def _foreign(written: str) -> tuple[ForeignHook, ...]:
-    """The hooks of other systems that were meant, with or without ``on_``."""
+    """Return the hooks of other libraries with this name, with or without ``on_``."""
     name = written.removeprefix("on_")
     return our_name(written) or our_name(f"on_{name}") or our_name(name)
 
 
 def _check_foreign(where: str, name: str, method: Any, known: Mapping[str, Event]) -> None:
-    """Refuse a hook without its ``on_``: one of another system, by its parameters, or one of ours.
+    """Raise for a hook of another library, and for a Hookline hook without ``on_``.
 
-    A callback may have its own ``close(self)``, ``setup(self, path)`` or ``setup(self, args)``.
+    The parameters decide: a callback may define ``close(self)``, ``setup(self, path)`` or ``setup(self, args)``.
     """
     rows = our_name(name)
     if not rows and name not in known:
@@ -258,7 +287,7 @@ def _check_foreign(where: str, name: str, method: Any, known: Mapping[str, Event
 
 def _check_scope(where: str, bound: Callable[..., Any], name: str) -> None:
     if name not in SCOPE_HOOKS:
-        # Without the prefix: with it everything is close to something.
+        # Compare without the prefix, because the prefix makes all names similar.
         close = get_close_matches(name.removeprefix("around_"), [scope.name for scope in SCOPES], n=1, cutoff=0.5)
         hint = f"did you mean around_{close[0]}?" if close else f"the scopes are {', '.join(SCOPE_HOOKS)}"
         raise RegistrationError(f"{where}: no such scope; {hint}")
@@ -282,7 +311,7 @@ def _check_hook(where: str, hook: Callable[..., Any], gives: tuple[str, ...], *,
 def _check_arity(where: str, hook: Callable[..., Any], gives: tuple[str, ...], *, event_first: bool = False) -> None:
     try:
         signature = inspect.signature(hook)
-    except (TypeError, ValueError):  # some built-in callables have no signature; they fail when called
+    except (TypeError, ValueError):  # Some built-in callables have no signature. They fail when called.
         return
     wanted = ["event", "run"] if event_first else ["run", *gives]
     try:

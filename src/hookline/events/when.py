@@ -1,4 +1,4 @@
-"""Filters: when a hook really runs. Frozen values over the clock, the stage and the rank."""
+"""Filters that decide by clock, stage and rank whether a hook runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A filter; what it fired last is not kept here but in the handler's ``Gate``."""
+    """Filter of a hook. It has no state: the ``Gate`` of the hook stores when the hook last ran."""
 
     every: Duration | None = None
+    """Interval between two calls."""
     at: Duration | None = None
+    """Duration after which the hook runs once."""
     once: bool = False
+    """Run the hook only once."""
     ranks: Ranks = "all"
+    """Ranks on which the hook runs."""
     stage: tuple[str, ...] = ()
+    """Stages in which the hook runs. An empty tuple stands for all stages."""
 
     def __post_init__(self) -> None:
         if isinstance(self.ranks, set):
-            object.__setattr__(self, "ranks", frozenset(self.ranks))  # a frozen value holds no set that can change
+            object.__setattr__(self, "ranks", frozenset(self.ranks))  # A frozen value must not hold a mutable set.
         unknown = [stage for stage in self.stage if stage not in ANY]
         if unknown:
             raise RegistrationError(f"stage={unknown[0]!r}: no such stage; use one of {', '.join(ANY)}")
@@ -40,12 +45,12 @@ class When:
 
     @property
     def has_state(self) -> bool:
-        """True if it depends on when the hook ran before, which a checkpoint holds."""
+        """True if the filter depends on when the hook last ran, which a checkpoint saves."""
         return self.every is not None or self.at is not None or self.once
 
     @property
     def arguments(self) -> str:
-        """The filter as it is written in ``hl.on(event, …)``."""
+        """Filter as the user writes it in ``hl.on(event, …)``."""
         durations = {"every": self.every, "at": self.at}
         given = {key: str(value) for key, value in durations.items() if value is not None}
         others = {"once": self.once, "stage": self.stage} | ({} if self.ranks == "all" else {"ranks": self.ranks})
@@ -53,7 +58,12 @@ class When:
 
 
 class Gate:
-    """A hook behind a filter. It remembers what it fired last, so that a resume does not fire again."""
+    """Hook with a filter. It stores when it last ran, so that a resume does not repeat a call.
+
+    Args:
+        when: The filter.
+        call: The hook.
+    """
 
     __slots__ = ("_saved", "call", "done", "schedule", "when")
 
@@ -62,7 +72,7 @@ class Gate:
         self.call = call
         self.done = False
         self.schedule: Schedule | None = None
-        self._saved: Mapping[str, Any] | None = None  # until `every` can be resolved
+        self._saved: Mapping[str, Any] | None = None  # It is used once `every` can be resolved.
 
     def __call__(self, run: Run, **payload: object) -> None:
         when = self.when
@@ -94,7 +104,14 @@ class Gate:
 
 
 class FunctionCallback(Callback):
-    """A callback made of one function by ``hl.on``."""
+    """Callback that ``hl.on`` makes from a function.
+
+    Args:
+        event: Name of the event.
+        function: The function to call.
+        when: The filter.
+        writes: Metrics and resources that the function writes.
+    """
 
     state_depends_on = ("event", "name", "at")
 
@@ -103,27 +120,30 @@ class FunctionCallback(Callback):
         self.function = function
         self.when = when
         self.ranks = when.ranks
-        if writes:  # without, the function may log anything
+        if writes:  # Without a declaration, the function may log any metric.
             self.writes = writes
         self.name = getattr(function, "__qualname__", type(function).__qualname__)
 
     @property
     def at(self) -> str | None:
-        """When it runs once, as a string: one that has run is to run again at another time."""
+        """The filter ``at`` as a string. If it changes, the function runs again after a resume."""
         return None if self.when.at is None else str(self.when.at)
 
     @property
     def declares_state(self) -> bool:
-        """True if a checkpoint holds when it ran last."""
+        """True if a checkpoint saves when the function last ran."""
         return self.when.has_state
 
     @property
     def state_key(self) -> str:
-        """One function may be used for several events or filters, and most lambdas have one name."""
+        """Key of the state in a checkpoint: the event, the filter and the name of the function.
+
+        The name alone is ambiguous: a function can have several events or filters, and lambdas share one name.
+        """
         return f"hl.on({self.event!r}{self.when.arguments})({self.name})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, so that a decorated function can still be used and tested."""
+        """Call the function itself, so that a decorated function can be used and tested."""
         return self.function(*args, **kwargs)
 
 
@@ -137,15 +157,30 @@ def on(
     stage: str | tuple[str, ...] = (),
     writes: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], FunctionCallback]:
-    """Make a callback of any callable: ``@hl.on("train_step_end", every="100st")``.
+    """Make a callback from a callable: ``@hl.on("train_step_end", every="100st")``.
 
-    ``writes`` are the metrics and resources that it writes, as those of a callback.
+    Args:
+        event: Name of the event, such as ``"train_step_end"``.
+        every: Interval between two calls, such as ``"100st"`` or ``"1ep"``.
+        at: Duration after which the callable runs once. Use either ``every`` or ``at``.
+        once: Run the callable only once.
+        ranks: Ranks on which the callable runs: ``"all"``, ``"zero"``, ``"local_zero"`` or a set of ranks.
+        stage: Stage or stages in which the callable runs. All stages by default.
+        writes: Metrics and resources that the callable writes, as in ``Callback.writes``.
 
-    >>> @on("train_step_end", every="100st")
-    ... def show(run):
-    ...     print(run.clock.step, run.metrics["train/loss"])
-    >>> show.name
-    'show'
+    Returns:
+        A decorator that returns the callback.
+
+    Raises:
+        RegistrationError: If ``event`` is not a string, a stage is unknown, or ``every`` and ``at`` are both given.
+        DurationError: If ``every`` or ``at`` is not a duration.
+
+    Example:
+        >>> @on("train_step_end", every="100st")
+        ... def show(run):
+        ...     print(run.clock.step, run.metrics["train/loss"])
+        >>> show.name
+        'show'
     """
     if not isinstance(event, str):
         name = getattr(event, "__name__", repr(event))

@@ -1,4 +1,4 @@
-"""How far a run is: durations, the clock that counts, and schedules that say when something is due."""
+"""Progress of a run: durations, the clock, and schedules for periodic actions."""
 
 from hookline.progress.clock import Clock, EvalClock
 from hookline.progress.duration import Duration

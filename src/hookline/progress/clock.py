@@ -1,4 +1,4 @@
-"""``Clock``: what a run has done so far, in epochs, steps, batches, samples, tokens and seconds."""
+"""``Clock``: progress of a run in epochs, steps, batches, samples, tokens and seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COUNTERS: Final = ("epoch", "step", "batch", "sample", "token")
 
 
 class _Marks(NamedTuple):
-    """The totals at the start of the epoch."""
+    """Totals at the start of the epoch."""
 
     step: int = 0
     batch: int = 0
@@ -27,12 +27,16 @@ class _Marks(NamedTuple):
 
 
 class EvalClock:
-    """What one evaluation or prediction has done so far, over all its loaders; in several processes, on this rank.
+    """Progress of one evaluation or prediction on this rank, over all its loaders.
 
-    >>> clock = EvalClock(now=lambda: 0.0)
-    >>> clock.batch += 1
-    >>> clock
-    EvalClock(batch=1, sample=0, token=0, seconds=0.0)
+    Args:
+        now: Function that returns the time in seconds.
+
+    Example:
+        >>> clock = EvalClock(now=lambda: 0.0)
+        >>> clock.batch += 1
+        >>> clock
+        EvalClock(batch=1, sample=0, token=0, seconds=0.0)
     """
 
     __slots__ = ("_ended", "_now", "_started", "batch", "sample", "token")
@@ -47,11 +51,11 @@ class EvalClock:
 
     @property
     def seconds(self) -> float:
-        """Wall time since it began; it stands still once the evaluation has ended."""
+        """Wall time in seconds since the start. It stops when the evaluation ends."""
         return (self._now() if self._ended is None else self._ended) - self._started
 
     def end(self) -> None:
-        """Stop the time, for those who keep the clock of an evaluation that is over."""
+        """Stop the time, because a callback may keep the clock after the evaluation."""
         if self._ended is None:
             self._ended = self._now()
 
@@ -62,19 +66,23 @@ class EvalClock:
 
 
 class Clock:
-    """What a run has done so far. The loop adds to the counters; everybody else reads them.
+    """Progress of a run. Only the loop changes the counters.
 
-    ``epoch`` and ``step`` count completed ones. All are totals over the run and its resumes;
-    ``*_in_epoch`` count from the start of the last epoch that was begun, also in its end hooks.
+    ``epoch`` and ``step`` count completed epochs and steps. All counters are totals over the run and its resumes.
+    ``*_in_epoch`` count from the start of the latest epoch, also in its end hooks.
 
-    >>> clock = Clock(now=lambda: 0.0)
-    >>> clock.mark_epoch()
-    >>> clock.step += 3
-    >>> clock.step_in_epoch, clock.reached(Duration.parse("3st")), clock.reached(Duration.parse("1ep"))
-    (3, True, False)
+    Args:
+        now: Function that returns the time in seconds.
+
+    Example:
+        >>> clock = Clock(now=lambda: 0.0)
+        >>> clock.mark_epoch()
+        >>> clock.step += 3
+        >>> clock.step_in_epoch, clock.reached(Duration.parse("3st")), clock.reached(Duration.parse("1ep"))
+        (3, True, False)
     """
 
-    # Plain attributes, not properties: the loop adds to them several times a step.
+    # The counters are plain attributes, because the loop changes them several times per step.
     __slots__ = (
         "_agreed_seconds",
         "_evals",
@@ -99,9 +107,12 @@ class Clock:
         self.sample = 0
         self.token = 0
         self.updates: dict[str, int] = {}
-        """The calls of ``optimizer.step()`` by the optimizer's name; a step may make none, or several."""
+        """Number of ``optimizer.step()`` calls by optimizer name. A step can make none or several."""
         self.epoch_batches: int | None = None
-        """The batches of an epoch on this rank; of a loader without a length, those of the epoch before."""
+        """Number of batches per epoch on this rank.
+
+        For a loader without a length, this is the number of batches in the previous epoch.
+        """
         self.batches_per_step = 1
         self._now = now
         self._seconds = 0.0
@@ -114,51 +125,55 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Wall time between ``start()`` and ``pause()``, over all starts and resumes."""
+        """Wall time in seconds between ``start()`` and ``pause()``, over all starts and resumes."""
         return self._seconds if self._started is None else self._seconds + (self._now() - self._started)
 
     def start(self) -> None:
-        """Let the time run; nothing happens if it does already."""
+        """Start the time if it is not running."""
         if self._started is None:
             self._started = self._now()
 
     def pause(self) -> None:
-        """Stop the time; nothing happens if it stands already."""
+        """Stop the time if it is running."""
         self._seconds, self._started = self.seconds, None
 
     def agree_seconds(self, seconds: float) -> None:
-        """Decide about time by this value, rank zero's, until the next one: all ranks then decide alike.
+        """Set the time that all ranks use for decisions, until the next call.
 
-        Only ``elapsed("s")`` and ``reached`` (and so every schedule) follow it; ``seconds`` stays local.
+        ``elapsed("s")``, ``reached`` and therefore every schedule use this value. ``seconds`` stays local.
+
+        Args:
+            seconds: Time on rank 0.
         """
         self._agreed_seconds = seconds
 
-    # --- within the epoch
+    # --- epochs
 
     def mark_epoch(self) -> None:
-        """Begin an epoch: ``*_in_epoch`` count from here."""
+        """Start an epoch. ``*_in_epoch`` count from here."""
         self._marks = _Marks(self.step, self.batch, self.sample, self.token, self.seconds, self.epoch)
 
     def end_epoch(self) -> None:
-        """Count the epoch that is complete."""
+        """Count the current epoch as completed."""
         self.epoch += 1
         self.epoch_batches = self.batch_in_epoch or self.epoch_batches
 
     @property
     def passes(self) -> tuple[int, int]:
-        """The epochs with the part of the one that is under way: batches, and how many of them are one epoch.
+        """Epochs, including the current one, as a fraction: batches and batches per epoch.
 
-        Where the length of the epoch is not known, that are the complete epochs.
+        If the length of the epoch is unknown, only completed epochs count.
 
-        >>> clock = Clock()
-        >>> clock.epoch_batches, clock.batch = 8, 2
-        >>> clock.passes
-        (2, 8)
+        Example:
+            >>> clock = Clock()
+            >>> clock.epoch_batches, clock.batch = 8, 2
+            >>> clock.passes
+            (2, 8)
         """
         length = self.epoch_batches
         if not length:
             return self.epoch, 1
-        # Between two epochs the batches in the epoch are still those of the one that is complete.
+        # Between two epochs, the batches since the mark still belong to the completed epoch.
         begun = self.batch - self._marks.batch if self.epoch == self._marks.epoch else 0
         return self.epoch * length + min(begun, length), length
 
@@ -188,7 +203,14 @@ class Clock:
         return self.seconds - self._marks.seconds
 
     def go_back(self, step: int, updates: Mapping[str, int]) -> None:
-        """Steps are taken back; what they have read stays read, so the other counters and the time go on."""
+        """Return to an earlier step. The other counters and the time continue.
+
+        The batches of the undone steps have been read, so they stay counted.
+
+        Args:
+            step: The earlier step.
+            updates: ``updates`` at that step.
+        """
         self.step, self.updates = step, dict(updates)
         self._marks = self._marks._replace(step=min(self._marks.step, step))
 
@@ -196,7 +218,7 @@ class Clock:
 
     @property
     def eval(self) -> EvalClock:
-        """The clock of the evaluation or prediction that is running, the innermost one if they nest."""
+        """Clock of the running evaluation or prediction. If they are nested, the innermost one."""
         if not self._evals:
             raise NotAvailableError(
                 "clock.eval has no value, because no evaluation or prediction is running: read it from "
@@ -206,28 +228,35 @@ class Clock:
 
     @property
     def is_evaluating(self) -> bool:
-        """Whether an evaluation or prediction is running."""
+        """True if an evaluation or prediction is running."""
         return bool(self._evals)
 
     def begin_eval(self) -> EvalClock:
-        """Open the clock of an evaluation or prediction; a hook of one may open another inside it."""
+        """Start the clock of an evaluation or prediction. A hook may start another one inside it."""
         self._evals.append(EvalClock(self._now))
         return self._evals[-1]
 
     def end_eval(self) -> EvalClock:
-        """Close the innermost one and return it, with its time stopped."""
+        """Stop the innermost clock of an evaluation or prediction and return it."""
         ended = self.eval
         ended.end()
         self._evals.pop()
         return ended
 
-    # --- in the units of durations
+    # --- durations
 
     def elapsed(self, unit: str) -> int | float:
-        """The total in a unit of durations: ``ep``, ``st``, ``sp``, ``tok`` or ``s``.
+        """Return the total in a unit of durations.
 
-        >>> Clock().elapsed("tok")
-        0
+        Args:
+            unit: ``ep``, ``st``, ``sp``, ``tok`` or ``s``.
+
+        Raises:
+            DurationError: If the unit is ``dur`` or unknown.
+
+        Example:
+            >>> Clock().elapsed("tok")
+            0
         """
         match unit:
             case "st":
@@ -253,17 +282,21 @@ class Clock:
                 raise DurationError(f"a clock has no unit {unit!r}: it has {known}.")
 
     def reached(self, duration: Duration) -> bool:
-        """Whether at least this much has been done.
+        """True if the run has reached a duration.
 
-        >>> Clock().reached(Duration.parse("1ep"))
-        False
+        Args:
+            duration: A duration that is not a fraction of ``max_duration``.
+
+        Example:
+            >>> Clock().reached(Duration.parse("1ep"))
+            False
         """
         return self.elapsed(duration.unit) >= duration.value
 
     # --- saving
 
     def state_dict(self) -> dict[str, Any]:
-        """The counters, the time and the marks of the epoch as plain values, without running evaluations."""
+        """Return counters, time and epoch marks as plain values, without running evaluations."""
         return {
             **{name: getattr(self, name) for name in _COUNTERS},
             "updates": dict(self.updates),
@@ -273,7 +306,14 @@ class Clock:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved clock. A running clock keeps running, from the saved time on."""
+        """Continue from a saved clock. If the time is running, it continues from the saved time.
+
+        Args:
+            state: Result of ``state_dict()``.
+
+        Raises:
+            SetupError: If the state lacks a value.
+        """
         _require(state, (*_COUNTERS, "updates", "seconds", "epoch_start"), "the saved clock")
         marks = {"epoch": state["epoch"], **state["epoch_start"]}
         _require(marks, _Marks._fields, "'epoch_start' of the saved clock")
@@ -286,7 +326,7 @@ class Clock:
         if self._started is not None:
             self._started = self._now()
         if self._agreed_seconds is not None:
-            # Every rank loads the same value, so they still agree.
+            # Every rank loads the same value, so all ranks still use the same time.
             self._agreed_seconds = self._seconds
 
     def __repr__(self) -> str:
@@ -296,11 +336,11 @@ class Clock:
 
 
 def _delegate(name: str) -> Any:
-    return property(attrgetter(f"_real.{name}"))  # a hook that hears every step reads it
+    return property(attrgetter(f"_real.{name}"))  # `attrgetter` is fast, and hooks read counters in every step.
 
 
 class EvalClockView(EvalClock):
-    """``run.clock.eval``: the clock of an evaluation, to be read."""
+    """Read-only view of an evaluation clock, for ``run.clock.eval``."""
 
     __slots__ = ("_real",)
     _real: EvalClock
@@ -318,11 +358,14 @@ class EvalClockView(EvalClock):
         raise _only_the_loop("run.clock.eval.end()")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return copy, (self._real,)  # a copy is a separate clock
+        return copy, (self._real,)  # A copy of the view is a separate clock, not a view.
 
 
 class ClockView(Clock):
-    """``run.clock``: the clock of a run, to be read. The loop has the clock itself, whose counters are plain."""
+    """Read-only view of the clock, for ``run.clock``.
+
+    The loop uses the clock itself, whose counters are plain attributes.
+    """
 
     __slots__ = ("_real",)
     _real: Clock
@@ -375,7 +418,7 @@ class ClockView(Clock):
         raise _only_the_loop("run.clock.load_state_dict()")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return copy, (self._real,)  # a copy is a separate clock
+        return copy, (self._real,)  # A copy of the view is a separate clock, not a view.
 
 
 def _only_the_loop(act: str) -> NotAvailableError:

@@ -1,4 +1,4 @@
-"""``Duration``: a length of training such as ``"10ep"`` or ``"1h30m"``, the one language for all lengths."""
+"""``Duration``: a length of training such as ``"10ep"`` or ``"1h30m"``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ UNITS: Final[Mapping[str, str]] = MappingProxyType(
     {"ep": "epochs", "st": "steps", "sp": "samples", "tok": "tokens", "s": "seconds", "dur": "fraction"}
 )
 PASSES: Final = "pass"
-"""Unit of a fractional number of epochs. Internal."""
-# In the order in which they are joined and printed: "1d12h", "1h30m".
+"""Internal unit of a fractional number of epochs."""
+# The units are in the order in which strings such as "1d12h" and "1h30m" join them.
 _SECONDS_IN: Final[Mapping[str, int]] = MappingProxyType({"d": 86400, "h": 3600, "m": 60, "s": 1})
 _NAMES: Final[Mapping[str, str]] = MappingProxyType({"d": "days", "h": "hours", "m": "minutes", **UNITS})
 _HELP: Final = (
@@ -47,12 +47,12 @@ _ADVICE: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-# Counts are saved as 64-bit integers, and no clock tells less than a nanosecond from zero.
+# Checkpoints save counts as 64-bit integers, and no clock measures less than a nanosecond.
 _LARGEST: Final = 2**63 - 1
 _SHORTEST: Final = 1e-9
 
 _DIGITS = "[0-9]+(?:_[0-9]+)*"
-# "nan", "inf" and "-" are read so that the error can say what is wrong with them.
+# The pattern accepts "nan", "inf" and "-" so that the error can explain the problem.
 _PART: Final = re.compile(
     rf"\s*(?P<number>-?(?:(?:{_DIGITS}(?:\.{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?[0-9]+)?|nan|inf))"
     r"\s*(?P<unit>[^\s\d.+_-]*)\s*"
@@ -61,41 +61,51 @@ _PART: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Duration:
-    """A length of training: a positive number of epochs, steps, samples, tokens or seconds, or a fraction.
+    """Length of training: epochs, steps, samples, tokens, seconds, or a fraction of the run.
 
-    >>> Duration.parse("1h30m")
-    Duration.parse('1h30m')
-    >>> Duration.parse("1e6tok").value
-    1000000
-    >>> str(Duration.parse("90s") + Duration.parse("30m"))
-    '31m30s'
-    >>> Duration.parse("5ep") < Duration.parse("10ep")
-    True
-    >>> Duration.parse("0.5dur").of(Duration.parse("6ep"))
-    Duration.parse('3ep')
+    Example:
+        >>> Duration.parse("1h30m")
+        Duration.parse('1h30m')
+        >>> Duration.parse("1e6tok").value
+        1000000
+        >>> str(Duration.parse("90s") + Duration.parse("30m"))
+        '31m30s'
+        >>> Duration.parse("5ep") < Duration.parse("10ep")
+        True
+        >>> Duration.parse("0.5dur").of(Duration.parse("6ep"))
+        Duration.parse('3ep')
     """
 
     value: int | float
-    """Whole for ``ep``, ``st``, ``sp``, ``tok``; seconds for ``s``; above 0 and at most 1 for ``dur``."""
+    """Positive number: an integer for ``ep``, ``st``, ``sp`` and ``tok``, at most 1 for ``dur``.
+
+    Times are in seconds.
+    """
     unit: str
-    """``ep``, ``st``, ``sp``, ``tok``, ``s`` or ``dur``; for a part of an epoch ``PASSES``."""
+    """``ep``, ``st``, ``sp``, ``tok``, ``s``, ``dur``, or ``PASSES`` for fractional epochs."""
 
     def __post_init__(self) -> None:
         if problem := _problem(self.value, self.unit):
             shown = f"Duration({reprlib.repr(self.value)}, {reprlib.repr(self.unit)})"
             raise DurationError(f"{shown}: {problem}. {_HELP}")
-        # One form for each value, also for subclasses of int and float, so that all print alike.
+        # Each value has one form, also for subclasses of int and float, so that equal durations print alike.
         whole = self.unit != "dur" and self.value == int(self.value)
         object.__setattr__(self, "value", int(self.value) if whole else float(self.value))
 
     @classmethod
     def parse(cls, text: Duration | str, where: str = "") -> Duration:
-        """Read ``"10ep"``, ``"500st"``, ``"1_000sp"``, ``"1e6tok"``, ``"90s"``, ``"1h30m"`` or ``"0.5dur"``.
+        """Parse a string such as ``"10ep"``, ``"500st"``, ``"1e6tok"``, ``"1h30m"`` or ``"0.5dur"``.
 
-        ``where`` is the argument that it was given as, such as ``"Checkpointer(every=…)"``; errors begin with it.
+        Args:
+            text: A number and a unit, such as ``"1_000sp"`` or ``"90s"``. A ``Duration`` is returned unchanged.
+            where: Argument that holds the string, such as ``"Checkpointer(every=…)"``. Errors begin with it.
 
-        >>> Duration.parse("1d 12h").value
-        129600
+        Raises:
+            DurationError: If the string is not a duration.
+
+        Example:
+            >>> Duration.parse("1d 12h").value
+            129600
         """
         if isinstance(text, Duration):
             return text
@@ -111,27 +121,38 @@ class Duration:
 
     @classmethod
     def from_state(cls, text: str) -> Duration:
-        """Read what ``str`` has made of a duration, also of a part of an epoch.
+        """Parse ``str(duration)``, also for a fraction of an epoch.
 
-        >>> Duration.from_state(str(Duration.parse("0.25dur").of(Duration.parse("1ep")))).value
-        0.25
+        Args:
+            text: The string.
+
+        Example:
+            >>> Duration.from_state(str(Duration.parse("0.25dur").of(Duration.parse("1ep")))).value
+            0.25
         """
         number = text.removesuffix(PASSES)
         return cls.parse(text) if number == text else cls(float(number), PASSES)
 
     @property
     def counts(self) -> bool:
-        """Whether it counts something (epochs, steps, samples, tokens); not so for time and fractions."""
+        """True for epochs, steps, samples and tokens. False for time and fractions."""
         return self.unit in COUNTS
 
     def of(self, max_duration: Duration | None) -> Duration:
-        """Turn a fraction into that part of ``max_duration``; any other duration is returned as it is.
+        """Resolve a fraction of ``max_duration``. Return any other duration unchanged.
 
-        Steps, samples and tokens are rounded up, so that the smallest fraction is still one step. A fraction of
-        epochs that is not an integer is that part of the data: see ``Clock.passes``.
+        Steps, samples and tokens are rounded up, so that the smallest fraction is still one step. Epochs can stay
+        fractional: see ``Clock.passes``.
 
-        >>> Duration.parse("0.1dur").of(Duration.parse("95st"))
-        Duration.parse('10st')
+        Args:
+            max_duration: Length of the run.
+
+        Raises:
+            DurationError: If this is a fraction and ``max_duration`` is ``None`` or also a fraction.
+
+        Example:
+            >>> Duration.parse("0.1dur").of(Duration.parse("95st"))
+            Duration.parse('10st')
         """
         if self.unit != "dur":
             return self
@@ -142,7 +163,7 @@ class Duration:
                 f"'{self}' is a fraction of max_duration, which is itself a fraction ('{max_duration}'): "
                 "give max_duration in another unit, such as '10ep'."
             )
-        # The fraction as it is written: in floats 0.07 * 100 is above 7, and would be rounded up to 8.
+        # The fraction is exact, because with floats 0.07 * 100 is above 7 and would be rounded up to 8.
         part = Fraction(repr(self.value)) * Fraction(max_duration.value)
         if max_duration.unit == "ep" and part.denominator > 1:
             return Duration(float(part), PASSES)
@@ -162,7 +183,7 @@ class Duration:
         self._require_same_unit(other, "add")
         return Duration(self.value + other.value, self.unit)
 
-    # Written out, as functools.total_ordering would take "<=" apart into two comparisons.
+    # The comparisons are written out, because functools.total_ordering splits "<=" into two comparisons.
     def __lt__(self, other: Duration) -> bool:
         if not isinstance(other, Duration):
             return NotImplemented
@@ -199,7 +220,7 @@ class Duration:
 
 
 def same_scale(one: str, other: str) -> bool:
-    """Whether numbers of these two units can be compared: whole epochs and parts of them can."""
+    """True if numbers in two units can be compared, as epochs and fractions of epochs can."""
     return one == other or {one, other} == {"ep", PASSES}
 
 
@@ -208,7 +229,7 @@ def _unit_name(duration: Duration) -> str:
 
 
 def _problem(value: int | float, unit: str) -> str | None:
-    """Why the two are not a duration, or None."""
+    """Return why a value and a unit are not a duration, or ``None``."""
     if unit not in (*UNITS, PASSES):
         return f"the unit must be one of {', '.join(UNITS)}; Duration.parse('30m') reads the others"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -225,7 +246,7 @@ def _problem(value: int | float, unit: str) -> str | None:
 
 
 def _out_of_range(value: int | float) -> str | None:
-    # Comparisons only: an int of any size passes through them, where math.isfinite would overflow.
+    # Comparisons work for an int of any size, where math.isfinite would overflow.
     if value != value or value in (math.inf, -math.inf):
         return "it must be a finite number"
     if value <= 0:
@@ -234,13 +255,13 @@ def _out_of_range(value: int | float) -> str | None:
 
 
 def _read(text: str) -> tuple[int | float, str]:
-    """The number and the unit that a text stands for, with minutes, hours and days as seconds."""
+    """Return the number and the unit of a string. Minutes, hours and days become seconds."""
     parts = _split(text)
     units = [unit for _, unit in parts]
     if len(units) > 1 and units != [unit for unit in _SECONDS_IN if unit in units]:
         raise _unreadable(text, "only d, h, m and s can be joined, in this order and each once, as in '1d12h'")
-    # Decimal, because in floats '1h0.1s' would not be 3600.1; a context of our own, because the user's
-    # may round or raise. It overflows to infinity, which is refused, so '1e999999999st' costs nothing.
+    # With floats, '1h0.1s' would not be 3600.1. The context is separate, because the user's context may round or raise.
+    # It overflows to infinity, which is then refused, so '1e999999999st' costs nothing.
     with localcontext(Context(prec=40, traps=[])):
         total = sum((Decimal(number) * _SECONDS_IN.get(unit, 1) for number, unit in parts), Decimal(0))
         whole = total.is_finite() and abs(total) <= _LARGEST and total == total.to_integral_value()
@@ -270,7 +291,7 @@ def _split(text: str) -> list[tuple[str, str]]:
 def _print_seconds(value: int | float) -> str:
     if value < 60:
         return f"{value}s"
-    # A float that is not whole and is at least 60 prints as digits, a point and digits, without an exponent.
+    # A float of at least 60 that is not an integer prints as digits, a point and digits, without an exponent.
     digits, _, fraction = str(value).partition(".")
     rest, printed = int(digits), ""
     for unit in ("d", "h", "m"):
@@ -296,7 +317,7 @@ def _unknown_unit(number: str, unit: str) -> str:
 
 def _not_text(given: object) -> DurationError:
     if isinstance(given, (int, float)) and not isinstance(given, bool):
-        # As a plain int or float: those of numpy print with their type.
+        # NumPy numbers would print with their type.
         given = float(given) if isinstance(given, float) else int(given)
         return _without_unit(reprlib.repr(given), given)
     shown = f"{reprlib.repr(given)} ({type(given).__name__})"

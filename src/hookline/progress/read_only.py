@@ -1,4 +1,4 @@
-"""A mapping that hooks read: to assign to it is an error that says what to write."""
+"""Read-only mapping. The error of an assignment says what to write instead."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Value = TypeVar("Value")
 
 
 class ReadOnly(Mapping[str, Value]):
-    """A live view of a mapping.
+    """Live, read-only view of a mapping.
 
     Args:
         items: The mapping.
-        name: How a hook writes it, such as ``run.optimizers``.
-        instead: What to write in place of an assignment.
+        name: Expression for the mapping in a hook, such as ``run.optimizers``.
+        instead: Advice that ends the error message of an assignment.
     """
 
     __slots__ = ("_instead", "_items", "_name")

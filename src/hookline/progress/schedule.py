@@ -1,4 +1,4 @@
-"""``Schedule``: when something that happens every so often is due, also after a resume or a jump."""
+"""``Schedule``: decides when a periodic action is due, also after a resume or a jump."""
 
 from __future__ import annotations
 
@@ -13,20 +13,27 @@ from hookline.progress.duration import PASSES, Duration, same_scale
 
 
 class Schedule:
-    """Due at each multiple of ``every``, and if some were jumped over, once for all of them.
+    """Schedule of an action that is due at each multiple of ``every``.
 
-    What is remembered is the multiple that was reached, not the moment: one that fires late, at step
-    103 instead of 100, is due again at 200 and not at 203.
+    If the clock skips several multiples, the action is due once. The schedule stores the multiple, not the step of the
+    call: an action that runs late, at step 103 instead of 100, is due again at step 200, not at step 203.
 
-    >>> clock, schedule = Clock(), Schedule(Duration.parse("100st"))
-    >>> schedule.due(clock)
-    False
-    >>> clock.step = 103
-    >>> schedule.due(clock)
-    True
-    >>> schedule.fired(clock)
-    >>> schedule.due(clock), schedule.next_step(clock)
-    (False, 200)
+    Args:
+        every: Interval between two calls.
+
+    Raises:
+        DurationError: If ``every`` is a fraction of ``max_duration``. Use ``Schedule.of`` for a fraction.
+
+    Example:
+        >>> clock, schedule = Clock(), Schedule(Duration.parse("100st"))
+        >>> schedule.due(clock)
+        False
+        >>> clock.step = 103
+        >>> schedule.due(clock)
+        True
+        >>> schedule.fired(clock)
+        >>> schedule.due(clock), schedule.next_step(clock)
+        (False, 200)
     """
 
     __slots__ = ("_multiple", "_part", "_share", "_unit", "_value", "every")
@@ -38,20 +45,30 @@ class Schedule:
 
     @classmethod
     def of(cls, every: Duration, max_duration: Duration | None) -> Self:
-        """Return a schedule whose ``every`` may be a fraction of ``max_duration``."""
+        """Return a schedule whose ``every`` may be a fraction of ``max_duration``.
+
+        Args:
+            every: Interval between two calls.
+            max_duration: Length of the run.
+        """
         schedule = cls(every.of(max_duration))
         schedule._share = every if every.unit == "dur" else None
         return schedule
 
     def replan(self, max_duration: Duration | None, clock: Clock) -> None:
-        """Plan again for a new ``max_duration``. A fraction refers to the new one; what has fired stays fired.
+        """Adapt to a new ``max_duration``. The schedule does not repeat past calls.
 
-        >>> clock, schedule = Clock(), Schedule.of(Duration.parse("0.25dur"), Duration.parse("8st"))
-        >>> clock.step = 8
-        >>> schedule.fired(clock)
-        >>> schedule.replan(Duration.parse("16st"), clock)
-        >>> schedule, schedule.next_step(clock)
-        (Schedule(every='4st', last='8st'), 12)
+        Args:
+            max_duration: New length of the run. A fraction in ``every`` refers to it.
+            clock: Clock of the run.
+
+        Example:
+            >>> clock, schedule = Clock(), Schedule.of(Duration.parse("0.25dur"), Duration.parse("8st"))
+            >>> clock.step = 8
+            >>> schedule.fired(clock)
+            >>> schedule.replan(Duration.parse("16st"), clock)
+            >>> schedule, schedule.next_step(clock)
+            (Schedule(every='4st', last='8st'), 12)
         """
         every = self.every if self._share is None else self._share.of(max_duration)
         if every == self.every:
@@ -70,36 +87,50 @@ class Schedule:
                 "resolve it first with .of(max_duration)."
             )
         self.every = every
-        # Taken out of the duration because due() is asked at every step.
+        # Unit and value are attributes here, because `due` reads them at every step.
         self._unit = every.unit
         self._value = every.value
-        # Exact: in floats 0.3 // 0.1 is 2.
+        # The fraction is exact, because with floats 0.3 // 0.1 is 2.
         self._part = Fraction(repr(every.value)) if every.unit == PASSES else None
 
     def due(self, clock: Clock) -> bool:
-        """Whether the clock has crossed a multiple of ``every`` since the last ``fired``; zero is none."""
+        """True if the clock has crossed a multiple of ``every`` since the last ``fired``.
+
+        Zero does not count as a multiple.
+        """
         if self._part is None:
             return clock.elapsed(self._unit) // self._value > self._multiple
         batches, length = clock.passes
         return batches * self._part.denominator >= (self._multiple + 1) * self._part.numerator * length
 
     def fired(self, clock: Clock) -> None:
-        """Record that it happened now. For time, call it before the work: what the work takes then counts."""
+        """Record that the action runs now.
+
+        If ``every`` is a time, call this method before the action, so that the time of the action counts.
+        """
         if self._part is None:
             self._multiple = int(clock.elapsed(self._unit) // self._value)
         else:
             self._multiple = int(Fraction(*clock.passes) // self._part)
 
     def next_step(self, clock: Clock) -> float:
-        """The earliest step at which it could be due, so that the steps before need not ask.
+        """Return the earliest step at which the action can be due.
 
-        Infinite for epochs, which are asked about at their edge; samples, tokens and time can be due at
-        any step. For parts of an epoch the answer holds until its length or ``accumulate`` changes.
+        The caller does not need to call ``due`` before that step. The result depends on the unit:
 
-        >>> Schedule(Duration.parse("10st")).next_step(Clock())
-        10
-        >>> Schedule(Duration.parse("1ep")).next_step(Clock())
-        inf
+        - Steps: the next multiple.
+        - Epochs: infinity, because the caller calls ``due`` at the end of each epoch.
+        - Samples, tokens and time: the next step.
+        - Fraction of an epoch: a step that is valid until the epoch's length or ``accumulate`` changes.
+
+        Args:
+            clock: Clock of the run.
+
+        Example:
+            >>> Schedule(Duration.parse("10st")).next_step(Clock())
+            10
+            >>> Schedule(Duration.parse("1ep")).next_step(Clock())
+            inf
         """
         if self._unit == "st":
             return max(clock.step, (self._multiple + 1) * self._value)
@@ -108,7 +139,10 @@ class Schedule:
         return math.inf if self._unit == "ep" else clock.step + 1
 
     def _next_in_epoch(self, clock: Clock, part: Fraction) -> float:
-        """The step after which at least this part of the epoch is done; the edge is asked about in any case."""
+        """Return the step after which at least this fraction of the epoch is done.
+
+        The result is infinite at the end of the epoch, because the caller calls ``due`` there in any case.
+        """
         if clock.epoch_batches is None or part >= 1:
             return math.inf
         batches, length = clock.passes
@@ -116,19 +150,26 @@ class Schedule:
         return clock.step + max(0, math.ceil(missing / clock.batches_per_step))
 
     def state_dict(self) -> dict[str, Any]:
-        """``every`` as text and the last multiple, as plain values."""
+        """Return ``every`` as a string and the last multiple."""
         return {"every": str(self.every), "multiple": self._multiple}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved schedule, also from one with another ``every``.
+        """Continue from a saved schedule, which may have another ``every``.
 
-        In the same unit the last firing is kept. In another unit it is not known when that was, and the
-        schedule begins anew: it is due as soon as the clock is past its first multiple.
+        If both have the same unit, the schedule keeps the last call. If the units differ, the last call is unknown, and
+        the schedule starts from scratch: the action is due as soon as the clock has passed the first multiple.
 
-        >>> schedule = Schedule(Duration.parse("50st"))
-        >>> schedule.load_state_dict({"every": "100st", "multiple": 3})
-        >>> schedule
-        Schedule(every='50st', last='300st')
+        Args:
+            state: Result of ``state_dict()``.
+
+        Raises:
+            SetupError: If the state lacks a value.
+
+        Example:
+            >>> schedule = Schedule(Duration.parse("50st"))
+            >>> schedule.load_state_dict({"every": "100st", "multiple": 3})
+            >>> schedule
+            Schedule(every='50st', last='300st')
         """
         if not {"every", "multiple"} <= state.keys():
             raise SetupError(

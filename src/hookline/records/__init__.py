@@ -1,4 +1,4 @@
-"""The typed rows that the loop writes and that sinks and reports read, with their JSON form."""
+"""The typed rows that the loop writes and sinks and reports read, with their JSON format."""
 
 from hookline.records.event import EventRow
 from hookline.records.media import Cell, FileRow, HistogramRow, ImageRow, TableRow, TextRow

@@ -1,4 +1,4 @@
-"""Which metrics are shown where there is room for a few: next to a progress bar, and in the list of runs."""
+"""The choice of a few metrics to show, next to a progress bar and in the list of runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Iterable, Mapping
 
 
 def choose_metrics(names: Iterable[str], monitored: Iterable[str], room: Mapping[str, int]) -> list[str]:
-    """The metrics that callbacks monitor first, then others in the order of ``names``.
+    """Return the metrics to show: the monitored ones, then others in the order of ``names``.
 
-    ``room`` is how many there may be by prefix, in the order to show them. Monitored ones are shown in any case.
+    Args:
+        names: All metrics.
+        monitored: The metrics that callbacks monitor. They are always shown.
+        room: Number of metrics to show by prefix, in the order of display.
 
-    >>> choose_metrics(["train/loss", "val/loss", "val/acc", "val/f1"], ["val/f1"], {"train/": 1, "val/": 2})
-    ['val/f1', 'train/loss', 'val/loss']
+    Example:
+        >>> choose_metrics(["train/loss", "val/loss", "val/acc", "val/f1"], ["val/f1"], {"train/": 1, "val/": 2})
+        ['val/f1', 'train/loss', 'val/loss']
     """
     known = list(dict.fromkeys(names))
     found = [name for name in dict.fromkeys(monitored) if name in known]

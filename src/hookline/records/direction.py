@@ -1,4 +1,4 @@
-"""Which of two values of a metric is the better one."""
+"""Whether a smaller or a larger value of a metric is better."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ LARGER_IS_BETTER = frozenset(
     {"acc", "accuracy", "auc", "auroc", "f1", "iou", "miou", "dice", "precision", "recall", "map", "ap", "bleu"}
     | {"rouge", "ndcg", "mrr", "psnr", "ssim", "score", "reward", "return", "kappa", "mcc", "r2"}
 )
-"""All that is known of names, for callbacks and for pages."""
 
 
 def known_direction(metric: str) -> Literal["min", "max"] | None:
-    """As the name of a metric says; ``None`` if it says nothing, or both. A loss of something is a loss.
+    """Return the direction that the name of a metric implies, or ``None`` if it is unclear.
+
+    The last known word decides: ``dice_loss`` is a loss. A loss before a word for larger values is unclear.
 
     >>> known_direction("val/loss"), known_direction("val/map50"), known_direction("val/width")
     ('min', 'max', None)
@@ -38,10 +39,18 @@ def _way_of(word: str) -> Literal["min", "max"] | None:
 
 
 def direction(monitor: str, mode: str | None = None) -> Literal["min", "max"]:
-    """``"min"`` or ``"max"``: as given, or as the name of the metric says.
+    """Return ``"min"`` or ``"max"`` for a metric.
 
-    >>> direction("val/loss"), direction("val/top_acc"), direction("val/odd", "max")
-    ('min', 'max', 'max')
+    Args:
+        monitor: Name of the metric.
+        mode: ``"min"`` or ``"max"``. Inferred from the name by default.
+
+    Raises:
+        RegistrationError: If ``mode`` is not a direction, or if it is missing and the name does not imply one.
+
+    Example:
+        >>> direction("val/loss"), direction("val/top_acc"), direction("val/odd", "max")
+        ('min', 'max', 'max')
     """
     if mode == "min":
         return "min"

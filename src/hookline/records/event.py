@@ -1,4 +1,4 @@
-"""``EventRow``: something that happened in a run, for its timeline."""
+"""``EventRow``: an event of a run, for its timeline."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """A moment of a run.
+    """An event of a run.
 
     ``name`` is one of ``start``, ``resume``, ``eval``, ``checkpoint``, ``checkpoint_failed``, ``stop``,
     ``interrupt``, ``preempt``, ``exception``, ``callback_disabled``, ``sink``, ``step_skipped``, ``rollback``,
-    ``restore``, ``nan``, ``killed`` and ``end``. The last row of each process is ``end`` if it came to its end, else
-    ``exception`` or ``preempt``; of one that was killed, the next one writes ``killed``.
+    ``restore``, ``nan``, ``killed`` and ``end``. The last row of a process is ``end`` if the process reached its end,
+    else ``exception`` or ``preempt``. If a process was killed, the next process writes ``killed``.
     """
 
     name: str
     step: int
     epoch: int
     seconds: float
-    """When it began, in seconds of training."""
+    """Start of the event, in seconds of training."""
     text: str = ""
-    """The reason, the path, the message."""
+    """Reason, path or message."""
     took: float = 0.0
-    """How many seconds it lasted; 0 for a moment."""
+    """Duration in seconds; 0 for an event without a duration."""
 
 
 def put_back(step: int, why: str = "") -> str:
-    """The text of a ``restore``: the model has the weights of an earlier step again.
+    """Return the text of a ``restore`` event: the model got the weights of an earlier step.
 
     >>> put_back(320, "val/loss 0.05 was the best")
     'the weights of step 320 are put back: val/loss 0.05 was the best'
@@ -37,7 +37,7 @@ def put_back(step: int, why: str = "") -> str:
 
 
 def step_put_back(text: str) -> int | None:
-    """Which step it names.
+    """Return the step in the text of a ``restore`` event, or ``None`` for another text.
 
     >>> step_put_back(put_back(320)), step_put_back("something else")
     (320, None)

@@ -1,4 +1,4 @@
-"""Checks the paths that a user gives, before the system refuses them in the middle of a run."""
+"""Checks of a user's paths, before the system refuses them in the middle of a run."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ from pathlib import Path
 from hookline.errors import SetupError
 
 MAX_NAME_BYTES = 255
-"""Of one part of a path, on every usual file system."""
+"""Limit for one part of a path on common file systems."""
 MAX_PATH_BYTES = 3_840
-"""Of a path. Linux refuses 4,096 bytes; the rest is for the files that Hookline writes below the path."""
+"""Limit for a path, below the limit of Linux (4,095 bytes).
+
+The difference is for the files that Hookline writes below the path.
+"""
 
 
 def check_path(argument: str, path: str | Path) -> None:
-    """Raise ``SetupError`` for a path that no file system takes.
+    """Raise ``SetupError`` for a path that no file system accepts.
 
-    >>> check_path("name", "digits/first")
-    >>> check_path("name", "a" * 300)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    hookline.errors.SetupError: name='aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…: a part of it has 300 bytes, ...
+    Args:
+        argument: Name of the argument, for the error.
+        path: The path to check.
+
+    Raises:
+        SetupError: If the path or a part of it is too long, or has an invalid character.
+
+    Example:
+        >>> check_path("name", "digits/first")
+        >>> check_path("name", "a" * 300)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        hookline.errors.SetupError: name='aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…: a part of it has 300 bytes, ...
     """
     shown = f"{argument}={str(path)!r}"
     shown = shown if len(shown) <= 80 else f"{shown[:45]}…"
@@ -36,9 +47,9 @@ def check_path(argument: str, path: str | Path) -> None:
 
 
 def check_links(path: Path) -> None:
-    """Raise ``SetupError`` if the path, or a folder above it, is a link to something that does not exist."""
+    """Raise ``SetupError`` if the path, or a folder above it, is a broken link."""
     for part in (path, *path.parents):
-        if os.path.islink(part) and not os.path.exists(part):  # pathlib raises for a path that is too long
+        if os.path.islink(part) and not os.path.exists(part):  # pathlib raises if a path is too long.
             raise SetupError(
                 f"{str(part)!r} is a link to {os.readlink(part)!r}, which does not exist. Create that folder (is its "
                 f"disk mounted?), or remove the link."

@@ -1,7 +1,7 @@
-"""What can be logged beside numbers: images, texts, tables, histograms, files.
+"""Rows for images, texts, tables, histograms and files.
 
-A picture or a file lies in the run's folder, and its row names it. A run that writes nothing has no folder: then
-``file`` is empty (of a ``FileRow``: where the file was), and only the sinks see what is in it.
+The data of an image or a file is in the run's folder, and the row has its path. In a run without a folder, ``file`` is
+empty (in a ``FileRow``: the path of the original file), and only the sinks receive the data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Cell = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """A picture, or a figure as a picture."""
+    """An image, or a figure as an image."""
 
     name: str
     step: int
@@ -26,12 +26,12 @@ class ImageRow:
     height: int
     caption: str = ""
     file: str = ""
-    """Where its PNG is, from the run's folder on."""
+    """Path of the PNG file, relative to the run's folder."""
     png: bytes = b""
-    """The picture itself; empty in a row that was read back."""
+    """The PNG data; empty in a row that was read from a file."""
 
     def read(self, folder: Path | None) -> bytes:
-        """The PNG, from memory or from the folder of the run."""
+        """Return the PNG data, from memory or from the run's folder."""
         if self.png or folder is None:
             return self.png
         with open_regular(folder / self.file) as file:
@@ -40,7 +40,7 @@ class ImageRow:
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """A text: a sample of what a model writes, a note."""
+    """A text, for example a sample of a model's output or a note."""
 
     name: str
     step: int
@@ -63,7 +63,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class HistogramRow:
-    """How values are spread: ``counts[i]`` of them lie between ``edges[i]`` and ``edges[i + 1]``."""
+    """A histogram: ``counts[i]`` values are between ``edges[i]`` and ``edges[i + 1]``."""
 
     name: str
     step: int
@@ -72,7 +72,7 @@ class HistogramRow:
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     odd: int = 0
-    """So many were NaN or infinite, and lie nowhere."""
+    """Number of NaN and infinite values, which no bin counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +84,5 @@ class FileRow:
     epoch: int
     seconds: float
     file: str
-    """Where its copy is, from the run's folder on; or its own path, if the run has no folder."""
+    """Path of the copy, relative to the run's folder, or the original path without a folder."""
     size: int

@@ -17,7 +17,7 @@ SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One value of one metric: of an interval of steps, of an epoch, or of an evaluation."""
+    """One value of one metric, for an interval of steps, an epoch or an evaluation."""
 
     name: str
     step: int
@@ -28,7 +28,7 @@ class MetricRow:
 
 
 def losses_not_finite(values: Mapping[str, Value]) -> list[str]:
-    """Each loss that is NaN or infinite, in words. Other metrics may be NaN on purpose.
+    """Describe each loss that is NaN or infinite. Other metrics may be NaN on purpose.
 
     >>> losses_not_finite({"train/loss": math.nan, "val/loss": 0.5, "val/auc": math.nan})
     ['train/loss is nan']
@@ -41,7 +41,7 @@ def losses_not_finite(values: Mapping[str, Value]) -> list[str]:
 
 
 def encode(value: Any) -> Any:
-    """NaN and infinities as texts, because JSON has no such numbers."""
+    """Replace NaN and infinities by strings, because JSON has no such numbers."""
     if isinstance(value, list | tuple):
         return [encode(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -50,7 +50,12 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The numbers again; ``KeyError`` or ``TypeError`` if there are none."""
+    """Convert the strings of ``encode`` back to numbers.
+
+    Raises:
+        KeyError: If a string is not a special number.
+        TypeError: If a value is not a number.
+    """
     if isinstance(value, list):
         return [decode(item) for item in value]
     if isinstance(value, str):

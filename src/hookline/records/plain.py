@@ -16,18 +16,24 @@ LONGEST = 500
 
 
 def plain(value: Any, above: tuple[int, ...] = (), *, tuples: type[list[Any] | tuple[Any, ...]] = list) -> Any:
-    """Numbers, texts, lists and dicts as they are, dataclasses and namespaces as dicts; all else as a short text.
+    """Convert a value to numbers, strings, lists and dicts.
 
-    ``above`` are those that it lies in: one that holds itself ends there. ``tuples`` is what a tuple becomes.
+    Dataclasses and namespaces become dicts. All other objects become short strings.
 
-    >>> plain({"lr": 0.1, "layers": (1, 2), "path": __import__("pathlib").PurePosixPath("a/b")})
-    {'lr': 0.1, 'layers': [1, 2], 'path': 'a/b'}
+    Args:
+        value: The value.
+        above: The ids of the objects that contain the value. An object that contains itself becomes a string.
+        tuples: The type that replaces a tuple.
+
+    Example:
+        >>> plain({"lr": 0.1, "layers": (1, 2), "path": __import__("pathlib").PurePosixPath("a/b")})
+        {'lr': 0.1, 'layers': [1, 2], 'path': 'a/b'}
     """
     if value is None or isinstance(value, bool | int | str):
         return value
-    if isinstance(value, numbers.Integral):  # of numpy
+    if isinstance(value, numbers.Integral):  # NumPy integers are not int.
         return int(value)
-    if isinstance(value, numbers.Real):  # JSON has no NaN
+    if isinstance(value, numbers.Real):  # JSON has no NaN.
         return float(value) if math.isfinite(value) else str(float(value))
     below = (*above, id(value))
     if (parts := _parts(value)) is not None and id(value) not in above:
@@ -45,26 +51,29 @@ def plain(value: Any, above: tuple[int, ...] = (), *, tuples: type[list[Any] | t
 
 
 def _parts(value: Any) -> dict[str, Any] | None:
-    """The settings in one object: as one text they could not be compared one by one, and would be cut."""
+    """Return the settings in an object, or ``None`` if it has none.
+
+    As one string, they could not be compared one by one, and would be cut.
+    """
     if isinstance(value, Namespace | SimpleNamespace):
         return dict(vars(value))
     if not is_dataclass(value) or isinstance(value, type | Mapping) or not _has_usual_words(type(value)):
-        return None  # one with words of its own is shown by them: it may hide something
+        return None  # A class with its own repr may hide a field.
     try:
         shown = [field.name for field in fields(value) if field.repr]
         return {name: getattr(value, name) for name in shown if hasattr(value, name)}
-    except Exception:  # a field may be a property of the user's
+    except Exception:  # A field may be a property of the user.
         return None
 
 
 def _has_usual_words(kind: type) -> bool:
-    """Whether its ``repr`` is the one that ``dataclass`` has made, of all fields."""
-    made = getattr(kind.__repr__, "__wrapped__", kind.__repr__)  # in a wrapper, for those that hold themselves
+    """True if ``dataclass`` made the ``__repr__`` of a class, and the class has no ``__str__``."""
+    made = getattr(kind.__repr__, "__wrapped__", kind.__repr__)  # dataclass wraps it against recursion.
     code = getattr(made, "__code__", None)
     has_own_text = any("__str__" in vars(part) for part in kind.__mro__[:-1])
     return not has_own_text and code is not None and code.co_filename == "<string>"
 
 
 def public(value: Any) -> Any:
-    """Plain, and without secrets."""
-    return redact(plain(value, tuples=tuple))  # a tuple of two may be a name and its value; redact makes it a list
+    """Return a value as plain values without secrets."""
+    return redact(plain(value, tuples=tuple))  # redact reads a tuple of two as a name and its value.

@@ -1,4 +1,4 @@
-"""Secrets are not written down.
+"""Removal of secrets from all that Hookline writes.
 
 ``redact_names.py`` decides whether a name and a value are a secret. The name of a value is, by structure:
 
@@ -37,12 +37,12 @@ from hookline.records.redact_names import (
 __all__ = ["HIDDEN", "redact", "redact_arguments", "redact_table", "redact_text", "whole_text"]
 
 ROUNDS = 5
-"""A secret that directly follows another one shows only when the first one is hidden."""
+"""Limit for the passes over a text: a hidden secret may reveal another one after it."""
 MAX_GROUP_CHARS = 500
 MAX_CONTEXT_CHARS = 200
 
 _PREFIXES = (
-    # OpenAI, Anthropic: letters and digits side by side, as in no name of a library with a year.
+    # OpenAI, Anthropic: a digit next to a letter, unlike the name of a library with a year.
     r"sk-(?=[A-Za-z0-9_-]{0,60}?(?:[A-Za-z][0-9]|[0-9][A-Za-z]))[A-Za-z0-9_-]{16,}",
     r"sk_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
     r"gsk_[A-Za-z0-9]{16,}",  # Groq
@@ -66,14 +66,17 @@ _PREFIXES = (
 _KNOWN = re.compile(r"(?<![A-Za-z0-9])(?:" + "|".join(_PREFIXES) + ")")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _HOOK = re.compile(r"(?P<place>/services/T\w+/B\w+/|/api/webhooks/\d+/|/bot\d+:)[\w-]{16,}")  # Slack, Discord, Telegram
-# Each pattern below begins where a word begins: without that, a long text would take time by its square.
+# Each pattern below begins where a word begins. Otherwise the time would be quadratic in the length of the text.
 _IN_ADDRESS = re.compile(r"""(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]+://)[^\s/?#<>"']+@""")
 _UNTIL_A_SLASH = re.compile(
     r"""(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]+://)[^\s/?#@:<>"'\[]{0,200}:(?!\d{1,5}[/?#,])[^\s@<>"']{1,200}@"""
 )
-"""A password with a slash, ``//me:a/b@host``; and no port, ``//host:80/a@b``."""
+"""Matches a password with a slash, ``//me:a/b@host``, but not a port, ``//host:80/a@b``."""
 _PLAIN = r"""(?!//)[^\s"'&,;}\])]+(?:(?:[&,;](?![\w.-]++["']?\s{0,3}[=:])|["'}\])](?=\w))[^\s"'&,;}\])]+)*"""
-"""A sign that may end a value does not do so amid a word: ``a,b`` is one value, ``a,lr=0.1`` and ``a, b`` are two."""
+"""A separator inside a word does not end a value.
+
+``a,b`` is one value; ``a,lr=0.1`` and ``a, b`` are two.
+"""
 _VALUE = re.compile(r"""[bru]{0,2}"(?:[^"\\\n]|\\.)*"?|[bru]{0,2}'(?:[^'\\\n]|\\.)*'?|""" + _PLAIN)
 _GROUP_PART = re.compile(r"""[bru]{0,2}"(?:[^"\\\n]|\\.)*"?|[bru]{0,2}'(?:[^'\\\n]|\\.)*'?|[()\[\]{}]|[^"'()\[\]{}]+""")
 """A string, a bracket, or text between them."""
@@ -83,7 +86,7 @@ _NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)(?P<sign>["']?\s{0,3}[=:]\s{
 _OPTION = re.compile(r"(?<![\w.-])(?P<name>--[\w.-]+)(?P<sign>\s+)(?!--|-\w?(?!\S))")
 _LISTED = re.compile(
     r"""(?P<quote>["'])(?P<name>[\w./-]{1,100})(?P=quote)(?P<sign>\s{0,3},\s{0,3})"""
-    r"""(?=[bru]{0,2}["']|\d)(?!["']-(?:-|\w?["']))"""  # a string or a number, and not an option
+    r"""(?=[bru]{0,2}["']|\d)(?!["']-(?:-|\w?["']))"""  # It must be a string or a number, and not an option.
 )
 _RECORD = re.compile(
     r"""(?<=[:=])\s{0,3}["']?(?P<name>[\w./-]{1,100}+)(?P<sign>["']?\s{0,3}[,\n]\s{0,20}["']?"""
@@ -137,7 +140,7 @@ def redact_text(text: str) -> str:
 
 
 def whole_text(text: str) -> str:
-    """Return a text that every file and sink accepts: half of a surrogate pair is written as an escape."""
+    """Return the text with lone surrogates escaped, so that every file and sink accepts it."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -159,14 +162,17 @@ def _hide(text: str) -> str:
 
 
 def _hide_by_context(text: str) -> str:
-    """Hide the secrets that only the words before them show: in a command, and after the name of W&B."""
+    """Hide secrets that only the words before them reveal: in a command, or after "W&B"."""
     text = _HEX_KEY.sub(_hide_wandb_key, text)
     text = _CURL_USER.sub(rf"\g<before>{HIDDEN}", text)
     return _COMMAND_PASSWORD.sub(rf"\g<before>{HIDDEN}", text)
 
 
 def _hide_wandb_key(found: re.Match[str]) -> str:
-    """A key of W&B looks like a commit: the words before it must say that it is a key."""
+    """Hide a key of W&B if the words before it show that it is a key.
+
+    Otherwise it may be the hash of a commit, which looks the same.
+    """
     before = found.string[max(0, found.start() - 100) : found.start()]
     named = [*_WANDB.finditer(before)]
     if not named:
@@ -178,7 +184,7 @@ def _hide_wandb_key(found: re.Match[str]) -> str:
 
 
 def _hide_basic(found: re.Match[str]) -> str:
-    """``Basic dXNlcjpwYXNz`` is a user and a password; ``Basic training`` is not."""
+    """Hide a user and password such as ``Basic dXNlcjpwYXNz``, but not ``Basic training``."""
     code = found["code"].rstrip("=")
     try:
         decoded = b64decode(code + "=" * (-len(code) % 4), altchars=b"-_" if set(code) & set("-_") else None)
@@ -189,7 +195,7 @@ def _hide_basic(found: re.Match[str]) -> str:
 
 
 def _hide_values(text: str, pattern: re.Pattern[str], hides: Callable[[re.Match[str], str], bool]) -> str:
-    """Hide the values after secrets' names. A value of another name is searched also: ``env=token=abc``."""
+    """Hide the values after secrets' names, also inside other values: ``env=token=abc``."""
     parts: list[str] = []
     done = start = 0
     while found := pattern.search(text, start):
@@ -228,7 +234,10 @@ def _bare(value: str) -> str:
 
 
 def _is_hidden_in_text(found: re.Match[str], value: str) -> bool:
-    """``the next token: apple`` and ``pass: 1000 of 2000`` are sentences, and ``token=(1, 2)`` are numbers."""
+    """True if a value after a name and a sign in a text is a secret.
+
+    ``the next token: apple`` and ``pass: 1000 of 2000`` are sentences, and ``token=(1, 2)`` are numbers.
+    """
     name = found["name"]
     if found["sign"] == ": " and _SENTENCE.fullmatch(f"{name}: {value}"):
         return False
@@ -239,7 +248,7 @@ def _is_hidden_in_text(found: re.Match[str], value: str) -> bool:
 
 def _is_hidden_in_list(found: re.Match[str], value: str) -> bool:
     name, end = found["name"], found.end() + len(value)
-    if found.string[end : end + 3].lstrip().startswith(":"):  # a key of a mapping, not a value
+    if found.string[end : end + 3].lstrip().startswith(":"):  # The string is a key of a mapping, not a value.
         return False
     return (is_hidden if name.startswith("-") else is_hidden_after)(name, _bare(value))
 
@@ -264,7 +273,8 @@ def redact(value: Any, name: str = "") -> Any:
 
 
 def _redact_mapping(value: Mapping[Any, Any], name: str) -> dict[Any, Any]:
-    shown = {_redact_key(key): its for key, its in value.items()}  # judged as it is shown: twice is as once
+    # Redacted keys decide about the values, so that redacting twice changes nothing.
+    shown = {_redact_key(key): its for key, its in value.items()}
     names = {key: _below(name, str(key)) for key in shown}
     if not is_secret(name):
         names |= _names_in_record(shown)
@@ -278,7 +288,7 @@ def _redact_items(items: Sequence[Any], name: str) -> list[Any]:
     if is_secret(name):
         return [redact(item, name) for item in items]
     found: list[Any] = []
-    owner, said = "", name  # the secret's name before the item, and all words before it
+    owner, said = "", name  # The secret's name directly before the item, and all words before it.
     for item in items:
         text = item if isinstance(item, str) else ""
         if _owns(owner, item):
@@ -346,7 +356,7 @@ def redact_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[
     [['me', '[redacted]']]
     """
     heads = [column if is_secret(column) else "" for column in columns]
-    is_record = len(columns) > 1 and any(map(_IS_VALUE_KEY.fullmatch, columns))  # a column of names, and one of values
+    is_record = len(columns) > 1 and any(map(_IS_VALUE_KEY.fullmatch, columns))  # One column holds names, one values.
     found = []
     for row in rows:
         named = _names_in_record(dict(zip(columns, row, strict=True))) if is_record else {}
@@ -360,7 +370,9 @@ def redact_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return a command line without its secrets: ``--token abc``, ``--token=abc`` and ``token=abc``.
+    """Return a command line without its secrets.
+
+    It finds ``--token abc``, ``--token=abc`` and ``token=abc``.
 
     >>> redact_arguments(["train.py", "--token", "abc", "--lr", "0.1", "--api-key=xyz"])
     ['train.py', '--token', '[redacted]', '--lr', '0.1', '--api-key=[redacted]']
@@ -373,7 +385,10 @@ def _names_wandb(value: Any) -> bool:
 
 
 def _below(name: str, key: str) -> str:
-    """Return the name of a nested value: all in a secret is secret, and a ``key`` of ``wandb`` is a ``wandb.key``."""
+    """Return the name of a nested value.
+
+    Everything inside a secret is secret, and a ``key`` inside ``wandb`` is a ``wandb.key``.
+    """
     if is_secret(name):
         return name
     whole = f"{name}.{key}"

@@ -1,4 +1,4 @@
-"""Rules about names and values of secrets. ``redact.py`` applies them to structures and text.
+"""Rules for names and values of secrets. ``redact.py`` applies them to structures and text.
 
 - A name is a secret's name (``is_secret``) by its words: ``api_key``, ``HF_TOKEN``, ``db_password``.
 - A value with a secret's name is hidden (``is_hidden``). Exceptions: ``None``, ``True``, special tokens such as
@@ -30,7 +30,7 @@ _SECRET = re.compile(
 _AMBIGUOUS = frozenset(
     {"auth", "bearer", "cookie", "cookies", "cred", "pass", "psk", "pw", "pws", "token", "webhook", "webhooks"}
 )
-"""A list item or a column with such a name may be about something else: ``("token", "the")``."""
+"""A list item or column with such a name may mean something else: ``("token", "the")``."""
 _SECRET_PAIR = re.compile(
     r"(access|account|anthropic|api|aws|comet|deploy|encryption|hf|license|master|openai|private|sas|signing|ssh|"
     r"storage|subscription|wandb) keys?|(access|api|auth|bearer|hf|refresh) tokens|connection strings?"
@@ -62,13 +62,13 @@ _NO_VALUE = frozenset({"", "True", "False", "None", "true", "false", "null", "no
 _SPECIAL_TOKEN = re.compile(r"""<[^<>]{0,30}>|\[[^\[\]"',\s]{0,30}\]""")
 _PART_OF_WORD = r"(?:[A-Za-z][a-z]{0,19}|[A-Z]{1,8}|\d{1,3})"
 _WORD = re.compile(rf"(?=[A-Za-z]){_PART_OF_WORD}(?:[ _./-]{_PART_OF_WORD}){{0,2}}")
-"""A word that can follow a secret's name in a list: ``["secret", "public"]`` are two classes, not a pair."""
+"""An ordinary word: ``["secret", "public"]`` are two classes, not a name and its secret."""
 _CODE = re.compile(r"[A-Za-z0-9_+/=.~-]{8,}")
 _DIGIT_BEFORE_LETTER = re.compile(r"[0-9][A-Za-z]")
 
 
 def is_secret(name: str) -> bool:
-    """True if values with this name are not written down.
+    """True if values with this name are secrets.
 
     >>> [is_secret(name) for name in ("api_key", "wandbApiKey", "HF_TOKEN", "max_tokens", "tokenizer", "pad_token")]
     [True, True, True, False, False, False]
@@ -77,7 +77,7 @@ def is_secret(name: str) -> bool:
 
 
 def is_name_of_secret(value: object) -> bool:
-    """True if a value is itself the name of a secret, as in ``{"name": "password", "value": "x"}``."""
+    """True if a value is the name of a secret, as in ``{"name": "password", "value": "x"}``."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None and is_secret(value)
 
 
@@ -153,7 +153,7 @@ def _secret_words(name: str) -> set[str]:
 
 
 def _is_random(value: Any) -> bool:
-    """True for a code such as ``a1b2c3d4``: a name such as ``resnet50`` has its digits at the end."""
+    """True if a value is a code such as ``a1b2c3d4``, and not a name such as ``resnet50``."""
     if not isinstance(value, str) or not _CODE.fullmatch(value):
         return False
     return len(_DIGIT_BEFORE_LETTER.findall(value)) >= 2

@@ -1,4 +1,4 @@
-"""Opens files of a run for reading, and nothing else that may have their names."""
+"""Reading of the files of a run, without waiting for pipes or devices with the same names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from typing import BinaryIO
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; ``OSError`` for a named pipe, a device or a socket, without waiting for it."""
-    # Without O_NONBLOCK the open of a named pipe waits for a writer. Checking the descriptor leaves no race.
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: If the file cannot be opened, or is a folder, a named pipe, a device or a socket.
+    """
+    # Without O_NONBLOCK, opening a named pipe waits for a writer. Checking the open descriptor avoids a race.
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         mode = os.fstat(file).st_mode

@@ -1,4 +1,4 @@
-"""``RunFile``: what was run, as it stands in ``run.json``."""
+"""``RunFile``: the description of a run in ``run.json``."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _TYPES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "Mapping[str, Any] | None": (dict, NoneType),
     }
 )
-"""The types of the fields below, and what JSON has for them; a tuple is made of each list."""
+"""JSON types by type of field. Tuples are not here: lists are converted to tuples first."""
 
 Status = Literal["running", "finished", "stopped", "interrupted", "preempted", "failed", "killed"]
-"""A session that was killed is ``running`` until the next one finds it so."""
+"""A session that was killed is ``running`` until the next session marks it as ``killed``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackEntry:
-    """A callback of the run. They stand in the order in which they run."""
+    """A callback of the run. The entries are in the order in which the callbacks run."""
 
     name: str
     arguments: str
-    """The call that makes it, as far as its arguments are plain: ``EarlyStopping(patience=3)``."""
+    """The call that makes the callback, with its plain arguments: ``EarlyStopping(patience=3)``."""
     optional: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CostEntry:
-    """What one hook of one callback cost in one session."""
+    """The cost of one hook of one callback in one session."""
 
     callback: str
     hook: str
@@ -58,43 +58,43 @@ class CostEntry:
 
 @dataclass(frozen=True, slots=True)
 class MonitorEntry:
-    """By which metric the best of the checkpoints in one folder is chosen."""
+    """The metric that chooses the best checkpoint in one folder."""
 
     folder: str
-    """Inside that of the run."""
+    """Path relative to the run's folder."""
     metric: str
     mode: Literal["min", "max"]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEntry:
-    """One ``fit``: the first, or one that goes on."""
+    """One ``fit``: the first one, or one that resumes."""
 
     started: str
-    """ISO 8601, with the time zone."""
+    """Time in ISO 8601 format, with the time zone."""
     first_step: int = 0
-    """The step that it went on from."""
+    """The step from which the session resumed."""
     status: Status = "running"
     ended: str | None = None
     last_step: int = 0
     last_epoch: int = 0
     seconds: float = 0.0
-    """Seconds of training, over all sessions so far."""
+    """Seconds of training in all sessions so far."""
     reason: str = ""
-    """Why it ended."""
+    """Why the session ended."""
     stopped_by: str | None = None
     costs: tuple[CostEntry, ...] = ()
     failures: tuple[str, ...] = ()
-    """Of optional callbacks."""
+    """Failures of optional callbacks."""
     sinks: tuple[str, ...] = ()
-    """How each sink fared, in words."""
+    """A description of the result of each sink."""
     not_finite: tuple[str, ...] = ()
-    """The losses whose newest value is NaN or infinite, in words."""
+    """A description of each loss whose newest value is NaN or infinite."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """Everything in it is plain, and without secrets.
+    """The description of a run: plain values without secrets.
 
     >>> RunFile.from_json(RunFile("digits", "first", run_id="a1", started="2030-01-01T00:00:00+00:00").to_json()).name
     'first'
@@ -107,22 +107,22 @@ class RunFile:
     seed: int | None = None
     entry_point: str = "fit"
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The hyper-parameters."""
+    """The hyperparameters."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The options of the trainer: ``max_duration``, ``log_every``, ``precision`` …"""
     arguments: tuple[str, ...] = ()
     """The command line."""
     callbacks: tuple[CallbackEntry, ...] = ()
     monitors: tuple[MonitorEntry, ...] = ()
-    """Of what saves checkpoints; empty if nothing says which is the best, or an earlier version wrote the file."""
+    """One entry per folder with a best checkpoint. Files of earlier versions have none."""
     monitored: tuple[str, ...] = ()
-    """The metrics that callbacks decide by."""
+    """The metrics that callbacks monitor."""
     model: Mapping[str, Any] = field(default_factory=dict)
-    """Its class, and how many parameters it has: ``class``, ``parameters``, ``trainable``."""
+    """``class`` of the model, and its number of ``parameters`` and of ``trainable`` parameters."""
     versions: Mapping[str, str] = field(default_factory=dict)
     platform: Mapping[str, Any] = field(default_factory=dict)
     git: Mapping[str, Any] | None = None
-    """``commit``, ``branch`` and whether it was ``dirty``; ``None`` outside of a repository."""
+    """``commit``, ``branch`` and ``dirty`` (uncommitted changes); ``None`` outside a repository."""
     sessions: tuple[SessionEntry, ...] = ()
 
     @property
@@ -130,7 +130,7 @@ class RunFile:
         return self.sessions[-1].status if self.sessions else "running"
 
     def with_session(self, session: SessionEntry, *, again: bool = False) -> Self:
-        """A session more; or the newest as it is now."""
+        """Return the run with one more session; with ``again``, replace the newest session."""
         return replace(self, sessions=(*(self.sessions[:-1] if again else self.sessions), session))
 
     # -- the file ------------------------------------------------------------------------------
@@ -140,7 +140,11 @@ class RunFile:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What a text says; ``ValueError`` if it is no run. Fields that are not known are left out."""
+        """Read a run from JSON. Unknown fields are ignored.
+
+        Raises:
+            ValueError: If the text does not describe a run.
+        """
         try:
             found = json.loads(text)
             if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -157,15 +161,20 @@ class RunFile:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """That of a run's folder; ``OSError`` or ``ValueError`` if there is none that can be read."""
+        """Read ``run.json`` from a run's folder.
+
+        Raises:
+            OSError: If the file cannot be read.
+            ValueError: If the file does not describe a run.
+        """
         with open_regular(folder / FILE) as file:
             return cls.from_json(file.read().decode("utf-8"))
 
     def write(self, folder: Path) -> None:
-        """In one piece: whoever reads meanwhile sees the old one or the new one."""
+        """Write ``run.json`` atomically: a reader sees the old file or the new file."""
         fresh = folder / f".{FILE}.{os.getpid()}"
         try:
-            # A command line may hold half of a surrogate pair, which has no UTF-8; like this it is an escape of JSON.
+            # A command line may have lone surrogates, which UTF-8 cannot encode. They become escapes of JSON.
             fresh.write_bytes(self.to_json().encode(errors="backslashreplace"))
             fresh.replace(folder / FILE)
         except OSError:
@@ -174,7 +183,11 @@ class RunFile:
 
 
 def _read(kind: type[Any], found: Mapping[str, Any]) -> Any:
-    """An entry of the file; a field of another type than it should have is a ``ValueError``."""
+    """Return an entry of the file. Unknown fields are ignored.
+
+    Raises:
+        ValueError: If a field has the wrong type.
+    """
     known = {field.name: field for field in fields(kind)}
     given = {key: value for key, value in found.items() if key in known}
     for key, value in given.items():

@@ -1,4 +1,4 @@
-"""All kinds of rows as one stream, and their JSON form: one line each."""
+"""All kinds of rows as one stream, and their JSON format with one line per row."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hookline.records.media import Cell, FileRow, HistogramRow, ImageRow, TableR
 from hookline.records.metric import SPECIAL, Kind, MetricRow, decode, encode
 
 Record = MetricRow | ImageRow | TextRow | TableRow | HistogramRow | FileRow | EventRow
-"""One row. Each has ``name``, ``step``, ``epoch`` and ``seconds``."""
+"""One row. Every row has ``name``, ``step``, ``epoch`` and ``seconds``."""
 
-_ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps would make one for each row
+_ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps would make an encoder for each row.
 _KINDS: dict[str, type[Any]] = {
     "image": ImageRow,
     "text": TextRow,
@@ -27,17 +27,17 @@ _KINDS: dict[str, type[Any]] = {
 _METRICS = frozenset(get_args(Kind))
 _NAMES = {row: kind for kind, row in _KINDS.items()}
 _LEFT_OUT = ("png",)
-"""What is in a file of its own."""
+"""Fields with data that is in a separate file."""
 
 
 def to_json(row: Record) -> str:
-    """One line.
+    """Return the row as one line of JSON.
 
     >>> to_json(TextRow("val/sample", 10, 1, 2.5, "to be or not"))
     '{"kind": "text", "name": "val/sample", "step": 10, "epoch": 1, "seconds": 2.5, "text": "to be or not"}'
     """
     if isinstance(row, MetricRow):
-        if row.value.__class__ is float and isfinite(row.value):  # nearly all rows: an encoder takes longer to make
+        if row.value.__class__ is float and isfinite(row.value):  # Nearly all rows take this faster path.
             name, seconds = encode_basestring_ascii(row.name), round(row.seconds, 6)
             about = f'"name": {name}, "step": {row.step}, "epoch": {row.epoch}'
             return f'{{{about}, "value": {row.value!r}, "kind": "{row.kind}", "seconds": {seconds!r}}}'
@@ -58,10 +58,15 @@ def to_json(row: Record) -> str:
 
 
 def from_json(line: str) -> Record:
-    """The row that a line says; ``ValueError``, ``KeyError`` or ``TypeError`` if it says none.
+    """Return the row that a line of JSON describes.
 
     >>> from_json('{"name": "val/loss", "step": 10, "epoch": 1, "value": "nan", "kind": "eval", "seconds": 2.5}').value
     nan
+
+    Raises:
+        ValueError: If the line is not JSON, or has an unknown kind.
+        KeyError: If a field is missing.
+        TypeError: If a field has the wrong type.
     """
     found = json.loads(line)
     kind = found["kind"]
@@ -86,7 +91,7 @@ def from_json(line: str) -> Record:
 
 
 def _encode_cell(cell: Cell) -> Any:
-    """A cell may be the text "nan", so the number NaN is written in another way than in a metric."""
+    """Encode NaN and infinities as a dict, because a cell may also be the string "nan"."""
     encoded = encode(cell)
     return encoded if encoded is cell else {"number": encoded}
 
