@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
+from inspect import unwrap
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -46,10 +47,12 @@ PATHS = {
     "tests/callbacks/watch/test_progress_everywhere.py::*": "processes",
     "tests/chaos/*": "processes",
     "tests/cli/test_verify_resume_*": "processes",
+    "tests/contracts/test_callbacks.py::*[[]HistoryPlot-0-resume]": "slow",
     "tests/distributed/test_examples.py::*": "processes",
     "tests/distributed/test_torchrun.py::*": "processes",
     "tests/docs/test_pages.py::test_page_runs[[]docs/*": "slow",
     "tests/loop/test_compile.py::*": "slow",
+    "tests/loop/test_damaged_state.py::test_any_value_*[[]all]": "slow",
     "tests/loop/test_feed_workers.py::test_a_worker_that_hangs_*": "processes",
     "tests/records/test_redact.py::test_a_long_text_*": "slow",
     "tests/report/test_page.py::test_very_many_curves_*": "slow",
@@ -74,7 +77,7 @@ STARTS_PROCESS = {
     "start_script",
     "subprocess",
 }
-"""Names in a test, a helper of its file or a fixture that show that it starts a child process."""
+"""Names in a test, a helper of the tests or a fixture that show that it starts a child process."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -112,25 +115,56 @@ def tier_of(item: pytest.Function) -> str:
 
 
 def starts_process(item: pytest.Function) -> bool:
-    """True if the test or a fixture that it uses starts a child process."""
+    """True if the test, one of its arguments or a fixture that it uses starts a child process."""
     fixtures = (fixture.func for found in item._fixtureinfo.name2fixturedefs.values() for fixture in found)
-    return any(function_starts_process(function) for function in (item.function, *fixtures))
+    arguments = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(
+        helper_starts_process(helper) for used in (item.function, *fixtures, *arguments) for helper in helpers_in(used)
+    )
 
 
 @cache
-def function_starts_process(function: Any) -> bool:
-    """True if the function, or a function of its file that it calls, starts a child process."""
-    waiting, seen = [function], set()
+def helper_starts_process(helper: FunctionType | type) -> bool:
+    """True if the function or class, or a helper of the tests that it uses, starts a child process."""
+    waiting, seen = [helper], set()
     while waiting:
-        function = waiting.pop()
-        if not isinstance(function, FunctionType) or function in seen:
+        helper = waiting.pop()
+        if helper in seen:
             continue
-        seen.add(function)
-        names = names_in(function.__code__)
+        seen.add(helper)
+        if isinstance(helper, type):
+            waiting += [found for value in vars(helper).values() for found in helpers_in(value)]
+            waiting += [base for base in helper.__bases__ if is_of_tests(base)]
+            continue
+        names = names_in(helper.__code__)
         if names & STARTS_PROCESS:
             return True
-        waiting += [function.__globals__.get(name) for name in names]
+        for value in (helper.__globals__[name] for name in names & helper.__globals__.keys()):
+            attributes = vars(value) if isinstance(value, ModuleType) and is_of_tests(value) else {}
+            for used in (value, *(attributes[name] for name in names & attributes.keys())):
+                waiting += helpers_in(used)
     return False
+
+
+def helpers_in(value: Any) -> list[FunctionType | type]:
+    """The functions and classes of the tests that a value is or holds: a decorated one, a method, a table of them."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list | set | frozenset):
+        return [helper for item in value for helper in helpers_in(item)]
+    if isinstance(value, property | partial | staticmethod | classmethod):
+        value = getattr(value, "fget", None) or getattr(value, "func", None) or getattr(value, "__func__", None)
+    value = unwrap(value) if callable(value) else value
+    if isinstance(value, FunctionType) and hasattr(value, "hypothesis"):
+        value = value.hypothesis.inner_test
+    helper = value if isinstance(value, FunctionType | type) else type(value)
+    return [helper] if is_of_tests(helper) else []
+
+
+def is_of_tests(value: Any) -> bool:
+    """True for a module, function or class that is defined below ``tests/``."""
+    module = value if isinstance(value, ModuleType) else sys.modules.get(value.__module__)
+    return str(getattr(module, "__file__", None)).startswith(f"{HERE}{os.sep}")
 
 
 def names_in(code: CodeType) -> set[str]:
@@ -143,11 +177,12 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cpu-limit", type=float, help="list the tests that take more seconds of CPU time than this")
+    parser.addoption("--cpu-limit", type=float, help="list the tests whose function takes more CPU seconds than this")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Measure the test function only: its fixtures may be shared, and the first test would pay for all."""
     start = cpu_seconds()
     try:
         yield
@@ -161,7 +196,7 @@ def cpu_seconds() -> float:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """With a limit, run a test that exceeds it once more: the second run pays for no import and no first use."""
+    """With a limit, run a test that exceeds it once more: the second run pays for no import and no first-use set-up."""
     limit = item.config.getoption("--cpu-limit")
     if limit is None:
         return None
@@ -182,7 +217,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     passed = [report for report in terminalreporter.stats.get("passed", ()) if report.when == "call"]
     times = sorted(((dict(report.user_properties).get("cpu", 0.0), report.nodeid) for report in passed), reverse=True)
     over = [(seconds, name) for seconds, name in times if seconds > limit]
-    terminalreporter.section(f"{len(over)} tests above {limit} s of CPU time, imports and first use excluded")
+    terminalreporter.section(f"{len(over)} tests above {limit} s of CPU time, imports and first-use set-up excluded")
     for seconds, name in over:
         terminalreporter.write_line(f"{seconds:6.1f} s  {name}")
 

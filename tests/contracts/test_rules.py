@@ -509,7 +509,11 @@ class Good(hl.Callback):
 
 def test_a_good_callback_keeps_all_rules() -> None:
     check_callback(Good)
-    check_callback(lambda: Good(every=2), skip="docstring")
+
+
+def test_a_good_callback_may_come_from_a_lambda() -> None:
+    about_the_object = {"constructs", "declares", "registers", "state_key", "copies", "pickles", "fresh", "state"}
+    check_callback(lambda: Good(every=2), rules=about_the_object)
 
 
 def test_one_that_declares_what_it_changes_may_change_it() -> None:

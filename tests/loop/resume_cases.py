@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 import hookline as hl
 from hookline.checkpoint import About, Snapshot
 from hookline.checkpoint.compare import compare
-from hookline.loop.capture import capture_state, capture_weights
 from tests.support import json_lines
+from tests.support.inside import weights_and_state
 
 # -- which cases there are -----------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Witness(hl.Callback):
 
     def on_teardown(self, run: Any) -> None:
         about = About(step=0, epoch=0, batch=0, sample=0, seconds=0, run="")
-        self.snapshot = Snapshot(about, capture_weights(run.loop), capture_state(run.loop))
+        self.snapshot = Snapshot(about, *weights_and_state(run))
         self.rows = [shown(vars_of(row)) for row in run.history.rows()]
 
 

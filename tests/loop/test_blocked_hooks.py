@@ -15,6 +15,7 @@ import pytest
 import hookline as hl
 from hookline.testing import TinyModel, tiny_data
 from tests.support import fit, train_loop
+from tests.support.inside import set_blocked_after
 
 LIMIT_S = 0.05
 ENOUGH_S = 10 * LIMIT_S
@@ -25,7 +26,7 @@ train_and_evaluate = partial(fit, val=tiny_data(), max_duration="1ep")
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warned]:
-    monkeypatch.setattr("hookline.loop.blocked_hooks.BLOCKED_AFTER_S", LIMIT_S)
+    set_blocked_after(monkeypatch, LIMIT_S)
     handler = Warned()
     logging.getLogger("hookline").addHandler(handler)
     yield handler

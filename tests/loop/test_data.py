@@ -18,9 +18,9 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 import hookline as hl
 from hookline.errors import DataError, SetupError
 from hookline.loop import Loop, Trainer
-from hookline.loop.data import count, first_tensor, is_one_shot, sure_length, to_device
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, same_tensors, sgd, weights_of
+from tests.support.inside import count, first_tensor, is_one_shot, sure_length, to_device
 
 META = torch.device("meta")
 

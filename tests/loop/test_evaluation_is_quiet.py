@@ -240,17 +240,17 @@ def moment(run: Any) -> dict[str, Any]:
     return {
         "clock": clock,
         "stage": run.stage,
-        "batch": id(run._state.batch),
-        "outputs": id(run._state.outputs),
-        "loss": id(run._state.loss),
-        "loader_name": run._state.loader_name,
+        "batch": id(getattr(run, "batch", None)),
+        "outputs": id(getattr(run, "outputs", None)),
+        "loss": id(getattr(run, "loss", None)),
+        "loader_name": getattr(run, "loader_name", None),
         "modes": [module.training for module in run.task.modules()],
         "grad mode": torch.is_grad_enabled(),
         "gradients": [None if g is None else g.tolist() for g in gradients],
         "same gradients": [None if p.grad is None else p.grad.data_ptr() for p in run.task.parameters()],
         "history": [(row.name, row.step, row.value) for row in run.history.rows()],
         "metrics": dict(run.metrics),
-        "eval clock": repr(run._state.clock._evals and run.clock.eval.batch),
+        "eval clock": run.clock.eval.batch if run.clock.is_evaluating else None,
         "random": torch.get_rng_state().tolist(),
     }
 
@@ -403,6 +403,7 @@ def test_backward_inside_an_evaluation_leaves_no_gradient() -> None:
 
     plain, _ = final_weights()
     weights, _ = final_weights(Saliency(), eval_every="1st")
+    assert changed
     assert all(changed)
     assert same_tensors(plain, weights)
 

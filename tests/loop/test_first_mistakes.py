@@ -18,10 +18,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import hookline as hl
 from hookline.errors import DataError, LossError, MetricError, ScopeError, SetupError, StateError
 from hookline.loop import Loop, Trainer
-from hookline.loop.keywords import ARGUMENTS
-from hookline.loop.task_methods import FOREIGN_METHODS, TAKES
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, sgd, wrong_messages
+from tests.support.inside import ARGUMENTS, FOREIGN_METHODS, TAKES
 
 VERBS = ("fit", "train", "evaluate", "test", "predict")
 
@@ -93,6 +92,15 @@ def test_an_argument_of_fit_that_is_given_to_the_trainer() -> None:
         Trainer(loss=CE)  # type: ignore[call-arg]
     with pytest.raises(SetupError, match=r"unknown option optimzer=…; optimizer is an argument of fit"):
         hl.fit(TinyModel(), tiny_data(), optimzer=sgd)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("key", ["logger", "loggers"])
+def test_a_logger_is_a_sink_here(key: str) -> None:
+    says = rf"{key}=….*write sinks=\[hl\.sinks\.TensorBoard\(\)\]; metrics\.jsonl .* is always written"
+    with pytest.raises(SetupError, match=says):
+        Trainer(**{key: True})
+    with pytest.raises(SetupError, match=says):
+        hl.fit(TinyModel(), tiny_data(), **{key: True})
 
 
 def test_the_list_of_callbacks_in_the_singular() -> None:

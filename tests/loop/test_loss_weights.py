@@ -20,6 +20,7 @@ from torch.nn import functional
 import hookline as hl
 from hookline.errors import SetupError
 from hookline.loop.loss_weights import LossWeights
+from tests.support.inside import set_accumulation
 
 CLASSES, LENGTH = 5, 6
 SIZES = [7, 1, 5, 3, 4, 2]
@@ -226,7 +227,7 @@ def test_no_weight_makes_a_sum_right(loss: Any, accumulate: int) -> None:
 def test_a_sum_is_refused_where_a_callback_begins_to_accumulate() -> None:
     class Later(hl.Callback):
         def on_train_step_end(self, run: hl.Run) -> None:
-            run.loop.accumulate = 2
+            set_accumulation(run, 2)
 
     kind = Kind(SUMS["module"], classes(N))
     with pytest.raises(SetupError, match="reduction='sum'"):

@@ -14,12 +14,10 @@ from torch import nn
 
 import hookline as hl
 from hookline.errors import MetricError
-from hookline.loop.media import delete_media
-from hookline.loop.pictures import pixels_of
-from hookline.loop.png import encode_png, png_size
 from hookline.records import FileRow, HistogramRow, ImageRow, Record, TableRow, TextRow, from_json
 from hookline.testing import TinyModel, tiny_data
 from tests.support import fit, json_lines
+from tests.support.inside import delete_media, encode_png, pixels_of, png_size
 
 
 def records_in(folder: Path) -> list[Record]:

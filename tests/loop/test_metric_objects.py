@@ -298,7 +298,7 @@ def test_an_evaluation_that_fails_puts_everything_back() -> None:
     trainer = Trainer(max_duration="1ep", log_every="9st", eval_every="3st", folder=False, device="cpu", seed=0)
     with pytest.raises(RuntimeError, match="out of luck"):
         trainer.fit(task, TRAIN, VAL)
-    assert loop_of(trainer).state.history["train/score"] == [over(task.seen[2:5]).item()]
+    assert loop_of(trainer).run.history["train/score"] == [over(task.seen[2:5]).item()]
 
 
 # -- collections, dicts and arrays -------------------------------------------------------------------------
@@ -433,13 +433,13 @@ def own_loop(folder: Any = False, *, leave: int | None = None, resume: Any = Non
             loop.run.log({"acc": train})
             loop.backward(CE(outputs, y))
             loop.step()
-            if loop.clock.step == leave:
+            if loop.run.clock.step == leave:
                 raise KeyError("left")
             if loop.eval_due:
                 for x_val, y_val in loop.eval_batches(VAL):
                     val.update(model(x_val), y_val)
                     loop.run.log(val)
-    return [(row.name, row.step, row.value) for row in loop.state.history.rows()]
+    return [(row.name, row.step, row.value) for row in loop.run.history.rows()]
 
 
 def test_the_body_of_an_own_loop_logs_objects_too() -> None:
@@ -468,7 +468,7 @@ def test_an_evaluation_that_is_left_by_break_counts_what_it_measured() -> None:
                     metric.update(*seen[-1])
                     loop.run.log({"acc": metric})
                     break
-    assert loop.state.history["val/acc"] == [over(seen).item()]
+    assert loop.run.history["val/acc"] == [over(seen).item()]
     assert metric.update_count == 0
 
 

@@ -18,11 +18,11 @@ from torch.nn.functional import cross_entropy
 import hookline as hl
 from hookline.errors import MetricError
 from hookline.loop import Loop, Trainer
-from hookline.loop.series import FOLD, LARGEST_ARRAY, Series
 from hookline.records import MetricRow, from_json, to_json
 from hookline.run import History
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, sgd
+from tests.support.inside import FOLD, LARGEST_ARRAY, Series, values_held
 
 
 class Logs(hl.SupervisedTask):
@@ -816,7 +816,7 @@ def test_a_long_interval_is_folded_with_the_same_result(reduce: Any, kind: str) 
             nonlocal largest
             for value, weight in zip(values, weights, strict=True):
                 run.log({"x": make(value)}, reduce=reduce, weight=weight)
-                largest = max(largest, len(run.loop.session.book._layers[0].series["train/x"].values))
+                largest = max(largest, values_held(run, "train/x"))
             return super().train_batch(run, batch)
 
     result = fit(model=Many(TinyModel(), CE, sgd), train=tiny_data(1), max_duration="1st")
@@ -837,7 +837,7 @@ def test_the_losses_of_a_long_interval_are_folded() -> None:
 
     class Counts(hl.SupervisedTask):
         def train_batch(self, run: hl.Run, batch: Any) -> Any:
-            held.append(len(run.loop.session.book._layers[0].series["train/loss"].values))
+            held.append(values_held(run, "train/loss"))
             return super().train_batch(run, batch) * 0 + run.clock.step
 
     result = fit(

@@ -364,7 +364,7 @@ def test_a_required_one_ends_the_run_with_its_name(hook: str) -> None:
 
 def test_an_optional_callback_in_the_own_loop() -> None:
     loop, _ = train_loop(fragile("weak", EVERY_HOOK), train=tiny_data(2), max_duration="1ep")
-    assert loop.clock.step == 2
+    assert loop.run.clock.step == 2
     assert [failure.callback for failure in loop.result().failures] == ["weak"]
 
 

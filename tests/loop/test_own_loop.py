@@ -180,7 +180,7 @@ def test_the_own_loop_sends_what_the_trainer_sends_and_moves_the_weights_alike(n
     for mine, other in zip(model.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(mine, other)
     assert loop.result().stop_reason == result.stop_reason
-    assert loop.clock.state_dict()["epoch_start"]["step"] == result.clock.state_dict()["epoch_start"]["step"]
+    assert loop.run.clock.state_dict()["epoch_start"]["step"] == result.clock.state_dict()["epoch_start"]["step"]
     assert {n: result.history.steps(n) for n in result.history} == {
         n: loop.run.history.steps(n) for n in loop.run.history
     }
@@ -190,10 +190,10 @@ def test_a_second_with_goes_on_from_the_first() -> None:
     recorder = Recorder(train_step_end=stop_at(2))
     model, loop = make(recorder, max_duration="2ep")
     train(model, loop, tiny_data(3))
-    assert (loop.clock.epoch, loop.clock.step) == (0, 2)
+    assert (loop.run.clock.epoch, loop.run.clock.step) == (0, 2)
     recorder.seen.clear()
     train(model, loop, tiny_data(3))
-    assert (loop.clock.epoch, loop.clock.step) == (2, 6)
+    assert (loop.run.clock.epoch, loop.run.clock.step) == (2, 6)
     assert recorder.seen[:6] == literal("setup model_ready fit_start train_start batch_fetch_start batch_fetch_end")
 
 
@@ -209,13 +209,13 @@ def test_break_ends_training_with_that_reason() -> None:
         for x, y in loop.batches(tiny_data(4)):
             loop.backward(cross_entropy(model(x), y))
             loop.step()
-            if loop.clock.step == 2:
+            if loop.run.clock.step == 2:
                 break
         assert recorder.seen[-1] == "train_step_end"
     assert recorder.seen == literal(BROKEN)
     result = loop.result()
     assert (result.stop_reason, result.stopped_by, result.interrupted) == ("break", "the body of the loop", False)
-    assert (loop.clock.epoch, loop.clock.step) == (0, 2)
+    assert (loop.run.clock.epoch, loop.run.clock.step) == (0, 2)
 
 
 def test_return_from_a_function_ends_training_alike() -> None:
@@ -227,7 +227,7 @@ def test_return_from_a_function_ends_training_alike() -> None:
             for x, y in loop.batches(tiny_data(4)):
                 loop.backward(cross_entropy(model(x), y))
                 loop.step()
-                if loop.clock.step == 2:
+                if loop.run.clock.step == 2:
                     return "found it"
         return "not found"
 
@@ -250,7 +250,7 @@ def test_break_closes_the_scopes_at_once_and_sends_the_end_hooks_at_exit() -> No
         -batch -step -epoch -train
         stop train_epoch_end epoch_end train_end fit_end -fit teardown
     """)
-    assert (loop.clock.step, loop.clock.batch) == (0, 0)
+    assert (loop.run.clock.step, loop.run.clock.batch) == (0, 0)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -262,10 +262,10 @@ def test_break_after_the_last_step_of_an_epoch_ends_the_epoch_once() -> None:
         for x, y in loop.batches(tiny_data(2)):
             loop.backward(cross_entropy(model(x), y))
             loop.step()
-            if loop.clock.step == 2:
+            if loop.run.clock.step == 2:
                 break
     assert recorder.seen.count("train_epoch_end") == recorder.seen.count("epoch_end") == 1
-    assert loop.clock.epoch == 1
+    assert loop.run.clock.epoch == 1
 
 
 def test_break_in_an_iterator_that_is_kept_is_noticed_at_exit() -> None:
@@ -276,7 +276,7 @@ def test_break_in_an_iterator_that_is_kept_is_noticed_at_exit() -> None:
         for x, y in batches:
             loop.backward(cross_entropy(model(x), y))
             loop.step()
-            if loop.clock.step == 2:
+            if loop.run.clock.step == 2:
                 break
     assert recorder.seen == literal(BROKEN)
     assert batches is not None
@@ -304,7 +304,7 @@ def test_the_end_hooks_of_a_broken_evaluation_come_with_the_next_call_of_the_loo
     with loop:
         for x, y in loop.batches(tiny_data(3)):
             loop.backward(cross_entropy(model(x), y))
-            assert recorder.seen.count("eval_end") == loop.clock.step
+            assert recorder.seen.count("eval_end") == loop.run.clock.step
             loop.step()
             if loop.eval_due:
                 for vx, vy in loop.eval_batches(tiny_data(3)):
@@ -446,7 +446,7 @@ def test_stop_training_in_the_body_ends_the_run_without_an_error() -> None:
     with loop:
         for x, y in loop.batches(tiny_data(3)):
             loop.backward(cross_entropy(model(x), y))
-            if loop.clock.step == 1:
+            if loop.run.clock.step == 1:
                 raise StopTraining("enough")
             loop.step()
     assert recorder.seen == literal(f"""
@@ -655,7 +655,7 @@ def test_a_body_that_forgets_step_is_stepped_at_the_next_batch() -> None:
     with loop:
         for x, y in loop.batches(tiny_data(2)):
             loop.backward(cross_entropy(model(x), y))
-    assert (loop.clock.step, recorder.seen.count("train_step_end")) == (2, 2)
+    assert (loop.run.clock.step, recorder.seen.count("train_step_end")) == (2, 2)
 
 
 def test_a_duration_that_is_reached_already_is_an_error_and_not_an_empty_loop() -> None:
@@ -672,9 +672,9 @@ def test_a_loop_without_a_duration_ends_with_a_break() -> None:
         for x, y in loop.batches(tiny_data(2)):
             loop.backward(cross_entropy(model(x), y))
             loop.step()
-            if loop.clock.step == 5:
+            if loop.run.clock.step == 5:
                 break
-    assert (loop.clock.epoch, loop.clock.step) == (2, 5)
+    assert (loop.run.clock.epoch, loop.run.clock.step) == (2, 5)
     assert loop.result().stop_reason == "break"
 
 
@@ -696,7 +696,7 @@ def train_with_rests(model: TinyModel, loop: Loop, *rests: str) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         with loop:
-            optimizer = loop.state.optimizers["SGD"]
+            optimizer = loop.run.optimizers["SGD"]
             for x, y in loop.batches(tiny_data(4)):
                 if "zero_grad" in rests:
                     optimizer.zero_grad()
@@ -729,4 +729,4 @@ def test_a_loop_without_such_rests_and_an_optimizer_after_it_say_nothing() -> No
     assert train_with_rests(*make(accumulate=2)) == []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loop.state.optimizers["SGD"].step()
+        loop.run.optimizers["SGD"].step()

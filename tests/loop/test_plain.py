@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 import hookline as hl
 from hookline.loop import Trainer
-from hookline.loop.gradients import is_of_torch
-from hookline.loop.supervised import SupervisedTask
 from hookline.testing import TinyModel, tiny_data
 from tests.support import loop_of
+from tests.support.inside import is_of_torch, set_accumulation, watch_general_steps
 
 BATCHES = 9
 
@@ -75,7 +74,9 @@ class Case:
     options: ClassVar[dict[str, Any]] = {}
 
     def task(self, model: nn.Module) -> nn.Module:
-        return SupervisedTask(model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+        return hl.SupervisedTask(
+            model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        )
 
     def data(self) -> Any:
         return tiny_data(batches=BATCHES)
@@ -103,13 +104,13 @@ def outcome(case: type[Case], *, plain: bool, heard: bool) -> dict[str, Any]:
     except (Exception, SystemExit) as raised:
         error = raised
     loop = loop_of(trainer)
-    clock = loop.clock
+    clock = loop.run.clock
     return {
         "weights": {name: value.tolist() for name, value in model.state_dict().items()},
         "gradients": [parameter.grad is None for parameter in model.parameters()],
         "clock": (clock.epoch, clock.step, clock.batch, clock.sample, clock.token, dict(clock.updates)),
         "seen": seen.seen,
-        "history": [(row.name, row.step, row.epoch, row.value, row.kind) for row in loop.state.history.rows()],
+        "history": [(row.name, row.step, row.epoch, row.value, row.kind) for row in loop.run.history.rows()],
         "error": None if error is None else (type(error), str(error), getattr(error, "__notes__", [])),
         "result": None if result is None else (result.stop_reason, result.stopped_by, result.metrics),
         "noted": getattr(its, "noted", None),
@@ -277,7 +278,7 @@ class OwnZeroGrad(Case):
                 for group in self.param_groups:
                     group["lr"] *= 0.9
 
-        return SupervisedTask(model, nn.CrossEntropyLoss(), Decays(model.parameters(), lr=0.1))
+        return hl.SupervisedTask(model, nn.CrossEntropyLoss(), Decays(model.parameters(), lr=0.1))
 
 
 class PatchedZeroGrad(Case):
@@ -298,7 +299,7 @@ class PatchedZeroGrad(Case):
 class Accumulates(Case):
     def __init__(self) -> None:
         def change(run: hl.Run) -> None:
-            run.loop.accumulate = 2
+            set_accumulation(run, 2)
 
         self.callbacks = (at(4, "on_train_step_end", change),)
 
@@ -346,7 +347,7 @@ class DropsItsFirstWindow(Case):
 
     def __init__(self) -> None:
         def change(run: hl.Run) -> None:
-            run.loop.accumulate = 2
+            set_accumulation(run, 2)
 
         self.callbacks = (at(5, self.event, change),)
 
@@ -467,7 +468,7 @@ class SkipsInTheForward(Case):
 
 class FailsAfterTheBatchWasHalved(ChangesTheBatch):
     def task(self, model: nn.Module) -> nn.Module:
-        return SupervisedTask(model, nn.CrossEntropyLoss(), failing(ArithmeticError("sixth"))(model.parameters()))
+        return hl.SupervisedTask(model, nn.CrossEntropyLoss(), failing(ArithmeticError("sixth"))(model.parameters()))
 
 
 class FailsWithTheChangedBatch(Case):
@@ -480,7 +481,7 @@ class FailsWithTheChangedBatch(Case):
 
 class OptimizerStops(Case):
     def task(self, model: nn.Module) -> nn.Module:
-        return SupervisedTask(model, nn.CrossEntropyLoss(), failing(hl.StopTraining("sixth"))(model.parameters()))
+        return hl.SupervisedTask(model, nn.CrossEntropyLoss(), failing(hl.StopTraining("sixth"))(model.parameters()))
 
 
 class SchedulerFails(Case):
@@ -653,7 +654,7 @@ class GoesOn(Case):
     """A fit that fails inside an update, then another."""
 
     def task(self, model: nn.Module) -> nn.Module:
-        return SupervisedTask(model, nn.CrossEntropyLoss(), failing(ArithmeticError("sixth"))(model.parameters()))
+        return hl.SupervisedTask(model, nn.CrossEntropyLoss(), failing(ArithmeticError("sixth"))(model.parameters()))
 
     def train(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
         with pytest.raises(ArithmeticError):
@@ -807,11 +808,7 @@ def test_a_run_whose_hooks_are_timed_often_is_the_same_both_ways(
 @pytest.mark.parametrize("heard", [False, True])
 def test_most_steps_of_a_usual_run_are_plain(monkeypatch: pytest.MonkeyPatch, heard: bool, case: type[Case]) -> None:
     """Else the test above compares the general way with itself."""
-    general: list[int] = []
-    from hookline.loop.step import Steps
-
-    step = Steps.step
-    monkeypatch.setattr(Steps, "step", lambda self, *a, **k: (general.append(self.clock.step), step(self, *a, **k))[1])
+    general = watch_general_steps(monkeypatch)
     outcome(case, plain=True, heard=heard)
     few = len(general)
     general.clear()

@@ -11,26 +11,22 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.utils.data import DataLoader
 
-from hookline.callbacks import Checkpointer
+from hookline.callbacks import AccumulationSchedule, Checkpointer, LimitBatches, OverfitBatches
 from hookline.errors import SetupError
 from hookline.events import Callback
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import fit, same_tensors
+from tests.support.inside import set_accumulation
 
 
-class Plan(Callback):
-    """Calls a function in ``setup``, and notes the batches that are trained and evaluated on."""
+class Seen(Callback):
+    """Notes the batches that are trained and evaluated on, and the ends of epochs."""
 
-    def __init__(self, plan: Any = None) -> None:
-        self.plan = plan
+    def __init__(self) -> None:
         self.trained: list[float] = []
         self.evaluated = 0
         self.ends: list[int] = []
-
-    def on_setup(self, run: Any) -> None:
-        if self.plan is not None:
-            self.plan(run)
 
     def on_train_batch_start(self, run: Any) -> None:
         self.trained.append(float(run.batch[0].sum()))
@@ -55,63 +51,61 @@ class Stream:
 @pytest.mark.parametrize("data", [lambda: tiny_data(batches=7), lambda: Stream(7)], ids=["list", "stream"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_limit_ends_epochs_and_evaluations_early(data: Any, accumulate: int) -> None:
-    plan = Plan(lambda run: run.loop.limits.update(train=3, val=2))
-    result = fit(plan, train=data(), val=tiny_data(batches=5), accumulate=accumulate)
-    assert plan.ends == [3, 6]
+    seen = Seen()
+    result = fit(LimitBatches(train=3, val=2), seen, train=data(), val=tiny_data(batches=5), accumulate=accumulate)
+    assert seen.ends == [3, 6]
     assert result.clock.epoch == 2
     assert result.clock.step == 6 // accumulate + (accumulate == 2)
-    assert plan.evaluated == 2 * 2
+    assert seen.evaluated == 2 * 2
 
 
 @pytest.mark.parametrize("data", [lambda: tiny_data(batches=3), lambda: Stream(3)], ids=["list", "stream"])
 def test_a_limit_beyond_the_data_changes_nothing(data: Any) -> None:
-    plan = Plan(lambda run: run.loop.limits.update(train=30, val=30))
-    fit(plan, train=data(), val=tiny_data(batches=2))
-    assert plan.ends == [3, 6]
-    assert plan.evaluated == 4
+    seen = Seen()
+    fit(LimitBatches(train=30, val=30), seen, train=data(), val=tiny_data(batches=2))
+    assert seen.ends == [3, 6]
+    assert seen.evaluated == 4
 
 
 def test_a_limit_is_of_one_fit() -> None:
     trainer = Trainer(max_duration="1ep", folder=False)
-    limited, free = Plan(lambda run: run.loop.limits.update(train=2)), Plan()
+    limited, free = Seen(), Seen()
     model, data, loss = TinyModel(), tiny_data(batches=5), nn.CrossEntropyLoss()
-    trainer.fit(model, data, loss=loss, optimizer=torch.optim.SGD, callbacks=[limited])
+    trainer.fit(model, data, loss=loss, optimizer=torch.optim.SGD, callbacks=[LimitBatches(train=2), limited])
     trainer.fit(model, data, loss=loss, optimizer=torch.optim.SGD, callbacks=[free], extend="1ep")
     assert (limited.ends, free.ends) == ([2], [7])
 
 
 def test_the_first_epoch_can_be_repeated() -> None:
-    def overfit(run: Any) -> None:
-        run.loop.repeat_epoch = True
-        run.loop.limits["train"] = 2
-
     samples = [(torch.full((4,), float(i)), i % 3) for i in range(12)]
     shuffled = DataLoader(samples, batch_size=2, shuffle=True)
-    plan, usual = Plan(overfit), Plan()
-    fit(plan, train=shuffled, max_duration="3ep")
+    repeated, usual = Seen(), Seen()
+    fit(OverfitBatches(2), repeated, train=shuffled, max_duration="3ep")
     fit(usual, train=shuffled, max_duration="3ep")
-    assert plan.trained == plan.trained[:2] * 3
-    assert plan.trained[:2] == usual.trained[:2]
+    assert repeated.trained == repeated.trained[:2] * 3
+    assert repeated.trained[:2] == usual.trained[:2]
     assert usual.trained[:6] != usual.trained[6:12]
 
 
 def test_another_loader_takes_the_place_of_the_one_that_was_passed() -> None:
-    plan = Plan(
-        lambda run: (run.loop.use_loader("train", tiny_data(batches=2)), run.loop.use_loader("val", tiny_data(1)))
-    )
-    fit(plan, train=tiny_data(batches=9), val=tiny_data(batches=9))
-    assert plan.ends == [2, 4]
-    assert plan.evaluated == 2
+    class Replaces(Callback):
+        def on_setup(self, run: Any) -> None:
+            run.loaders["train"], run.loaders["val"] = tiny_data(batches=2), tiny_data(batches=1)
+
+    seen = Seen()
+    fit(Replaces(), seen, train=tiny_data(batches=9), val=tiny_data(batches=9))
+    assert seen.ends == [2, 4]
+    assert seen.evaluated == 2
 
 
-class Widen(Callback):
-    def on_train_epoch_start(self, run: Any) -> None:
-        run.loop.accumulate = 1 + run.clock.epoch
+def widen() -> AccumulationSchedule:
+    """One more batch per step in each epoch."""
+    return AccumulationSchedule({0: 1, 1: 2, 2: 3})
 
 
 def test_windows_that_grow_are_those_of_runs_with_that_setting() -> None:
     data = tiny_data(batches=6)
-    result = fit(Widen(), train=data, max_duration="3ep")
+    result = fit(widen(), train=data, max_duration="3ep")
     model = TinyModel()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for size in (1, 2, 3):
@@ -129,10 +123,10 @@ def test_windows_that_grow_are_those_of_runs_with_that_setting() -> None:
 def test_a_resume_goes_on_with_the_window_that_a_callback_chose(tmp_path: Path) -> None:
     data = tiny_data(batches=6)
     whole = fit(
-        Widen(), Checkpointer(every="1st", keep_last=None), train=data, max_duration="3ep", folder=tmp_path / "whole"
+        widen(), Checkpointer(every="1st", keep_last=None), train=data, max_duration="3ep", folder=tmp_path / "whole"
     )
     again = fit(
-        Widen(),
+        widen(),
         train=data,
         max_duration="3ep",
         folder=tmp_path / "again",
@@ -145,7 +139,7 @@ def test_a_resume_goes_on_with_the_window_that_a_callback_chose(tmp_path: Path) 
 def test_a_window_that_cannot_be_is_refused(size: Any) -> None:
     class Wrong(Callback):
         def on_train_epoch_start(self, run: Any) -> None:
-            run.loop.accumulate = size
+            set_accumulation(run, size)
 
     with pytest.raises(SetupError, match=r"loop\.accumulate"):
         fit(Wrong())

@@ -14,6 +14,7 @@ import hookline as hl
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, sgd
+from tests.support.inside import loss_scale_of
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -302,7 +303,7 @@ class Recorder(hl.Callback):
 
 
 def scale(loop: Loop) -> float:
-    return loop.precision.scaler.get_scale()
+    return loss_scale_of(loop)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

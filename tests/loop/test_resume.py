@@ -30,6 +30,7 @@ from hookline.errors import (
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, run_script, start_script, tiny_data
 from tests.support import fit, json_lines, literal, same_tensors, sgd, state_of
+from tests.support.inside import change_saved_state, random_states, set_random_states
 
 BATCHES = 4
 
@@ -553,7 +554,7 @@ def test_the_same_own_loop_started_again_does_not_go_on_where_a_hook_has_shorten
 
     for _ in range(3):
         loop, _ = own_loop(tmp_path, hl.LambdaCallback(on_train_step_end=shorter), max_duration="6st", resume="auto")
-        assert (loop.clock.step, loop.result().stop_reason) == (3, "max_duration (3st) reached")
+        assert (loop.run.clock.step, loop.result().stop_reason) == (3, "max_duration (3st) reached")
 
 
 @pytest.mark.parametrize("event", ["on_setup", "on_fit_start"])
@@ -570,7 +571,7 @@ def test_the_same_own_loop_started_again_does_not_go_on_where_a_hook_has_lengthe
     for _ in range(3):
         both = hl.LambdaCallback(**{event: longer, "on_train_step_end": stop})  # type: ignore[arg-type]
         loop, _ = own_loop(tmp_path, both, max_duration="6st", resume="auto")
-        assert (loop.clock.step, loop.result().stop_reason) == (3, "enough")
+        assert (loop.run.clock.step, loop.result().stop_reason) == (3, "enough")
 
 
 @pytest.mark.parametrize(
@@ -590,14 +591,7 @@ def test_a_finished_own_loop_of_an_older_version_goes_on_with_a_larger_max_durat
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, step: int
 ) -> None:
     """Its checkpoints do not say what the script has given."""
-    from hookline.loop import snapshots
-
-    def as_before(loop: Any, **how: Any) -> dict[str, Any]:
-        state = capture_state(loop, **how)
-        return {**state, "max_duration": state.pop("given_duration")}
-
-    capture_state = snapshots.capture_state
-    monkeypatch.setattr(snapshots, "capture_state", as_before)
+    change_saved_state(monkeypatch, lambda state: {**state, "max_duration": state.pop("given_duration")})
     own_loop(tmp_path)
     assert own_loop(tmp_path, max_duration=given, resume="auto")[0].clock.step == step
 
@@ -618,7 +612,7 @@ def test_an_own_loop_that_is_opened_again_at_its_end_is_told_what_makes_it_longe
     with loop:
         loop.run.max_duration = "7st"  # type: ignore[assignment]
         train()
-    assert loop.clock.step == 7
+    assert loop.run.clock.step == 7
 
 
 def test_a_run_that_was_left_may_go_on_to_another_end(tmp_path: Path) -> None:
@@ -787,6 +781,18 @@ def test_a_callback_with_a_name_keeps_its_state_when_its_arguments_change(tmp_pa
     fit_and_leave(tmp_path / "run", first)
     saved_fit(tmp_path / "run", second, resume="auto")
     assert second.steps == list(range(1, 11))
+
+
+def test_a_callback_with_its_own_state_key_keeps_its_state_when_its_arguments_change(tmp_path: Path) -> None:
+    class Keyed(Remembering):
+        @property
+        def state_key(self) -> str:
+            return "the steps"
+
+    fit_and_leave(tmp_path / "run", Keyed("a"))
+    again = Keyed("b")
+    saved_fit(tmp_path / "run", again, resume="auto")
+    assert again.steps == list(range(1, 11))
 
 
 class Holding(hl.Callback):
@@ -1099,11 +1105,11 @@ def test_an_own_loop_goes_on_where_it_was(tmp_path: Path) -> None:
         saver = hl.Checkpointer(every="2st", keep_last=None)
         with Loop(model, momentum(model.parameters()), folder=tmp_path / folder, callbacks=[saver], **options) as loop:
             for x, y in loop.batches(tiny_data(BATCHES)):
-                if loop.clock.step == fail:
+                if loop.run.clock.step == fail:
                     raise LeftError
                 loop.backward(nn.functional.cross_entropy(model(x), y))
                 loop.step()
-                steps.append(loop.clock.step)
+                steps.append(loop.run.clock.step)
         return steps, model.state_dict()
 
     _, whole = run_it("whole")
@@ -1297,8 +1303,6 @@ def test_a_row_that_was_torn_by_a_power_cut_is_said_and_left_out(tmp_path: Path)
 def test_a_checkpoint_with_random_states_in_words_can_be_gone_on_from() -> None:
     """As they were saved before they were tensors."""
     import random
-
-    from hookline.loop.random_states import random_states, set_random_states
 
     saved = random_states()
     expected = random.random()

@@ -19,6 +19,7 @@ from hookline.events import Callback, on
 from hookline.sinks import CSV, Memory
 from hookline.testing import Recorder, tiny_data
 from tests.support import fit, json_lines, same_tensors
+from tests.support.inside import set_accumulation
 
 
 class GoBack(Callback):
@@ -288,7 +289,7 @@ def test_a_window_that_was_made_longer_since_is_as_it_was() -> None:
     class Longer(Callback):
         def on_train_step_end(self, run: Any) -> None:
             if run.clock.batch == 7:
-                run.loop.accumulate = 2
+                set_accumulation(run, 2)
 
     result = adam_fit(Longer(), GoBack(5, 11), train=tiny_data(batches=40))
     assert result.clock.step == 14

@@ -21,12 +21,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
 from hookline.loop import Loop, Trainer
-from hookline.loop.run_record import reached
-from hookline.loop.run_settings import _loader
 from hookline.records import EventRow, MetricRow, from_json, to_json
 from hookline.records.run_file import RunFile
 from hookline.testing import TinyModel, tiny_data
 from tests.support import at_step, fit, sgd, train_loop
+from tests.support.inside import loader_settings, reached
 
 short_fit = partial(fit, train=tiny_data(3))
 
@@ -333,6 +332,18 @@ def test_what_callbacks_cost_is_kept(tmp_path: Path) -> None:
     assert cost.seconds == pytest.approx(result.costs[0].seconds)
 
 
+def test_the_time_of_a_slow_hook_is_that_of_its_callback_and_in_the_summary() -> None:
+    slow = hl.LambdaCallback(on_epoch_end=lambda run: time.sleep(0.05))
+    quick = hl.LambdaCallback(on_epoch_end=lambda run: None, on_fit_end=lambda run: None)
+    slow.name, quick.name = "slow", "quick"
+    result = short_fit(quick, slow)
+    calls = {(row.callback, row.hook): row.calls for row in result.costs}
+    assert calls == {("slow", "on_epoch_end"): 2, ("quick", "on_epoch_end"): 2, ("quick", "on_fit_end"): 1}
+    (cost,) = [row for row in result.costs if row.callback == "slow"]
+    assert 0.1 <= cost.seconds <= result.clock.seconds
+    assert f"cost: slow.on_epoch_end: {cost.seconds * 1e3:.1f} ms in 2 calls" in result.summary()
+
+
 class SlowlySaved(hl.Callback):
     """Its state takes 20 ms to collect, and its hook after each save 300 ms."""
 
@@ -607,7 +618,7 @@ def test_a_loader_or_an_optimizer_that_cannot_be_told_ends_no_run(tmp_path: Path
     found = settings_of(tmp_path, Data(), optimizer=Odd)
     assert found["loaders"]["train"]["class"].endswith("Data")
     assert all("scale" in group for group in found["optimizers"]["Odd"]["groups"])
-    assert _loader(Own())["class"].endswith("Own")
+    assert loader_settings(Own())["class"].endswith("Own")
 
 
 def test_planted_secrets_reach_no_file_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ import hookline as hl
 from hookline.errors import MetricError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
-from tests.support import fit, loop_of
+from tests.support import fit
 
 BATCHES, EPOCHS = 6, 3
 
@@ -383,9 +383,11 @@ def test_plateau_without_any_evaluation_is_said() -> None:
 def test_an_evaluation_for_its_own_sake_does_not_move_a_scheduler(verb: str) -> None:
     task = Says([1.0] * 99, scheduler=plateau())
     asks = [hl.on("train_step_end")(lambda run: run.evaluate("val"))] if verb == "run.evaluate" else []
-    trainer = Trainer(max_duration="1ep", callbacks=asks, folder=False)
+    made: list[Any] = []
+    note = hl.on("fit_start")(lambda run: made.extend(run.schedulers))
+    trainer = Trainer(max_duration="1ep", callbacks=[*asks, note], folder=False)
     trainer.fit(task, tiny_data(3), tiny_data(2))
-    (scheduler,) = loop_of(trainer).state.schedulers
+    (scheduler,) = made
     before = dict(scheduler.scheduler.state_dict())
     if verb == "evaluate":
         trainer.evaluate(task, tiny_data(2))

@@ -14,6 +14,7 @@ import pytest
 import hookline as hl
 from hookline.testing import tiny_data
 from tests.support import fit
+from tests.support.inside import accumulation_of
 
 
 class Steps(hl.Callback):
@@ -150,7 +151,7 @@ def test_layers_are_unfrozen_inside_the_epoch(callback: Any, changes: int) -> No
 def test_accumulation_changes_inside_the_epoch_and_the_schedule_of_the_learning_rate_knows() -> None:
     used: list[int] = []
     lr = hl.LRSchedule("linear", warmup="0.25dur")
-    look = hl.on("train_step_end")(lambda run: used.append(run.loop.accumulate))
+    look = hl.on("train_step_end")(lambda run: used.append(accumulation_of(run)))
     evaluated_fit(
         hl.AccumulationSchedule({"0.25dur": 2, "0.5dur": 4}), lr, look, train=tiny_data(8), max_duration="1ep"
     )

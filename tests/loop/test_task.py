@@ -86,6 +86,23 @@ def test_train_is_fit_without_evaluation() -> None:
     assert not [event for event in seen if event.startswith(("eval", "sanity"))]
 
 
+@pytest.mark.parametrize("name", ["fit", "train", "evaluate", "test", "predict"])
+def test_each_entry_point_has_its_name_in_every_hook(name: str) -> None:
+    seen: set[str] = set()
+
+    class Note(hl.Callback):
+        def on_event(self, event: str, run: hl.Run) -> None:
+            seen.add(run.entry_point)
+
+    options: dict[str, Any] = {"callbacks": [Note(), hl.ProgressBar(style=None)], "folder": False}
+    if name != "predict":
+        options["loss"] = CE
+    if name in ("fit", "train"):
+        options |= {"optimizer": sgd, "max_duration": "1ep"}
+    getattr(hl, name)(TinyModel(), tiny_data(1), **options)
+    assert seen == {name}
+
+
 def test_what_a_hook_sees_of_a_task_and_of_a_model() -> None:
     seen: list[Any] = []
     note = hl.on("fit_start")(lambda run: seen.append((run.task, run.model)))

@@ -18,6 +18,7 @@ from hookline.events import Callback
 from hookline.loop import Loop
 from hookline.testing import TinyModel, tiny_data
 from tests.support import fit, sgd
+from tests.support.inside import trial_of
 
 
 class Net(nn.Module):
@@ -53,7 +54,7 @@ class Trying(Callback):
 
     def try_out(self, run: Any) -> None:
         try:
-            with run.loop.trial() as trial:
+            with trial_of(run) as trial:
                 for batch in trial.batches(self.steps):
                     self.losses.append(float(trial.step(batch)))
                 if self.fails:
@@ -113,7 +114,7 @@ def test_an_own_loop_has_no_task_to_try() -> None:
     with (
         Loop(TinyModel(), sgd, max_duration="1ep", folder=False) as loop,
         pytest.raises(SetupError, match="needs a task"),
-        loop.trial(),
+        trial_of(loop.run),
     ):
         raise AssertionError("it was opened")
 

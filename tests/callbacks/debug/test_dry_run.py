@@ -122,7 +122,7 @@ def test_max_duration_is_as_before_afterwards() -> None:
 
 def test_a_loop_without_an_end_has_none_afterwards() -> None:
     loop, _ = train_loop(DryRun(), train=tiny_data(6), max_duration=None)
-    assert loop.clock.step == 1
+    assert loop.run.clock.step == 1
     assert loop.run.max_duration is None
 
 
@@ -243,7 +243,7 @@ def test_with_accumulation_the_one_window_is_short() -> None:
 
 def test_an_own_loop_can_be_dry() -> None:
     loop, model = train_loop(DryRun(2), train=tiny_data(6), max_duration="9ep")
-    assert (loop.clock.step, loop.clock.epoch) == (2, 1)
+    assert (loop.run.clock.step, loop.run.clock.epoch) == (2, 1)
     assert same_tensors(state_of(model), state_of(TinyModel()))
 
 

@@ -175,7 +175,7 @@ def test_it_is_on_again_after_an_own_loop_that_was_left() -> None:
             assert not gc.isenabled()
             loop.backward(CE(model(x), y))
             loop.step()
-            if loop.clock.step == 3:
+            if loop.run.clock.step == 3:
                 break
         assert gc.isenabled()
 

@@ -31,6 +31,29 @@ def test_each_function_is_called_with_run_at_its_event() -> None:
     assert seen == [("start", 0), ("step", 1), ("step", 2), ("eval", 2)]
 
 
+def test_a_function_with_hl_on_is_called_at_its_event_as_often_as_it_says() -> None:
+    seen: list[tuple[str, int]] = []
+
+    @hl.on("train_step_end", every="2st")
+    def often(run: hl.Run) -> None:
+        seen.append(("every", run.clock.step))
+
+    @hl.on("train_step_end", at="3st")
+    def late(run: hl.Run) -> None:
+        seen.append(("at", run.clock.step))
+
+    @hl.on("train_step_end", once=True)
+    def first(run: hl.Run) -> None:
+        seen.append(("once", run.clock.step))
+
+    @hl.on("eval_end", stage="test")
+    def tested(run: hl.Run) -> None:
+        seen.append((run.stage, run.clock.step))
+
+    fit(often, late, first, tested, train=tiny_data(4), val=tiny_data(1), test=tiny_data(1), max_duration="1ep")
+    assert seen == [("once", 1), ("every", 2), ("at", 3), ("every", 4), ("test", 4)]
+
+
 def test_every_event_and_every_scope_can_be_given() -> None:
     def around(run: Any) -> Iterator[None]:
         yield

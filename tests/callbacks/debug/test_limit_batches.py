@@ -188,7 +188,7 @@ def test_an_own_loop_is_limited() -> None:
             loop.step()
             if loop.eval_due:
                 batches += sum(1 for _ in loop.eval_batches(tiny_data(4)))
-    assert (loop.clock.step, loop.clock.epoch, batches) == (6, 2, 4)
+    assert (loop.run.clock.step, loop.run.clock.epoch, batches) == (6, 2, 4)
 
 
 def test_accumulation_ends_with_the_shorter_epoch() -> None:

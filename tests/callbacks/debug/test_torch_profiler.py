@@ -186,7 +186,7 @@ def test_it_is_stopped_when_an_own_loop_is_left_by_break() -> None:
         for x, y in loop.batches(tiny_data(4)):
             loop.backward(CE(model(x), y))
             loop.step()
-            if loop.clock.step == 3:
+            if loop.run.clock.step == 3:
                 break
         assert profiler.stops == 1
     assert (profiler.starts, profiler.stops, profiler.step_num) == (1, 1, 3)

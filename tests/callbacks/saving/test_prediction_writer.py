@@ -27,6 +27,7 @@ from hookline.events import Callback, on
 from hookline.loop import Loop, SupervisedTask, Trainer
 from hookline.testing import TinyModel, start_script, tiny_data
 from tests.support import fit, press_ctrl_c
+from tests.support.inside import set_entry_point
 
 DATA = tiny_data(batches=5, batch_size=4, last=3, seed=1)
 fit_and_test = partial(fit, val=DATA, test=DATA)
@@ -474,7 +475,7 @@ def test_loaders_whose_names_give_one_file_are_refused_before_one_replaces_the_o
         fit_and_test(PredictionWriter(stages="val"), folder=tmp_path / "a", val=named)
     fit_and_test(PredictionWriter(), folder=tmp_path / "b", val=named)
     loop = Loop(TinyModel(), callbacks=[PredictionWriter(stages="val")], folder=tmp_path / "c", device="cpu")
-    loop.entry_point = "evaluate"
+    set_entry_point(loop, "evaluate")
     with loop, pytest.raises(SetupError, match=words):
         next(loop.eval_batches(named))
 
@@ -521,7 +522,7 @@ def test_a_loop_of_ones_own_that_breaks_off_has_no_complete_prediction(tmp_path:
 
     def run(stop: int | None, interval: Any) -> None:
         loop = Loop(model, callbacks=[PredictionWriter(interval=interval)], folder=tmp_path, device="cpu")
-        loop.entry_point = "predict"
+        set_entry_point(loop, "predict")
         with loop:
             for number, (x, _) in enumerate(loop.predict_batches(DATA)):
                 loop.run.outputs = model(x)

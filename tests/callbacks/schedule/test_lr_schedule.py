@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, PolynomialLR, StepLR
 
-from hookline.callbacks import LambdaCallback
+from hookline.callbacks import LambdaCallback, LimitBatches
 from hookline.callbacks.schedule import AccumulationSchedule, LRSchedule
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
@@ -131,8 +131,7 @@ def test_a_schedule_of_accumulation_is_counted_in(plan: Any) -> None:
 
 def test_a_limit_of_batches_is_counted_in() -> None:
     schedule = LRSchedule("linear")
-    limit = LambdaCallback(on_setup=lambda run: run.loop.limits.update(train=3))
-    assert fit_val(schedule, limit).clock.step == 6
+    assert fit_val(schedule, LimitBatches(train=3)).clock.step == 6
     assert schedule.lengths == {"total": 6}
 
 

@@ -397,7 +397,7 @@ def test_in_the_own_loop() -> None:
             if loop.eval_due:
                 for _ in loop.eval_batches(tiny_data(1)):
                     loop.run.log({"val/score": 1.0})
-    assert (loop.clock.epoch, loop.result().stopped_by) == (2, "EarlyStopping")
+    assert (loop.run.clock.epoch, loop.result().stopped_by) == (2, "EarlyStopping")
 
 
 def test_an_array_is_no_number_to_monitor() -> None:
@@ -557,9 +557,9 @@ def test_restore_best_leaves_a_loop_that_was_left_by_break_alone() -> None:
             loop.step()
             if loop.eval_due:
                 for _ in loop.eval_batches(tiny_data(1)):
-                    loop.run.log({"val/score": -float(loop.clock.step)})
+                    loop.run.log({"val/score": -float(loop.run.clock.step)})
             last = model.out.weight.detach().clone()
-            if loop.clock.step == 6:
+            if loop.run.clock.step == 6:
                 break
     assert torch.equal(model.out.weight, last)
     assert stopper.best_step == 2

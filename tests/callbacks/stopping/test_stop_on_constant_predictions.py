@@ -149,7 +149,7 @@ def test_in_the_own_loop() -> None:
             if loop.eval_due:
                 for _ in loop.eval_batches(tiny_data(1)):
                     loop.run.outputs = torch.zeros(4, 3)
-    assert (loop.clock.epoch, loop.result().stop_reason) == (1, "all 4 predictions are 0")
+    assert (loop.run.clock.epoch, loop.result().stop_reason) == (1, "all 4 predictions are 0")
 
 
 @pytest.mark.parametrize("left", [1, 2])

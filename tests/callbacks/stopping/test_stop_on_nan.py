@@ -190,7 +190,7 @@ def test_an_evaluation_at_the_end_is_made_with_the_weights_of_the_last_finite_st
 
 def test_in_the_own_loop() -> None:
     loop, model = train_loop(StopOnNaN(), model=Normed(), train=planted(5, 2, NAN))
-    assert (loop.clock.step, loop.result().stopped_by) == (2, "StopOnNaN")
+    assert (loop.run.clock.step, loop.result().stopped_by) == (2, "StopOnNaN")
     assert all(torch.isfinite(value).all() for value in model.state_dict().values())
 
 

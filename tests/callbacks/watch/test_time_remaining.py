@@ -120,7 +120,7 @@ def test_without_an_end_there_is_only_the_time_so_far() -> None:
         for x, y in loop.batches(tiny_data()):
             loop.backward(CE(model(x), y))
             loop.step()
-            if loop.clock.step == 6:
+            if loop.run.clock.step == 6:
                 break
     history = loop.run.history
     assert history["time/elapsed"] == [1, 2, 3, 4, 5, 6]

@@ -463,8 +463,8 @@ def test_it_works_in_an_own_loop_also_when_it_is_left_by_break() -> None:
                 loop.step()
                 if loop.eval_due:
                     for x_val, _ in loop.eval_batches(tiny_data(1)):
-                        assert torch.equal(model(x_val), plain(loop.clock.step)[1](x_val))
-                if loop.clock.step == leave:
+                        assert torch.equal(model(x_val), plain(loop.run.clock.step)[1](x_val))
+                if loop.run.clock.step == leave:
                     break
         assert same_tensors(parameters(model), parameters(plain(leave or 12)[1].module))
 

@@ -19,7 +19,7 @@ from hookline.checkpoint import Store
 from hookline.errors import CheckpointMismatchError, DurationError, RegistrationError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
-from tests.support import CE, crash_at, fit, loop_of, same_tensors, sgd, state_of
+from tests.support import CE, crash_at, fit, same_tensors, sgd, state_of
 
 pytest.importorskip("torchao")
 
@@ -251,14 +251,11 @@ def test_a_resume_with_other_layers_is_refused(tmp_path: Path) -> None:
 
 def test_the_average_is_what_is_quantized_and_zeros_stay_zeros() -> None:
     model = TinyModel()
-    trainer = Trainer(
-        callbacks=[QuantizationAwareTraining(4, None), EMA(0.9), Pruning(amount=0.5)], max_duration="2ep", folder=False
-    )
+    ema, pruning = EMA(0.9), Pruning(amount=0.5)
+    trainer = Trainer(callbacks=[QuantizationAwareTraining(4, None), ema, pruning], max_duration="2ep", folder=False)
     trainer.fit(model, tiny_data(4), tiny_data(1), loss=CE, optimizer=momentum_sgd)
     quantized: Any = model.out.weight.data
     trainer.fit(model, tiny_data(4), tiny_data(1), loss=CE, optimizer=momentum_sgd, extend="1ep")
-    ema = loop_of(trainer).run.callbacks["EMA"]
-    pruning = loop_of(trainer).run.callbacks["Pruning"]
     assert type(quantized) is not Tensor
     found, average = model.out.weight.data.dequantize(), ema.weights["out.weight"]
     scale = average.abs().amax(1, keepdim=True) / 7.5
