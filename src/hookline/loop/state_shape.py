@@ -49,8 +49,11 @@ def names_state_file() -> Iterator[StateSource]:
 def check_shape(loop: Loop, saved: Mapping[str, Any], path: Path) -> None:
     """Compare the kinds of the saved values with those of this run; ``CheckpointCorruptError`` names the first."""
     metrics, optimizers = saved["metrics"], loop.state.optimizers
+    clock = loop.clock.state_dict()
+    if isinstance(saved["clock"], Mapping) and saved["clock"].get("epoch_batches") is not None:
+        clock["epoch_batches"] = 0  # this run does not know the length of its epochs yet
     counted = {
-        "clock": loop.clock.state_dict(),
+        "clock": clock,
         "course": loop.course.state_dict(),
         "data": loop.data.state_dict(seed=loop.session.seed, mid_epoch=False),
         "history": {"bytes": 0},
