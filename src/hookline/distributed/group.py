@@ -294,9 +294,10 @@ class Group:
         Args:
             also_own: Also raise it if another rank has written a failure of this rank to the store.
         """
+        accused = also_own and self.store.check(["failed"])  # first: who is accused in between is in ``failure``
         if (said := self.failure()) is not None:
             error = self._error(said)
-        elif also_own and self.store.check(["failed"]):
+        elif accused:
             error = RankError(f"rank {self.rank} {json.loads(self.store.get('failed'))['words']}")
         else:
             return

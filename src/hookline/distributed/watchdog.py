@@ -150,7 +150,7 @@ class Watchdog:
         else:
             self._in_collective_since = None
         try:
-            found = exits.find_left_behind(self._store, now - (self._in_collective_since or now))
+            found = exits.find_left_behind(self._store, now, self._in_collective_since)
         except RuntimeError:  # The next check finds that the store is gone.
             return
         if found is not None:

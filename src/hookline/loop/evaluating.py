@@ -64,6 +64,7 @@ def evaluation(
                 book.drop_layers(depth)
                 return metrics
             layer, name, clock = book.detach_layer(), state.loader_name, loop.clock.eval
+            loop.world.body_left()
             loop.handles.leave(scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer, clock))
             return metrics
         except BaseException as error:
@@ -164,6 +165,7 @@ def prediction(loop: Loop, loader: Any, audience: Audience = Audience.ALL) -> Ge
                 book.drop_layers(depth)
                 return
             layer = book.detach_layer()
+            loop.world.body_left()
             loop.handles.leave(scopes, mark, finish=lambda: _finish_left_prediction(loop, layer))
         except BaseException as error:
             scopes.leave(mark, because=error)

@@ -243,16 +243,15 @@ class Ranks:
         """By all: of an optimizer that the body drives itself, which is stepped before the window ends."""
         return float(self.group.total(torch.tensor([float(weight)], dtype=torch.float64))) / self.group.size
 
-    @property
-    def is_synced(self) -> bool:
-        """True if the backward that averages the gradients of this step has begun."""
-        return bool(self._synced)
+    def body_left(self) -> None:
+        """By all: the body was left by ``break`` or ``return``. ``leave_body`` follows with the next loop call."""
+        self.exits.body_left()
 
-    def leave_body(self, *, synced: bool = True) -> None:
+    def leave_body(self) -> None:
         """By all: the body of the loop was left by ``break`` or ``return``; an error unless all ranks have left it."""
         if not self.broken:
             with self.watchdog.patient():
-                self.exits.leave(self._clock.step, synced=synced, timeout=self.strategy.timeout)
+                self.exits.leave(self._clock.step, timeout=self.strategy.timeout)
 
     def count_batch(self, samples: int, tokens: int | None) -> None:
         """Nothing: what all ranks have done is counted when the step is made."""

@@ -59,8 +59,8 @@ class Training(Steps):
             self._leave_if_preempted()
             self.course.end_training(mark)
         except GeneratorExit:  # break, return or an exception in the body: which of them, the next call knows
-            look_due, synced = self.look_due, self.world.is_synced
-            self.handles.leave(self.scopes, mark, finish=partial(self._end_broken, look_due, synced))
+            self.world.body_left()
+            self.handles.leave(self.scopes, mark, finish=partial(self._end_broken, self.look_due))
             self._drop_window()
         except BaseException as error:
             self.scopes.leave(mark, because=error)
@@ -185,14 +185,13 @@ class Training(Steps):
             self.world.undone()
         return asked is not None
 
-    def _end_broken(self, look_due: bool, synced: bool) -> None:
+    def _end_broken(self, look_due: bool) -> None:
         """The body was left.
 
         Args:
             look_due: Whether it was left after a step at which something may be due.
-            synced: Whether the gradients of its batch were averaged over the ranks before that.
         """
-        self.world.leave_body(synced=synced)
+        self.world.leave_body()
         if look_due or self.requests.rollback is not None:
             self.look()
         self.course.end_broken_training()

@@ -44,10 +44,6 @@ class World(Protocol):
     def is_padding(self) -> bool:
         """True in a batch that this rank computes only because the other ranks have one: it counts nothing."""
 
-    @property
-    def is_synced(self) -> bool:
-        """True if the backward that averages the gradients of this step has begun."""
-
     usual_weight: float | None
     """The weight of this rank in the last step, if there is a vote in every step."""
 
@@ -137,7 +133,10 @@ class World(Protocol):
     def body_ended(self) -> None:
         """The body of a loop has asked for the next batch."""
 
-    def leave_body(self, *, synced: bool = True) -> None:
+    def body_left(self) -> None:
+        """By all: the body was left by ``break`` or ``return``. ``leave_body`` follows with the next loop call."""
+
+    def leave_body(self) -> None:
         """By all: the body was left by ``break`` or ``return``; an error unless all ranks have left it."""
 
 
@@ -145,7 +144,7 @@ class Alone:
     """A run of one process."""
 
     is_alone = True
-    is_sharded = broken = is_padding = is_synced = False
+    is_sharded = broken = is_padding = False
     shares, copies = (1, 0), 1
 
     def __init__(self, clock: Clock) -> None:
@@ -216,4 +215,6 @@ class Alone:
 
     def body_ended(self) -> None: ...
 
-    def leave_body(self, *, synced: bool = True) -> None: ...
+    def body_left(self) -> None: ...
+
+    def leave_body(self) -> None: ...
