@@ -307,7 +307,7 @@ class Ranks:
         self._votes_in_evaluation.begin_anew()
 
     def vote_in_evaluation(self, *, abandons: bool) -> bool | None:
-        """By all, after each batch: True if any rank ``abandons`` the evaluation; ``None`` if there is no vote."""
+        """By all, after each batch: return whether any rank abandons the evaluation, or ``None`` without a vote."""
         votes = self._votes_in_evaluation
         self._evaluated += 1
         if not self._names:  # no step will come, as in evaluate and predict: its first batch is what may take long

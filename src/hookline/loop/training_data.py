@@ -23,7 +23,7 @@ logger = logging.getLogger("hookline")
 
 @dataclass(frozen=True)
 class SavedData:
-    """What a checkpoint says about the training data, until the loader is known."""
+    """The training data of a checkpoint, until the loader is known."""
 
     feed: Mapping[str, Any] = field(default_factory=dict)
     own: int = 1

@@ -128,7 +128,7 @@ class World(Protocol):
         """Make the forward of a batch that was left before it: the ranks of a sharded model wait for it."""
 
     def vote_in_evaluation(self, *, abandons: bool) -> bool | None:
-        """By all, after each batch: True if any rank ``abandons`` the evaluation; ``None`` if there is no vote."""
+        """By all, after each batch: return whether any rank abandons the evaluation, or ``None`` without a vote."""
 
     def body_ended(self) -> None:
         """The body of a loop has asked for the next batch."""
