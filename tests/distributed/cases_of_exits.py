@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
 from hookline.testing import tiny_data
@@ -113,3 +115,59 @@ def train(
 def before_and_after_the_step() -> dict[str, Any]:
     """Both ranks leave in the same batch, and only rank zero has made its step."""
     return train("before step" if RANK else "after step", by=[0, 1])
+
+
+def stop_and_break(how: str, folder: str) -> list[Any]:
+    """All ranks leave in the same batch, and rank zero has asked for another stop just before."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    data = DataLoader(TensorDataset(torch.randn(2048, 4), torch.randint(0, 3, (2048,))), 4)
+    options: dict[str, Any] = {"folder": folder, "callbacks": [hl.Checkpointer("1000st")], "device": "cpu"}
+    with hl.Loop(model, torch.optim.SGD(model.parameters()), max_duration="200st", **options) as loop:
+        for number, (x, y) in enumerate(loop.batches(data), 1):
+            loop.backward(nn.functional.cross_entropy(model(x), y))
+            loop.step()
+            if number == 97:
+                if RANK == 0 and how == "stop":
+                    loop.run.stop("enough")
+                if RANK == 0 and how == "ctrl-c":
+                    signal.raise_signal(signal.SIGINT)
+                if RANK == 0 and how == "StopTraining":
+                    raise hl.StopTraining("enough")
+                break
+    return [loop.run.clock.step, loop.stop_reason()]
+
+
+def late_requests(how: str) -> list[int]:
+    """Short steps, of which the body skips some or gives weights for the first time after a hundred."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    data = DataLoader(TensorDataset(torch.randn(2048, 4), torch.randint(0, 3, (2048,))), 4)
+    options: dict[str, Any] = {"max_duration": "120st", "folder": False, "device": "cpu"}
+    batches = 0
+    with hl.Loop(model, torch.optim.SGD(model.parameters()), **options) as loop:
+        for x, y in loop.batches(data):
+            batches += 1
+            if how == "skip" and batches in (101, 102, 103):
+                loop.run.skip_step()
+                continue
+            weight = 2.0 if how == "weight" and batches > 100 else None
+            loop.backward(nn.functional.cross_entropy(model(x), y), weight=weight)
+            loop.step()
+    return [batches, loop.run.clock.step]
+
+
+def skip_after_own_step() -> list[Any]:
+    """A callback skips a step in which the body has stepped one of two optimizers before the vote ends."""
+    torch.manual_seed(0)
+    both = nn.ModuleDict({"a": nn.Linear(4, 3), "b": nn.Linear(4, 3)})
+    optimizers = {name: torch.optim.SGD(part.parameters()) for name, part in both.items()}
+    data = DataLoader(TensorDataset(torch.randn(256, 4), torch.randint(0, 3, (256,))), 4)
+    skip = hl.on("train_step_start", at="3st")(lambda run: run.skip_step())
+    with hl.Loop(both, optimizers, max_duration="6st", folder=False, device="cpu", callbacks=[skip]) as loop:
+        for x, y in loop.batches(data):
+            loop.backward(nn.functional.cross_entropy(both["a"](x), y), optimizers["a"])
+            loop.step(optimizers["a"])
+            loop.backward(nn.functional.cross_entropy(both["b"](x), y), optimizers["b"])
+            loop.step()
+    return [loop.run.clock.step, dict(loop.run.clock.updates)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,3 +93,20 @@ def test_ranks_that_leave_the_same_batch_before_and_after_its_step_end_with_an_e
     told = ranks.run("cases_of_exits.py:before_and_after_the_step", 2)
     assert [its.error for its in told] == ["RankError", "RankError"], told[0].output + told[1].output
     assert any("left the body of its loop at step" in its.text for its in told)
+
+
+@pytest.mark.parametrize("how", ["stop", "ctrl-c", "StopTraining"])
+def test_ranks_that_leave_together_agree_on_one_stop(ranks: Any, how: str, tmp_path: Path) -> None:
+    """One rank had asked for another stop since the last vote: the ranks ended in different ways, and hung."""
+    first, second = ranks.values("cases_of_exits.py:stop_and_break", 2, how=how, folder=str(tmp_path), limit=100)
+    assert first == second
+    assert first[0] == 97
+
+
+@pytest.mark.parametrize(("how", "batches"), [("skip", 123), ("weight", 120)])
+def test_a_body_skips_steps_and_gives_weights_whenever_it_likes(ranks: Any, how: str, batches: int) -> None:
+    assert ranks.values("cases_of_exits.py:late_requests", 2, how=how) == [[batches, 120]] * 2
+
+
+def test_a_step_is_skipped_although_the_body_has_stepped_an_optimizer(ranks: Any) -> None:
+    assert ranks.values("cases_of_exits.py:skip_after_own_step", 2) == [[6, {"a": 7, "b": 6}]] * 2

@@ -171,8 +171,8 @@ class LoopAnswers:
 
     def gather(self, value: Any) -> list[Any]:
         refuse_if_guarded("run.gather()")
-        found: list[Any] = self._loop.session.world.group.exchange(value)
-        return found
+        world = self._loop.session.world
+        return [value] if world.broken else world.group.exchange(value)
 
     def is_sharded(self) -> bool:
         return self._loop.session.world.is_sharded

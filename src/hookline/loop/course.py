@@ -94,7 +94,7 @@ class Course:
     def end_broken_training(self) -> None:
         """The body of the own loop was left by ``break`` or ``return``: its scopes are closed already."""
         self._session.stop(BREAK, "the body of the loop", left_body=True)
-        self._requests.agree_on_own_stop()  # all ranks have left it
+        self.agree()  # all ranks have left it, and one of them may have asked for another stop before
         self.decided()
         if self.epoch_open:
             if not self._epoch_trained:

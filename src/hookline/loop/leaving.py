@@ -32,7 +32,7 @@ def stops_here(loop: Loop) -> bool:
 
 def left_before_end(loop: Loop, entry: str) -> StopTraining:
     """``StopTraining`` in a hook or a task has ended ``evaluate`` or ``test``: no metrics are not its result."""
-    stop = loop.requests.agreed.stop
+    stop = loop.requests.agreed.stop or loop.requests.unheard_stop
     error = StopTraining() if stop is None else StopTraining(stop.reason)
     by = "it" if stop is None else stop.by
     error.add_note(f"raised by {by}: {entry} has ended before its last batch, and measured nothing")

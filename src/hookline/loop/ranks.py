@@ -47,6 +47,7 @@ class Ranks:
     ) -> None:
         self.group, self.strategy = group, strategy
         self._requests, self._clock = requests, clock
+        self._is_custom_loop = is_custom_loop  # its body may skip a step or give a weight in any step
         self.exits = BodyExits(group)
         self.watchdog = Watchdog(
             group,
@@ -83,7 +84,7 @@ class Ranks:
         """By all: the optimizers are there, and the model is loaded."""
         self._names = tuple(optimizers)
         self._votes = Votes(self.group)
-        self._votes.always = self.may_be_skipped
+        self._votes.always = self.may_be_skipped or self._is_custom_loop
         self.strategy.attach(optimizers)
 
     @property

@@ -348,7 +348,7 @@ class Session:
         if not self.world.is_sharded:
             self.module.to(self.state.device)
         self._replaced = self.world.spread(self.module, roots_of(self.module, self.state.model)) or self._replaced
-        if self.world.is_sharded:
+        if not self.world.is_alone:
             self.module.to(self.state.device)  # what the strategy has left where it was
 
     def _seed_this_rank(self) -> None:

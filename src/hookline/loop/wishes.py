@@ -63,7 +63,7 @@ class Wishes:
                     asked_there = replace(asked_there, by=f"{asked_there.by} on rank {rank}")
                 requests.agree_on_stop(asked_there)
             if its["skip"] is not None and agreed.skip is None and found.skip:
-                requests.agree_on_skip(f"{its['skip']} on rank {rank}")
+                requests.grant_skip(f"{its['skip']} on rank {rank}")
             if its["signal"] is not None:
                 requests.agree_on_signal(its["signal"])
         requests.forget_asked(stop, skip=found.skip > 0)

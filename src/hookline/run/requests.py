@@ -69,6 +69,7 @@ class Requests:
         "observer",
         "rollback",
         "skip_phase",
+        "unheard_stop",
         "waiting",
         "whole",
     )
@@ -91,6 +92,7 @@ class Requests:
         self.waiting = False  # for data: the only time at which a signal leaves at once
         self.whole = False  # what is waited for belongs to an evaluation that only Ctrl-C may cut short
         self.rollback: tuple[Any, Any] | None = None  # the snapshot, and the callback that wants to return to it
+        self.unheard_stop: StopRequest | None = None  # asked for on this rank after the last vote
         self.skip_phase: Literal["alone", "before vote", "no vote", "after vote"] = "alone"
         """Where in a step of several processes a request to skip it comes."""
 
@@ -111,9 +113,9 @@ class Requests:
         self.agreed = Wanted()
 
     def leave(self) -> None:
-        """The other processes are gone. What came after the last vote is for this process alone."""
+        """The other processes are gone. A signal after the last vote is for this process alone."""
         self.agreed.preempt = self.agreed.preempt or self.asked.preempt
-        self.agreed.stop = self.agreed.stop or self.asked.stop
+        self.unheard_stop = self.asked.stop
         self.asked, self.skip_phase = self.agreed, "alone"
 
     def agree(self, *, evaluate: bool = False, save: bool = False, plan: bool = False) -> None:
@@ -134,16 +136,14 @@ class Requests:
         self.agreed.stop = self.agreed.stop or request
         self.attention = True
 
-    def agree_on_own_stop(self) -> None:
-        """All ranks have asked for the same stop: it needs no vote."""
-        if self.voted and self.asked.stop is not None:
-            self.agree_on_stop(self.asked.stop)
-            self.asked.stop = None
-
     def agree_on_signal(self, number: int) -> None:
         """All ranks know of the signal."""
         self.agreed.preempt = self.agreed.preempt or number
         self.attention = True
+
+    def grant_skip(self, by: str) -> None:
+        """All ranks know that one of them has asked to leave out the update of this step."""
+        self.agreed.skip = by
 
     def forget_asked(self, stop: StopRequest | None, *, skip: bool) -> None:
         """All ranks know of this stop; ``skip``: and of the request to skip the step."""

@@ -485,6 +485,8 @@ class Run:
     def gather(self, value: Any) -> list[Any]:
         """Return the value of each process, by rank. All ranks must call it in the same hook.
 
+        After an error on any rank, the list holds only the value of this process.
+
         Args:
             value: A value that JSON can represent.
         """

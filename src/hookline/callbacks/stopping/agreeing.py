@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hookline.run.requests import StopRequest
+
 if TYPE_CHECKING:
     from hookline.run import Run
 
@@ -17,7 +19,7 @@ def stop_together(run: Run, reason: str, *, whose: int) -> None:
     """What all ranks have found together needs no vote: the run stops here, for the reason that one of them gives."""
     reason = of_all_ranks(run, reason)[whose]
     run.stop(reason)
-    run.loop.requests.agree_on_own_stop()
+    run.loop.requests.agree_on_stop(StopRequest(reason, run.member.name, run.clock.step))
 
 
 def skip_together(run: Run) -> None:
