@@ -217,10 +217,10 @@ class Group:
         The other ranks read the reason from the store, and wake up if they wait in a collective.
         """
         if not self.broken:
-            is_first = self.accuse(self.rank, words, self.store)
-            self._part(said := f"rank {self.rank} {words}", is_cause=is_first)
-            if is_first:  # Logged first: it is hard to find among the tracebacks of all ranks.
+            is_first, said = self.accuse(self.rank, words, self.store), f"rank {self.rank} {words}"
+            if is_first:  # Log it before the other ranks wake up and print their tracebacks.
                 logger.error("%s", said)
+            self._part(said, is_cause=is_first)
 
     def accuse(self, rank: int, words: str, store: Store) -> bool:
         """Write the reason of a rank's failure to the store, unless the store has one already.
