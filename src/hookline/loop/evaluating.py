@@ -205,7 +205,7 @@ def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[An
             yield from idle_batch(loop, batch)
             world.body_ended()
             _make_up(loop)
-            if _is_ended(loop):
+            if _agree_to_leave(loop):
                 return
             continue
         state.batch, state.outputs = batch, MISSING
@@ -225,14 +225,14 @@ def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[An
         clock.token += loop.tokens or 0
         line.emit(getattr(line.hooks, f"{event}_end"))
         state.batch = state.outputs = MISSING
-        if _is_ended(loop):
+        if _agree_to_leave(loop):
             return
     if not seen and not _is_left(loop):
         raise DataError(f"the {state.stage} loader gave no batch; is it empty, or an iterator that is used up?")
 
 
-def _is_ended(loop: Loop) -> bool:
-    """By all ranks, after a batch: agree on whether they leave the evaluation here, because one of them does.
+def _agree_to_leave(loop: Loop) -> bool:
+    """Agree with all ranks, after a batch, on whether they leave the evaluation here.
 
     A rank that wants to leave continues with batches that count nothing until the next vote.
     """
