@@ -11,7 +11,7 @@ import torch
 from table import Figure, Section, quartiles, verdict
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from hookline.loop.feed import feed_of
+from hookline.loop.data import feed_of
 
 BATCH_SIZE = 32
 BATCHES = 2000

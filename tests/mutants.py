@@ -30,7 +30,7 @@ MODULES = {
     "events": ["events"],
     "checkpoint": ["checkpoint"],
     "callbacks/stopping": ["callbacks/stopping"],
-    "loop/feed": ["loop/test_feed*.py", "loop/test_data.py"],
+    "loop/data": ["loop/test_feed*.py", "loop/test_data.py"],
 }
 """Folders of the package, with the tests of each."""
 PER_MODULE = 50

@@ -497,7 +497,7 @@ def stopped(places: list[str], own_loop: bool = False) -> list[dict[str, Any]]:
 
 def twice(folder: str, rank: int = 1) -> None:
     """SIGTERM, and some time later SIGTERM again, while the first waits for the end of the step."""
-    from hookline.loop import signals
+    from hookline.loop.engine import signals
 
     signals.SAME = 0.2
 

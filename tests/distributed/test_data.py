@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.loop.feed.position import Position
-from hookline.loop.feed.stripes import Piece, Share, Stripes
+from hookline.loop.data.position import Position
+from hookline.loop.data.stripes import Piece, Share, Stripes
 
 CASES = "cases_of_data.py"
 

@@ -30,7 +30,7 @@ from torch.utils.data import (
 )
 
 from hookline.errors import DataError
-from hookline.loop.feed import Feed, feed_of
+from hookline.loop.data import Feed, feed_of
 
 SIZE = 23
 

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.loop.feed.seeding import Apart, PythonRandom, mix, seed_process
+from hookline.loop.data.seeding import Apart, PythonRandom, mix, seed_process
 
 
 def draws() -> tuple[float, float, float]:

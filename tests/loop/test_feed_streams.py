@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hookline.errors import DataError, HooklineWarning
-from hookline.loop.feed import Feed, feed_of
+from hookline.loop.data import Feed, feed_of
 
 
 def drawn() -> list[float]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from hookline.errors import DataError
-from hookline.loop.feed import Feed, feed_of
+from hookline.loop.data import Feed, feed_of
 from hookline.testing import run_script, start_script
 
 
@@ -181,7 +181,7 @@ def test_workers_that_are_spawned_and_not_forked_read_the_same() -> None:
         """
         import random, torch
         from torch.utils.data import DataLoader, get_worker_info
-        from hookline.loop.feed import feed_of
+        from hookline.loop.data import feed_of
 
         class Data:
             def __len__(self): return 12
@@ -236,7 +236,7 @@ def test_a_killed_worker_is_an_error_and_a_new_iteration_starts_new_ones() -> No
         """
         import os, signal, time
         from torch.utils.data import DataLoader
-        from hookline.loop.feed import feed_of
+        from hookline.loop.data import feed_of
 
         feed = feed_of(DataLoader(list(range(40)), batch_size=4, num_workers=2, persistent_workers=True), seed=0)
         try:
@@ -261,7 +261,7 @@ def test_a_signal_to_the_whole_group_does_not_reach_the_workers() -> None:
     source = """
         import signal, time
         from torch.utils.data import DataLoader, IterableDataset
-        from hookline.loop.feed import feed_of
+        from hookline.loop.data import feed_of
 
         class Stream(IterableDataset):
             def __iter__(self):
@@ -299,7 +299,7 @@ def test_workers_are_deaf_from_their_birth() -> None:
     source = """
         import signal, time
         from torch.utils.data import DataLoader
-        from hookline.loop.feed import feed_of
+        from hookline.loop.data import feed_of
 
         if __name__ == "__main__":
             heard = []
@@ -352,7 +352,7 @@ def test_a_program_that_forgets_to_close_its_feed_ends_all_the_same(end: str) ->
     source = f"""
         import time
         from torch.utils.data import DataLoader
-        from hookline.loop.feed import feed_of
+        from hookline.loop.data import feed_of
 
         class Hanging(list):
             def __getitem__(self, index):

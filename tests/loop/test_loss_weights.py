@@ -19,7 +19,7 @@ from torch.nn import functional
 
 import hookline as hl
 from hookline.errors import SetupError
-from hookline.loop.loss_weights import LossWeights
+from hookline.loop.tasks.loss_weights import LossWeights
 from tests.support.inside import set_accumulation
 
 CLASSES, LENGTH = 5, 6

@@ -23,7 +23,7 @@ from torchmetrics.wrappers import ClasswiseWrapper, MinMaxMetric, Running
 from hookline.checkpoint.decode import decode
 from hookline.checkpoint.encode import encode
 from hookline.errors import CheckpointMismatchError
-from hookline.loop.metric_states import (
+from hookline.loop.metrics.object_states import (
     SetAside,
     can_merge,
     is_metric_object,
@@ -126,7 +126,7 @@ def test_metrics_and_collections_are_found_and_nothing_else() -> None:
 
 
 def test_torchmetrics_is_not_imported_by_hookline() -> None:
-    code = "import sys, hookline, hookline.loop.metric_objects; print('torchmetrics' in sys.modules)"
+    code = "import sys, hookline, hookline.loop.metrics.objects; print('torchmetrics' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 

@@ -12,20 +12,20 @@ from hookline.distributed.checksums import checksums
 from hookline.distributed.links import Links
 from hookline.distributed.votes import FIELDS, Votes
 from hookline.loop import Loop, Trainer
-from hookline.loop.capture import capture_state, capture_weights
-from hookline.loop.data import count, first_tensor, is_one_shot, sure_length, to_device
-from hookline.loop.gradients import is_of_torch
-from hookline.loop.joining import roots_of
+from hookline.loop.data.batches import count, first_tensor, is_one_shot, sure_length, to_device
+from hookline.loop.data.random_states import random_states, set_random_states
+from hookline.loop.engine.gradients import is_of_torch
+from hookline.loop.engine.step import Steps
 from hookline.loop.keywords import ARGUMENTS, OPTIONS
-from hookline.loop.media import delete_media
-from hookline.loop.pictures import pixels_of
-from hookline.loop.png import encode_png, png_size
-from hookline.loop.random_states import random_states, set_random_states
-from hookline.loop.run_record import reached
-from hookline.loop.run_settings import _loader as loader_settings
-from hookline.loop.series import FOLD, LARGEST_ARRAY, Series
-from hookline.loop.step import Steps
-from hookline.loop.task_methods import FOREIGN_METHODS, TAKES
+from hookline.loop.metrics.series import FOLD, LARGEST_ARRAY, Series
+from hookline.loop.record.media import delete_media
+from hookline.loop.record.pictures import pixels_of
+from hookline.loop.record.png import encode_png, png_size
+from hookline.loop.record.run_file import reached
+from hookline.loop.record.run_settings import _loader as loader_settings
+from hookline.loop.saving.tree import capture_state, capture_weights
+from hookline.loop.tasks.task_methods import FOREIGN_METHODS, TAKES
+from hookline.loop.world.joining import roots_of
 
 UNITS = (
     *(checksums, count, first_tensor, is_one_shot, sure_length, to_device, is_of_torch, roots_of),
@@ -185,17 +185,19 @@ def watch_links(notify: Callable[[], None]) -> Iterator[None]:
 
 def set_sink_wait(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let the end of a run wait this long for a sink that hangs, instead of five seconds."""
-    monkeypatch.setattr("hookline.loop.stream.WAIT", seconds)
+    monkeypatch.setattr("hookline.loop.record.stream.WAIT", seconds)
 
 
 def set_blocked_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let Hookline warn about a hook that has not returned after this time."""
-    monkeypatch.setattr("hookline.loop.blocked_hooks.BLOCKED_AFTER_S", seconds)
+    monkeypatch.setattr("hookline.loop.engine.blocked_hooks.BLOCKED_AFTER_S", seconds)
 
 
 def change_saved_state(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Let checkpoints hold what the function makes of the state of the run."""
-    monkeypatch.setattr("hookline.loop.snapshots.capture_state", lambda loop, **how: change(capture_state(loop, **how)))
+    monkeypatch.setattr(
+        "hookline.loop.saving.snapshots.capture_state", lambda loop, **how: change(capture_state(loop, **how))
+    )
 
 
 def watch_folds(monkeypatch: pytest.MonkeyPatch) -> list[int]:

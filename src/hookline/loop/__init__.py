@@ -1,10 +1,10 @@
 """The engine: ``Loop``, ``Task``, ``SupervisedTask`` and ``Trainer``."""
 
+from hookline.loop.engine.schedulers import Scheduler
 from hookline.loop.loop import Loop
 from hookline.loop.result import Result
-from hookline.loop.schedulers import Scheduler
-from hookline.loop.supervised import SupervisedTask
-from hookline.loop.task import Task
+from hookline.loop.tasks.supervised import SupervisedTask
+from hookline.loop.tasks.task import Task
 from hookline.loop.trainer import Trainer
 
 __all__ = ["Loop", "Result", "Scheduler", "SupervisedTask", "Task", "Trainer"]

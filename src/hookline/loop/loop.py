@@ -17,27 +17,27 @@ from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import Preempted, ScopeError, StopTraining, words_of
 from hookline.events import explain
-from hookline.loop.answers import LoopAnswers
-from hookline.loop.data import no_batches
-from hookline.loop.evaluating import evaluation, prediction
-from hookline.loop.handles import batches_twice
+from hookline.loop.data.batches import no_batches
+from hookline.loop.data.loaders import check_loader, named_loaders
+from hookline.loop.engine.answers import LoopAnswers
+from hookline.loop.engine.handles import batches_twice
+from hookline.loop.engine.leaving import stop_in_batch, stops_here
+from hookline.loop.engine.optimizers import watch_optimizers
+from hookline.loop.engine.session import Session
+from hookline.loop.engine.signals import Signals
+from hookline.loop.engine.training import Training
+from hookline.loop.engine.trial import Trial, trial
+from hookline.loop.evaluation.evaluate import evaluation, prediction
 from hookline.loop.keywords import checked
-from hookline.loop.leaving import stop_in_batch, stops_here
-from hookline.loop.loaders import check_loader, named_loaders
-from hookline.loop.monitors import warn_of_still_plateau
-from hookline.loop.notices import reached_already, say_finished, say_preempted, say_script_continues
-from hookline.loop.optimizers import watch_optimizers
+from hookline.loop.record.monitors import warn_of_still_plateau
+from hookline.loop.record.notices import reached_already, say_finished, say_preempted, say_script_continues
+from hookline.loop.record.run_file import RunRecord
 from hookline.loop.result import Result
-from hookline.loop.resume import load_checkpoint
-from hookline.loop.run_record import RunRecord
-from hookline.loop.saving import Saving
-from hookline.loop.session import Session
+from hookline.loop.saving.resume import load_checkpoint
+from hookline.loop.saving.saver import Saving
+from hookline.loop.saving.verification import VARIABLE, Verification
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
-from hookline.loop.signals import Signals
-from hookline.loop.training import Training
-from hookline.loop.trial import Trial, trial
-from hookline.loop.verification import VARIABLE, Verification
-from hookline.loop.world import Alone
+from hookline.loop.world.world import Alone
 from hookline.progress import Duration
 from hookline.run import MISSING, Run
 

@@ -14,20 +14,20 @@ from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import SetupError, StopTraining
 from hookline.events import check_callbacks
-from hookline.loop.answers import Returning, check_returned, evaluate_task, predict_task
+from hookline.loop.data.loaders import check_loader, named_loaders
+from hookline.loop.engine.leaving import left_before_end
+from hookline.loop.engine.optimizers import needs_closure
+from hookline.loop.engine.plain import plain_steps
+from hookline.loop.evaluation.sanity import sanity_check
+from hookline.loop.evaluation.tasks import Returning, check_returned, evaluate_task, predict_task
 from hookline.loop.keywords import checked, later
-from hookline.loop.leaving import left_before_end
-from hookline.loop.loaders import check_loader, named_loaders
 from hookline.loop.loop import Loop
-from hookline.loop.notices import say_anew, under_way
-from hookline.loop.optimizers import needs_closure
-from hookline.loop.plain import plain_steps
+from hookline.loop.record.notices import say_anew, under_way
 from hookline.loop.result import Result
-from hookline.loop.sanity import sanity_check
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
-from hookline.loop.supervised import SupervisedTask, title_of
-from hookline.loop.task import Task
-from hookline.loop.task_methods import check_task, missing_method
+from hookline.loop.tasks.supervised import SupervisedTask, title_of
+from hookline.loop.tasks.task import Task
+from hookline.loop.tasks.task_methods import check_task, missing_method
 from hookline.progress import Duration
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hookline.events.messages import Lifetime, Messages
-from hookline.loop.metrics import MetricBook
+from hookline.loop.metrics.book import MetricBook
 from hookline.run import Run
 
 Note = Callable[[str, Any], None]

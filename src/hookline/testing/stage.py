@@ -16,7 +16,7 @@ from hookline.errors import SetupError
 from hookline.events import Callback, Event
 from hookline.events.spec import BY_NAME
 from hookline.loop import Loop, SupervisedTask, Task
-from hookline.loop.evaluating import untouched
+from hookline.loop.evaluation.evaluate import untouched
 from hookline.progress import Duration
 from hookline.run import MISSING, Run, RunState, StopRequest
 from hookline.testing.noting import NotedMessages, NotedMetrics

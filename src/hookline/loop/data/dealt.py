@@ -1,0 +1,151 @@
+"""The feeds of data that is read by index, dealt out to ranks: none reads what is another's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, default_collate
+
+from hookline.errors import DataError
+from hookline.loop.data.agreement import Circle, check_alike, digest
+from hookline.loop.data.batches import length, set_epoch, sure_length
+from hookline.loop.data.map import DealtTickets, MapFeed
+from hookline.loop.data.part import Part
+from hookline.loop.data.stripes import Share, Stripes
+
+
+class SharedFeed:
+    """A feed that gives ``Part``s. What it has in common with those of the other ranks is agreed on in ``iterate``."""
+
+    length: int | None
+    """The number of the loader's batches in an epoch, where it can be relied on; ``iterate`` looks again."""
+    notes: tuple[str, ...] = ()
+    stride: int
+    """How many of the loader's batches a round takes, as this rank's loader counts them."""
+    own: int = 1
+    """Of how many ranks the loader gives this one its own share; 1 where any rank can read all of it."""
+    limit: float = math.inf
+    """The largest number of batches that all ranks together take in an epoch."""
+    begins_idle = False
+    """Of what is being iterated over, the first batch does not count on this rank."""
+
+    def __init__(self, circle: Circle, share: Share) -> None:
+        self.circle, self.share = circle, share
+
+    def iterate(self, epoch: int, start: int) -> Iterator[Part]:
+        """By all: this rank's parts of an epoch, from so many batches of the loader on."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the epoch and the number of batches taken do not say."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing, where ``state_dict`` gives nothing."""
+
+    def close(self) -> None:
+        """End the worker processes that are still there."""
+
+
+class DealtMap(SharedFeed):
+    """A plain ``DataLoader`` over a map-style data set.
+
+    A batch is what it would be in one process: its random changes depend on the seed, the epoch and its number. Only
+    what the last group of an epoch is divided into is a rank's own.
+    """
+
+    def __init__(
+        self, loader: DataLoader[Any], seed: int, circle: Circle, share: Share, *, evaluates: bool = False
+    ) -> None:
+        super().__init__(circle, share)
+        # A batch sampler of the user's own knows what fits into one batch, and what must be in it together.
+        divisible = type(loader.batch_sampler) is BatchSampler
+        stripes = Stripes(share, counted=loader.batch_sampler is not None, divisible=divisible, splits=not evaluates)
+        self._inner = MapFeed(loader, seed=seed, stripes=stripes, shares=share.shares, tells=not evaluates)
+        self._data = loader.dataset
+        self.tickets = self._inner.tickets
+        # Another function may leave samples out: then only a look at the batch tells how many there are.
+        self._sure = loader.collate_fn is default_collate
+        self.length, self.notes, self.stride = self._inner.length, self._inner.notes, share.shares
+
+    def iterate(self, epoch: int, start: int) -> Iterator[Part]:
+        tickets = self.tickets
+        if not isinstance(tickets, DealtTickets):
+            raise TypeError(f"{type(tickets).__name__} deals nothing out")
+        tickets.limit = self.limit
+        batches = self._inner.iterate(epoch, start)
+        self.length = self._inner.length
+        group = tickets.group[: max(0, int(min(len(tickets.group), self.limit - start)))]
+        self.begins_idle = self.share.part >= len(group)
+        check_alike(
+            self.circle,
+            "the data set has a size and an order of",
+            [length(self._data), digest(group)],
+            "give all ranks the same data set and a sampler that draws from torch, random or numpy.random, not from a "
+            "generator that is seeded by the rank; where each rank has a data set of its own, set sharded = True on it",
+        )
+        return self._parts(batches, tickets)
+
+    def _parts(self, batches: Iterator[Any], tickets: DealtTickets) -> Iterator[Part]:
+        for batch in batches:
+            piece = tickets.dealt.popleft()
+            known = piece.known if self._sure else None
+            yield Part(batch, piece.counts, piece.samples, known, piece.is_last, piece.first, piece.then_idle)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class DealtSequence(SharedFeed):
+    """A list of batches, or anything like it that is read by index. A batch is never taken apart."""
+
+    def __init__(
+        self,
+        loader: Sequence[Any],
+        circle: Circle,
+        share: Share,
+        count: Callable[[Any], tuple[int, int | None]] | None,
+        *,
+        tells: bool = True,
+    ) -> None:
+        super().__init__(circle, share)
+        self._loader, self._tells = loader, tells
+        # A look at all batches costs nothing in a list; anything else may read them from a disk.
+        self._count = count if type(loader) in (list, tuple) else None
+        self.length, self.stride = sure_length(loader), share.shares
+
+    def iterate(self, epoch: int, start: int) -> Iterator[Part]:
+        if self._tells:
+            set_epoch(self._loader, epoch)
+        size = self.length = len(self._loader)
+        if start > size:
+            raise DataError(
+                f"the epoch is to go on at batch {start} and the {type(self._loader).__name__} has only {size}: "
+                f"it is not the one of the run that was saved"
+            )
+        fix = f"give all ranks the same {type(self._loader).__name__}: each takes its own batches out of it"
+        check_alike(self.circle, "the number of batches is", size, fix)
+        end = int(min(size, self.limit))
+        self.begins_idle = start + self.share.part >= end
+        return self._parts(start, end)
+
+    def _parts(self, start: int, end: int) -> Iterator[Part]:
+        loader, (shares, part) = self._loader, self.share
+        batch, first = None, 0
+        for number in range(start, end, shares):
+            mine = number + part
+            is_last, counts = number + shares >= end, mine < end
+            if counts:
+                batch = loader[mine]
+            elif batch is None:
+                batch = loader[number]
+            place = None if self._count is None else first + self._samples(number, mine)
+            then_idle = not is_last and mine + shares >= end
+            yield Part(batch, counts, None, None, is_last, place if counts else None, then_idle and counts)
+            if self._count is not None:
+                first += self._samples(number, min(number + shares, end))
+
+    def _samples(self, start: int, end: int) -> int:
+        return 0 if self._count is None else sum(self._count(batch)[0] for batch in self._loader[start:end])

@@ -1,0 +1,106 @@
+"""``feed_of``: the training batches of a loader, from any batch of any epoch on, so that a position is a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from types import FunctionType
+from typing import Any, Protocol
+
+from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
+
+from hookline.errors import DataError
+from hookline.loop.data.batches import is_one_shot, set_epoch, sure_length
+from hookline.loop.data.map import MapFeed
+from hookline.loop.data.notes import sequence_notes
+from hookline.loop.data.stream import OneShotFeed, StatefulFeed, StreamFeed
+from hookline.loop.evaluation.untouched import same_random_state
+
+
+class Feed(Protocol):
+    """The batches of one loader. None of it disturbs the random states of the program; see ``seeding.Apart``."""
+
+    length: int | None
+    """The number of batches in an epoch, where it can be relied on; ``iterate`` looks again, as the data may grow."""
+    notes: tuple[str, ...]
+    """What will not be exact, or will be slow, after a resume; empty where it is exact and cheap."""
+
+    def iterate(self, epoch: int, start: int) -> Iterator[Any]:
+        """The batches of an epoch, from a batch on. An earlier iterator is not to be used any more."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the epoch and the number of the batch do not say."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None:
+        """End the worker processes that are still there."""
+        ...
+
+
+def feed_of(loader: Any, *, seed: int, rank: int = 0) -> Feed:
+    """The feed of a loader of any kind.
+
+    The order of the data is the same on all ranks; what is drawn at random inside of batches is not.
+
+    >>> feed = feed_of(["a", "b", "c"], seed=0)
+    >>> list(feed.iterate(epoch=0, start=1)), feed.length, feed.notes
+    (['b', 'c'], 3, ())
+    """
+    if callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None)):
+        return StatefulFeed(loader, seed=seed, rank=rank)
+    if type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset | MapDataPipe):
+        return MapFeed(loader, seed=seed, rank=rank)
+    if isinstance(loader, Sequence):
+        return SequenceFeed(loader)
+    if is_one_shot(loader):
+        return OneShotFeed(loader, seed=seed, rank=rank)
+    return StreamFeed(loader, seed=seed, rank=rank)
+
+
+def is_by_index(loader: Sequence[Any]) -> bool:
+    """Whether its items are all there is to it: it has no iteration of its own besides them."""
+    iteration = type(loader).__iter__
+    return iteration is Sequence.__iter__ or not isinstance(iteration, FunctionType)
+
+
+class SequenceFeed:
+    """A list of batches, or anything like it: read by index, with nothing around it."""
+
+    def __init__(self, loader: Sequence[Any]) -> None:
+        self._loader = loader
+        self._by_index = is_by_index(loader)
+        self.length = sure_length(loader)
+        self.notes = () if self._by_index else sequence_notes(loader)
+
+    def iterate(self, epoch: int, start: int) -> Iterator[Any]:
+        """The batches from one on."""
+        loader = self._loader
+        set_epoch(loader, epoch)
+        self.length = sure_length(loader)
+        if start > len(loader):
+            raise DataError(
+                f"the epoch is to go on at batch {start} and the {type(loader).__name__} has only {len(loader)}: "
+                f"it is not the one of the run that was saved"
+            )
+        if not start:
+            return iter(loader)
+        if self._by_index:
+            return map(loader.__getitem__, range(start, len(loader)))
+        iterator = iter(loader)
+        with same_random_state():
+            for _ in islice(iterator, start):
+                pass
+        return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the number of the batch says it all."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        """There is nothing to end."""

@@ -1,0 +1,116 @@
+"""``shared_feed_of``: the data of one rank among several. The unit is the loader's own batch, whoever gets it.
+
+- A plain ``DataLoader`` over a map-style data set: each rank reads its own batches and no other's (``dealt.py``).
+- A list of batches: each rank takes its own by index (``dealt.py``).
+- All else is read whole by each rank, which keeps its own batches; unless the loader or its data set has
+  ``sharded = True``, which says that each rank is given its own share already (``rounds.py``).
+- A ``DistributedSampler`` is such a share, too. It is respected in training, and in an evaluation only where it
+  neither repeats nor drops a sample.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, MapDataPipe
+
+from hookline.errors import DataError
+from hookline.loop.data.agreement import Circle
+from hookline.loop.data.dealt import DealtMap, DealtSequence, SharedFeed
+from hookline.loop.data.feed import Feed, feed_of, is_by_index
+from hookline.loop.data.map import MapFeed
+from hookline.loop.data.rounds import OwnShare, Rounds
+from hookline.loop.data.stream import StreamFeed
+from hookline.loop.data.stripes import Share
+
+logger = logging.getLogger("hookline")
+
+Count = Callable[[Any], tuple[int, int | None]]
+
+
+def shared_feed_of(
+    loader: Any, *, seed: int, circle: Circle, share: Share, evaluates: str = "", count: Count | None = None
+) -> SharedFeed:
+    """The feed of a loader of any kind, for one of several ranks.
+
+    ``evaluates``: the name of an evaluation or prediction, in which each sample is read exactly once, and nothing is
+    told of epochs; ``count`` then says how many samples a batch has.
+    """
+    sampler = distributed_sampler(loader)
+    if sampler is not None:
+        check_sampler(sampler, share, evaluates)
+        extra = sampler.total_size - len(sampler.dataset)  # type: ignore[arg-type]
+        if extra and circle.rank == 0:
+            what = f"repeats {extra}" if extra > 0 else f"leaves out {-extra}"
+            logger.warning("the DistributedSampler %s samples in each epoch; without it each is trained on once", what)
+        inner = _inner(loader, seed, share.part, evaluates)
+        if isinstance(inner, MapFeed) and inner.length is not None:
+            return OwnShare(inner, circle, share)
+        return Rounds(inner, circle, share, own=True)
+    if says_sharded(loader):
+        _say(circle, loader, "gives each rank its own share of the data")
+        return Rounds(_inner(loader, seed, share.part, evaluates), circle, share, own=True)
+    if is_map(loader):
+        return DealtMap(loader, seed, circle, share, evaluates=bool(evaluates))
+    if isinstance(loader, Sequence) and is_by_index(loader):
+        return DealtSequence(loader, circle, share, count if evaluates else None, tells=not evaluates)
+    _say(circle, loader, f"is read whole by each rank, which keeps one batch in {share.shares}")
+    checks = getattr(loader, "sharded", getattr(getattr(loader, "dataset", None), "sharded", None)) is None
+    return Rounds(_inner(loader, seed, 0, evaluates), circle, share, own=False, count=count, checks=checks)
+
+
+def is_map(loader: Any) -> bool:
+    """Whether its batches are lists of places in a data set that can be read by index."""
+    return type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset | MapDataPipe)
+
+
+def says_sharded(loader: Any) -> bool:
+    """Whether it, or its data set, says that each rank is given its own share already."""
+    return any(getattr(part, "sharded", False) is True for part in (loader, getattr(loader, "dataset", None)))
+
+
+def distributed_sampler(loader: Any) -> DistributedSampler[Any] | None:
+    """The one that a loader reads by, if it does."""
+    outer = getattr(loader, "batch_sampler", None)
+    for found in (getattr(loader, "sampler", None), outer, getattr(outer, "sampler", None)):
+        if isinstance(found, DistributedSampler):
+            return found
+    return None
+
+
+def check_sampler(sampler: DistributedSampler[Any], share: Share, evaluates: str) -> None:
+    """That it gives this rank what it should; in an evaluation each sample once."""
+    given = (sampler.num_replicas, sampler.rank)
+    if given != tuple(share):
+        raise DataError(
+            f"the DistributedSampler was made for rank {given[1]} of {given[0]}, and this is share {share.part} of "
+            f"{share.shares} of the data: leave num_replicas and rank out, or leave the sampler out"
+        )
+    if evaluates == "predict":
+        raise DataError(
+            "the predict loader has a DistributedSampler, which takes its order apart, so that predictions could not "
+            "be put together again: leave the sampler out; each sample is predicted once, on one rank"
+        )
+    size = len(sampler.dataset)  # type: ignore[arg-type]
+    extra = sampler.total_size - size
+    if extra and evaluates:
+        what = f"repeats {extra}" if extra > 0 else f"drops {-extra}"
+        raise DataError(
+            f"the {evaluates} loader has a DistributedSampler, which {what} of {size} samples so that all "
+            f"{share.shares} ranks get as many: metrics would be wrong; leave the sampler out, each sample is read once"
+        )
+
+
+def _inner(loader: Any, seed: int, rank: int, evaluates: str) -> Feed:
+    if not evaluates:
+        return feed_of(loader, seed=seed, rank=rank)
+    if is_map(loader):
+        return MapFeed(loader, seed=seed, rank=rank, tells=False)
+    return StreamFeed(loader, seed=seed, rank=rank, tells=False)
+
+
+def _say(circle: Circle, loader: Any, what: str) -> None:
+    if circle.rank == 0:
+        logger.info("in several processes: the loader (%s) %s", type(loader).__name__, what)

@@ -1,0 +1,226 @@
+"""The training data of a run: the loader, the position in an epoch, and what callbacks change about the data."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hookline.errors import DataError, SetupError
+from hookline.loop.data import Feed, SharedFeed, feed_of, shared_feed_of
+from hookline.loop.data.facts import Facts, facts_of
+from hookline.loop.data.loaders import named_loaders
+from hookline.loop.data.position import Position
+from hookline.loop.data.shared import distributed_sampler, says_sharded
+from hookline.loop.data.stripes import Share
+from hookline.loop.world.world import World
+from hookline.progress import Clock
+
+logger = logging.getLogger("hookline")
+
+
+@dataclass(frozen=True)
+class SavedData:
+    """The training data of a checkpoint, until the loader is known."""
+
+    feed: Mapping[str, Any] = field(default_factory=dict)
+    own: int = 1
+    """The number of ranks to which the loader gave separate data; 1 if all ranks shared one loader."""
+    facts: Facts = field(default_factory=Facts)
+    replaced: int = 0
+    """How often the run had replaced its train loader."""
+
+
+class TrainingData:
+    """The loader that training reads, the position in it, and the changes that callbacks make.
+
+    Args:
+        clock: The clock of the run.
+        rank: The rank of this process.
+        loaders: ``run.loaders``, by stage.
+    """
+
+    def __init__(self, clock: Clock, rank: int, loaders: dict[str, Any]) -> None:
+        self._clock, self._rank, self._loaders = clock, rank, loaders
+        self.iterator: Iterator[Any] = iter(())
+        """The batches of this epoch."""
+        self.position = 0
+        """The number of batches that ``iterator`` has given, those before a resume included."""
+        self.length: float = math.inf
+        """The number of batches of this epoch on this rank, if it is known."""
+        self.feed: Feed | None = None
+        self.loader: Any = None
+        """The loader of ``feed``. ``run.loaders["train"]`` may be the loader of the next epoch already."""
+        self._place = Position()  # where this epoch was begun or resumed
+        self._saved = SavedData()
+        self.reset_plans()
+
+    # -- what callbacks change, for one fit --------------------------------------------------------
+
+    def reset_plans(self) -> None:
+        """A fit begins: its callbacks say again what they change."""
+        self.limits: dict[str, int] = {}
+        """By stage: the largest number of batches of an epoch or an evaluation."""
+        self.repeat_epoch = False
+        """Whether each epoch gives the batches of the first one again."""
+        self._used: dict[str, Any] = {}
+        self._replaced: dict[str, int] = {}
+
+    def replace_loader(self, stage: str, loader: Any) -> None:
+        """Use this loader from the next epoch or evaluation on, in place of the one that was passed."""
+        self._used[stage] = self._loaders[stage] = loader
+        self._replaced[stage] = self._replaced.get(stage, 0) + 1
+
+    def times_replaced(self, stage: str) -> int:
+        """The number of times that the loader of a stage was replaced in this fit."""
+        return self._replaced.get(stage, 0)
+
+    def loader_of(self, stage: str, given: Any) -> Any:
+        """The loader of a stage: the one that was passed, or the one in its place."""
+        return self._used.get(stage, given)
+
+    def named_loaders_of(self, stage: str, given: dict[str | None, Any]) -> dict[str | None, Any]:
+        """The named loaders of a stage: those that were passed, or those in their place."""
+        return named_loaders(self._used[stage], stage) if stage in self._used else given
+
+    def limit(self, stage: str) -> float:
+        """The largest number of batches of an epoch or an evaluation."""
+        found = self.limits.get(stage, math.inf)
+        if found < 1:
+            raise SetupError(f"loop.data.limits[{stage!r}] = {found!r}: give 1 batch or more; del it for no limit")
+        return found
+
+    def shard_length(self, stage: str, loader: Any, length: int, world: World) -> int:
+        """The number of batches of a rank, padding included, of a loader that says it has ``length`` of them."""
+        shards, limit = world.shares[0], self.limits.get(stage, math.inf)
+        if distributed_sampler(loader) is not None or says_sharded(loader):
+            return int(min(length, -(-limit // shards)))
+        return -(-int(min(length, limit)) // shards)
+
+    # -- the loader and the position ---------------------------------------------------------------
+
+    def open(self, loader: Any, *, seed: int, world: World, mid_epoch: bool, warn: bool) -> Feed:
+        """Return the feed of a loader, which is kept while the loader stays the same.
+
+        Args:
+            loader: The training loader.
+            seed: The seed of the run.
+            world: The processes of the run.
+            mid_epoch: Whether the run is inside an epoch.
+            warn: Whether to warn if a resume of this loader is slow or not exact.
+        """
+        if self.feed is None or self.loader is not loader:
+            before, feed = self.feed, make_feed(loader, seed, self._rank, world)
+            self._check_own(feed)
+            self._compare(facts_of(loader), mid_epoch=mid_epoch)
+            if self._saved.feed and before is None:
+                feed.load_state_dict(self._saved.feed)
+            for note in feed.notes if warn and not self._rank else ():
+                logger.warning("after a resume: %s", note)
+            self.feed, self.loader = feed, loader
+            if before is not None:
+                before.close()
+        if isinstance(self.feed, SharedFeed):
+            self.feed.circle = world.group  # that of this fit
+        return self.feed
+
+    def begin_epoch(self, feed: Feed) -> None:
+        """Find the position in the epoch, before its data is asked for."""
+        self._place = self._place.in_epoch(self._clock.epoch)
+        if isinstance(feed, SharedFeed):
+            feed.limit = self.limit("train")
+
+    def measure_epoch(self, feed: Feed) -> None:
+        """Find the number of batches of this rank, when the data of the epoch is open."""
+        limit = self.limit("train")
+        if isinstance(feed, SharedFeed) and not math.isinf(limit):
+            limit = -(-limit // feed.own)
+        self.length = self._place.length(min(feed.length or math.inf, limit), _stride(feed))
+        self.position = self._clock.batch_in_epoch
+
+    def taken(self, batch: int) -> int:
+        """The number of the loader's batches that all ranks have read when each has had ``batch`` in this epoch."""
+        return self._place.in_epoch(self._clock.epoch).taken_after(batch, _stride(self.feed))
+
+    def warn_of_lost_loader(self) -> None:
+        """Warn, before the first epoch after a resume, if no hook has replaced the train loader again."""
+        if self._saved.replaced and not self.times_replaced("train") and not self._rank:
+            logger.warning(
+                "run.loaders['train'] was replaced before the checkpoint was saved, and not in this process: training "
+                "continues on the loader that fit got. Replace it in on_fit_start."
+            )
+        self._saved = SavedData(self._saved.feed, self._saved.own, self._saved.facts)
+
+    def close(self) -> None:
+        """End the workers of the loader."""
+        if self.feed is not None:
+            self.feed.close()
+
+    def _check_own(self, feed: Feed) -> None:
+        """Refuse to continue inside an epoch with a loader that splits its data in another way."""
+        saved, now = self._saved.own, _own(feed)
+        if saved != now and self._place.in_epoch(self._clock.epoch).taken:
+            shared = f"gave each of {saved} ranks its own share" if saved > 1 else "was read as a whole"
+            here = f"gives each of {now} ranks its own share" if now > 1 else "is read as a whole"
+            raise DataError(
+                f"the run was saved inside epoch {self._place.epoch}, where the loader {shared}, and now it {here}, so "
+                f"that nobody knows which samples are left: go on with as many processes and the same kind of loader, "
+                f"or from a checkpoint of the end of an epoch; without a DistributedSampler or sharded = True any "
+                f"number can go on"
+            )
+
+    def _compare(self, here: Facts, *, mid_epoch: bool) -> None:
+        """Compare the loader with the one before it, and convert the position in the epoch to its batch size."""
+        clock, again = self._clock, self.feed is not None
+        if again:  # another loader in the same process continues where the one before it was left
+            batch = clock.batch_in_epoch if mid_epoch else 0
+            self._place = Position(clock.epoch, batch, self.taken(batch) if batch else 0)
+        saved, place = self._saved.facts, self._place.in_epoch(clock.epoch)
+        self._place = place._replace(taken=here.batches(place.taken, saved, place.epoch))
+        changes = [] if again and not place.taken else here.changes(saved)
+        if changes and not self._rank:
+            logger.warning(
+                "the training data is not that of before (%s): its order is another from here on%s",
+                ", ".join(changes),
+                ", and in this epoch samples may come twice or not at all" if place.taken else "",
+            )
+        self._saved = SavedData(self._saved.feed, self._saved.own, here, self._saved.replaced)
+
+    # -- in a checkpoint ---------------------------------------------------------------------------
+
+    def state_dict(self, *, seed: int, mid_epoch: bool) -> dict[str, Any]:
+        """The position in the data, in a form from which any number of processes can continue."""
+        batch, feed = self._clock.batch_in_epoch if mid_epoch else 0, self.feed
+        return {
+            "seed": seed,
+            "feed": {} if feed is None else feed.state_dict(),
+            "batch": batch,
+            "taken": self.taken(batch) if mid_epoch else 0,
+            "own": self._saved.own if feed is None else _own(feed),
+            "facts": (self._saved.facts if feed is None else facts_of(self.loader))._asdict(),
+            "replaced": self.times_replaced("train"),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], *, mid_epoch: bool) -> None:
+        """Load the position, after the clock. Older checkpoints lack some of the fields."""
+        batch = self._clock.batch_in_epoch if mid_epoch else 0
+        facts = Facts(**state.get("facts", {}))
+        self._saved = SavedData(state["feed"], state.get("own", 1), facts, state.get("replaced", 0))
+        self._place = Position(self._clock.epoch, state.get("batch", batch), state.get("taken", batch))
+
+
+def make_feed(loader: Any, seed: int, rank: int, world: World) -> Feed:
+    """Return the feed of a training loader: of all its batches, or of this rank's shard of them."""
+    if world.is_alone:
+        return feed_of(loader, seed=seed, rank=rank)
+    return shared_feed_of(loader, seed=seed, circle=world.group, share=Share(*world.shares))
+
+
+def _stride(feed: Feed | None) -> int:
+    return feed.stride if isinstance(feed, SharedFeed) else 1
+
+
+def _own(feed: Feed) -> int:
+    return feed.own if isinstance(feed, SharedFeed) else 1

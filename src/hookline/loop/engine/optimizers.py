@@ -1,0 +1,147 @@
+"""Optimizers in every form that a user may give them, and what can be wrong with them."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hookline.errors import HooklineWarning, SetupError, kind_of
+from hookline.loop.tasks.supervised import title_of
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+    from hookline.run import RunState
+
+
+def make_optimizers(given: Any, module: nn.Module) -> dict[str, Optimizer]:
+    """By name: an instance, several, a dict of named ones, or a class or function given the parameters."""
+    if not any(True for _ in module.parameters()):
+        raise SetupError(f"{title_of(module)} has no parameters, so there is nothing to train")
+    if given is None:
+        raise SetupError("no optimizer; pass optimizer=torch.optim.AdamW, or give the task configure_optimizers(run)")
+    if not isinstance(given, Optimizer | Mapping | Sequence) and callable(given):
+        given = given(module.parameters())
+    if isinstance(given, Mapping):
+        optimizers = dict(given)
+    else:
+        optimizers = _named(list(given) if isinstance(given, list | tuple) else [given])
+    if not optimizers:
+        raise SetupError(f"no optimizer: {given!r} is empty")
+    for name, optimizer in optimizers.items():
+        if not isinstance(optimizer, Optimizer):
+            raise _no_optimizer(name, optimizer)
+        _check_parameters(name, optimizer, module)
+    return optimizers
+
+
+def _no_optimizer(name: object, given: object) -> SetupError:
+    if isinstance(given, str):
+        kinds = [kind for kind, value in vars(torch.optim).items() if inspect.isclass(value)]
+        found = [kind for kind in kinds if kind.lower() == given.lower()] or ["AdamW"]
+        return SetupError(f"optimizer={given!r} is a text; pass optimizer=torch.optim.{found[0]}, or an object of it")
+    named = "" if name == type(given).__name__ else f" {name!r}"
+    return SetupError(
+        f"optimizer{named} is {kind_of(given)}, not a torch.optim.Optimizer; pass "
+        f"optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4), or the class, or a function of the parameters"
+    )
+
+
+def watch_optimizers(loop: Loop) -> None:
+    """When training begins: what each of them moves, and, in an own loop, that nobody else lets it."""
+    _warn_of_unheld(loop.state.optimizers, loop.session.module, loop.line.order.callbacks)
+    if loop.session.task is None:
+        for name, optimizer in loop.state.optimizers.items():
+            handle = optimizer.register_step_pre_hook(_StepsBeside(name, loop.state))
+            loop.session.restore.callback(handle.remove)
+
+
+class _StepsBeside:
+    """Says once that the weights move twice: ``optimizer.step()`` was left in a loop that ``loop.step()`` came into."""
+
+    def __init__(self, name: str, state: RunState) -> None:
+        self._name, self._state, self._said = name, state, False
+
+    def __call__(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if self._state.optimizer is optimizer or self._said:
+            return
+        self._said = True
+        warnings.warn(
+            f"{self._name}.step() was called outside loop.step(), at step {self._state.clock.step}: loop.step() makes "
+            f"the update itself, so the weights move twice; leave optimizer.step() and optimizer.zero_grad() out",
+            HooklineWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_unheld(optimizers: Mapping[str, Optimizer], module: nn.Module, callbacks: Iterable[object]) -> None:
+    """Parameters with a gradient that nobody moves: most likely a part of the model was forgotten.
+
+    Not beside a callback that gives them to an optimizer later.
+    """
+    if any(getattr(callback, "structural", False) for callback in callbacks):
+        return
+    groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+    held = {id(parameter) for group in groups for parameter in group["params"]}
+    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    left = [name for name, p in module.named_parameters() if p.requires_grad and id(p) not in held]
+    if left:
+        shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
+        warnings.warn(
+            f"{len(left)} of {len(trainable)} trainable parameters of {title_of(module)} are in no optimizer and "
+            f"stay as they are: {shown}; if this is meant, freeze them with requires_grad_(False)",
+            HooklineWarning,
+            stacklevel=2,
+        )
+
+
+def _named(optimizers: list[Any]) -> dict[str, Any]:
+    """The class's name, numbered from the second of one class on: ``Adam``, ``Adam-2``."""
+    named: dict[str, Any] = {}
+    for optimizer in optimizers:
+        kind = type(optimizer).__name__
+        number = 1 + sum(1 for name in named if name.partition("-")[0] == kind)
+        named[kind if number == 1 else f"{kind}-{number}"] = optimizer
+    return named
+
+
+def _check_parameters(name: str, optimizer: Optimizer, module: nn.Module) -> None:
+    own = {id(parameter) for parameter in module.parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = sum(1 for parameter in held if id(parameter) not in own)
+    if foreign == len(held):
+        raise SetupError(
+            f"none of the {len(held)} parameters of optimizer {name} is a parameter of {title_of(module)}: "
+            f"it would train something else; make it from this model's parameters(), after any copy or .to()"
+        )
+    if foreign:
+        warnings.warn(
+            f"{foreign} of {len(held)} parameters of optimizer {name} are not {title_of(module)}'s: "
+            f"they are trained, but not saved with it, and in several processes their gradients are not averaged; pass "
+            f"one model that holds them all, such as nn.ModuleDict(dict(model=model, loss=loss))",
+            HooklineWarning,
+            stacklevel=2,
+        )
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Whether ``step`` cannot be called without a closure, as that of LBFGS."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def name_of(optimizer: Optimizer | None, optimizers: Mapping[str, Optimizer]) -> str:
+    """The name of an optimizer of the run; ``None`` will do when there is only one."""
+    names = [name for name, other in optimizers.items() if optimizer is other or optimizer is None]
+    if len(names) == 1:
+        return names[0]
+    what = "there are several" if optimizer is None else f"{type(optimizer).__name__} is not one of this run's"
+    raise SetupError(
+        f"which optimizer? {what}; pass one of {', '.join(optimizers)}: "
+        f"loop.backward(loss, optimizer), loop.step(optimizer)"
+    )

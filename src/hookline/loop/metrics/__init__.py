@@ -1,0 +1,1 @@
+"""Metrics of a run: collected, averaged, added up over ranks, written as rows."""

@@ -1,0 +1,82 @@
+"""One layer of the metric book: what is pending in training, or in one evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hookline.errors import MetricError
+from hookline.loop.metrics.epoch import Sums
+from hookline.loop.metrics.objects import MetricObjects, Values
+from hookline.loop.metrics.objects_over_ranks import agree_on_objects, object_sums
+from hookline.loop.metrics.over_ranks import OBJECT, WHOLE, Key, Reduction, own_sums
+from hookline.loop.metrics.series import Series, to_python
+from hookline.records import Value
+
+
+class Layer:
+    """The series and objects that were logged, by name."""
+
+    __slots__ = ("dated", "objects", "series")
+
+    def __init__(self, objects: MetricObjects) -> None:
+        self.objects = objects
+        """The torchmetrics objects among them."""
+        self.series: dict[str, Series] = {}
+        self.dated: dict[tuple[str, int], Series] = {}
+        """Values that were logged with a step of their own."""
+
+    def pending(self) -> dict[str, Series]:
+        return {name: series for name, series in self.series.items() if not series.is_empty}
+
+    def read(
+        self, pending: Mapping[str, Series], objects: Values, before: Mapping[str, Sums]
+    ) -> tuple[dict[str, Value], dict[tuple[str, int], Value]]:
+        """What is pending and what ``objects`` came to, in one transfer; apart from it, what has steps of its own."""
+        numbers = [series.result(before.get(name)) for name, series in pending.items()]
+        numbers += [series.result() for series in self.dated.values()]
+        values = iter(to_python([*numbers, *objects.values()]))
+        rows = {name: next(values) for name in pending}
+        dated = {key: next(values) for key in self.dated}
+        return {**rows, **dict(zip(objects, values, strict=True))}, dated
+
+    @property
+    def has_own(self) -> bool:
+        """Whether anything is pending that was logged on this rank."""
+        if self.dated or any(not series.has_no_own for series in self.series.values()):
+            return True
+        return any(series.noted for series in self.objects.series.values())
+
+    def forget(self) -> None:
+        """Nothing that is pending counts; objects are left as they are."""
+        for series in self.series.values():
+            series.forget()
+        self.dated.clear()
+
+    def agree(self, reduction: Reduction, place: str, *, left: bool, of_epoch: bool) -> bool:
+        """By all: what each rank has logged since the last time becomes what all have. Whether any has ``left``."""
+        own: dict[Key, Series] = {(name, None): series for name, series in self.series.items()}
+        own.update(self.dated.items())
+        found, left = reduction.reduce(place, own_sums(own) | object_sums(self.objects), left=left)
+        for (name, step), sums in found.items():
+            reduce, shape = sums.spec
+            if reduce in (OBJECT, WHOLE):
+                continue
+            if step is None:
+                series = opened(self.series, name, name, reduce)
+            else:
+                series = opened(self.dated, (name, step), name, reduce)
+            series.shape = shape
+            series.agree(sums.value(), sums.weight if reduce == "mean" else 0.0)
+        agree_on_objects(self.objects, found, reduction, compute_whole=not of_epoch)
+        return left
+
+
+def opened(layer: dict[Any, Series], key: Any, name: str, reduce: str) -> Series:
+    """The series of a name, made if there is none."""
+    series = layer.get(key)
+    if series is None:
+        series = layer[key] = Series(reduce)
+    elif series.reduce != reduce:
+        raise MetricError(f"{name} is logged with reduce={reduce!r} and with reduce={series.reduce!r}; use one of them")
+    return series

@@ -1,0 +1,1 @@
+"""What a run writes besides checkpoints, and what it says."""

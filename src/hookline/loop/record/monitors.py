@@ -1,0 +1,125 @@
+"""Check that each monitored metric is logged."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hookline.errors import MetricError
+from hookline.events import Line, Member
+from hookline.events.callback import callback_name
+from hookline.events.order import EVERYTHING, declares_writes, overlaps
+from hookline.events.spec import BY_NAME, is_resource
+from hookline.events.validate import overridden
+from hookline.loop.engine.schedulers import Scheduler
+from hookline.loop.tasks.supervised import SupervisedTask
+from hookline.run.history import missing_metric
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+logger = logging.getLogger("hookline")
+
+EVALUATION = ("eval_batch_end", "eval_loader_end", "eval_end")
+"""The events at which a callback that declares nothing may log a metric of an evaluation."""
+
+EPOCH_END = ("train_epoch_end", "epoch_end")
+"""The events at which such a callback may log a metric after the first interval."""
+
+LATER = ("test/", "predict/")
+"""Metrics of what follows training. ``test`` and ``predict`` may also be called separately."""
+
+
+def check_monitors(loop: Loop, logged: set[str], *, seen: int, all_loaders: int) -> Doubts:
+    """Raise before the first step if a callback monitors a metric that no callback will log.
+
+    ``logged`` are the metrics of the sanity check, which has ``seen`` that many of the evaluation loaders. A callback
+    that declares neither ``reads`` nor ``writes`` may log any name, and so may ``train_batch`` of a task. The metrics
+    that only these can log in training are returned. A metric that only these can log in an evaluation is known only
+    after the evaluation: then the callback that monitors it raises.
+    """
+    line, task = loop.line, loop.session.task
+    plateaus = [scheduler for scheduler in loop.state.schedulers if scheduler.unit == "eval"]
+    if plateaus and not all_loaders:
+        raise MetricError(
+            f"ReduceLROnPlateau monitors {plateaus[0].monitor!r} after each evaluation, but fit got no validation "
+            f"loader. Write fit(model, train, val, …)."
+        )
+    known = logged | _written(line)
+    undeclared = [member for member in line.members if not _is_declared(member.callback)]
+    in_evaluation = bool(all_loaders) and (seen < all_loaders or any(_hears_evaluations(m) for m in undeclared))
+    at_epoch_end = any(member.hooks_for(BY_NAME[name]) for member in undeclared for name in EPOCH_END)
+    in_training = type(task) is not SupervisedTask or any(not member.is_task for member in undeclared)
+    optimizers = loop.state.optimizers if len(loop.state.optimizers) > 1 else ()
+    losses = {"train/loss", *(f"train/{name}/loss" for name in optimizers)} if loop.settings.log_every else set()
+    doubts = []
+    for reader, name in _monitored(line, plateaus):
+        if _is_known(name, known | losses) or name.startswith(LATER) or ("/" in name and in_evaluation):
+            continue
+        if name.startswith("val/") and not all_loaders:
+            raise MetricError(
+                f"{reader} monitors {name!r}, but fit got no validation loader. Write fit(model, train, val, …), or "
+                f"monitor a metric of training, such as 'train/loss'. A callback that logs {name!r} must declare it: "
+                f"writes = ({name!r},)."
+            )
+        if "/" not in name or name.startswith("val/") or not in_training:
+            raise missing_metric(reader, name, known | losses)
+        if name.startswith("train/") or not at_epoch_end:  # else the callback raises when it first needs the metric
+            doubts.append((reader, name))
+    return Doubts(tuple(doubts), frozenset(known))
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What the check before the first step could not decide."""
+
+    monitored: tuple[tuple[str, str], ...] = ()
+    """Callback and metric. Only training can still log the metric."""
+    known: frozenset[str] = frozenset()
+
+
+def check_train_monitors(line: Line[Any], logged: set[str], doubts: Doubts) -> None:
+    """Raise after the first interval for a metric of training that no callback has logged or declared."""
+    known = logged | doubts.known | _written(line)
+    of_training = [(reader, name) for reader, name in _monitored(line, []) if name.startswith("train/")]
+    for reader, name in (*doubts.monitored, *of_training):
+        if not _is_known(name, known):
+            raise missing_metric(reader, name, known)
+
+
+def _monitored(line: Line[Any], plateaus: list[Scheduler]) -> list[tuple[str, str]]:
+    """The metrics that callbacks and schedulers read, each with the name of its reader."""
+    read = [(callback_name(callback), name) for callback in line.order.callbacks for name in callback.reads]
+    found = [(reader, name) for reader, name in read if name != EVERYTHING and not is_resource(name)]
+    return [*found, *(("ReduceLROnPlateau", scheduler.monitor) for scheduler in plateaus)]
+
+
+def _is_known(name: str, known: set[str]) -> bool:
+    """Averages over an epoch are logged by the loop."""
+    return any(overlaps(name, other) or name == f"{other}_epoch" for other in known)
+
+
+def _written(line: Line[Any]) -> set[str]:
+    return {name for name in line.written() if not is_resource(name)}
+
+
+def _is_declared(member: object) -> bool:
+    return declares_writes(member) or bool(getattr(member, "reads", ()))
+
+
+def _hears_evaluations(member: Member[Any]) -> bool:
+    events = any(member.hooks_for(BY_NAME[name]) for name in EVALUATION)
+    return events or overridden(member.callback, "around_eval") is not None
+
+
+def warn_of_still_plateau(loop: Loop) -> None:
+    """At the end of training: a scheduler that waited for evaluations in vain. Before, a callback might ask for one."""
+    on_plateau = [scheduler for scheduler in loop.state.schedulers if scheduler.unit == "eval"]
+    stop = loop.requests.agreed.stop
+    if on_plateau and loop.clock.step and not loop.course.has_evaluated and not loop.state.rank and stop is None:
+        logger.warning(
+            "ReduceLROnPlateau (on %r) never stepped: it needs evaluations, and none was made (eval_every=%s); "
+            "in a custom loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
+            *(on_plateau[0].monitor, loop.settings.eval_every),
+        )

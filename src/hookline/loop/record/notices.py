@@ -1,0 +1,120 @@
+"""What a run says in one line: that it goes on, that it leaves, that it is over, and what makes it longer.
+
+They are warnings of the logger: Python shows these, also where nobody has set up logging. Rank zero speaks for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hookline.errors import Preempted, ScopeError, SetupError, StateError
+from hookline.loop.engine.signals import signal_name
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+logger = logging.getLogger("hookline")
+
+EXTEND = "fit(…, extend='2ep')"
+
+
+def say_resumed(loop: Loop, checkpoint: Path) -> None:
+    """After a checkpoint is loaded; one of a run that is finished says so later."""
+    if not loop.state.rank and not loop.finished:
+        logger.warning("resumed from %s: epoch %d, step %d", checkpoint, loop.clock.epoch, loop.clock.step)
+
+
+def warn_if_nothing_saves(loop: Loop) -> None:
+    """Before a checkpoint is looked for: with ``resume="auto"`` somebody counts on one, the next time too."""
+    is_auto = loop.settings.resume is not None and loop.settings.resume.path == "auto"
+    saves = loop.saving.is_asked_to_save or loop.saving.verification is not None
+    if is_auto and not saves and not loop.state.rank and loop.entry_point in ("fit", "train"):
+        logger.warning(
+            "resume='auto', and no callback saves this run: unless run.request_save() is called, a restart begins "
+            "anew; add hl.Checkpointer()"
+        )
+
+
+def warn_of_parts(rank: int) -> None:
+    """The first epoch of a stream begins, and something is due at parts of an epoch."""
+    if not rank:
+        logger.warning(
+            "A fraction of max_duration is less than an epoch, and the training loader has no length: in the first "
+            "epoch the fraction counts as done at the end; later epochs count as long as the one before. Write it in "
+            "steps ('100st'), or give the loader a length"
+        )
+
+
+def say_preempted(loop: Loop, error: Preempted) -> None:
+    """When all is done, and a signal ends a fit: what another process can go on from, and what went wrong."""
+    if error.signal and not loop.state.rank and loop.entry_point in ("fit", "train"):  # 0: by `verify-resume`
+        earlier = loop.saving.latest()
+        nothing = "nothing was saved" if earlier is None else f"nothing was saved since {earlier.path}"
+        saved = nothing if error.checkpoint is None else f"saved {error.checkpoint}"
+        logger.warning("%s: %s; the run exits with code %d", signal_name(error.signal), saved, 128 + error.signal)
+    for note in getattr(error, "__notes__", ()):  # Python shows no notes of a SystemExit
+        logger.error("%s", note)
+
+
+@contextmanager
+def unsavable_is_said() -> Iterator[None]:
+    """In a run that has no callback that saves, nobody has looked before whether its state can be saved."""
+    try:
+        yield
+    except StateError as error:
+        logger.error("not saved: %s", error)
+
+
+def say_interrupted(loop: Loop, saved: Path) -> None:
+    """After Ctrl-C, or when a time limit ends this process: why, and where the checkpoint is."""
+    stop = loop.requests.agreed.stop
+    if not loop.state.rank:
+        logger.warning("%s: saved %s", "interrupted" if stop is None else stop.reason, saved)
+
+
+def say_script_continues(loop: Loop) -> None:
+    """After Ctrl-C, when ``fit`` is about to return."""
+    if not loop.state.rank:
+        logger.warning(
+            "interrupted at step %d; the script continues. Press Ctrl-C again to end it, or twice during another fit",
+            loop.clock.step,
+        )
+
+
+def say_finished(loop: Loop) -> None:
+    """The checkpoint that was loaded is that of a run that has come to its end."""
+    if loop.state.rank:
+        return
+    longer, asked = "give a larger max_duration" if loop.is_own else EXTEND, loop.state.max_duration
+    ignored = asked is not None and not loop.is_own and not loop.clock.reached(asked)
+    also = f", and max_duration={str(asked)!r} does not make it longer" if ignored else ""
+    logger.warning("this run is finished (%s)%s; to train longer: %s", loop.stop_reason(), also, longer)
+
+
+def say_anew(before: Loop, differs: list[str]) -> None:
+    """This trainer has trained the model before, and its next fit does not go on from there."""
+    if before.clock.step and not before.state.rank:
+        logger.warning(
+            "this fit begins a new run at step 0, and does not go on at step %d of the last one: %s is another object; "
+            "pass the same one again to go on, or use a new Trainer",
+            before.clock.step,
+            " and ".join(f"{name}=" for name in differs),
+        )
+
+
+def reached_already(loop: Loop) -> SetupError:
+    """There is nothing left to train in this process."""
+    longer = ": loop.run.max_duration = …" if loop.is_own else f", or go on with {EXTEND}"
+    reached = f"max_duration={str(loop.state.max_duration)!r} is reached already ({loop.clock!r})"
+    return SetupError(f"{reached}; give a larger one{longer}")
+
+
+def under_way(entry: str) -> ScopeError:
+    """A hook calls the trainer that has called it."""
+    verb = {"test": "evaluate", "evaluate": "evaluate", "predict": "predict"}.get(entry)
+    instead = f"ask run.{verb}(loader), which answers at once" if verb else "use another Trainer for another model"
+    return ScopeError(f"{entry}(): this trainer is at work on this model already; inside a hook {instead}")

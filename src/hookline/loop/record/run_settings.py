@@ -1,0 +1,144 @@
+"""The settings of a run, for its record: the options, and what the user has given in objects instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader, IterableDataset
+
+from hookline.loop.data.batches import length
+from hookline.loop.engine.schedulers import Scheduler
+from hookline.loop.tasks.supervised import SupervisedTask
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+STAGES = ("train", "val", "test")
+OF_PROGRESS = frozenset(
+    ("last_epoch", "base_lrs", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i", "mode_worse")
+)
+"""What a torch scheduler keeps among its arguments and is none: how far it is."""
+
+
+def run_settings(loop: Loop) -> dict[str, Any]:
+    """The options as they were read; where the run writes is no property of it."""
+    fields = loop.settings.__dataclass_fields__
+    left_out = ("config", "folder", "name", "sinks", "resume")
+    found = {name: getattr(loop.settings, name) for name in fields if name not in left_out}
+    processes = {} if loop.state.world_size == 1 else {"processes": loop.state.world_size}
+    found["strategy"] = found["strategy"] if isinstance(found["strategy"], str) else type(found["strategy"]).__name__
+    found |= {**processes, "max_duration": loop.state.max_duration, "device": str(loop.state.device)}
+    return {
+        **found,
+        **_loss(loop),
+        "optimizers": {name: _optimizer(its) for name, its in loop.state.optimizers.items()},
+        **_schedulers(loop),
+        **loader_settings(loop),
+    }
+
+
+def loader_settings(loop: Loop) -> dict[str, Any]:
+    """The data of each stage that is known by now: an own loop tells when it asks for batches, not before."""
+    found = {stage: _loaders(loop.state.loaders[stage]) for stage in STAGES if stage in loop.state.loaders}
+    return {"loaders": found} if found else {}
+
+
+def _loaders(given: Any) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        return {str(name): _loader(its) for name, its in given.items()}
+    return _loader(given)
+
+
+def _loader(loader: Any) -> dict[str, Any]:
+    """How it cuts the data; of what is no loader of torch only how many batches there are."""
+    its_class = {"class": type(loader).__qualname__}
+    try:
+        return _cut(loader) if isinstance(loader, DataLoader) else its_class | _said({"batches": length(loader)})
+    except Exception:  # of a class of the user's own: nobody's run fails because of its record
+        return its_class
+
+
+def _cut(loader: DataLoader[Any]) -> dict[str, Any]:
+    iterable = isinstance(loader.dataset, IterableDataset)
+    of_own = loader.batch_sampler is not None and loader.batch_size is None
+    sampler = loader.batch_sampler if of_own else loader.sampler
+    found = {
+        "dataset": type(loader.dataset).__qualname__,
+        "samples": None if iterable else length(loader.dataset),
+        "batch_size": loader.batch_size,
+        "sampler": None if iterable else type(sampler).__qualname__,
+        "drop_last": loader.drop_last,
+        "num_workers": loader.num_workers,
+    }
+    return _said(found)
+
+
+def _loss(loop: Loop) -> dict[str, Any]:
+    task = loop.session.task
+    if not isinstance(task, SupervisedTask) or task.loss is None:
+        return {}
+    loss: Any = task.loss
+    if not isinstance(loss, nn.Module):
+        return {"loss": getattr(loss, "__qualname__", type(loss).__qualname__)}
+    given = {name: value for name, value in vars(loss).items() if not name.startswith("_") and name != "training"}
+    return {"loss": {"class": type(loss).__qualname__, **_said(given)}}
+
+
+def _optimizer(optimizer: Any) -> dict[str, Any]:
+    """As it was made: what a schedule has made of it since is no setting."""
+    defaults: Mapping[str, Any] = getattr(optimizer, "defaults", {})
+    found = {"class": type(optimizer).__qualname__, **_said(defaults)}
+    groups = [_of_group(group, defaults) for group in getattr(optimizer, "param_groups", ())]
+    return found | ({"groups": groups} if len(groups) > 1 and any(groups) else {})
+
+
+def _of_group(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What is its own; a schedule that has begun keeps the rate that was given apart."""
+    given = {**group, "lr": group.get("initial_lr", group.get("lr"))}
+    return {name: given[name] for name, usual in defaults.items() if name in given and _differ(given[name], usual)}
+
+
+def _differ(one: Any, other: Any) -> bool:
+    try:
+        return bool(one != other)
+    except (RuntimeError, TypeError, ValueError):  # arrays have no one answer
+        return True
+
+
+def _schedulers(loop: Loop) -> dict[str, Any]:
+    """Those that were given as objects; what ``LRSchedule`` makes is told by its own arguments."""
+    named: dict[str, Any] = {}
+    for its in loop.state.schedulers:
+        if type(its) is Scheduler:
+            when = {"monitor": its.monitor} if its.unit == "eval" else {"every": str(its.every)}
+            name = type(its.scheduler).__qualname__
+            number = sum(known.partition(" ")[0] == name for known in named) + 1
+            named[name if number == 1 else f"{name} ({number})"] = when | _scheduler(its.scheduler)
+    return {"schedulers": named} if named else {}
+
+
+def _scheduler(scheduler: Any) -> dict[str, Any]:
+    """Its arguments, as far as torch keeps them as numbers and texts, and what it is made of."""
+    kept = {name: value for name, value in vars(scheduler).items() if name[0] != "_" and name not in OF_PROGRESS}
+    if isinstance(kept.get("milestones"), Counter):  # of MultiStepLR
+        kept["milestones"] = sorted(kept["milestones"].elements())
+    if type(scheduler) is OneCycleLR:  # it keeps its highest rate nowhere else
+        kept["max_lr"] = [group["max_lr"] for group in scheduler.optimizer.param_groups]
+    parts = [{"class": type(part).__qualname__, **_scheduler(part)} for part in getattr(scheduler, "_schedulers", ())]
+    made_of = {"parts": parts, "milestones": getattr(scheduler, "_milestones", None)} if parts else {}
+    return _said({name: value for name, value in kept.items() if _is_plain(value)} | made_of)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str)
+
+
+def _said(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is off, which most arguments are."""
+    return {name: value for name, value in given.items() if value is not None and value is not False}

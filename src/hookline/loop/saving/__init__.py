@@ -1,0 +1,1 @@
+"""Checkpoints of a run: what is saved, when, and how a run continues."""

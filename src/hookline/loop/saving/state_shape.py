@@ -1,0 +1,142 @@
+"""Checks the state of a checkpoint before it is loaded: a value of the wrong kind would fail later, in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from hookline.errors import CheckpointCorruptError, CheckpointMismatchError, HooklineError, StopTraining, words_of
+from hookline.loop.data.random_states import random_states, set_random_states
+
+if TYPE_CHECKING:
+    from hookline.loop.loop import Loop
+
+_SERIES = {"reduce": "mean", "values": [0.0], "weights": [0.0], "weight": 0.0}
+
+
+class StateSource:
+    """The file that a state is loaded from, while it is loaded."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+
+
+@contextmanager
+def names_state_file() -> Iterator[StateSource]:
+    """An error that comes from the state of a checkpoint names its file; it is a Hookline error."""
+    source = StateSource()
+    try:
+        yield source
+    except (HooklineError, StopTraining) as error:
+        if source.path is not None and str(source.path) not in str(error):
+            error.add_note(f"while {source.path} was loaded")
+        raise
+    except Exception as error:
+        if source.path is None:
+            raise
+        raise CheckpointMismatchError(
+            f"{source.path}: the state does not fit this run ({words_of(error)}). Use another checkpoint, or resume "
+            f"with the version of Hookline, the model and the callbacks that wrote it."
+        ) from error
+
+
+def check_shape(loop: Loop, saved: Mapping[str, Any], path: Path) -> None:
+    """Compare the kinds of the saved values with those of this run; ``CheckpointCorruptError`` names the first."""
+    metrics, optimizers = saved["metrics"], loop.state.optimizers
+    clock = loop.clock.state_dict()
+    if isinstance(saved["clock"], Mapping) and saved["clock"].get("epoch_batches") is not None:
+        clock["epoch_batches"] = 0  # this run does not know the length of its epochs yet
+    counted = {
+        "clock": clock,
+        "course": loop.course.state_dict(),
+        "data": loop.data.state_dict(seed=loop.session.seed, mid_epoch=False),
+        "history": {"bytes": 0},
+    }
+    expected = {
+        "optimizers": {name: {"param_groups": _groups(optimizer)} for name, optimizer in optimizers.items()},
+        "schedulers": [_own_values(scheduler.scheduler) for scheduler in loop.state.schedulers],
+        "model": {"frozen": [""], "evaluating": [""], "extra": {}, "task": {}},
+        "messages": _each(saved["messages"], []),
+        "callbacks": _each(saved["callbacks"], {"state": {}, "held": {}, "gates": {}}),
+        "metrics": {
+            "objects": {},
+            "pending": _series(metrics["pending"]),
+            "epoch": _series(metrics["epoch"]),
+            "before": _each(metrics.get("before", {}), (0.0, 0.0)),
+            "measured": _each(metrics["measured"], 0),
+        },
+    }
+    problem = _difference(saved, counted, whole=True) or _difference(saved, expected, whole=False)
+    if not problem and saved["optimizers"].keys() == optimizers.keys() != saved["clock"]["updates"].keys():
+        problem = "clock/updates does not have a number for each optimizer"
+    if problem:
+        raise CheckpointCorruptError(str(path), problem, "use another checkpoint")
+    now = random_states()
+    set_random_states(saved["random"])  # it is set again when training starts, where nobody would name the file
+    set_random_states(now)
+
+
+def _own_values(scheduler: LRScheduler) -> dict[str, Any]:
+    """The state of a scheduler of torch. A user's own scheduler may keep values that change their kind."""
+    is_of_torch = type(scheduler).__module__ == LRScheduler.__module__
+    return scheduler.state_dict() if is_of_torch else {"last_epoch": 0}
+
+
+def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The arguments of an optimizer, by parameter group. A user may add other keys of any kind."""
+    return [
+        {key: group[key] for key in ("params", *optimizer.defaults)} for group in optimizer.state_dict()["param_groups"]
+    ]
+
+
+def _each(saved: Any, shape: Any) -> Any:
+    """A mapping of names that only the checkpoint knows."""
+    return dict.fromkeys(saved, shape) if isinstance(saved, Mapping) else {}
+
+
+def _series(saved: Any) -> Any:
+    """The values logged under each name; ``total`` is ``None`` before the first sum."""
+    found = _each(saved, _SERIES)
+    has_total = [name for name in found if isinstance(saved[name], Mapping) and saved[name].get("total") is not None]
+    return found | {name: {**_SERIES, "total": 0.0} for name in has_total}
+
+
+def _difference(saved: Any, expected: Any, at: str = "", *, whole: bool) -> str:
+    """The first value that is of another kind than expected; empty if there is none. ``None`` may become anything.
+
+    ``whole``: where an integer is expected, it must be one; the weight decay of an optimizer may be 0 and then 0.1.
+    """
+    is_fixed = _is_number(expected) or isinstance(expected, tuple)
+    if expected is None or (saved is None and not is_fixed):
+        return ""
+    is_other = _kind(saved) != _kind(expected) or (isinstance(expected, tuple) and len(saved) != len(expected))
+    if is_other or (whole and type(expected) is int and type(saved) is not int):
+        return f"{at or 'the state'}: expected {_kind(expected)}, found {str(saved)[:50]!r}"
+    if isinstance(expected, Mapping):
+        parts = ((str(key), saved[key], its) for key, its in expected.items() if key in saved)
+    elif isinstance(expected, list | tuple):
+        shapes = [expected[0]] * len(saved) if len(expected) == 1 else expected
+        parts = ((str(index), one, its) for index, (one, its) in enumerate(zip(saved, shapes, strict=False)))
+    else:
+        return ""
+    found = (_difference(one, its, f"{at}/{name}".lstrip("/"), whole=whole) for name, one, its in parts)
+    return next(filter(None, found), "")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Tensor) and not isinstance(value, bool)
+
+
+def _kind(value: Any) -> str:
+    if _is_number(value):
+        return "a number"
+    for kind, name in ((bool, "a bool"), (str, "a string"), (Mapping, "a dict"), (Sequence, "a list")):
+        if isinstance(value, kind):
+            return name
+    return type(value).__name__

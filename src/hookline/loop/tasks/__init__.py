@@ -1,0 +1,1 @@
+"""Tasks: what is done with each batch."""

@@ -1,0 +1,72 @@
+"""``Task``: your own computation. Any subset of its three methods, and any hook that a callback has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from torch import Tensor, nn
+
+from hookline.errors import SetupError
+from hookline.events import Event, Hooks
+from hookline.loop.data.batches import count
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+Batch = TypeVar("Batch")
+
+
+class Task(nn.Module, Hooks, Generic[Batch]):
+    """A module that says what one batch means; define what you need of these methods.
+
+    ``train_batch(run, batch)`` returns the mean loss over the batch, or a dict with ``"loss"`` and, if
+    you like, ``"weight"`` (tokens; samples if not given) and ``"outputs"``; or it drives its optimizers
+    itself with ``run.loop.backward(loss, optimizer)`` and ``run.loop.step(optimizer)``.
+    ``eval_batch(run, batch)`` may return the same, and its loss is logged as ``loss``.
+    ``predict_batch(run, batch)`` returns the predictions.
+    ``configure_optimizers(run)`` returns an optimizer, several, a dict of named ones, or
+    ``(optimizers, schedulers)``.
+
+    >>> import torch
+    >>> class Fit(Task):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.net = nn.Linear(4, 1)
+    ...
+    ...     def configure_optimizers(self, run):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    ...
+    ...     def train_batch(self, run, batch):
+    ...         x, y = batch
+    ...         return (self.net(x) - y).square().mean()
+    """
+
+    events: tuple[Event, ...] = ()
+    """Events of its own, fired with ``run.emit``."""
+
+    def count(self, batch: Batch) -> tuple[int, int | None]:
+        """The samples and, if known, the tokens in a batch; the first dimension of the first tensor."""
+        return count(batch)
+
+    if TYPE_CHECKING:
+
+        def train_batch(self, run: Run, batch: Batch, /) -> Tensor | dict[str, Any] | None: ...
+        def eval_batch(self, run: Run, batch: Batch, /) -> Tensor | dict[str, Any] | None: ...
+        def predict_batch(self, run: Run, batch: Batch, /) -> Any: ...
+        def configure_optimizers(self, run: Run) -> Any: ...
+
+
+def counter(task: Task[Any] | None) -> Callable[[Any], tuple[int, int | None]]:
+    """How batches are counted: by the task if it says how, else directly, which saves a call a step."""
+    if task is None or type(task).count is Task.count:
+        return count
+
+    def counted(batch: Any) -> tuple[int, int | None]:
+        found: Any = task.count(batch)
+        if not isinstance(found, tuple) or len(found) != 2 or found[0] is None:
+            raise SetupError(f"{type(task).__name__}.count(batch) returned {found!r}; return (samples, tokens or None)")
+        samples, tokens = found
+        return int(samples), None if tokens is None else int(tokens)  # a clock counts in plain numbers
+
+    return counted

@@ -1,0 +1,159 @@
+"""Processes come together to a run: they join, and make sure that all of them are about to do the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import Tensor, nn
+
+from hookline.distributed import Group, Place, this_process
+from hookline.distributed.choose import as_strategy
+from hookline.distributed.env import alone_under_slurm
+from hookline.distributed.last_words import leave_last_words
+from hookline.distributed.same import Facts, canonical, check_same, flat
+from hookline.distributed.strategy import Strategy
+from hookline.errors import SetupError, words_of
+from hookline.loop.tasks.loss_weights import is_of_torch, name_of_loss
+from hookline.loop.tasks.supervised import SupervisedTask
+from hookline.loop.world.ranks import Ranks
+
+if TYPE_CHECKING:
+    from hookline.loop.engine.session import Session
+
+logger = logging.getLogger("hookline")
+
+PRESENT: Final = "it"
+"""The value of a fact that says only that something is there: ``rank 0 has it, rank 1 does not have it``."""
+BEFORE_VOTE = ("train_step_start", "train_batch_start", "forward_start", "forward_end", "loss_ready", "backward_start")
+"""Events of a step at which its vote is still to come."""
+
+
+def find_place() -> Place:
+    """This process among all. Where Slurm has started several that do not know of one another, that is said."""
+    here = this_process()
+    if here.world_size == 1 and (alone := alone_under_slurm()):
+        logger.warning("%s", alone)
+    return here
+
+
+def join(place: Place, session: Session) -> Ranks:
+    """By all, when a run is opened."""
+    state, settings = session.state, session.settings
+    strategy = as_strategy(settings.strategy, session.module)
+    if strategy.is_sharded and settings.precision == "fp16":
+        raise SetupError(
+            "precision='fp16' scales the loss, and the scaler does not see what other ranks of a sharded model have: "
+            "use precision='bf16', or hl.FSDP(param_dtype=torch.bfloat16)"
+        )
+    group = Group(place, state.device, strategy.timeout)
+    ranks = Ranks(group, strategy, state.requests, state.clock, is_custom_loop=session.task is None)
+    ranks.may_be_skipped = any(
+        member.hears(session.line.known[event])
+        for member in session.line.members
+        if not member.optional and not member.is_task
+        for event in BEFORE_VOTE
+    )
+    ranks.watchdog.start()
+    try:
+        check_same(group, facts_of_run(session, strategy), "Pass the same arguments on all ranks.")
+    except BaseException as error:
+        leave_last_words(f"rank {group.rank}: {words_of(error)}")
+        ranks.close()
+        raise
+    return ranks
+
+
+def facts_of_run(session: Session, strategy: Strategy) -> Facts:
+    """Return the facts that must be equal on all ranks and are known before ``setup``.
+
+    Not compared: the folder, the name, the device, sinks, and callbacks that run on rank zero alone. Others need none.
+    """
+    state, settings = session.state, session.settings
+    resume, extend = settings.resume, session.state.loop.extend
+    kind = f"strategy {type(strategy).__name__}"
+    arguments: Callable[[], Mapping[str, object]] = getattr(strategy, "compared_arguments", dict)
+    facts = {
+        "entry point": state.entry_point,
+        "max_duration": str(state.max_duration),
+        "extend": str(extend),
+        "accumulate": str(settings.accumulate),
+        "eval_every": str(settings.eval_every),
+        "log_every": str(settings.log_every),
+        "precision": settings.precision,
+        "seed": str(settings.seed),
+        "resume": "None" if resume is None else f"{resume.path}{' (strict)' if resume.strict else ''}",
+        kind: PRESENT,
+        **{f"{kind}, {name}": canonical(value) for name, value in arguments().items()},
+    }
+    if isinstance(session.task, SupervisedTask):
+        facts |= facts_of_loss(session.task.loss)
+        facts |= {"weight": PRESENT} if session.task.loss_weights.is_given else {}
+    for member in session.line.members:
+        if getattr(member.callback, "ranks", "all") != "zero":
+            facts[f"{'task' if member.is_task else 'callback'} {member.key}"] = PRESENT
+    for stage, given in state.loaders.items():
+        facts[f"{stage} loader"] = PRESENT
+        if isinstance(given, Mapping):
+            facts |= {f"{stage} loader {name!r}": PRESENT for name in given}
+    return facts
+
+
+def facts_of_loss(loss: Any) -> Facts:
+    """Return the name of a loss, and its options where torch computes the loss: others may hold their rank.
+
+    The tensors of a module are those of rank zero as soon as the model is on all ranks: they are not compared.
+
+    >>> facts_of_loss(nn.HuberLoss(delta=2.0))
+    {'loss': 'HuberLoss', 'loss, reduction': "'mean'", 'loss, delta': '2.0'}
+    """
+    options: dict[str, Any] = {}
+    if isinstance(loss, nn.Module) and is_of_torch(loss):
+        options = {name: value for name, value in vars(loss).items() if name[0] != "_" and name != "training"}
+    elif isinstance(loss, partial) and is_of_torch(loss):
+        options = {name: its.tolist() if isinstance(its, Tensor) else its for name, its in loss.keywords.items()}
+    name = "None" if loss is None else name_of_loss(loss)
+    return {"loss": name, **{f"loss, {option}": canonical(value) for option, value in options.items()}}
+
+
+def facts_of_optimizers(session: Session) -> Facts:
+    """Return what must be equal on all ranks: with another learning rate on one rank, weights would drift apart."""
+    state = session.state
+    names = {id(parameter): name for name, parameter in session.module.named_parameters()}
+    facts: Facts = {}
+    for index, scheduler in enumerate(state.schedulers):  # first: they add to parameter groups
+        where = f"scheduler {index}"
+        facts[where] = type(scheduler.scheduler).__qualname__
+        facts |= {f"{where}, every": str(scheduler.every), f"{where}, monitor": scheduler.monitor}
+        facts |= flat(where, scheduler.scheduler.state_dict())
+    for key, optimizer in state.optimizers.items():
+        facts[f"optimizer {key}"] = PRESENT if type(optimizer).__name__ == key else type(optimizer).__qualname__
+        for index, group in enumerate(optimizer.param_groups):
+            where = f"optimizer {key}, group {index}"
+            held = [names.get(id(parameter), "one outside the model") for parameter in group["params"]]
+            facts |= {where: f"{len(held)} parameters", f"{where}, parameters": ", ".join(held)}
+            facts |= {f"{where}, {name}": canonical(value) for name, value in group.items() if name != "params"}
+    return facts
+
+
+def roots_of(module: nn.Module, model: nn.Module) -> list[nn.Module]:
+    """The modules whose ``forward`` is called: the model; of a task that is a model itself, its parts."""
+    if module is not model:
+        found = [model, *(root for part in module.children() if part is not model for root in _with_forward(part))]
+    else:
+        found = _members(model) if hasattr(module, "train_batch") else _with_forward(model)
+    inside = {part for root in found for part in root.modules() if part is not root}
+    return [root for root in dict.fromkeys(found) if root not in inside]
+
+
+def _with_forward(part: nn.Module) -> list[nn.Module]:
+    """The part itself; of one that has no ``forward``, such as a ``ModuleDict`` of models, its members."""
+    if getattr(part.forward, "__func__", part.forward) is nn.Module.forward:
+        return _members(part)
+    return [part] if any(True for _ in part.parameters()) else []
+
+
+def _members(part: nn.Module) -> list[nn.Module]:
+    return [root for inner in part.children() for root in _with_forward(inner)]

@@ -1,0 +1,358 @@
+"""The other processes of a run, as the loop meets them: in each step, at the edges, and when something fails.
+
+What follows from counts alone is not voted on: all ranks compute it alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hookline.distributed import Group
+from hookline.distributed.connections import tells_of_lost_peer
+from hookline.distributed.exits import BodyExits
+from hookline.distributed.same import Facts, check_same, check_same_parameters
+from hookline.distributed.stacks import words_for_others
+from hookline.distributed.strategy import Strategy
+from hookline.distributed.votes import Ballot, Votes
+from hookline.distributed.watchdog import Watchdog
+from hookline.errors import HooklineError, LossError, NotAvailableError, Preempted, SetupError, StopTraining
+from hookline.loop.engine.leaving import stop_between
+from hookline.loop.world.wishes import Wishes
+from hookline.progress import Clock
+from hookline.run import Requests
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger("hookline")
+
+APART_IN_EVALUATION = 1.0
+"""Seconds from one vote in an evaluation to the next, so long may a signal wait."""
+
+
+class Ranks:
+    """The ``World`` of a run in several processes, made each time that the run is opened."""
+
+    is_alone = False
+
+    def __init__(
+        self, group: Group, strategy: Strategy, requests: Requests, clock: Clock, *, is_custom_loop: bool = False
+    ) -> None:
+        self.group, self.strategy = group, strategy
+        self._requests, self._clock = requests, clock
+        self._is_custom_loop = is_custom_loop  # its body may skip a step or give a weight in any step
+        self.exits = BodyExits(group)
+        self.watchdog = Watchdog(
+            group,
+            hang_after=strategy.hang_after,
+            timeout=strategy.timeout,
+            progress=lambda: progress_of(clock),
+            exits=self.exits if is_custom_loop else None,
+        )
+        self._raised: tuple[BaseException, BaseException] | None = None  # the first error, and what it is called
+        self._names: tuple[str, ...] = ()
+        self._votes = Votes(group)
+        self._votes_in_evaluation = Votes(group, apart=APART_IN_EVALUATION, long_step=APART_IN_EVALUATION)
+        self._evaluated = 0  # batches of the loader under way
+        self._weighted = self._counted = False
+        self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
+        self._samples = self._tokens = 0
+        self.usual_weight: float | None = None
+        """What the weight of a rank was in the last window, where there is a vote in every step."""
+        self._synced: set[str] = set()  # optimizers whose gradients are averaged in this window
+        self._wishes = Wishes(group, requests, clock)
+        self.may_be_skipped = False
+        """A callback that may ask for a step to be skipped hears its beginning: there is a vote in every step."""
+        self.is_padding = False
+        """True in a batch that this rank computes only because the other ranks have one: it counts nothing."""
+        requests.join()
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    def spread(self, module: nn.Module, roots: list[nn.Module]) -> Mapping[Tensor, Tensor]:
+        """By all: the model over the ranks, in place; the parameters that were replaced, with those in their place."""
+        return self.strategy.wrap(module, roots, self.group)
+
+    def attach(self, optimizers: Mapping[str, Any]) -> None:
+        """By all: the optimizers are there, and the model is loaded."""
+        self._names = tuple(optimizers)
+        self._votes = Votes(self.group)
+        self._votes.always = self.may_be_skipped or self._is_custom_loop
+        self.strategy.attach(optimizers)
+
+    @property
+    def broken(self) -> bool:
+        """A rank has failed: nothing more is agreed on."""
+        return self.group.broken
+
+    @property
+    def shares(self) -> tuple[int, int]:
+        """Into how many parts the data is split, and which of them is this rank's."""
+        return self.strategy.shares()
+
+    @property
+    def copies(self) -> int:
+        """How many ranks have the same data, as those of one tensor-parallel group."""
+        return self.group.size // self.shares[0]
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if each rank holds only a part of the weights."""
+        return self.strategy.is_sharded
+
+    def compare(self, facts: Callable[[], Facts], fix: str) -> None:
+        """By all: raise an error that says what to ``fix`` if facts differ between ranks."""
+        check_same(self.group, facts(), fix)
+
+    def refuse(self, error: Exception) -> None:
+        """Raise the error: the other ranks would wait for this one."""
+        raise error
+
+    def patient(self) -> AbstractContextManager[None]:
+        """Allow what runs inside the block to take long."""
+        return self.watchdog.patient()
+
+    def failed(self, error: BaseException) -> BaseException:
+        """This rank ends with an error: tell the others, at once; or learn that it is another one's.
+
+        It may be called several times on the way out. What is to be raised in the error's place is returned.
+        """
+        if self._raised is not None:
+            return self._raised[1] if error is self._raised[0] else error
+        if isinstance(error, Preempted) and self._requests.agreed.preempt is not None and self._requests.may_save:
+            return error  # all have agreed on it
+        found = error
+        if isinstance(error, StopTraining):
+            found = stop_between(error.reason, self._clock.step)
+            found.__cause__ = error
+        elif not self.broken and self._is_of_others(error):
+            found = self.group.explain(error)
+        if found is not error:
+            for note in getattr(error, "__notes__", ()):
+                found.add_note(note)
+        if not self.broken:
+            self.group.fail(words_for_others(found, self._clock.step))
+        self._raised = error, found
+        return found
+
+    def _is_of_others(self, error: BaseException) -> bool:
+        """Whether it comes from a collective of torch's own, as in the backward, whose other side has gone."""
+        if not isinstance(error, RuntimeError) or isinstance(error, HooklineError):
+            return False
+        return tells_of_lost_peer(error)
+
+    def close(self) -> None:
+        """On every way out."""
+        self._votes.forget()
+        self._votes_in_evaluation.forget()
+        self.watchdog.stop()
+        self.strategy.unwrap()
+        self._requests.leave()
+        self._raised = None
+        self.group.close()
+
+    # -- a step --------------------------------------------------------------------------------
+
+    def begin_window(self) -> None:
+        """By all, before the first forward of a step."""
+        self._samples = self._tokens = 0
+        self._known = 0.0
+        self._synced.clear()
+        self._votes.next_step()
+        self._requests.skip_phase = "before vote" if self._votes.is_due else "no vote"
+        self.strategy.before_window()
+
+    def unit(self, known: int | None, *, scaled: bool) -> float:
+        """What weights are counted in in a window: the mean over all ranks, where counts alone tell it.
+
+        Where all have as much, nothing is then to be divided. ``scaled``: in fp16 weights of the user's own could
+        overflow in it; where there may be some, there is a vote in every step, and the last one is a better guess.
+        """
+        mean = known / self.shares[0] if known else 1.0
+        return self.usual_weight or mean if scaled else mean
+
+    def fetched(self, samples: int, tokens: int | None, *, counts: bool, known: int | None) -> None:
+        """What this rank's batch holds, and where it can be told what all hold together (``known``).
+
+        The clock counts what all have done, once the step is made.
+        """
+        self.watchdog.beat += 1
+        self.is_padding = not counts
+        self._known = None if known is None or self._known is None else self._known + known
+        self._samples += samples
+        if tokens is not None:
+            self._tokens += tokens
+            self._counted = True
+
+    def before_backward(
+        self, loss: Tensor, names: tuple[str, ...], weights: Mapping[str, Any], *, last: bool, weighted: bool
+    ) -> None:
+        """Before each backward; in the last of a window the vote is launched, and gradients are averaged."""
+        self._weighted |= weighted
+        if not last:
+            if len(self._names) > 1 and self.strategy.is_sharded:
+                raise SetupError("several optimizers of a sharded model cannot share windows: use accumulate=1")
+            self.strategy.before_backward(loss, names, last=False)
+            return
+        self._synced.update(names)
+        if self._synced.issuperset(self._names) and not self._votes.under_way and self._due():
+            self._begin_vote(weights)
+        self.strategy.before_backward(loss, names, last=True)
+
+    def _begin_vote(self, weights: Mapping[str, Any]) -> None:
+        """The vote of a step. A wish to skip it that comes later is not in it, and must come to all ranks alike."""
+        self._votes.begin(self._ballot(), [float(weights.get(name, 0)) for name in self._names])
+        self._requests.skip_phase = "after vote"
+
+    def complete_window(self, touched: dict[str, Any], driven: Iterable[str]) -> None:
+        """By all, when gradients are there: the vote, and the weights over all ranks that gradients are divided by."""
+        if not self._synced and not list(driven):  # it skips its batch, or has none, and the others wait for it
+            self.strategy.idle_backward(self.strategy.idle_forward(), self._names, last=True)
+            self._synced.update(self._names)
+        if not self._votes.under_way and self._due():
+            self._begin_vote(touched)
+        self._requests.skip_phase = "after vote"
+        if not self._votes.under_way:
+            self._settle_by_count(touched)
+        else:
+            self._count_votes(touched)
+
+    def drop_window(self) -> None:
+        """By all: the step under way is not made."""
+        self._votes.forget()
+        self._synced.clear()
+
+    def _count_votes(self, touched: dict[str, Any]) -> None:
+        """The end of the vote of a step."""
+        found, weights = self._votes.end(self._clock.step)
+        if self._votes.always:
+            self.usual_weight = max(weights, default=0.0) / self.group.size or self.usual_weight
+        by_name = dict(zip(self._names, weights, strict=True))
+        touched.update({name: by_name[name] / self.group.size for name in touched})
+        self._clock.sample += round(found.samples / self.copies)
+        self._clock.token += round(found.tokens / self.copies)
+        self._apply(found)
+
+    def average_weight(self, weight: Any) -> float:
+        """By all: of an optimizer that the body drives itself, which is stepped before the window ends."""
+        return float(self.group.total(torch.tensor([float(weight)], dtype=torch.float64))) / self.group.size
+
+    def body_left(self) -> None:
+        """By all: the body was left by ``break`` or ``return``. ``leave_body`` follows with the next loop call."""
+        self.exits.body_left()
+
+    def leave_body(self) -> None:
+        """By all: the body of the loop was left by ``break`` or ``return``; an error unless all ranks have left it."""
+        if not self.broken:
+            with self.watchdog.patient():
+                self.exits.leave(self._clock.step, timeout=self.strategy.timeout)
+
+    def count_batch(self, samples: int, tokens: int | None) -> None:
+        """Nothing: what all ranks have done is counted when the step is made."""
+
+    def stepped(self) -> None:
+        """By all: a step is done."""
+        self.watchdog.stepped()
+
+    def beat(self) -> None:
+        """This rank makes progress."""
+        self.watchdog.beat += 1
+
+    def body_ended(self) -> None:
+        """The body of a loop has asked for the next batch."""
+        self.exits.body_ended()
+
+    def before_eval_batch(self) -> None:
+        """Before each batch of an evaluation or prediction."""
+        self.strategy.before_batch()
+
+    def make_up_batch(self) -> None:
+        """Make the forward of a batch that was left before it: the ranks of a sharded model wait for it."""
+        self.strategy.idle_batch()
+
+    def undone(self) -> None:
+        """Steps were taken back: as they must be on all ranks, which the next vote shows."""
+        self._wishes.undone += 1
+
+    def vote(self, *, logged: bool = False) -> bool:
+        """By all, at an edge: an interval, an evaluation, an epoch or a save has ended. What was asked for counts.
+
+        Whether any rank has ``logged`` something.
+        """
+        self.watchdog.beat += 1
+        self._votes.begin(self._ballot(counts=False, logged=logged), [0.0] * len(self._names))
+        found = self._votes.end(self._clock.step)[0]
+        self._apply(found)
+        return found.logged > 0
+
+    def compare_parameters(self) -> None:
+        """By all, when the updates of an epoch are done: raise an error if replicas have drifted apart."""
+        replicated: Callable[[], Mapping[str, Tensor]] = getattr(self.strategy, "replicated_parameters", dict)
+        self.watchdog.beat += 1
+        check_same_parameters(self.group, replicated(), f"At step {self._clock.step}")
+
+    def before_evaluation(self) -> None:
+        """By all, before an evaluation, a prediction or a checkpoint: share buffers."""
+        self.strategy.before_evaluation()
+
+    def begin_votes_of_evaluation(self) -> None:
+        """By all, before the batches of a loader."""
+        self._evaluated = 0
+        self._votes_in_evaluation.begin_anew()
+
+    def vote_in_evaluation(self, *, abandons: bool) -> bool | None:
+        """By all, after each batch: return whether any rank abandons the evaluation, or ``None`` without a vote."""
+        votes = self._votes_in_evaluation
+        self._evaluated += 1
+        if not self._names:  # no step will come, as in evaluate and predict: its first batch is what may take long
+            self.watchdog.stepped()
+        votes.next_step()
+        if not votes.is_due:
+            return None
+        votes.begin(replace(self._ballot(counts=False), abandons=abandons), [])
+        found = votes.end(self._evaluated)[0]
+        self._apply(found)
+        return found.abandons > 0
+
+    def _due(self) -> bool:
+        """Whether there is a vote in this step; a weight or a count that only this rank knows needs one."""
+        alone = self._known is None or self._weighted or self._counted
+        if alone and self._votes.held and not self._votes.always:
+            what = "a weight of the loss" if self._weighted else "a number of tokens, or data that cannot be counted"
+            if self._votes.every > 1:
+                raise LossError(
+                    f"{what} was given for the first time at step {self._clock.step}: in several processes "
+                    f"it is to be given from the first step on"
+                )
+        self._votes.always |= alone
+        return self._votes.is_due
+
+    def _settle_by_count(self, touched: dict[str, Any]) -> None:
+        known = self._known or 0.0
+        touched.update(dict.fromkeys(touched, known / self.shares[0]))
+        self._clock.sample += int(known)
+
+    def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
+        samples, tokens = (self._samples, self._tokens) if counts else (0, 0)
+        weighted = self._votes.always
+        return self._wishes.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
+
+    def _apply(self, found: Ballot) -> None:
+        self._votes.always |= found.weighted > 0
+        self._wishes.grant(found)
+
+
+def progress_of(clock: Clock) -> object:
+    """What changes as long as a rank is at work: in training, and in an evaluation."""
+    try:
+        evaluated = clock.eval.batch
+    except NotAvailableError:
+        evaluated = -1
+    return clock.epoch, clock.step, clock.batch, evaluated
