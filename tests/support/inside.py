@@ -14,10 +14,10 @@ from hookline.distributed.votes import FIELDS, Votes
 from hookline.loop import Loop, Trainer
 from hookline.loop.data.batches import count, first_tensor, is_one_shot, sure_length, to_device
 from hookline.loop.data.random_states import random_states, set_random_states
-from hookline.loop.engine.gradients import is_of_torch
 from hookline.loop.engine.step import Steps
 from hookline.loop.keywords import ARGUMENTS, OPTIONS
 from hookline.loop.metrics.series import FOLD, LARGEST_ARRAY, Series
+from hookline.loop.model.gradients import is_of_torch
 from hookline.loop.record.media import delete_media
 from hookline.loop.record.pictures import pixels_of
 from hookline.loop.record.png import encode_png, png_size
@@ -72,7 +72,7 @@ def restart_clock(run: Any) -> None:
 
 def interrupt(run: Any, reason: str = "left", by: str = "the user") -> None:
     """End the run as Ctrl-C does, from inside a hook."""
-    run.loop.session.stop(reason, by, interrupt=True)
+    run.loop.state.ask_stop(reason, by, interrupt=True)
 
 
 def signal_arrived(run: Any) -> bool:

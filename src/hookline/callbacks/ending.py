@@ -35,4 +35,4 @@ def say_put_back(run: Run, step: int, monitor: str, value: float | None) -> None
     if run.rank == 0 and step != run.clock.step:
         text = put_back(step, "" if value is None else f"{monitor} {value:.6g} was the best")
         logger.warning("%s", text)  # Python shows warnings also where nobody has set up logging
-        run.loop.session.note("restore", text)
+        run.loop.session.records.note("restore", text)

@@ -28,15 +28,15 @@ from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.prepared import Prepared, prepare
 from hookline.checkpoint.snapshot import Snapshot
 from hookline.checkpoint.tensor_file import lay_out
-from hookline.distributed import Group
 from hookline.distributed.dtensors import is_spread, part_of
+from hookline.distributed.solo import AnyGroup
 from hookline.errors import CheckpointWriteError
 
 _CHUNK_BYTES: Final = 512
 """For each chunk, in the index and in the header of a shard; about that."""
 
 
-def save_together(folder: Path, snapshot: Snapshot, name: str | None, group: Group) -> Checkpoint:
+def save_together(folder: Path, snapshot: Snapshot, name: str | None, group: AnyGroup) -> Checkpoint:
     """Save by all ranks a snapshot with tensors that are sharded over them; see ``Store.save``."""
     sharded: dict[str, Tensor] = {}
     ready: list[Prepared] = []

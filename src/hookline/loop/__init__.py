@@ -1,7 +1,7 @@
 """The engine: ``Loop``, ``Task``, ``SupervisedTask`` and ``Trainer``."""
 
-from hookline.loop.engine.schedulers import Scheduler
 from hookline.loop.loop import Loop
+from hookline.loop.model.schedulers import Scheduler
 from hookline.loop.result import Result
 from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.loop.tasks.task import Task

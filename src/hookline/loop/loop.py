@@ -21,14 +21,14 @@ from hookline.loop.data.batches import no_batches
 from hookline.loop.data.loaders import check_loader, named_loaders
 from hookline.loop.engine.answers import LoopAnswers
 from hookline.loop.engine.handles import batches_twice
-from hookline.loop.engine.leaving import stop_in_batch, stops_here
-from hookline.loop.engine.optimizers import watch_optimizers
+from hookline.loop.engine.leaving import stops_here
 from hookline.loop.engine.session import Session
 from hookline.loop.engine.signals import Signals
 from hookline.loop.engine.training import Training
 from hookline.loop.engine.trial import Trial, trial
 from hookline.loop.evaluation.evaluate import evaluation, prediction
 from hookline.loop.keywords import checked
+from hookline.loop.model.optimizers import watch_optimizers
 from hookline.loop.record.monitors import warn_of_still_plateau
 from hookline.loop.record.notices import reached_already, say_finished, say_preempted, say_script_continues
 from hookline.loop.record.run_file import RunRecord
@@ -37,6 +37,7 @@ from hookline.loop.saving.resume import load_checkpoint
 from hookline.loop.saving.saver import Saving
 from hookline.loop.saving.verification import VARIABLE, Verification
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
+from hookline.loop.world.leaving import stop_in_batch
 from hookline.loop.world.world import Alone
 from hookline.progress import Duration
 from hookline.run import MISSING, Run
@@ -173,7 +174,7 @@ class Loop(Training):
     ) -> bool:
         stopped = isinstance(error, StopTraining) and stops_here(self)
         if isinstance(error, StopTraining) and stopped:
-            self.session.stop(error.reason, "the body of the loop")
+            self.state.ask_stop(error.reason, "the body of the loop")
             self.requests.leave_evaluation = True  # one that is open has no end hooks and no metrics
         raised = self._close(None if stopped else error)
         if raised is not None and raised is not error:
@@ -192,7 +193,7 @@ class Loop(Training):
 
     def _close(self, error: BaseException | None) -> BaseException | None:
         """The end hooks after a normal end, then ``teardown`` on every way out; the error to raise."""
-        if self.session.is_forked:  # the hooks, the files and the workers of the run are its parent's
+        if self.session.records.is_forked:  # the hooks, the files and the workers of the run are its parent's
             self.signals.restore()
             return error
         error = error if error is None else self.session.failed(error)
@@ -240,7 +241,7 @@ class Loop(Training):
 
     def _interrupt(self) -> None:
         """The first Ctrl-C: a vote to stop."""
-        self.session.stop("keyboard interrupt", USER, interrupt=True, by_user=True)
+        self.state.ask_stop("keyboard interrupt", USER, interrupt=True, by_user=True)
 
     def _take_folder(self) -> None:
         self.saving.open()
@@ -261,8 +262,8 @@ class Loop(Training):
             self.finished, self.ended = False, None
         self.saving.check_states()
         self.record.begin(self)
-        self.session.start_stream(self.saving.run_id)
-        self.session.note("resume" if self.clock.step else "start")
+        self.session.records.start(self.saving.run_id)
+        self.session.records.note("resume" if self.clock.step else "start")
 
     @property
     def will_resume(self) -> bool:
@@ -274,7 +275,7 @@ class Loop(Training):
         if self.entry_point not in ("fit", "train"):
             return []
         if error is not None and not isinstance(error, Preempted):
-            self.saving.failed(error, exact=error is self.session.failed_fetch)
+            self.saving.failed(error, exact=error is self.session.fetcher.failed)
         return self.saving.wait()
 
     def drop_batch(self, reason: str, by: str) -> None:
@@ -282,7 +283,7 @@ class Loop(Training):
         self.world.refuse(stop_in_batch(by, reason, self.clock.step))
         self._drop_window()
         self._skipped, self.course.at_edge = True, False
-        self.session.stop(reason, by)
+        self.state.ask_stop(reason, by)
 
     # -- the batches of training, evaluation and prediction --------------------------------------
 
@@ -357,5 +358,5 @@ class Loop(Training):
             best_checkpoint=self.saving.best(),
             costs=self.line.costs(),
             failures=tuple(self.line.failures),
-            sinks=self.session.stream.reports,
+            sinks=self.session.records.stream.reports,
         )

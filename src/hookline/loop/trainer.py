@@ -16,12 +16,12 @@ from hookline.errors import SetupError, StopTraining
 from hookline.events import check_callbacks
 from hookline.loop.data.loaders import check_loader, named_loaders
 from hookline.loop.engine.leaving import left_before_end
-from hookline.loop.engine.optimizers import needs_closure
 from hookline.loop.engine.plain import plain_steps
 from hookline.loop.evaluation.sanity import sanity_check
 from hookline.loop.evaluation.tasks import Returning, check_returned, evaluate_task, predict_task
 from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
+from hookline.loop.model.optimizers import needs_closure
 from hookline.loop.record.notices import say_anew, under_way
 from hookline.loop.result import Result
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
@@ -350,7 +350,7 @@ class Trainer:
             )
             loop.record.when_written = self.when_written
             if self._loop is not None:
-                loop.session.stream.after(self._loop.session.stream)
+                loop.session.records.stream.after(self._loop.session.records.stream)
                 if entry in ("fit", "train") and model is self._given[0]:
                     others = zip(("loss", "weight", "optimizer", "scheduler"), given[1:], self._given[1:], strict=True)
                     say_anew(self._loop, [name for name, *pair in others if not _same(*pair)])

@@ -152,6 +152,15 @@ class Requests:
         if skip:
             self.asked.skip = None
 
+    def wait(self, *, leave: bool, whole: bool = False) -> None:
+        """The run waits for data, or does not any more.
+
+        Args:
+            leave: True if a signal may leave the wait.
+            whole: True if only Ctrl-C may leave it.
+        """
+        self.waiting, self.whole = leave, whole
+
     # -- hooks and signals -------------------------------------------------------------------------
 
     def ask_stop(self, request: StopRequest) -> None:

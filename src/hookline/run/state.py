@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hookline.events import Line, Messages
 from hookline.progress import Clock, Duration
 from hookline.progress.clock import ClockView
+from hookline.run.audience import Audience
 from hookline.run.history import History
-from hookline.run.requests import Requests
+from hookline.run.requests import Requests, StopRequest
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
     import torch
 
     from hookline.run.run import Run
+
+
+logger = logging.getLogger("hookline")
+
+FIT = ("fit", "train")
+"""The entry points that train."""
 
 
 class Missing:
@@ -99,10 +107,75 @@ class RunState:
     optimizer: Any = MISSING
     exception: Any = MISSING
     checkpoint: Any = MISSING
+    samples: int = 0
+    """The number of samples in ``batch``."""
+    tokens: int | None = None
+    """The number of tokens in ``batch``, if they are counted."""
+    audience: Audience = Audience.ALL
+    """Who hears what is running now."""
     rank: int = 0
     world_size: int = 1
+    failed_in: tuple[int, str] = (0, "")
+    """The id of the error that has left an evaluation, and the stage of that evaluation."""
     clock_view: Clock = field(init=False)
     """Read-only view of the clock, for hooks."""
 
     def __post_init__(self) -> None:
         self.clock_view = ClockView(self.clock)
+
+    @property
+    def module(self) -> Any:
+        """The task, or the model of a custom loop."""
+        return self.model if self.task is MISSING else self.task
+
+    @property
+    def in_fit(self) -> bool:
+        """True in ``fit`` and ``train``, and in a custom loop."""
+        return self.entry_point in FIT
+
+    def where(self) -> str:
+        """The current step, epoch and stage, for messages."""
+        return f"step {self.clock.step}, epoch {self.clock.epoch} ({self.stage})"
+
+    def clear_batch(self) -> None:
+        """The batch is over: ``run`` shows nothing of it."""
+        self.batch = self.outputs = self.loss = self.optimizer = MISSING
+
+    @contextmanager
+    def aside(self, stage: str, audience: Audience) -> Iterator[None]:
+        """Set the current batch aside for another stage of the run, and restore it on every way out.
+
+        Args:
+            stage: The stage of what runs inside the block.
+            audience: Who hears what runs inside the block.
+        """
+        kept = (self.stage, self.audience, self.loader_name, self.samples, self.tokens)
+        shown = (self.batch, self.outputs, self.loss, self.optimizer)
+        self.stage, self.audience, self.loader_name = stage, audience, MISSING
+        self.clear_batch()
+        try:
+            yield
+        except BaseException as error:
+            self.note_failure(error)
+            raise
+        finally:
+            self.stage, self.audience, self.loader_name, self.samples, self.tokens = kept
+            self.batch, self.outputs, self.loss, self.optimizer = shown
+
+    def note_failure(self, error: BaseException) -> None:
+        """Keep the stage in which an error was raised, for ``on_exception``. The innermost stage counts."""
+        if self.failed_in[0] != id(error):
+            self.failed_in = id(error), self.stage
+
+    def ask_stop(
+        self, reason: str, by: str, *, interrupt: bool = False, left_body: bool = False, by_user: bool = False
+    ) -> None:
+        """Ask to stop training, for anything but a callback's ``run.stop``."""
+        self.requests.ask_stop(StopRequest(reason, by, self.clock.step, interrupt, left_body, by_user))
+        if self.requests.is_trained and not interrupt and self.stage in ("val", "test"):
+            logger.warning("the evaluation that %s left has no metrics", by)
+
+    def stop_at_once(self, reason: str, by: str) -> None:
+        """``StopTraining`` was raised: ask to stop, and leave an evaluation at its next batch."""
+        self.ask_stop(reason, by)
+        self.requests.leave_evaluation = self.stage in ("val", "test")

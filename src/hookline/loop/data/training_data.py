@@ -44,6 +44,8 @@ class TrainingData:
 
     def __init__(self, clock: Clock, rank: int, loaders: dict[str, Any]) -> None:
         self._clock, self._rank, self._loaders = clock, rank, loaders
+        self.seed = 0
+        """The seed of the run. The order of the data is a function of it."""
         self.iterator: Iterator[Any] = iter(())
         """The batches of this epoch."""
         self.position = 0

@@ -10,10 +10,10 @@ from hookline.distributed.guard import refuse_if_guarded
 from hookline.errors import SetupError
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
-from hookline.loop.engine.audience import Audience
 from hookline.loop.evaluation.evaluate import evaluation, prediction
 from hookline.loop.evaluation.tasks import Returning, evaluate_task, predict_task
 from hookline.loop.saving.rollback import take_moment
+from hookline.run.audience import Audience
 
 if TYPE_CHECKING:
     from hookline.events import Member

@@ -11,11 +11,11 @@ from hookline.events.order import overlaps
 from hookline.loop.data import Feed
 from hookline.loop.data.batches import begun
 from hookline.loop.engine.agenda import Agenda
-from hookline.loop.engine.gradients import clear_gradients
-from hookline.loop.engine.schedulers import Scheduler
 from hookline.loop.engine.session import Session
-from hookline.loop.engine.weights import Weights
 from hookline.loop.metrics.series import Series
+from hookline.loop.model.gradients import clear_gradients
+from hookline.loop.model.schedulers import Scheduler
+from hookline.loop.model.weights import Weights
 from hookline.loop.record.monitors import Doubts, check_train_monitors
 from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.records.redact import redact_text
@@ -93,7 +93,7 @@ class Course:
 
     def end_broken_training(self) -> None:
         """The body of the own loop was left by ``break`` or ``return``: its scopes are closed already."""
-        self._session.stop(BREAK, "the body of the loop", left_body=True)
+        self._session.state.ask_stop(BREAK, "the body of the loop", left_body=True)
         self.agree()  # all ranks have left it, and one of them may have asked for another stop before
         self.decided()
         if self.epoch_open:
@@ -350,7 +350,7 @@ class Course:
             self.agenda.look()
         if stop is not None and not self._announced:
             self._announced = True
-            self._session.note("interrupt" if stop.interrupt else "stop", f"{stop.reason} (by {stop.by})")
+            self._session.records.note("interrupt" if stop.interrupt else "stop", f"{stop.reason} (by {stop.by})")
             if stop.interrupt:
                 self._line.emit(self._line.hooks.interrupt)
             self._line.emit(self._line.hooks.stop)

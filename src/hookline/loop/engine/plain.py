@@ -15,8 +15,8 @@ from torch import Tensor
 from hookline.errors import StopTraining
 from hookline.loop.data.batches import END, LEFT
 from hookline.loop.data.batches import count as count_rows
-from hookline.loop.engine.gradients import clear_gradients, raise_explained
 from hookline.loop.evaluation.tasks import check_returned
+from hookline.loop.model.gradients import clear_gradients, raise_explained
 from hookline.loop.tasks.supervised import note_loss_error, note_model_error, own_loss_of, title_of
 from hookline.run import MISSING
 from hookline.run.targets import PARTS
@@ -62,7 +62,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
         try:
             batch, loop.in_hand = next(iterator, END) if loop.in_hand is MISSING else loop.in_hand, MISSING
         except BaseException as error:
-            batch = session.after_failed_fetch(error)
+            batch = session.fetcher.after_failure(error)
         requests.waiting = False
         if batch is END or batch is LEFT:
             loop.in_hand = batch
@@ -78,7 +78,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
                 _finish(loop, train_batch)
                 break
         loop._window, loop._batch_open, loop._window_full = 1, True, True
-        samples, tokens = loop.samples, loop.tokens = count(batch)
+        samples, tokens = loop.state.samples, loop.state.tokens = count(batch)
         try:
             loss = train_batch(session.run, batch)
         except StopTraining as stop:
@@ -92,7 +92,7 @@ def steps_of_task(loop: Loop, train_batch: TrainBatch) -> None:
         try:
             loss.backward()
         except Exception as error:
-            raise_explained(loss, session.where(), error)
+            raise_explained(loss, session.state.where(), error)
         if requests.agreed.skip:  # by a hook of a gradient's
             loop.step()
             break
@@ -128,7 +128,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     data, by_rows = loop.data, count is count_rows
     position, last = data.position, data.length - 1
     heard, model = bool(hooks.train_step_start or hooks.train_step_end), modules["model"]
-    samples, tokens, stage = loop.samples, loop.tokens, BETWEEN
+    samples, tokens, stage = loop.state.samples, loop.state.tokens, BETWEEN
     changed = due = handed = False
     if task.loss_weights.loss is not compute:
         task.loss_weights.choose(compute, model)
@@ -139,7 +139,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             try:
                 batch = next(iterator, END)
             except BaseException as error:
-                batch = loop.session.after_failed_fetch(error)
+                batch = loop.session.fetcher.after_failure(error)
             requests.waiting = False
             if batch.__class__ not in PARTS or len(batch) != 2:
                 loop.in_hand = batch
@@ -171,7 +171,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             loss = state.loss = compute(outputs, y)
             loss.backward()
             if requests.agreed.skip:  # by a hook of the model's, or of a gradient's
-                loop.samples, loop.tokens, stage, handed = samples, tokens, BETWEEN, True
+                loop.state.samples, loop.state.tokens, stage, handed = samples, tokens, BETWEEN, True
                 _open(loop)
                 loop.step()
                 break
@@ -198,7 +198,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
             clock.step = step = clock.step + 1
             stage = BETWEEN
             if heard:
-                loop.samples, loop.tokens = samples, tokens
+                loop.state.samples, loop.state.tokens = samples, tokens
                 for hook, run in hooks.train_step_end:
                     try:
                         hook(run)
@@ -218,7 +218,7 @@ def steps_of_pairs(loop: Loop, train_batch: TrainBatch, compute: Any) -> bool:
     finally:
         data.position = position
         if not handed:
-            loop.samples, loop.tokens = samples, tokens
+            loop.state.samples, loop.state.tokens = samples, tokens
     if due:
         loop.look()
     return True
@@ -257,7 +257,7 @@ def _end_inside(loop: Loop, stage: int, error: BaseException) -> None:
     if isinstance(error, StopTraining) and loss is MISSING:
         loop.drop_batch(error.reason, title_of(loop.session.task))
     elif isinstance(error, Exception) and loss is not MISSING:
-        raise_explained(loss, loop.session.where(), error)
+        raise_explained(loss, loop.state.where(), error)
     else:
         raise error
 
@@ -267,7 +267,7 @@ def _finish(loop: Loop, train_batch: TrainBatch) -> None:
     _open(loop)
     if not loop.line.hooks.plain:
         loop.open_batch()
-    loop.samples, loop.tokens = loop.count(loop.state.batch)
+    loop.state.samples, loop.state.tokens = loop.count(loop.state.batch)
     try:
         found = train_batch(loop.session.run, loop.state.batch)
     except StopTraining as stop:

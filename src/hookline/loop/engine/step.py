@@ -9,7 +9,10 @@ from typing import Any
 from hookline.errors import ScopeError, SetupError
 from hookline.loop.engine.course import Course
 from hookline.loop.engine.driven import step_inside_batch
-from hookline.loop.engine.gradients import (
+from hookline.loop.engine.handles import Handles
+from hookline.loop.engine.session import Session
+from hookline.loop.metrics.series import Series, number_or_copy
+from hookline.loop.model.gradients import (
     added_up,
     check_weight,
     clear_gradients,
@@ -20,12 +23,9 @@ from hookline.loop.engine.gradients import (
     warn_if_cleared,
     with_weight,
 )
-from hookline.loop.engine.handles import Handles
-from hookline.loop.engine.optimizers import name_of
-from hookline.loop.engine.schedulers import of_optimizer
-from hookline.loop.engine.session import Session
-from hookline.loop.engine.weights import Weights
-from hookline.loop.metrics.series import Series, number_or_copy
+from hookline.loop.model.optimizers import name_of
+from hookline.loop.model.schedulers import of_optimizer
+from hookline.loop.model.weights import Weights
 from hookline.loop.tasks.loss_weights import LossWeights
 from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.loop.world.world import World
@@ -40,10 +40,8 @@ class Steps:
         "_accumulate", "_autocast", "_bare", "_batch_mark", "_batch_open", "_driven", "_losses", "_moved", "_names",
         "_pending", "_plain", "_scaled", "_skipped", "_step_mark", "_touched", "_weighed", "_window", "_window_full",
         "_window_start", "clock", "course", "handles", "line", "look_due", "loss_weights", "precision", "requests",
-        "samples", "scopes", "session", "settings", "state", "steps_are_plain", "tokens", "weights", "world",
+        "scopes", "session", "settings", "state", "steps_are_plain", "weights", "world",
     )  # fmt: skip
-
-    tokens: int | None
 
     def __init__(self, session: Session) -> None:
         self.session, self.settings, self.precision = session, session.settings, session.precision
@@ -65,9 +63,7 @@ class Steps:
         self._driven: dict[str, bool] = {}  # optimizers that the body steps itself, and whether they have moved
         self._step_mark: int | None = None  # the depth below the scopes of the step, if it has any
         self._batch_mark: int | None = None
-        self.samples, self.tokens = 0, None
         self.world: World = session.world
-        """The processes of the run. ``Loop`` sets it when it is opened and closed."""
         self.accumulate = self.settings.accumulate
 
     @property
@@ -101,7 +97,7 @@ class Steps:
         if self.loss_weights is not None:
             weight = self._weigh(self.loss_weights, weight)
         weighted = weight is not None
-        weight = self.samples if weight is None else check_weight(weight, self.session.where)
+        weight = self.state.samples if weight is None else check_weight(weight, self.state.where)
         if outputs is not None:
             state.outputs = outputs
         state.loss = loss
@@ -138,14 +134,14 @@ class Steps:
                     kept = added_up(self._pending, kept)
                 self._pending.append(kept)
         except Exception as error:
-            raise_explained(loss, self.session.where(), error)
+            raise_explained(loss, self.state.where(), error)
         if hooks.backward_end:
             line.emit(hooks.backward_end)
         for name in names:
             if self._plain:
                 self._touched[name] = 1
             else:
-                count_weight(name, self._window, weight, self._touched, self._weighed, self.session.where)
+                count_weight(name, self._window, weight, self._touched, self._weighed, self.state.where)
         return None
 
     def _weigh(self, weights: LossWeights, given: Any) -> Any:
@@ -184,7 +180,7 @@ class Steps:
             self.scopes.leave(self._batch_mark)
             self._batch_mark = None
         clock.batch += 1
-        self.world.count_batch(self.samples, self.tokens)
+        self.world.count_batch(self.state.samples, self.state.tokens)
         self._batch_open = False
         return self._complete_window() if self._window_full else False
 
@@ -197,7 +193,7 @@ class Steps:
         if requests.agreed.skip is not None:
             touched.update({name: 1 for name in self._names if name not in self._driven})
         elif not touched and not self._driven:
-            raise no_backward(self.session.where())
+            raise no_backward(self.state.where())
         for name in touched:
             self._update(name)
         for losses, value, weight in self._pending if requests.agreed.skip is None else ():
@@ -242,7 +238,9 @@ class Steps:
         if hooks.gradients_ready and closure is None and not overflow and requests.agreed.skip is None:
             line.emit(hooks.gradients_ready)
         if overflow or requests.agreed.skip is not None:
-            self.session.note("step_skipped", f"by {requests.agreed.skip}" if requests.agreed.skip else "overflow")
+            self.session.records.note(
+                "step_skipped", f"by {requests.agreed.skip}" if requests.agreed.skip else "overflow"
+            )
             line.emit(hooks.step_skipped)
         else:
             requests.can_skip = False
@@ -308,5 +306,5 @@ class Steps:
         if self._window_start is not None:
             clock.batch, clock.sample, clock.token = self._window_start
         elif not self._batch_open:
-            clock.batch, clock.sample = clock.batch - 1, clock.sample - self.samples
-            clock.token -= self.tokens or 0
+            clock.batch, clock.sample = clock.batch - 1, clock.sample - self.state.samples
+            clock.token -= self.state.tokens or 0

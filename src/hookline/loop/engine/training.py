@@ -16,7 +16,6 @@ from hookline.loop.data import Feed, SharedFeed
 from hookline.loop.data.batches import END, LEFT, to_device
 from hookline.loop.data.part import Part
 from hookline.loop.data.random_states import set_random_states
-from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.leaving import leave_wait
 from hookline.loop.engine.session import Session
 from hookline.loop.engine.step import Steps
@@ -38,7 +37,7 @@ class Training(Steps):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.counter = self.count = counter(session.task)
-        self.data = TrainingData(self.clock, self.state.rank, self.state.loaders)
+        self.data = session.data
         self.in_hand: Any = MISSING  # what a plain step has fetched and left to the general way: a batch, END or LEFT
         self.part: Part | None = None
         """In several processes: the part of an evaluation or prediction that is under way."""
@@ -70,12 +69,12 @@ class Training(Steps):
         state, line, requests, course = self.state, self.line, self.requests, self.course
         autocast, move, world = self._autocast, self.move, self.world
         over, batch, gives_parts = self._begin_epoch(feed), MISSING, isinstance(feed, SharedFeed)
-        fetch, count, data = self.session.fetch, self.count, self.data
+        fetch, count, data = self.session.fetcher.fetch, self.count, self.data
         iterator, length = data.iterator, data.length
         while not over:
             hooks = line.hooks
             if hooks.batch_fetch_start and self.in_hand is MISSING:
-                self.session.ask_for_batch()
+                self._ask_for_batch()
             batch, self.in_hand = fetch(iterator) if self.in_hand is MISSING else self.in_hand, MISSING
             if batch is END or batch is LEFT:  # the last batch stays in `run`, for the hooks of the edge
                 break
@@ -96,7 +95,7 @@ class Training(Steps):
             self._batch_open, batch = True, MISSING  # the latter would stay in memory through all plain steps
             if hooks.around_batch or hooks.train_batch_start:
                 self.open_batch()
-            self.samples, self.tokens = count(state.batch)
+            self.state.samples, self.state.tokens = count(state.batch)
             if gives_parts:
                 self._count_part(world, part)
             if autocast:
@@ -129,6 +128,14 @@ class Training(Steps):
             )
             self.saving.settle()
 
+    def _ask_for_batch(self) -> None:
+        """Send ``batch_fetch_start``: the last batch is over, but an edge may still be to come."""
+        state = self.state
+        shown = state.batch, state.outputs, state.loss
+        state.batch = state.outputs = state.loss = MISSING
+        self.line.emit(self.line.hooks.batch_fetch_start)
+        state.batch, state.outputs, state.loss = shown
+
     def _begin_step(self) -> None:
         """Before the first batch of a window."""
         hooks, clock = self.line.hooks, self.clock
@@ -145,10 +152,12 @@ class Training(Steps):
         """This rank's part of the data: it may be there only for the others, and then counts nothing."""
         if self._window == 1:
             self.precision.common_unit = world.unit(part.known, scaled=self._scaled)
-        known = part.known if part.samples in (None, self.samples) and self.tokens is None else None
-        self.samples, self.tokens = (self.samples, self.tokens) if part.counts else (0, self.tokens and 0)
+        state = self.state
+        known = part.known if part.samples in (None, state.samples) and state.tokens is None else None
+        if not part.counts:
+            state.samples, state.tokens = 0, state.tokens and 0
         self.session.book.muted = not part.counts
-        world.fetched(self.samples, self.tokens, counts=part.counts, known=known)
+        world.fetched(state.samples, state.tokens, counts=part.counts, known=known)
 
     def _begin_epoch(self, feed: Feed) -> bool:
         """The data of the epoch, from its first batch or from where it was left. Whether it is over at once."""
@@ -226,7 +235,7 @@ class Training(Steps):
         """Return the feed of the training loader."""
         session, mid_epoch = self.session, self.course.mid_epoch
         return self.data.open(
-            loader, seed=session.seed, world=self.world, mid_epoch=mid_epoch, warn=self.saving.is_used
+            loader, seed=session.data.seed, world=self.world, mid_epoch=mid_epoch, warn=self.saving.is_used
         )
 
     def share_of(self, stage: str, loader: Any, length: int) -> int:

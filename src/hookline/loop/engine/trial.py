@@ -18,14 +18,14 @@ from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import check_loader
 from hookline.loop.data.part import Part
 from hookline.loop.data.training_data import make_feed
-from hookline.loop.engine.audience import Audience
-from hookline.loop.engine.optimizers import needs_closure
 from hookline.loop.evaluation.tasks import check_returned
 from hookline.loop.evaluation.untouched import same_gradients, same_modes
+from hookline.loop.model.optimizers import needs_closure
 from hookline.loop.saving.rollback import put_back, take_moment
 from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.world import Alone, World
 from hookline.run import MISSING
+from hookline.run.audience import Audience
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -48,7 +48,9 @@ class Trial:
         check_loader(loader, "training")
         if is_one_shot(loader):
             raise SetupError("a trial would use up a loader that can be iterated over only once; pass a DataLoader")
-        feed: Feed = make_feed(loader, loop.session.seed, loop.state.rank, Alone(loop.clock) if whole else loop.world)
+        feed: Feed = make_feed(
+            loader, loop.session.data.seed, loop.state.rank, Alone(loop.clock) if whole else loop.world
+        )
         given = epoch = 0
         try:
             while given < count:
@@ -73,7 +75,7 @@ class Trial:
         loop.requests.can_skip = True
         state.outputs = state.loss = MISSING
         state.batch = batch if loop.move is None else loop.move(batch)
-        loop.samples, loop.tokens = loop.count(state.batch)
+        loop.state.samples, loop.state.tokens = loop.count(state.batch)
         self._meet(loop.world, batch)
         loop._window, loop._window_full, loop._batch_open = 1, True, True
         with loop.precision.autocast(enabled=loop.precision.dtype is not None):
@@ -95,11 +97,11 @@ class Trial:
     def _meet(self, world: World, batch: Any) -> None:
         """A step of all ranks, with what the part says that was given last, if the batch is its."""
         loop, part = self._loop, self._part if self._part.batch is batch else Part(batch)
-        is_known = part.samples in (None, loop.samples) and loop.tokens is None
+        is_known = part.samples in (None, loop.state.samples) and loop.state.tokens is None
         world.begin_window()
         loop.precision.common_unit = None if world.is_alone else world.unit(part.known, scaled=loop._scaled)
-        samples = loop.samples if part.counts else 0
-        world.fetched(samples, loop.tokens, counts=part.counts, known=part.known if is_known else None)
+        samples = loop.state.samples if part.counts else 0
+        world.fetched(samples, loop.state.tokens, counts=part.counts, known=part.known if is_known else None)
 
 
 @contextmanager
@@ -114,8 +116,7 @@ def trial(loop: Loop) -> Iterator[Trial]:
     loader: Any = state.loaders.get("train")
     has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     position = deepcopy(loader.state_dict()) if has_state else None
-    moments = (state.stage, state.batch, state.outputs, state.loss)
-    kept = (loop._losses, loop.samples, loop.tokens, loop.course.agenda.wake, line.hooks)
+    kept = (loop._losses, loop.course.agenda.wake, line.hooks)
     schedulers = state.schedulers[:]
     with ExitStack() as stack:
         stack.enter_context(same_gradients(module))
@@ -123,8 +124,8 @@ def trial(loop: Loop) -> Iterator[Trial]:
         stack.enter_context(torch.enable_grad())
         depth = book.open_layer(module)
         state.schedulers.clear()
-        loop._losses, loop.course.agenda.wake, line.hooks, state.stage = None, math.inf, line.silent, "train"
-        stack.enter_context(loop.session.heard_by(Audience.TRIAL))
+        loop._losses, loop.course.agenda.wake, line.hooks = None, math.inf, line.silent
+        stack.enter_context(state.aside("train", Audience.TRIAL))
         loop.course.train_mode()
         try:
             yield Trial(loop)
@@ -136,5 +137,4 @@ def trial(loop: Loop) -> Iterator[Trial]:
             loop.clock.load_state_dict(clock)
             if position is not None:
                 loader.load_state_dict(position)
-            state.stage, state.batch, state.outputs, state.loss = moments
-            loop._losses, loop.samples, loop.tokens, loop.course.agenda.wake, line.hooks = kept
+            loop._losses, loop.course.agenda.wake, line.hooks = kept

@@ -14,11 +14,11 @@ import torch
 from hookline.errors import DataError, Preempted
 from hookline.loop.data.batches import END, LEFT, begun, generators, second_iterator, sure_length
 from hookline.loop.data.workers import Workers, end_at_exit, ignoring_workers
-from hookline.loop.engine.audience import Audience
 from hookline.loop.evaluation.over_ranks import fetched_parts, idle_batch, open_parts
 from hookline.loop.evaluation.untouched import same_gradients, same_modes, same_random_state
 from hookline.progress import EvalClock
 from hookline.run import MISSING
+from hookline.run.audience import Audience
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -94,7 +94,7 @@ def _loaders(loop: Loop, loaders: dict[str | None, Any], limit: int | None) -> G
 
 
 def _note(loop: Loop, stage: str, began: float, left: bool) -> None:
-    loop.session.note("eval", f"{stage}, left before its end" if left else stage, took=perf_counter() - began)
+    loop.session.records.note("eval", f"{stage}, left before its end" if left else stage, took=perf_counter() - began)
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock
         else:
             loop.line.emit(loop.line.hooks.eval_end)
             book.close_layer(keep=True)
-    loop.session.note(
+    loop.session.records.note(
         "eval", f"{stage}, left before its end" if left else f"{stage}, left by break", took=clock.seconds
     )
     if stage == "val":
@@ -210,7 +210,7 @@ def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[An
             continue
         state.batch, state.outputs = batch, MISSING
         line.emit(getattr(line.hooks, f"{event}_start"))
-        loop.samples, loop.tokens = loop.count(state.batch)  # a hook may have replaced it
+        loop.state.samples, loop.state.tokens = loop.count(state.batch)  # a hook may have replaced it
         world.before_eval_batch()
         if loop.precision.dtype is None:
             yield state.batch
@@ -221,8 +221,8 @@ def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[An
         if loop.requests.leave_evaluation:
             _make_up(loop)
         clock.batch += 1
-        clock.sample += loop.samples
-        clock.token += loop.tokens or 0
+        clock.sample += loop.state.samples
+        clock.token += loop.state.tokens or 0
         line.emit(getattr(line.hooks, f"{event}_end"))
         state.batch = state.outputs = MISSING
         if _agree_to_leave(loop):
@@ -260,7 +260,7 @@ def _is_left(loop: Loop) -> bool:
 
 def is_answer(loop: Loop) -> bool:
     """True inside ``run.evaluate`` and ``run.predict``, which no stop and no signal cuts short."""
-    return loop.session.audience is Audience.ANSWER
+    return loop.state.audience is Audience.ANSWER
 
 
 def can_be_left(loop: Loop) -> bool:
@@ -279,7 +279,7 @@ def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
     with ignoring_workers(loader):
         iterator, position = begun(lambda: iter(loader)), 0
     workers = Workers()
-    second = loop.session.audience is not Audience.ALL and _is_trained_on(loop, loader)  # see second_iterator
+    second = loop.state.audience is not Audience.ALL and _is_trained_on(loop, loader)  # see second_iterator
     if second or not getattr(loader, "persistent_workers", False):
         workers.watch(iterator)  # one that never returns ignores torch's SIGTERM, and torch waits for it for ever
     else:
@@ -315,7 +315,7 @@ def _is_trained_on(loop: Loop, loader: Any) -> bool:
 def _next(loop: Loop, iterator: Iterator[Any]) -> Any:
     """The next batch, unless a signal ends the evaluation before it or while it is waited for."""
     leave_if_preempted(loop)
-    batch = loop.session.fetch(iterator, leave=not is_answer(loop), whole=not can_be_left(loop))
+    batch = loop.session.fetcher.fetch(iterator, leave=not is_answer(loop), whole=not can_be_left(loop))
     leave_if_preempted(loop)
     return batch
 
@@ -334,8 +334,7 @@ def leave_if_preempted(loop: Loop) -> None:
 def untouched(loop: Loop, stage: str, loaders: list[Any], audience: Audience = Audience.ALL) -> Iterator[None]:
     """Modes, random states, gradients, grad mode, clocks and the moment are put back on every way out."""
     state, line, module = loop.state, loop.line, loop.session.module
-    moment = (state.stage, state.loader_name, state.batch, state.outputs, state.loss)
-    counted, hooks = (loop.samples, loop.tokens), line.hooks
+    hooks = line.hooks
     with ExitStack() as stack:
         stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
         for loader in loaders:
@@ -344,18 +343,11 @@ def untouched(loop: Loop, stage: str, loaders: list[Any], audience: Audience = A
         stack.enter_context(same_gradients(module))
         stack.enter_context(same_modes(module))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(loop.session.heard_by(audience))
+        stack.enter_context(state.aside(stage, audience))
         loop.clock.begin_eval()
-        state.stage = stage
-        state.loader_name = state.batch = state.outputs = state.loss = MISSING
         line.hooks = line.fast if audience is Audience.ALL else line.silent  # the costs of a step are those of training
         try:
             yield
-        except BaseException as error:
-            loop.session.note_stage(error)
-            raise
         finally:
             loop.clock.end_eval()
-            state.stage, state.loader_name, state.batch, state.outputs, state.loss = moment
-            loop.samples, loop.tokens = counted
             line.hooks = hooks

@@ -29,7 +29,7 @@ _LENGTH = 8
 
 def open_parts(loop: Loop, world: World, loader: Any, limit: int | None) -> SharedFeed:
     """This rank's part of a loader. Its order is the same on all ranks, also of one that shuffles."""
-    seed, stage = mix(loop.session.seed, EVALUATION), loop.state.stage
+    seed, stage = mix(loop.session.data.seed, EVALUATION), loop.state.stage
     share = Share(*world.shares)
     feed = shared_feed_of(loader, seed=seed, circle=world.group, share=share, evaluates=stage, count=loop.count)
     feed.limit = min(limit or math.inf, loop.data.limit(stage))
@@ -64,7 +64,7 @@ def idle_batch(loop: Loop, batch: Any) -> Generator[Any, None, None]:
     """One that is computed only because the others compute one."""
     state, book = loop.state, loop.session.book
     state.outputs = MISSING
-    loop.samples, loop.tokens = loop.count(batch)
+    loop.state.samples, loop.state.tokens = loop.count(batch)
     book.muted = True
     try:
         with loop.precision.autocast(enabled=loop.precision.dtype is not None):

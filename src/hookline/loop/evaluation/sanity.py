@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hookline.loop.data.batches import is_one_shot
-from hookline.loop.engine.audience import Audience
 from hookline.loop.evaluation.evaluate import evaluation
 from hookline.loop.evaluation.tasks import Returning, evaluate_task
 from hookline.loop.record.monitors import check_monitors
+from hookline.run.audience import Audience
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -47,13 +47,8 @@ def _without_trace(loop: Loop) -> Iterator[None]:
     """What its two hooks log, numbers or pictures, is forgotten as well."""
     session = loop.session
     depth = session.book.open_layer()
-    loop.state.stage = "val"
     try:
-        with session.heard_by(Audience.SANITY_CHECK):
+        with loop.state.aside("val", Audience.SANITY_CHECK):
             yield
-    except BaseException as error:
-        session.note_stage(error)
-        raise
     finally:
-        loop.state.stage = "train"
         session.book.drop_layers(depth)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from hookline.errors import LossError, StopTraining, add_place
-from hookline.loop.engine.leaving import stop_in_batch
 from hookline.loop.evaluation.over_ranks import all_predictions
 from hookline.loop.tasks.supervised import title_of
+from hookline.loop.world.leaving import stop_in_batch
 
 if TYPE_CHECKING:
     from hookline.loop.loop import Loop
@@ -43,8 +43,8 @@ def _closed(loop: Loop, batches: Batches) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        loop.session.note_stage(error)
-        add_place(error, loop.session.where())
+        loop.state.note_failure(error)
+        add_place(error, loop.state.where())
         raise
     finally:
         batches.close()
@@ -62,7 +62,7 @@ def _evaluate_batch(loop: Loop, task: Any, run: Run, state: RunState, batch: Any
     try:
         found = task.eval_batch(run, batch)
     except StopTraining as stop:
-        loop.session.stop(stop.reason, title_of(task))
+        loop.state.ask_stop(stop.reason, title_of(task))
         loop.requests.leave_evaluation = True
         return
     weight = None
@@ -72,9 +72,9 @@ def _evaluate_batch(loop: Loop, task: Any, run: Run, state: RunState, batch: Any
             state.outputs = found["outputs"]
         weight, found = found.get("weight"), found.get("loss")
     if loop.loss_weights is not None and found is not None and weight is None:
-        found, weight = loop.loss_weights.in_evaluation(found, loop.samples)
+        found, weight = loop.loss_weights.in_evaluation(found, loop.state.samples)
     if found is not None:
-        loop.session.book.log_loss(found, loop.samples if weight is None else weight)
+        loop.session.book.log_loss(found, loop.state.samples if weight is None else weight)
 
 
 def predict_task(loop: Loop, batches: Batches) -> Any:

@@ -30,13 +30,13 @@ from hookline.loop.metrics.series import (
     to_python,
     weight_of,
 )
+from hookline.loop.world.world import World
 from hookline.records import MetricRow, Value
 from hookline.records.redact import whole_text
 from hookline.run.history import unknown_metric
 from hookline.run.state import MISSING, RunState
 
 if TYPE_CHECKING:
-    from hookline.loop.world.world import World
     from hookline.run import Run
 
 REDUCTIONS = ("mean", "sum", "last", "max", "min")
@@ -45,8 +45,8 @@ REDUCTIONS = ("mean", "sum", "last", "max", "min")
 class MetricBook:
     """Where ``run.log`` writes: one layer for training, and one for each evaluation that is open."""
 
-    def __init__(self, state: RunState, write: Callable[[list[MetricRow]], None]) -> None:
-        self._state = state
+    def __init__(self, state: RunState, world: World, write: Callable[[list[MetricRow]], None]) -> None:
+        self._state, self._world = state, world
         self._layers: list[Layer] = [Layer(MetricObjects())]
         self._names = MetricNames()
         self._rows = MetricRows(state, self._names, write)
@@ -314,9 +314,9 @@ class MetricBook:
 
     # -- over ranks ----------------------------------------------------------------------------
 
-    def join(self, world: World) -> None:
-        """Take the metrics of all ranks together from now on."""
-        self._reduction = None if world.is_alone else Reduction(world)
+    def join(self) -> None:
+        """Add up the metrics of all ranks while the world is open, and only those of this process otherwise."""
+        self._reduction = None if self._world.is_alone or not self._world.is_open else Reduction(self._world)
         self.muted = False
 
     @property

@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 
 from hookline.errors import MetricError
+from hookline.loop.metrics.book import MetricBook
 from hookline.loop.metrics.series import step_of
 from hookline.loop.record.pictures import pixels_of
 from hookline.loop.record.png import encode_png, png_size
+from hookline.loop.record.records import Records
 from hookline.records import Cell, FileRow, HistogramRow, ImageRow, Record, TableRow, TextRow
 from hookline.records.redact import redact_table, redact_text, whole_text
+from hookline.run import RunState
 
 if TYPE_CHECKING:
-    from hookline.loop.engine.session import Session
     from hookline.sinks.jsonl import JsonLines
 
 FOLDER = "media"
@@ -36,8 +38,8 @@ class LoopMedia:
     With several processes rank zero's are kept, and those of the others dropped: nothing adds up two pictures.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, state: RunState, book: MetricBook, records: Records) -> None:
+        self._state, self._book, self._records = state, book, records
 
     def image(self, name: str, image: Any, caption: str, step: int | None) -> None:
         name = self._claim(name, "an image")
@@ -86,7 +88,7 @@ class LoopMedia:
         if folder is not None:
             copy = f"{_free(folder, name, when[0], '')}/{_safe(source.name)}"
             with source.open("rb") as file:
-                if self._session.stream.write_file(folder / copy, lambda target: _copy(file, target)):
+                if self._records.stream.write_file(folder / copy, lambda target: _copy(file, target)):
                     kept = copy
         self._write(FileRow(name, *when, file=whole_text(kept), size=source.stat().st_size))
 
@@ -96,33 +98,32 @@ class LoopMedia:
         when, (width, height), file = self._when(name, step), png_size(png), ""
         if self._folder is not None:
             target = _free(self._folder, name, when[0], ".png")
-            if self._session.stream.write_file(self._folder / target, lambda path: path.write_bytes(png)):
+            if self._records.stream.write_file(self._folder / target, lambda path: path.write_bytes(png)):
                 file = target
         self._write(ImageRow(name, *when, width, height, redact_text(caption), file, png))
 
     def _claim(self, name: str, kind: str) -> str:
-        book = self._session.book
-        full = book.full_name(name)
-        book.claim(full, kind)
+        full = self._book.full_name(name)
+        self._book.claim(full, kind)
         return full
 
     def _when(self, name: str, step: int | None) -> tuple[int, int, float]:
-        clock = self._session.state.clock
+        clock = self._state.clock
         return clock.step if step is None else step_of(name, step), clock.epoch, clock.seconds
 
     @property
     def _is_unheard(self) -> bool:
         """On another rank than the first, or of a batch that does not count: not worth the work."""
-        return self._session.state.rank > 0 or self._session.book.muted
+        return self._state.rank > 0 or self._book.muted
 
     @property
     def _folder(self) -> Path | None:
-        return self._session.state.folder if self._session.keeps_records else None
+        return self._state.folder if self._records.are_kept else None
 
     def _write(self, row: Record) -> None:
         """Not what a sanity check, an answer or an evaluation of its own shows: they leave no trace."""
-        if self._session.keeps_records and not self._is_unheard:
-            self._session.stream.write([row])
+        if self._records.are_kept and not self._is_unheard:
+            self._records.stream.write([row])
 
 
 def rewind_rows_and_media(rows: JsonLines, size: int) -> None:

@@ -12,7 +12,7 @@ from hookline.events.callback import callback_name
 from hookline.events.order import EVERYTHING, declares_writes, overlaps
 from hookline.events.spec import BY_NAME, is_resource
 from hookline.events.validate import overridden
-from hookline.loop.engine.schedulers import Scheduler
+from hookline.loop.model.schedulers import Scheduler
 from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.run.history import missing_metric
 

@@ -105,7 +105,7 @@ class RunRecord:
             stopped_by=None if stop is None else stop.by,
             costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in loop.line.costs()),
             failures=tuple(redact_text(str(failure)) for failure in loop.line.failures),
-            sinks=tuple(redact_text(str(report)) for report in loop.session.stream.reports),
+            sinks=tuple(redact_text(str(report)) for report in loop.session.records.stream.reports),
             not_finite=tuple(losses_not_finite(loop.session.book.newest)),
         )
         settings = {**self._file.settings, **public(loader_settings(loop))}
@@ -223,7 +223,7 @@ def _facts(loop: Loop) -> RunFile:
         name=redact_text(state.name),
         run_id=loop.saving.run_id,
         started=state.started.isoformat(timespec="seconds"),
-        seed=loop.session.seed,
+        seed=loop.session.data.seed,
         entry_point=state.entry_point,
         config=public(state.config),
         settings=public(run_settings(loop)),

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookline.loop.data.batches import length
-from hookline.loop.engine.schedulers import Scheduler
+from hookline.loop.model.schedulers import Scheduler
 from hookline.loop.tasks.supervised import SupervisedTask
 
 if TYPE_CHECKING:

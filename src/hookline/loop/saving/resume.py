@@ -214,7 +214,7 @@ def _passed_over(store: Store, checkpoint: Checkpoint, resume: Resume) -> list[P
 
 def _begin_anew(loop: Loop) -> None:
     """An earlier process was killed before it had saved anything."""
-    rows = loop.session.stream.rows
+    rows = loop.session.records.stream.rows
     if rows is not None and rows.size:
         logger.info("there is no checkpoint in %s: the run begins anew, and its metrics too", loop.state.folder)
         rewind_rows_and_media(rows, 0)
@@ -222,7 +222,7 @@ def _begin_anew(loop: Loop) -> None:
 
 def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool) -> None:
     """``metrics.jsonl`` as it was when the checkpoint was saved, and the history in memory with it."""
-    rows, group = loop.session.stream.rows, loop.session.world.group
+    rows, group = loop.session.records.stream.rows, loop.session.world.group
     size = snapshot.state["history"]["bytes"] if snapshot.state else 0
     if group.rank:
         group.barrier()  # until rank zero, who alone writes it, has done the same
@@ -262,18 +262,18 @@ def _read_history(loop: Loop, checkpoint: Checkpoint, size: int, *, own: bool) -
 
 def rewind_rows(loop: Loop, size: int) -> None:
     """In the middle of a run: take back the rows that were written since; sinks take up the run anew."""
-    rows = loop.session.stream.rows
+    rows = loop.session.records.stream.rows
     if rows is None:
         loop.state.history.go_back(loop.clock.step)
     elif rows.size == size:
         return
     else:
         _take_back(loop, size, own=True)
-    loop.session.restart_stream(loop.saving.run_id)
+    loop.session.records.restart(loop.saving.run_id)
 
 
 def _take_back(loop: Loop, size: int, *, own: bool) -> None:
-    rows, history = loop.session.stream.rows, loop.state.history
+    rows, history = loop.session.records.stream.rows, loop.state.history
     if rows is None:
         return
     if own:

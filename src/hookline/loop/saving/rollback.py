@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookline.errors import ScopeError
 from hookline.loop.data.random_states import set_random_states
-from hookline.loop.saving.buffers import load_buffers, other_buffers
+from hookline.loop.model.buffers import load_buffers, other_buffers
 from hookline.loop.saving.resume import rewind_rows
 from hookline.loop.saving.tree import (
     capture_state,
@@ -68,7 +68,7 @@ def roll_back(loop: Loop, moment: Moment, by: Member[Run]) -> None:
     _forget_votes(loop, then["step"], by)
     loop.saving.generation += 1
     rewind_rows(loop, saved["history"]["bytes"])
-    session.note("rollback", f"by {by.name}: {lost} step{'' if lost == 1 else 's'} taken back")
+    session.records.note("rollback", f"by {by.name}: {lost} step{'' if lost == 1 else 's'} taken back")
     loop.line.emit(loop.line.hooks.rollback)
 
 

@@ -56,7 +56,7 @@ class Saving:
         self._goes_on: bool | None = None
         self._told: Path | None = None  # what was saved after Ctrl-C
         self._cost = loop.line.cost_of("(checkpoints)", "saving")  # in this thread, and without the hooks
-        loop.session.stream.continues_on_full_disk = self.continues_on_full_disk
+        loop.session.records.stream.continues_on_full_disk = self.continues_on_full_disk
 
     # -- opening and closing -------------------------------------------------------------------
 
@@ -297,12 +297,12 @@ class Saving:
             logger.info("a signal will wait for the end of an evaluation: %s", error)
         states = states if all(self._world.group.exchange(states is not None)) else None  # all leave it, or none
         self._uncopyable = states is None
-        return None if states is None else {"callbacks": states, "rows": self._loop.session.rows_written()}
+        return None if states is None else {"callbacks": states, "rows": self._loop.session.records.size}
 
     def as_before_evaluation(self, states: dict[str, Any]) -> None:
         """A signal has left the evaluation, and a resume makes it up: nothing of it stays."""
         load_callback_states(self._loop, states["callbacks"])
-        rows = self._loop.session.stream.rows
+        rows = self._loop.session.records.stream.rows
         if rows is not None and rows.size > states["rows"]:  # pictures and texts
             rewind_rows_and_media(rows, states["rows"])
 
@@ -358,7 +358,7 @@ class Saving:
 
     def _save(self, target: Target, *, at_once: bool = False, **about: Any) -> None:
         loop, line, scopes, cost = self._loop, self._loop.line, self._loop.scopes, self._cost
-        if loop.session.is_forked:
+        if loop.session.records.is_forked:
             return
         if not loop.requests.may_save:
             logger.warning("not saved: a second signal came, and what it interrupted may be half done")
@@ -382,7 +382,7 @@ class Saving:
     def _saved(self, checkpoint: Checkpoint) -> None:
         line, state = self._loop.line, self._loop.state
         state.checkpoint = checkpoint.path
-        self._loop.session.note("checkpoint", checkpoint.path.name)
+        self._loop.session.records.note("checkpoint", checkpoint.path.name)
         line.emit(line.hooks.checkpoint_saved)
         state.checkpoint = MISSING
 
@@ -395,7 +395,7 @@ class Saving:
     def _failed(self, target: Target, error: Exception) -> None:
         line, state = self._loop.line, self._loop.state
         earlier, state.exception = state.exception, error
-        self._loop.session.note("checkpoint_failed", words_of(error))
+        self._loop.session.records.note("checkpoint_failed", words_of(error))
         line.emit(line.hooks.checkpoint_failed)
         state.exception = earlier
         target.saved = None

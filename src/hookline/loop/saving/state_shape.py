@@ -55,7 +55,7 @@ def check_shape(loop: Loop, saved: Mapping[str, Any], path: Path) -> None:
     counted = {
         "clock": clock,
         "course": loop.course.state_dict(),
-        "data": loop.data.state_dict(seed=loop.session.seed, mid_epoch=False),
+        "data": loop.data.state_dict(seed=loop.session.data.seed, mid_epoch=False),
         "history": {"bytes": 0},
     }
     expected = {

@@ -18,7 +18,7 @@ from hookline.events.line import need_name
 from hookline.events.when import Gate
 from hookline.loop.data.random_states import random_states
 from hookline.loop.metrics.object_states import load_metric_states, metric_states, metrics_in
-from hookline.loop.saving.buffers import load_buffers
+from hookline.loop.model.buffers import load_buffers
 from hookline.loop.saving.callback_matching import holds_state
 from hookline.loop.saving.placing import placed_optimizer, placed_state, placed_weights
 from hookline.records.redact import redact_text
@@ -54,14 +54,14 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
         "scaler": None if scaler is None else scaler.state_dict(),
         "usual_weight": session.world.usual_weight,
         "random": random_states(),
-        "data": loop.data.state_dict(seed=session.seed, mid_epoch=course["mid_epoch"]),
+        "data": loop.data.state_dict(seed=session.data.seed, mid_epoch=course["mid_epoch"]),
         "course": course,
         "accumulate": None if loop.accumulate == loop.settings.accumulate else loop.accumulate,  # a callback's change
         "save": loop.saving.due,
         "ended": redact_text(loop.stop_reason()) if loop.course.over else None,
         "given_duration": None if given is None else str(given),  # by the script; a hook may change `run.max_duration`
         "metrics": session.book.state_dict({id(metric): path for path, metric in metrics_by_path(loop).items()}),
-        "history": {"bytes": session.rows_written()},
+        "history": {"bytes": session.records.size},
         "messages": state.messages.state_dict(),
         "callbacks": callback_states(loop, in_memory=in_memory),
     }
@@ -87,7 +87,7 @@ def restore(loop: Loop, snapshot: Snapshot) -> None:
     _load_seed(loop, saved["data"]["seed"])
     loop.data.load_state_dict(saved["data"], mid_epoch=saved["course"]["mid_epoch"])
     if "seed" not in session.settings.config:  # then it is the one that was drawn when the run began
-        state.config["seed"] = session.seed
+        state.config["seed"] = session.data.seed
     session.book.load_state_dict(saved["metrics"], metrics_by_path(loop))
     state.messages.load_state_dict(saved["messages"])
     loop.course.load_state_dict(saved["course"])
@@ -99,7 +99,7 @@ def _load_seed(loop: Loop, saved: int) -> None:
     given = loop.settings.seed
     if given not in (None, saved) and not loop.state.rank:
         logger.warning("seed=%s is not used: the run goes on with its own, %s", given, saved)
-    loop.session.seed = saved
+    loop.session.data.seed = saved
 
 
 def restore_training(loop: Loop, weights: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torch import Tensor, nn
 
-from hookline.distributed import Group, Place, this_process
+from hookline.distributed import Place, this_process
 from hookline.distributed.choose import as_strategy
 from hookline.distributed.env import alone_under_slurm
 from hookline.distributed.last_words import leave_last_words
-from hookline.distributed.same import Facts, canonical, check_same, flat
+from hookline.distributed.same import Facts, canonical, flat
 from hookline.distributed.strategy import Strategy
 from hookline.errors import SetupError, words_of
+from hookline.loop.settings import Settings
 from hookline.loop.tasks.loss_weights import is_of_torch, name_of_loss
 from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.loop.world.ranks import Ranks
-
-if TYPE_CHECKING:
-    from hookline.loop.engine.session import Session
+from hookline.loop.world.world import Alone, World
+from hookline.progress import Clock, Duration
+from hookline.run import Requests, RunState
 
 logger = logging.getLogger("hookline")
 
@@ -39,40 +40,44 @@ def find_place() -> Place:
     return here
 
 
-def join(place: Place, session: Session) -> Ranks:
-    """By all, when a run is opened."""
-    state, settings = session.state, session.settings
-    strategy = as_strategy(settings.strategy, session.module)
+def make_world(place: Place, requests: Requests, clock: Clock, *, is_custom_loop: bool) -> World:
+    """Return the processes of a run."""
+    if place.world_size == 1:
+        return Alone(clock)
+    return Ranks(place, requests, clock, is_custom_loop=is_custom_loop)
+
+
+def join(world: World, state: RunState, settings: Settings, extend: Duration | None) -> None:
+    """By all, when a run is opened: join the other processes, and compare the arguments."""
+    if world.is_alone:
+        return
+    strategy = as_strategy(settings.strategy, state.module)
     if strategy.is_sharded and settings.precision == "fp16":
         raise SetupError(
             "precision='fp16' scales the loss, and the scaler does not see what other ranks of a sharded model have: "
             "use precision='bf16', or hl.FSDP(param_dtype=torch.bfloat16)"
         )
-    group = Group(place, state.device, strategy.timeout)
-    ranks = Ranks(group, strategy, state.requests, state.clock, is_custom_loop=session.task is None)
-    ranks.may_be_skipped = any(
-        member.hears(session.line.known[event])
-        for member in session.line.members
+    may_be_skipped = any(
+        member.hears(state.line.known[event])
+        for member in state.line.members
         if not member.optional and not member.is_task
         for event in BEFORE_VOTE
     )
-    ranks.watchdog.start()
+    world.open(strategy, state.device, may_be_skipped=may_be_skipped)
     try:
-        check_same(group, facts_of_run(session, strategy), "Pass the same arguments on all ranks.")
+        world.compare(lambda: facts_of_run(state, settings, strategy, extend), "Pass the same arguments on all ranks.")
     except BaseException as error:
-        leave_last_words(f"rank {group.rank}: {words_of(error)}")
-        ranks.close()
+        leave_last_words(f"rank {world.group.rank}: {words_of(error)}")
+        world.close()
         raise
-    return ranks
 
 
-def facts_of_run(session: Session, strategy: Strategy) -> Facts:
+def facts_of_run(state: RunState, settings: Settings, strategy: Strategy, extend: Duration | None) -> Facts:
     """Return the facts that must be equal on all ranks and are known before ``setup``.
 
     Not compared: the folder, the name, the device, sinks, and callbacks that run on rank zero alone. Others need none.
     """
-    state, settings = session.state, session.settings
-    resume, extend = settings.resume, session.state.loop.extend
+    resume = settings.resume
     kind = f"strategy {type(strategy).__name__}"
     arguments: Callable[[], Mapping[str, object]] = getattr(strategy, "compared_arguments", dict)
     facts = {
@@ -88,10 +93,10 @@ def facts_of_run(session: Session, strategy: Strategy) -> Facts:
         kind: PRESENT,
         **{f"{kind}, {name}": canonical(value) for name, value in arguments().items()},
     }
-    if isinstance(session.task, SupervisedTask):
-        facts |= facts_of_loss(session.task.loss)
-        facts |= {"weight": PRESENT} if session.task.loss_weights.is_given else {}
-    for member in session.line.members:
+    if isinstance(state.task, SupervisedTask):
+        facts |= facts_of_loss(state.task.loss)
+        facts |= {"weight": PRESENT} if state.task.loss_weights.is_given else {}
+    for member in state.line.members:
         if getattr(member.callback, "ranks", "all") != "zero":
             facts[f"{'task' if member.is_task else 'callback'} {member.key}"] = PRESENT
     for stage, given in state.loaders.items():
@@ -118,10 +123,9 @@ def facts_of_loss(loss: Any) -> Facts:
     return {"loss": name, **{f"loss, {option}": canonical(value) for option, value in options.items()}}
 
 
-def facts_of_optimizers(session: Session) -> Facts:
+def facts_of_optimizers(state: RunState) -> Facts:
     """Return what must be equal on all ranks: with another learning rate on one rank, weights would drift apart."""
-    state = session.state
-    names = {id(parameter): name for name, parameter in session.module.named_parameters()}
+    names = {id(parameter): name for name, parameter in state.module.named_parameters()}
     facts: Facts = {}
     for index, scheduler in enumerate(state.schedulers):  # first: they add to parameter groups
         where = f"scheduler {index}"

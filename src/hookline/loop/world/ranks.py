@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from hookline.distributed import Group
+from hookline.distributed import Group, Place
 from hookline.distributed.connections import tells_of_lost_peer
 from hookline.distributed.exits import BodyExits
 from hookline.distributed.same import Facts, check_same, check_same_parameters
+from hookline.distributed.solo import AnyGroup, SoloGroup
 from hookline.distributed.stacks import words_for_others
 from hookline.distributed.strategy import Strategy
 from hookline.distributed.votes import Ballot, Votes
 from hookline.distributed.watchdog import Watchdog
 from hookline.errors import HooklineError, LossError, NotAvailableError, Preempted, SetupError, StopTraining
-from hookline.loop.engine.leaving import stop_between
+from hookline.loop.world.leaving import stop_between
+from hookline.loop.world.rank_logs import rank_logs
 from hookline.loop.world.wishes import Wishes
 from hookline.progress import Clock
 from hookline.run import Requests
@@ -38,23 +40,46 @@ APART_IN_EVALUATION = 1.0
 
 
 class Ranks:
-    """The ``World`` of a run in several processes, made each time that the run is opened."""
+    """The ``World`` of a run in several processes. Until it is opened, this process is alone in its group.
+
+    Args:
+        place: The rank of this process, and the number of processes.
+        requests: The requests of the run.
+        clock: The clock of the run.
+        is_custom_loop: True if the body of the loop is the user's. It may skip a step or give a weight in any step.
+    """
 
     is_alone = False
+    is_open = False
 
-    def __init__(
-        self, group: Group, strategy: Strategy, requests: Requests, clock: Clock, *, is_custom_loop: bool = False
-    ) -> None:
-        self.group, self.strategy = group, strategy
-        self._requests, self._clock = requests, clock
-        self._is_custom_loop = is_custom_loop  # its body may skip a step or give a weight in any step
+    def __init__(self, place: Place, requests: Requests, clock: Clock, *, is_custom_loop: bool = False) -> None:
+        self._place, self._requests, self._clock, self._is_custom_loop = place, requests, clock, is_custom_loop
+        self._logs = ExitStack()
+        self.usual_weight: float | None = None
+        """What the weight of a rank was in the last window, where there is a vote in every step."""
+
+    @property
+    def group(self) -> AnyGroup:
+        """The collectives for small values."""
+        return self._group if self.is_open else SoloGroup()
+
+    def open(self, strategy: Strategy, device: torch.device, *, may_be_skipped: bool) -> None:
+        """By all: join the other processes.
+
+        Args:
+            strategy: How the model is distributed.
+            device: The device of this rank.
+            may_be_skipped: True if a callback hears the beginning of a step, and may skip it: all steps have a vote.
+        """
+        self._group = group = Group(self._place, device, strategy.timeout)
+        self.strategy, self._may_be_skipped = strategy, may_be_skipped
         self.exits = BodyExits(group)
         self.watchdog = Watchdog(
             group,
             hang_after=strategy.hang_after,
             timeout=strategy.timeout,
-            progress=lambda: progress_of(clock),
-            exits=self.exits if is_custom_loop else None,
+            progress=lambda: progress_of(self._clock),
+            exits=self.exits if self._is_custom_loop else None,
         )
         self._raised: tuple[BaseException, BaseException] | None = None  # the first error, and what it is called
         self._names: tuple[str, ...] = ()
@@ -64,33 +89,33 @@ class Ranks:
         self._weighted = self._counted = False
         self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
         self._samples = self._tokens = 0
-        self.usual_weight: float | None = None
-        """What the weight of a rank was in the last window, where there is a vote in every step."""
+        self.usual_weight = None
         self._synced: set[str] = set()  # optimizers whose gradients are averaged in this window
-        self._wishes = Wishes(group, requests, clock)
-        self.may_be_skipped = False
-        """A callback that may ask for a step to be skipped hears its beginning: there is a vote in every step."""
+        self._wishes = Wishes(group, self._requests, self._clock)
         self.is_padding = False
         """True in a batch that this rank computes only because the other ranks have one: it counts nothing."""
-        requests.join()
+        self._requests.join()
+        self.is_open = True
+        self.watchdog.start()
+        self._logs.enter_context(rank_logs(group))
 
     # -- opening and closing -------------------------------------------------------------------
 
     def spread(self, module: nn.Module, roots: list[nn.Module]) -> Mapping[Tensor, Tensor]:
         """By all: the model over the ranks, in place; the parameters that were replaced, with those in their place."""
-        return self.strategy.wrap(module, roots, self.group)
+        return self.strategy.wrap(module, roots, self._group)
 
     def attach(self, optimizers: Mapping[str, Any]) -> None:
         """By all: the optimizers are there, and the model is loaded."""
         self._names = tuple(optimizers)
-        self._votes = Votes(self.group)
-        self._votes.always = self.may_be_skipped or self._is_custom_loop
+        self._votes = Votes(self._group)
+        self._votes.always = self._may_be_skipped or self._is_custom_loop
         self.strategy.attach(optimizers)
 
     @property
     def broken(self) -> bool:
         """A rank has failed: nothing more is agreed on."""
-        return self.group.broken
+        return self.is_open and self._group.broken
 
     @property
     def shares(self) -> tuple[int, int]:
@@ -100,16 +125,16 @@ class Ranks:
     @property
     def copies(self) -> int:
         """How many ranks have the same data, as those of one tensor-parallel group."""
-        return self.group.size // self.shares[0]
+        return self._group.size // self.shares[0]
 
     @property
     def is_sharded(self) -> bool:
         """True if each rank holds only a part of the weights."""
-        return self.strategy.is_sharded
+        return self.is_open and self.strategy.is_sharded
 
     def compare(self, facts: Callable[[], Facts], fix: str) -> None:
         """By all: raise an error that says what to ``fix`` if facts differ between ranks."""
-        check_same(self.group, facts(), fix)
+        check_same(self._group, facts(), fix)
 
     def refuse(self, error: Exception) -> None:
         """Raise the error: the other ranks would wait for this one."""
@@ -133,12 +158,12 @@ class Ranks:
             found = stop_between(error.reason, self._clock.step)
             found.__cause__ = error
         elif not self.broken and self._is_of_others(error):
-            found = self.group.explain(error)
+            found = self._group.explain(error)
         if found is not error:
             for note in getattr(error, "__notes__", ()):
                 found.add_note(note)
         if not self.broken:
-            self.group.fail(words_for_others(found, self._clock.step))
+            self._group.fail(words_for_others(found, self._clock.step))
         self._raised = error, found
         return found
 
@@ -155,8 +180,9 @@ class Ranks:
         self.watchdog.stop()
         self.strategy.unwrap()
         self._requests.leave()
-        self._raised = None
-        self.group.close()
+        self._raised, self.is_open = None, False
+        self._group.close()
+        self._logs.close()
 
     # -- a step --------------------------------------------------------------------------------
 
@@ -233,16 +259,16 @@ class Ranks:
         """The end of the vote of a step."""
         found, weights = self._votes.end(self._clock.step)
         if self._votes.always:
-            self.usual_weight = max(weights, default=0.0) / self.group.size or self.usual_weight
+            self.usual_weight = max(weights, default=0.0) / self._group.size or self.usual_weight
         by_name = dict(zip(self._names, weights, strict=True))
-        touched.update({name: by_name[name] / self.group.size for name in touched})
+        touched.update({name: by_name[name] / self._group.size for name in touched})
         self._clock.sample += round(found.samples / self.copies)
         self._clock.token += round(found.tokens / self.copies)
         self._apply(found)
 
     def average_weight(self, weight: Any) -> float:
         """By all: of an optimizer that the body drives itself, which is stepped before the window ends."""
-        return float(self.group.total(torch.tensor([float(weight)], dtype=torch.float64))) / self.group.size
+        return float(self._group.total(torch.tensor([float(weight)], dtype=torch.float64))) / self._group.size
 
     def body_left(self) -> None:
         """By all: the body was left by ``break`` or ``return``. ``leave_body`` follows with the next loop call."""
@@ -296,7 +322,7 @@ class Ranks:
         """By all, when the updates of an epoch are done: raise an error if replicas have drifted apart."""
         replicated: Callable[[], Mapping[str, Tensor]] = getattr(self.strategy, "replicated_parameters", dict)
         self.watchdog.beat += 1
-        check_same_parameters(self.group, replicated(), f"At step {self._clock.step}")
+        check_same_parameters(self._group, replicated(), f"At step {self._clock.step}")
 
     def before_evaluation(self) -> None:
         """By all, before an evaluation, a prediction or a checkpoint: share buffers."""

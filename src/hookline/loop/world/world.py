@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from hookline.distributed.same import Facts
 from hookline.distributed.solo import AnyGroup, SoloGroup
+from hookline.distributed.strategy import Strategy
 from hookline.progress import Clock
 
 
@@ -48,6 +50,13 @@ class World(Protocol):
     """The weight of this rank in the last step, if there is a vote in every step."""
 
     # -- opening and closing
+
+    @property
+    def is_open(self) -> bool:
+        """True while this process has joined the others."""
+
+    def open(self, strategy: Strategy, device: torch.device, *, may_be_skipped: bool) -> None:
+        """By all: join the other processes."""
 
     def spread(self, module: nn.Module, roots: list[nn.Module]) -> Mapping[Tensor, Tensor]:
         """By all: distribute the model. Return the new parameter for each one that was replaced."""
@@ -143,7 +152,7 @@ class World(Protocol):
 class Alone:
     """A run of one process."""
 
-    is_alone = True
+    is_alone = is_open = True
     is_sharded = broken = is_padding = False
     shares, copies = (1, 0), 1
 
@@ -151,6 +160,8 @@ class Alone:
         self._clock = clock
         self.group = SoloGroup()
         self.usual_weight: float | None = None
+
+    def open(self, strategy: Strategy, device: torch.device, *, may_be_skipped: bool) -> None: ...
 
     def spread(self, module: nn.Module, roots: list[nn.Module]) -> Mapping[Tensor, Tensor]:
         return {}

@@ -8,7 +8,7 @@ import torch
 from torch.optim import Optimizer
 
 from hookline.errors import LossError
-from hookline.loop.engine.gradients import divide
+from hookline.loop.model.gradients import divide
 from hookline.loop.settings import PrecisionName
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
