@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, signature
@@ -250,6 +251,19 @@ class Line(Generic[View]):
         return {name for member in self.members for name in getattr(member.callback, "writes", ())}
 
     # -- dispatch ----------------------------------------------------------------------------
+
+    @contextmanager
+    def heard_through(self, hooks: Table) -> Iterator[None]:
+        """Use another table of hooks inside the block.
+
+        Args:
+            hooks: ``fast``, ``timed`` or ``silent``.
+        """
+        earlier, self.hooks = self.hooks, hooks
+        try:
+            yield
+        finally:
+            self.hooks = earlier
 
     def emit(self, heard: Heard) -> None:
         """Call the hooks of one event. Test ``if heard:`` first to save the function call."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,16 +20,18 @@ from hookline.events import explain
 from hookline.loop.data.batches import no_batches
 from hookline.loop.data.loaders import check_loader, named_loaders
 from hookline.loop.engine.answers import LoopAnswers
-from hookline.loop.engine.handles import batches_twice
 from hookline.loop.engine.leaving import stops_here
 from hookline.loop.engine.session import Session
 from hookline.loop.engine.signals import Signals
 from hookline.loop.engine.training import Training
 from hookline.loop.engine.trial import Trial, trial
-from hookline.loop.evaluation.evaluate import evaluation, prediction
+from hookline.loop.evaluation.evaluate import Evaluator, Outcome
+from hookline.loop.evaluation.handles import batches_twice
+from hookline.loop.evaluation.sanity import sanity_check
+from hookline.loop.evaluation.tasks import TaskRunner
 from hookline.loop.keywords import checked
 from hookline.loop.model.optimizers import watch_optimizers
-from hookline.loop.record.monitors import warn_of_still_plateau
+from hookline.loop.record.monitors import check_monitors, warn_of_still_plateau
 from hookline.loop.record.notices import reached_already, say_finished, say_preempted, say_script_continues
 from hookline.loop.record.run_file import RunRecord
 from hookline.loop.result import Result
@@ -38,7 +40,6 @@ from hookline.loop.saving.saver import Saving
 from hookline.loop.saving.verification import VARIABLE, Verification
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
 from hookline.loop.world.leaving import stop_in_batch
-from hookline.loop.world.world import Alone
 from hookline.progress import Duration
 from hookline.run import MISSING, Run
 
@@ -132,6 +133,13 @@ class Loop(Training):
         """The checkpoint that was loaded is that of a run that has come to its end."""
         self.signals = Signals(self.requests, self._interrupt)
         self.record = RunRecord()
+        session = self.session
+        self.evaluator = Evaluator(
+            *(self.state, session.world, self.scopes, session.book, session.records, session.fetcher, self.data),
+            *(self.precision, self.handles, self.counter, self.move, self._can_leave_evaluation),
+        )
+        self.evaluator.when_broken = self._evaluated
+        self.tasks = TaskRunner(self.state, session.run, session.world, session.book, self.loss_weights, self.evaluator)
 
     @property
     def is_own(self) -> bool:
@@ -158,7 +166,8 @@ class Loop(Training):
         self.signals.listen(in_fit=self.entry_point in ("fit", "train"))
         try:
             self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
-            self.world, self.precision.common_unit = self.session.world, None
+            self.precision.common_unit = None
+            self.evaluator.join_world()
             self._names = tuple(self.state.optimizers)
             if self.entry_point in ("fit", "train"):
                 self.scopes.enter(self.line.hooks.around_fit)
@@ -214,7 +223,8 @@ class Loop(Training):
             except BaseException as late:
                 error = self.session.failed(late)
         self._drop_window()
-        self.world, self._open, self.course.training = Alone(self.clock), False, False
+        self._open, self.course.training = False, False
+        self.evaluator.leave_world()
         try:
             error = self.session.close(error, self._finish_saves)
             if error is None and self.requests.agreed.preempt is not None:  # it came when all was done
@@ -322,7 +332,7 @@ class Loop(Training):
         loaders = self.data.loader_of(stage, loaders)
         named = named_loaders(loaders, stage)
         self.state.loaders[stage] = loaders
-        return self.handles.track(evaluation(self, named, stage))
+        return self.handles.track(self._evaluate(named, stage))
 
     def predict_batches(self, loader: Any) -> Generator[Any, None, Any]:
         """The batches of one prediction; set ``loop.run.outputs`` to what you predict for each."""
@@ -330,7 +340,51 @@ class Loop(Training):
         loader = self.data.loader_of("predict", loader)
         check_loader(loader, "predict")
         self.state.loaders["predict"] = loader
-        return self.handles.track(prediction(self, loader))
+        return self.handles.track(self._predict(loader))
+
+    def _evaluate(self, loaders: dict[str | None, Any], stage: str) -> Generator[Any, None, dict[str, Any]]:
+        """An evaluation that is made up after a resume, if a signal leaves it."""
+        states, interrupted = self.saving.states_before_evaluation(), self.requests.is_interrupted
+        with self.saved_if_preempted(stage, states):
+            outcome: Outcome = yield from self.evaluator.evaluate(loaders, stage)
+        if outcome.is_left and self.requests.is_interrupted and not interrupted and states is not None:
+            self.saving.as_before_evaluation(states)  # as after another signal
+            self.saving.interrupted(pending_eval=stage == "val")
+        self._evaluated(stage, outcome.is_left)
+        return outcome.metrics
+
+    def _predict(self, loader: Any) -> Generator[Any, None, None]:
+        with self.saved_if_preempted("predict", None):
+            yield from self.evaluator.predict(loader)
+
+    def _evaluated(self, stage: str, left: bool) -> None:
+        if stage == "val" and self.state.in_fit:
+            self.course.evaluated(left=left)
+
+    def check_sanity(self, loaders: dict[str | None, Any]) -> None:
+        """Before step 1: does the evaluation work, and does somebody log every metric that is monitored?"""
+        with self.saved_if_preempted("val", None):
+            logged, seen = sanity_check(self.evaluator, self.tasks, self.state, self.session.book, loaders)
+        self.course.agree()  # one rank may have asked to stop
+        if self.requests.agreed.stop is None:  # else it may have been left, and nothing is trained
+            self.course.doubts = check_monitors(self, logged, seen=seen, all_loaders=len(loaders))
+
+    def _can_leave_evaluation(self) -> bool:
+        """True if a signal may end an evaluation: in training, only one that a resume makes up."""
+        return self.saving.can_leave_evaluation or not (self.signals.in_fit and self.course.training)
+
+    @contextmanager
+    def saved_if_preempted(self, stage: str, states: dict[str, Any] | None) -> Iterator[None]:
+        """A signal left the evaluation: callbacks are as they were before it, and it is made up after the resume."""
+        try:
+            yield
+        except Preempted as preempted:
+            if states is not None and preempted.checkpoint is None:
+                self.saving.as_before_evaluation(states)
+                raise self.saving.preempted(pending_eval=stage == "val") from None
+            if not self.state.in_fit or not (self.course.training or self.clock.step):  # the sanity check
+                raise self.saving.preempted() from None
+            raise
 
     def stop_reason(self) -> str:
         """Why training ended, in words."""

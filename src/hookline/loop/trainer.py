@@ -17,14 +17,14 @@ from hookline.events import check_callbacks
 from hookline.loop.data.loaders import check_loader, named_loaders
 from hookline.loop.engine.leaving import left_before_end
 from hookline.loop.engine.plain import plain_steps
-from hookline.loop.evaluation.sanity import sanity_check
-from hookline.loop.evaluation.tasks import Returning, check_returned, evaluate_task, predict_task
+from hookline.loop.evaluation.tasks import Returning
 from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
 from hookline.loop.model.optimizers import needs_closure
 from hookline.loop.record.notices import say_anew, under_way
 from hookline.loop.result import Result
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
+from hookline.loop.tasks.returned import check_returned
 from hookline.loop.tasks.supervised import SupervisedTask, title_of
 from hookline.loop.tasks.task import Task
 from hookline.loop.tasks.task_methods import check_task, missing_method
@@ -227,7 +227,7 @@ class Trainer:
         loop = self._prepare("predict", model, None, None, None, None)
         self._need(loop, "predict_batch", "predict")
         with _with(loop, callbacks):
-            return predict_task(loop, loop.predict_batches(loader))
+            return loop.tasks.predict(loop.predict_batches(loader))
 
     def explain(self, model: nn.Module | None = None) -> str:
         """For each event who runs, in which order, and why."""
@@ -270,10 +270,10 @@ class Trainer:
         loop.state.loaders.clear()  # of the fit before
         loop.state.loaders.update({"train": train} | ({"val": val} if vals else {}) | ({"test": test} if tests else {}))
         loop.requests.can_evaluate = bool(vals)
-        loop.course.evaluate = (lambda: evaluate_task(loop, loop.eval_batches(val))) if vals else None
+        loop.course.evaluate = (lambda: loop.tasks.evaluate(loop.eval_batches(val))) if vals else None
         with _with(loop, callbacks):
             if loop.clock.step == 0:
-                sanity_check(loop, loop.data.named_loaders_of("val", vals))
+                loop.check_sanity(loop.data.named_loaders_of("val", vals))
             batches = loop.batches(train)
             if any(needs_closure(optimizer) for optimizer in loop.state.optimizers.values()):
                 self._train_with_closures(loop, task, batches)
@@ -296,7 +296,7 @@ class Trainer:
                     batch = found = None  # they would stay in memory through all plain steps
                     plain_steps(loop, train_batch)
             if tests and not loop.finished and not loop.requests.is_interrupted:
-                evaluate_task(loop, loop.eval_batches(test, "test"))
+                loop.tasks.evaluate(loop.eval_batches(test, "test"))
         return loop.result()
 
     def _train_with_closures(self, loop: Loop, task: Any, batches: Iterable[Any]) -> None:
@@ -325,7 +325,7 @@ class Trainer:
         loop.state.loaders[stage] = loaders
         with _with(loop, callbacks):
             batches = Returning(loop.eval_batches(loaders, stage))
-            evaluate_task(loop, batches)
+            loop.tasks.evaluate(batches)
         if loop.requests.leave_evaluation and not batches.value:
             raise left_before_end(loop, entry)
         return dict(batches.value)

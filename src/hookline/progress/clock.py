@@ -54,6 +54,16 @@ class EvalClock:
         """Wall time in seconds since the start. It stops when the evaluation ends."""
         return (self._now() if self._ended is None else self._ended) - self._started
 
+    def batch_done(self, samples: int, tokens: int | None) -> None:
+        """Count a batch."""
+        self.batch += 1
+        self.sample += samples
+        self.token += tokens or 0
+
+    def continue_from(self, other: EvalClock) -> None:
+        """Take over the counts of an evaluation that was left and is finished now."""
+        self.batch, self.sample, self.token = other.batch, other.sample, other.token
+
     def end(self) -> None:
         """Stop the time, because a callback may keep the clock after the evaluation."""
         if self._ended is None:
@@ -353,6 +363,12 @@ class EvalClockView(EvalClock):
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise _only_the_loop(f"run.clock.eval.{name} = …")
+
+    def batch_done(self, samples: int, tokens: int | None) -> NoReturn:
+        raise _only_the_loop("run.clock.eval.batch_done()")
+
+    def continue_from(self, other: EvalClock) -> NoReturn:
+        raise _only_the_loop("run.clock.eval.continue_from()")
 
     def end(self) -> NoReturn:
         raise _only_the_loop("run.clock.eval.end()")

@@ -152,6 +152,11 @@ class Requests:
         if skip:
             self.asked.skip = None
 
+    def leave_if_interrupted(self) -> bool:
+        """Leave the evaluation under way if the run is interrupted. Return whether the evaluation is left."""
+        self.leave_evaluation |= self.is_interrupted
+        return self.leave_evaluation
+
     def wait(self, *, leave: bool, whole: bool = False) -> None:
         """The run waits for data, or does not any more.
 

@@ -16,7 +16,6 @@ from hookline.errors import SetupError
 from hookline.events import Callback, Event
 from hookline.events.spec import BY_NAME
 from hookline.loop import Loop, SupervisedTask, Task
-from hookline.loop.evaluation.evaluate import untouched
 from hookline.progress import Duration
 from hookline.run import MISSING, Run, RunState, StopRequest
 from hookline.testing.noting import NotedMessages, NotedMetrics
@@ -25,7 +24,10 @@ from hookline.testing.tiny import TinyModel, tiny_data
 MOMENT = ("batch", "outputs", "loss", "optimizer", "loader_name", "exception", "checkpoint")
 """The fields that have a value at some events only; the table says at which."""
 COUNTERS = ("step", "epoch", "sample", "token")
-MACHINERY = ("line", "requests", "metrics", "answers", "loop", "clock", "history", "messages", "optimizers")
+MACHINERY = (
+    *("line", "requests", "metrics", "answers", "loop", "clock", "history", "messages", "optimizers"),
+    *("samples", "tokens", "audience", "failed_in"),
+)
 PLAIN = tuple(f.name for f in dataclass_fields(RunState) if f.name not in (*MOMENT, *MACHINERY))
 FIELDS = (*COUNTERS, "seconds", "clock.batch", "metrics", "stop_reason", *MOMENT, *PLAIN)
 IN_EVALUATION = frozenset({"batch_fetch_start", "batch_fetch_end", "forward_start", "forward_end", "callback_disabled"})
@@ -205,7 +207,7 @@ class Stage:
             return
         self.end_evaluation()
         self._evaluating = True
-        self._evaluation.enter_context(untouched(self.loop, stage, []))
+        self._evaluation.enter_context(self.loop.evaluator.untouched(stage, []))
         self.book.open_layer()
         self._evaluation.callback(self.book.close_layer, keep=stage != "predict")
         self.loop.session.module.eval()

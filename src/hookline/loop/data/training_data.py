@@ -17,6 +17,7 @@ from hookline.loop.data.shared import distributed_sampler, says_sharded
 from hookline.loop.data.stripes import Share
 from hookline.loop.world.world import World
 from hookline.progress import Clock
+from hookline.progress.counted import counted
 
 logger = logging.getLogger("hookline")
 
@@ -78,6 +79,11 @@ class TrainingData:
     def times_replaced(self, stage: str) -> int:
         """The number of times that the loader of a stage was replaced in this fit."""
         return self._replaced.get(stage, 0)
+
+    def check_replaced(self, stage: str, world: World) -> None:
+        """By all, before an epoch or an evaluation: refuse a loader that some ranks have replaced."""
+        times = counted(self.times_replaced(stage), "time")
+        world.compare(lambda: {f"run.loaders[{stage!r}], replaced": times}, "Replace it on all ranks.")
 
     def loader_of(self, stage: str, given: Any) -> Any:
         """The loader of a stage: the one that was passed, or the one in its place."""

@@ -10,8 +10,7 @@ from hookline.distributed.guard import refuse_if_guarded
 from hookline.errors import SetupError
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
-from hookline.loop.evaluation.evaluate import evaluation, prediction
-from hookline.loop.evaluation.tasks import Returning, evaluate_task, predict_task
+from hookline.loop.evaluation.tasks import Returning
 from hookline.loop.saving.rollback import take_moment
 from hookline.run.audience import Audience
 
@@ -35,9 +34,9 @@ class LoopAnswers:
 
         def compute() -> dict[str, Any]:
             refuse_if_guarded("run.evaluate()")  # by its name, which a collective inside it has not
-            generator = Returning(evaluation(loop, loaders, stage, Audience.ANSWER))
-            evaluate_task(loop, generator)
-            return generator.value  # type: ignore[no-any-return]
+            batches = Returning(loop.evaluator.evaluate(loaders, stage, Audience.ANSWER))
+            loop.tasks.evaluate(batches)
+            return batches.value.metrics  # type: ignore[no-any-return]
 
         return dict(self._keep(("evaluate", stage), loaders, compute))
 
@@ -49,7 +48,8 @@ class LoopAnswers:
         def compute() -> Any:
             refuse_if_guarded("run.predict()")
             found = {
-                name: predict_task(loop, prediction(loop, loader, Audience.ANSWER)) for name, loader in loaders.items()
+                name: loop.tasks.predict(loop.evaluator.predict(loader, Audience.ANSWER))
+                for name, loader in loaders.items()
             }
             return found.get(None, found)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.errors import ScopeError, SetupError
-from hookline.loop.evaluation.tasks import check_returned
 from hookline.loop.model.gradients import clear_gradients
 from hookline.loop.model.optimizers import name_of
+from hookline.loop.tasks.returned import check_returned
 from hookline.run.state import MISSING
 
 if TYPE_CHECKING:

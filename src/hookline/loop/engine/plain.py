@@ -15,8 +15,8 @@ from torch import Tensor
 from hookline.errors import StopTraining
 from hookline.loop.data.batches import END, LEFT
 from hookline.loop.data.batches import count as count_rows
-from hookline.loop.evaluation.tasks import check_returned
 from hookline.loop.model.gradients import clear_gradients, raise_explained
+from hookline.loop.tasks.returned import check_returned
 from hookline.loop.tasks.supervised import note_loss_error, note_model_error, own_loss_of, title_of
 from hookline.run import MISSING
 from hookline.run.targets import PARTS

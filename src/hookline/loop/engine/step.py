@@ -9,8 +9,8 @@ from typing import Any
 from hookline.errors import ScopeError, SetupError
 from hookline.loop.engine.course import Course
 from hookline.loop.engine.driven import step_inside_batch
-from hookline.loop.engine.handles import Handles
 from hookline.loop.engine.session import Session
+from hookline.loop.evaluation.handles import Handles
 from hookline.loop.metrics.series import Series, number_or_copy
 from hookline.loop.model.gradients import (
     added_up,

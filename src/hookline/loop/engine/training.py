@@ -24,7 +24,6 @@ from hookline.loop.saving.rollback import roll_back
 from hookline.loop.saving.saver import Saving
 from hookline.loop.tasks.task import counter
 from hookline.loop.world.world import World
-from hookline.progress.counted import counted
 from hookline.run import MISSING, Run
 
 
@@ -39,8 +38,6 @@ class Training(Steps):
         self.counter = self.count = counter(session.task)
         self.data = session.data
         self.in_hand: Any = MISSING  # what a plain step has fetched and left to the general way: a batch, END or LEFT
-        self.part: Part | None = None
-        """In several processes: the part of an evaluation or prediction that is under way."""
         self.saved_random: dict[str, Any] | None = None
         self.move = None if self.state.device.type == "cpu" else (lambda batch: to_device(batch, self.state.device))
 
@@ -53,7 +50,7 @@ class Training(Steps):
                 self.course.finish_pending_edge()
             self.data.warn_of_lost_loader()
             while not self.course.decided() or self.course.cut_pending:
-                self.check_replaced("train")
+                self.data.check_replaced("train", self.world)
                 yield from self._epoch(self._feed_of(self.state.loaders["train"]))
             self._leave_if_preempted()
             self.course.end_training(mark)
@@ -241,11 +238,6 @@ class Training(Steps):
     def share_of(self, stage: str, loader: Any, length: int) -> int:
         """The number of batches of a rank, of a loader that says it has ``length`` of them."""
         return self.data.shard_length(stage, loader, length, self.session.world)
-
-    def check_replaced(self, stage: str) -> None:
-        """By all ranks, before an epoch or an evaluation: each has replaced the loader as often as the others."""
-        times = counted(self.data.times_replaced(stage), "time")
-        self.world.compare(lambda: {f"run.loaders[{stage!r}], replaced": times}, "Replace it on all ranks.")
 
     def added(self, member: Member[Run]) -> None:
         """A callback joined a run that is under way."""

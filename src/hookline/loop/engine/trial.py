@@ -18,10 +18,10 @@ from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import check_loader
 from hookline.loop.data.part import Part
 from hookline.loop.data.training_data import make_feed
-from hookline.loop.evaluation.tasks import check_returned
 from hookline.loop.evaluation.untouched import same_gradients, same_modes
 from hookline.loop.model.optimizers import needs_closure
 from hookline.loop.saving.rollback import put_back, take_moment
+from hookline.loop.tasks.returned import check_returned
 from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.world import Alone, World
 from hookline.run import MISSING

@@ -1,353 +1,409 @@
-"""Evaluation and prediction: the batches of some loaders, with nothing left changed behind them."""
+"""One evaluation or prediction: a generator of the batches of some loaders, which leaves nothing changed behind it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import torch
 
 from hookline.errors import DataError, Preempted
+from hookline.events import Scopes
 from hookline.loop.data.batches import END, LEFT, begun, generators, second_iterator, sure_length
+from hookline.loop.data.fetcher import Fetcher
+from hookline.loop.data.part import Part
+from hookline.loop.data.training_data import TrainingData
 from hookline.loop.data.workers import Workers, end_at_exit, ignoring_workers
-from hookline.loop.evaluation.over_ranks import fetched_parts, idle_batch, open_parts
+from hookline.loop.evaluation.handles import Handles
+from hookline.loop.evaluation.over_ranks import open_shard, shards_of_predictions
 from hookline.loop.evaluation.untouched import same_gradients, same_modes, same_random_state
+from hookline.loop.metrics.book import MetricBook
+from hookline.loop.model.precision import Precision
+from hookline.loop.record.records import Records
+from hookline.loop.world.world import Alone, World
 from hookline.progress import EvalClock
-from hookline.run import MISSING
+from hookline.run import MISSING, RunState
 from hookline.run.audience import Audience
 
-if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+Count = Callable[[Any], tuple[int, int | None]]
 
 
-def evaluation(
-    loop: Loop,
-    loaders: dict[str | None, Any],
-    stage: str,
-    audience: Audience = Audience.ALL,
-    *,
-    limit: int | None = None,
-) -> Generator[Any, None, dict[str, Any]]:
-    """Run one evaluation and return its metrics. Only ``Audience.ALL`` hears events and keeps the metrics."""
-    silent = audience is not Audience.ALL
-    state, line, scopes, book = loop.state, loop.line, loop.scopes, loop.session.book
-    mark = len(scopes)
-    metrics: dict[str, Any] = {}
-    began = perf_counter()
-    left, interrupted = False, loop.requests.is_interrupted
-    if not silent:
-        loop.requests.leave_evaluation = False
-    states = None if silent else loop.saving.states_before_evaluation()
-    with saved_if_preempted(loop, stage, states), untouched(loop, stage, list(loaders.values()), audience):
-        loop.world.before_evaluation()  # all ranks evaluate one model: buffers are rank zero's
-        if not silent:
-            loop.check_replaced(stage)
-        depth = book.open_layer(loop.session.module if silent else None)
-        try:
-            if not silent:
-                scopes.enter(line.hooks.around_eval)
-            loop.session.module.eval()
-            line.emit(line.hooks.eval_start)
-            left = yield from _loaders(loop, loaders, limit)
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of an evaluation or a prediction."""
+
+    metrics: dict[str, Any] = field(default_factory=dict)
+    is_left: bool = False
+    """``StopTraining`` or Ctrl-C has left it before its end, so it has no metrics."""
+    is_broken: bool = False
+    """The body was left by ``break``. The end hooks follow with the next call of the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The names of the events of an evaluation or a prediction."""
+
+    scope: str
+    start: str
+    end: str
+    batch_start: str
+    batch_end: str
+
+
+EVALUATION: Final = Kind("around_eval", "eval_start", "eval_end", "eval_batch_start", "eval_batch_end")
+PREDICTION: Final = Kind("around_predict", "predict_start", "predict_end", "predict_batch_start", "predict_batch_end")
+
+
+class Evaluator:
+    """Runs evaluations and predictions.
+
+    Args:
+        state: The state of the run.
+        world: The processes of the run.
+        scopes: The open scopes.
+        book: The metrics of the run.
+        records: The record of the run.
+        fetcher: Waits for batches.
+        data: The loaders and limits of the run.
+        precision: The precision of the forward.
+        handles: The generators that the body of a custom loop holds.
+        count: Counts the samples and tokens of a batch.
+        move: Moves a batch to the device, or ``None`` on the CPU.
+        can_be_left: Returns whether a signal may end the evaluation under way. An evaluation that a resume does not
+            repeat is completed first.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        world: World,
+        scopes: Scopes,
+        book: MetricBook,
+        records: Records,
+        fetcher: Fetcher,
+        data: TrainingData,
+        precision: Precision,
+        handles: Handles,
+        count: Count,
+        move: Callable[[Any], Any] | None,
+        can_be_left: Callable[[], bool],
+    ) -> None:
+        self._state, self._world, self._scopes, self._book, self._records = state, world, scopes, book, records
+        self._fetcher, self._data, self._precision, self._handles = fetcher, data, precision, handles
+        self._count, self._move, self._can_be_left = count, move, can_be_left
+        self._line, self._requests, self._clock = state.line, state.requests, state.clock
+        self._joined = world
+        self.part: Part | None = None
+        """In several processes: the shard of the batch under way."""
+
+    def leave_world(self) -> None:
+        """The run is closing: an evaluation in ``on_teardown`` is one of this process alone."""
+        self._world = Alone(self._clock)
+
+    def join_world(self) -> None:
+        """The run is opened: evaluations are those of all processes."""
+        self._world = self._joined
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    def evaluate(
+        self, loaders: dict[str | None, Any], stage: str, audience: Audience = Audience.ALL, *, limit: int | None = None
+    ) -> Generator[Any, None, Outcome]:
+        """Give the batches of one evaluation, and return how it has ended.
+
+        Only ``Audience.ALL`` hears events and keeps the metrics.
+
+        Args:
+            loaders: The loaders by name. A single loader has the name ``None``.
+            stage: ``"val"`` or ``"test"``.
+            audience: Who hears it.
+            limit: The largest number of batches of each loader.
+        """
+        return self._run(EVALUATION, loaders, stage, audience, limit)
+
+    def predict(self, loader: Any, audience: Audience = Audience.ALL) -> Generator[Any, None, Outcome]:
+        """Give the batches of one prediction, and return how it has ended."""
+        return self._run(PREDICTION, {None: loader}, "predict", audience, None)
+
+    def _run(
+        self, kind: Kind, loaders: dict[str | None, Any], stage: str, audience: Audience, limit: int | None
+    ) -> Generator[Any, None, Outcome]:
+        state, line, scopes, book, requests = self._state, self._line, self._scopes, self._book, self._requests
+        is_heard, began, mark, left = audience is Audience.ALL, perf_counter(), len(scopes), False
+        if is_heard:
+            requests.leave_evaluation = False
+        with self.untouched(stage, list(loaders.values()), audience):
+            self._world.before_evaluation()  # All ranks evaluate one model: buffers are those of rank zero.
+            if is_heard and kind is EVALUATION:
+                self._data.check_replaced(stage, self._world)
+            depth = book.open_layer(None if is_heard else state.module)
+            try:
+                if is_heard:
+                    scopes.enter(getattr(line.hooks, kind.scope))
+                state.module.eval()
+                line.emit(getattr(line.hooks, kind.start))
+                if kind is EVALUATION:
+                    left = yield from self._loaders(loaders, limit)
+                else:
+                    yield from self._batches(kind, loaders[None], limit)
+                if not left:
+                    line.emit(getattr(line.hooks, kind.end))
+                if is_heard:
+                    scopes.leave(mark)
+                    self._note(kind, stage, perf_counter() - began, ", left before its end" if left else "")
+                metrics = book.drop_layers(depth) if left else book.close_layer(keep=is_heard)
+            except GeneratorExit:
+                if not is_heard:
+                    book.drop_layers(depth)
+                    return Outcome(is_broken=True)
+                layer, name, clock = book.detach_layer(), state.loader_name, self._clock.eval
+                self._world.body_left()
+                self._handles.leave(scopes, mark, finish=lambda: self._finish(kind, stage, name, layer, clock))
+                return Outcome(is_broken=True)
+            except BaseException as error:
+                scopes.leave(mark, because=error)
+                book.drop_layers(depth)
+                raise
+        return Outcome(metrics, is_left=left)
+
+    def _note(self, kind: Kind, stage: str, took: float, how: str) -> None:
+        if kind is EVALUATION:
+            self._records.note("eval", f"{stage}{how}", took=took)
+
+    def _loaders(self, loaders: dict[str | None, Any], limit: int | None) -> Generator[Any, None, bool]:
+        """Give the batches of each loader. Return whether a rank has left the evaluation, so that nothing counts."""
+        state, line, book = self._state, self._line, self._book
+        for name, loader in loaders.items():
+            state.loader_name = name
+            line.emit(line.hooks.eval_loader_start)
+            yield from self._batches(EVALUATION, loader, limit)
+            if book.agree(left=self._leave()):
+                return True
+            line.emit(line.hooks.eval_loader_end)
+            book.end_loader()
+            state.loader_name = MISSING
+        return book.agree(left=self._leave())
+
+    def _finish(self, kind: Kind, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
+        """Finish what the body has left by ``break``, on all ranks.
+
+        The metrics of an evaluation so far count, unless ``StopTraining`` has left it. Those of a prediction do not.
+        """
+        book, state, line, requests = self._book, self._state, self._line, self._requests
+        with self.untouched(stage, []):
+            self._clock.eval.continue_from(clock)
+            book.attach_layer(layer)
+            self._world.leave_body()
+            if kind is PREDICTION:
+                book.agree()
+                book.drop_layers(book.depth - 1)
+                line.emit(line.hooks.predict_end)
+                return
+            state.loader_name = name
+            left = book.agree(left=requests.leave_evaluation)
             if not left:
+                line.emit(line.hooks.eval_loader_end)
+            state.loader_name = MISSING
+            left = left or book.agree(left=requests.leave_evaluation)
+            if left:
+                book.drop_layers(book.depth - 1)
+            else:
                 line.emit(line.hooks.eval_end)
-            if not silent:
-                scopes.leave(mark)
-                _note(loop, stage, began, left)
-            metrics = book.drop_layers(depth) if left else book.close_layer(keep=not silent)
-        except GeneratorExit:
-            if silent:
-                book.drop_layers(depth)
-                return metrics
-            layer, name, clock = book.detach_layer(), state.loader_name, loop.clock.eval
-            loop.world.body_left()
-            loop.handles.leave(scopes, mark, finish=lambda: _finish_left(loop, stage, name, layer, clock))
-            return metrics
-        except BaseException as error:
-            scopes.leave(mark, because=error)
-            book.drop_layers(depth)
-            raise
-    if left and loop.requests.is_interrupted and not interrupted and states is not None:
-        loop.saving.as_before_evaluation(states)  # as after another signal
-        loop.saving.interrupted(pending_eval=stage == "val")
-    if not silent and stage == "val" and state.entry_point in ("fit", "train"):
-        loop.course.evaluated(left=left)
-    return metrics
+                book.close_layer(keep=True)
+        self._note(kind, stage, clock.seconds, ", left before its end" if left else ", left by break")
+        self.when_broken(stage, left)
 
+    when_broken: Callable[[str, bool], None]
+    """Called with the stage, and whether it was left, when an evaluation that the body has left is finished."""
 
-def _loaders(loop: Loop, loaders: dict[str | None, Any], limit: int | None) -> Generator[Any, None, bool]:
-    """The batches of each loader in turn. Whether a rank has left the evaluation, so that nothing of it counts."""
-    state, line, book = loop.state, loop.line, loop.session.book
-    for state.loader_name, loader in loaders.items():
-        line.emit(line.hooks.eval_loader_start)
-        yield from _batches(loop, loader, "eval_batch", limit)
-        if book.agree(left=_is_left(loop)):
-            return True
-        line.emit(line.hooks.eval_loader_end)
-        book.end_loader()
-        state.loader_name = MISSING
-    return book.agree(left=_is_left(loop))
+    # -- batches ---------------------------------------------------------------------------------
 
-
-def _note(loop: Loop, stage: str, began: float, left: bool) -> None:
-    loop.session.records.note("eval", f"{stage}, left before its end" if left else stage, took=perf_counter() - began)
-
-
-@contextmanager
-def saved_if_preempted(loop: Loop, stage: str, states: dict[str, Any] | None) -> Iterator[None]:
-    """A signal left the evaluation: callbacks are as they were before it, and it is made up after the resume."""
-    try:
-        yield
-    except Preempted as preempted:
-        if states is not None and preempted.checkpoint is None:
-            loop.saving.as_before_evaluation(states)
-            raise loop.saving.preempted(pending_eval=stage == "val") from None
-        if loop.signals.in_fit and not loop.course.training and not loop.clock.step:
-            raise loop.saving.preempted() from None  # the sanity check: nothing is done yet
-        raise
-
-
-def _finish_left(loop: Loop, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
-    """The body was left by ``break``, on all ranks: what was measured until then counts.
-
-    By ``StopTraining`` it is left without end hooks, and nothing counts.
-    """
-    book, state = loop.session.book, loop.state
-    with untouched(loop, stage, []):
-        again = loop.clock.eval
-        again.batch, again.sample, again.token = clock.batch, clock.sample, clock.token
-        book.attach_layer(layer)
-        state.loader_name = name
-        loop.world.leave_body()
-        left = book.agree(left=loop.requests.leave_evaluation)
-        if not left:
-            loop.line.emit(loop.line.hooks.eval_loader_end)
-        state.loader_name = MISSING
-        left = left or book.agree(left=loop.requests.leave_evaluation)
-        if left:
-            book.drop_layers(book.depth - 1)
-        else:
-            loop.line.emit(loop.line.hooks.eval_end)
-            book.close_layer(keep=True)
-    loop.session.records.note(
-        "eval", f"{stage}, left before its end" if left else f"{stage}, left by break", took=clock.seconds
-    )
-    if stage == "val":
-        loop.course.evaluated(left=left)
-
-
-def prediction(loop: Loop, loader: Any, audience: Audience = Audience.ALL) -> Generator[Any, None, None]:
-    """Run one prediction."""
-    silent = audience is not Audience.ALL
-    line, scopes, book = loop.line, loop.scopes, loop.session.book
-    mark = len(scopes)
-    if not silent:
-        loop.requests.leave_evaluation = False
-    with untouched(loop, "predict", [loader], audience):
-        loop.world.before_evaluation()  # all ranks evaluate one model: buffers are rank zero's
-        depth = book.open_layer(loop.session.module if silent else None)
-        try:
-            if not silent:
-                scopes.enter(line.hooks.around_predict)
-            loop.session.module.eval()
-            line.emit(line.hooks.predict_start)
-            yield from _batches(loop, loader, "predict_batch")
-            line.emit(line.hooks.predict_end)
-            if not silent:
-                scopes.leave(mark)
-            book.close_layer(keep=not silent)
-        except GeneratorExit:
-            if silent:
-                book.drop_layers(depth)
-                return
-            layer = book.detach_layer()
-            loop.world.body_left()
-            loop.handles.leave(scopes, mark, finish=lambda: _finish_left_prediction(loop, layer))
-        except BaseException as error:
-            scopes.leave(mark, because=error)
-            book.drop_layers(depth)
-            raise
-
-
-def _finish_left_prediction(loop: Loop, layer: Any) -> None:
-    """The body was left by ``break``, on all ranks: nothing that was logged counts."""
-    book = loop.session.book
-    with untouched(loop, "predict", []):
-        book.attach_layer(layer)
-        loop.world.leave_body()
-        book.agree()
-        book.drop_layers(book.depth - 1)
-        loop.line.emit(loop.line.hooks.predict_end)
-
-
-def _batches(loop: Loop, loader: Any, event: str, limit: int | None = None) -> Generator[Any, None, None]:
-    """Give this rank's batches of one loader, moved and counted, each between its events."""
-    if loop.world.is_alone:
-        yield from _with_events(loop, _fetched(loop, loader, limit), event)
-        return
-    if not is_answer(loop):
-        loop.world.begin_votes_of_evaluation()
-    feed = open_parts(loop, loop.world, loader, limit)
-    yield from _with_events(loop, fetched_parts(loop, loop.world, feed, partial(_next, loop)), event)
-
-
-def _with_events(loop: Loop, batches: Iterator[Any], event: str) -> Generator[Any, None, None]:
-    state, line, clock, world = loop.state, loop.line, loop.clock.eval, loop.world
-    seen = 0
-    for batch in batches:
-        seen += 1
-        if not world.is_alone and (_is_left(loop) or (loop.part is not None and not loop.part.counts)):
-            world.before_eval_batch()
-            yield from idle_batch(loop, batch)
-            world.body_ended()
-            _make_up(loop)
-            if _agree_to_leave(loop):
-                return
-            continue
-        state.batch, state.outputs = batch, MISSING
-        line.emit(getattr(line.hooks, f"{event}_start"))
-        loop.state.samples, loop.state.tokens = loop.count(state.batch)  # a hook may have replaced it
-        world.before_eval_batch()
-        if loop.precision.dtype is None:
-            yield state.batch
-        else:
-            with loop.precision.autocast():
-                yield state.batch
-        world.body_ended()
-        if loop.requests.leave_evaluation:
-            _make_up(loop)
-        clock.batch += 1
-        clock.sample += loop.state.samples
-        clock.token += loop.state.tokens or 0
-        line.emit(getattr(line.hooks, f"{event}_end"))
-        state.batch = state.outputs = MISSING
-        if _agree_to_leave(loop):
+    def _batches(self, kind: Kind, loader: Any, limit: int | None) -> Generator[Any, None, None]:
+        """Give the batches of one loader on this rank, moved and counted, each between its events."""
+        if self._world.is_alone:
+            yield from self._with_events(kind, self._fetched(loader, limit))
             return
-    if not seen and not _is_left(loop):
-        raise DataError(f"the {state.stage} loader gave no batch; is it empty, or an iterator that is used up?")
+        if not self.is_answer:
+            self._world.begin_votes_of_evaluation()
+        yield from self._with_events(kind, self._fetched_shard(loader, limit))
 
-
-def _agree_to_leave(loop: Loop) -> bool:
-    """Agree with all ranks, after a batch, on whether they leave the evaluation here.
-
-    A rank that wants to leave continues with batches that count nothing until the next vote.
-    """
-    abandons = None if is_answer(loop) else loop.world.vote_in_evaluation(abandons=_is_left(loop))
-    if abandons is None:
-        return False
-    loop.requests.leave_evaluation |= abandons
-    return _is_left(loop)
-
-
-def _make_up(loop: Loop) -> None:
-    """Make the forward of a batch that was left before it or in it: the ranks of a sharded model wait for it."""
-    with loop.precision.autocast(enabled=loop.precision.dtype is not None):
-        loop.world.make_up_batch()
-
-
-def _is_left(loop: Loop) -> bool:
-    """Whether ``StopTraining`` or Ctrl-C ends the evaluation under way; an answer is always given whole."""
-    requests = loop.requests
-    if is_answer(loop):
-        return False
-    requests.leave_evaluation |= loop.requests.is_interrupted
-    return requests.leave_evaluation
-
-
-def is_answer(loop: Loop) -> bool:
-    """True inside ``run.evaluate`` and ``run.predict``, which no stop and no signal cuts short."""
-    return loop.state.audience is Audience.ANSWER
-
-
-def can_be_left(loop: Loop) -> bool:
-    """Whether a signal may end it: not an answer, and in a fit only what a resume makes up or begins with."""
-    if is_answer(loop):
-        return False
-    in_training = loop.signals.in_fit and loop.course.training
-    return loop.saving.can_leave_evaluation or not in_training
-
-
-def _fetched(loop: Loop, loader: Any, limit: int | None) -> Iterator[Any]:
-    """The batches of a loader between the events of their fetch; the end is not fetched where it is known."""
-    line, move = loop.line, loop.move
-    length = sure_length(loader)
-    last = min(length or math.inf, limit or math.inf, loop.data.limit(loop.state.stage))
-    with ignoring_workers(loader):
-        iterator, position = begun(lambda: iter(loader)), 0
-    workers = Workers()
-    second = loop.state.audience is not Audience.ALL and _is_trained_on(loop, loader)  # see second_iterator
-    if second or not getattr(loader, "persistent_workers", False):
-        workers.watch(iterator)  # one that never returns ignores torch's SIGTERM, and torch waits for it for ever
-    else:
-        end_at_exit(iterator)
-    try:
-        while position < last:
-            if line.hooks.batch_fetch_start:
-                line.emit(line.hooks.batch_fetch_start)
-            batch = _next(loop, iterator)
-            if batch is LEFT:
+    def _with_events(self, kind: Kind, batches: Iterator[Any]) -> Generator[Any, None, None]:
+        state, line, world, requests = self._state, self._line, self._world, self._requests
+        clock, autocasts, seen = self._clock.eval, self._precision.dtype is not None, 0
+        for batch in batches:
+            seen += 1
+            if not world.is_alone and (self._leave() or (self.part is not None and not self.part.counts)):
+                world.before_eval_batch()
+                yield from self._idle_batch(batch)
+                world.body_ended()
+                self._make_up()
+                if self._agree_to_leave():
+                    return
+                continue
+            state.batch, state.outputs = batch, MISSING
+            line.emit(getattr(line.hooks, kind.batch_start))
+            state.samples, state.tokens = self._count(state.batch)  # A hook may have replaced the batch.
+            world.before_eval_batch()
+            if autocasts:
+                with self._precision.autocast():
+                    yield state.batch
+            else:
+                yield state.batch
+            world.body_ended()
+            if requests.leave_evaluation:
+                self._make_up()
+            clock.batch_done(state.samples, state.tokens)
+            line.emit(getattr(line.hooks, kind.batch_end))
+            state.batch = state.outputs = MISSING
+            if self._agree_to_leave():
                 return
-            if batch is END:
-                if length is not None:
-                    raise DataError(
-                        f"the {loop.state.stage} loader ended after {position} of {length} batches; "
-                        f"a StopIteration that is raised inside a data set ends it like this"
-                    )
-                return
-            position += 1
-            loop.state.batch = batch if move is None else move(batch)
-            if line.hooks.batch_fetch_end:
-                line.emit(line.hooks.batch_fetch_end)
-            yield loop.state.batch
-    finally:
-        workers.end()
+        if not seen and not self._leave():
+            raise DataError(f"the {state.stage} loader gave no batch; is it empty, or an iterator that is used up?")
 
-
-def _is_trained_on(loop: Loop, loader: Any) -> bool:
-    """Whether training reads from this loader, or will."""
-    return loader is loop.data.loader or loader is loop.state.loaders.get("train")
-
-
-def _next(loop: Loop, iterator: Iterator[Any]) -> Any:
-    """The next batch, unless a signal ends the evaluation before it or while it is waited for."""
-    leave_if_preempted(loop)
-    batch = loop.session.fetcher.fetch(iterator, leave=not is_answer(loop), whole=not can_be_left(loop))
-    leave_if_preempted(loop)
-    return batch
-
-
-def leave_if_preempted(loop: Loop) -> None:
-    """A signal ends an evaluation at its next batch; not an answer, and not one that the body of an own loop makes."""
-    asked = loop.requests.agreed.preempt
-    if asked is None or not can_be_left(loop):
-        return
-    if loop.state.entry_point not in ("fit", "train"):
-        raise loop.saving.preempted()
-    raise Preempted(asked)
-
-
-@contextmanager
-def untouched(loop: Loop, stage: str, loaders: list[Any], audience: Audience = Audience.ALL) -> Iterator[None]:
-    """Modes, random states, gradients, grad mode, clocks and the moment are put back on every way out."""
-    state, line, module = loop.state, loop.line, loop.session.module
-    hooks = line.hooks
-    with ExitStack() as stack:
-        stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
-        for loader in loaders:
-            if audience is not Audience.ALL and _is_trained_on(loop, loader):
-                stack.enter_context(second_iterator(loader))
-        stack.enter_context(same_gradients(module))
-        stack.enter_context(same_modes(module))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(state.aside(stage, audience))
-        loop.clock.begin_eval()
-        line.hooks = line.fast if audience is Audience.ALL else line.silent  # the costs of a step are those of training
+    def _fetched(self, loader: Any, limit: int | None) -> Iterator[Any]:
+        """Give the batches of a loader between the events of their fetch, in one process."""
+        state, line, move = self._state, self._line, self._move
+        length = sure_length(loader)
+        last = min(length or math.inf, limit or math.inf, self._data.limit(state.stage))
+        with ignoring_workers(loader):
+            iterator, position = begun(lambda: iter(loader)), 0
+        workers = Workers()
+        second = state.audience is not Audience.ALL and self._is_trained_on(loader)  # See second_iterator.
+        if second or not getattr(loader, "persistent_workers", False):
+            workers.watch(iterator)  # A worker that never returns ignores torch's SIGTERM, and torch waits forever.
+        else:
+            end_at_exit(iterator)
         try:
-            yield
+            while position < last:
+                if line.hooks.batch_fetch_start:
+                    line.emit(line.hooks.batch_fetch_start)
+                batch = self._next(iterator)
+                if batch is LEFT:
+                    return
+                if batch is END:
+                    if length is not None:
+                        raise DataError(
+                            f"the {state.stage} loader ended after {position} of {length} batches; "
+                            f"a StopIteration that is raised inside a data set ends it like this"
+                        )
+                    return
+                position += 1
+                state.batch = batch if move is None else move(batch)
+                if line.hooks.batch_fetch_end:
+                    line.emit(line.hooks.batch_fetch_end)
+                yield state.batch
         finally:
-            loop.clock.end_eval()
-            line.hooks = hooks
+            workers.end()
+
+    def _fetched_shard(self, loader: Any, limit: int | None) -> Iterator[Any]:
+        """Give the batches of this rank between the events of their fetch. A batch that does not count has none."""
+        state, line, move, before = self._state, self._line, self._move, self.part
+        most = min(limit or math.inf, self._data.limit(state.stage))
+        feed = open_shard(loader, self._world, self._data.seed, state.stage, self._count, most)
+        try:
+            parts = begun(lambda: feed.iterate(self._clock.step, 0))
+            idle, ends = feed.begins_idle, False
+            while not ends:
+                if line.hooks.batch_fetch_start and not idle:
+                    line.emit(line.hooks.batch_fetch_start)
+                part = self._next(parts)
+                if part is LEFT or part is END:
+                    return
+                self._world.beat()
+                self.part = part
+                state.batch = part.batch if move is None else move(part.batch)
+                if line.hooks.batch_fetch_end and part.counts:
+                    line.emit(line.hooks.batch_fetch_end)
+                yield state.batch
+                ends, idle = part.is_last, part.then_idle or not part.counts
+        finally:
+            self.part = before
+            feed.close()
+
+    def _idle_batch(self, batch: Any) -> Generator[Any, None, None]:
+        """Give a batch that is computed only because the other ranks compute one. Nothing of it counts."""
+        state, book = self._state, self._book
+        state.outputs = MISSING
+        state.samples, state.tokens = self._count(batch)
+        book.muted = True
+        try:
+            with self._precision.autocast(enabled=self._precision.dtype is not None):
+                yield batch
+        finally:
+            book.muted = False
+            state.batch = state.outputs = MISSING
+
+    def _make_up(self) -> None:
+        """Make the forward of a batch that was left before it: the ranks of a sharded model wait for it."""
+        with self._precision.autocast(enabled=self._precision.dtype is not None):
+            self._world.make_up_batch()
+
+    def _next(self, iterator: Iterator[Any]) -> Any:
+        """Return the next batch, unless a signal ends the evaluation before it or during the wait."""
+        self._raise_if_preempted()
+        batch = self._fetcher.fetch(iterator, leave=not self.is_answer, whole=not self._may_be_left())
+        self._raise_if_preempted()
+        return batch
+
+    def all_predictions(self, mine: list[Any]) -> list[Any]:
+        """By all: the predictions of all ranks, in the order of the loader."""
+        return mine if self._world.is_alone else shards_of_predictions(self._world, self._state.device, mine)
+
+    # -- leaving ---------------------------------------------------------------------------------
+
+    @property
+    def is_answer(self) -> bool:
+        """True inside ``run.evaluate`` and ``run.predict``, which no stop and no signal cuts short."""
+        return self._state.audience is Audience.ANSWER
+
+    def _may_be_left(self) -> bool:
+        return not self.is_answer and self._can_be_left()
+
+    def _raise_if_preempted(self) -> None:
+        number = self._requests.agreed.preempt
+        if number is not None and self._may_be_left():
+            raise Preempted(number)
+
+    def _leave(self) -> bool:
+        """Leave the evaluation under way after Ctrl-C or ``StopTraining``. Return whether it is left."""
+        return not self.is_answer and self._requests.leave_if_interrupted()
+
+    def _agree_to_leave(self) -> bool:
+        """Agree with all ranks, after a batch, on whether they leave the evaluation here.
+
+        A rank that wants to leave continues with batches that count nothing until the next vote.
+        """
+        abandons = None if self.is_answer else self._world.vote_in_evaluation(abandons=self._leave())
+        if abandons is None:
+            return False
+        self._requests.leave_evaluation |= abandons
+        return self._leave()
+
+    # -- nothing stays changed -------------------------------------------------------------------
+
+    @contextmanager
+    def untouched(self, stage: str, loaders: list[Any], audience: Audience = Audience.ALL) -> Iterator[None]:
+        """Restore modes, random states, gradients, grad mode, clocks and the current batch on every way out."""
+        state, line = self._state, self._line
+        with ExitStack() as stack:
+            stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
+            for loader in loaders:
+                if audience is not Audience.ALL and self._is_trained_on(loader):
+                    stack.enter_context(second_iterator(loader))
+            stack.enter_context(same_gradients(state.module))
+            stack.enter_context(same_modes(state.module))
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(state.aside(stage, audience))
+            # The costs of a step are those of training.
+            stack.enter_context(line.heard_through(line.fast if audience is Audience.ALL else line.silent))
+            self._clock.begin_eval()
+            stack.callback(self._clock.end_eval)
+            yield
+
+    def _is_trained_on(self, loader: Any) -> bool:
+        """Whether training reads from this loader, or will."""
+        return loader is self._data.loader or loader is self._state.loaders.get("train")

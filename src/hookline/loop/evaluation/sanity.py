@@ -1,54 +1,46 @@
-"""Before step 1: does the evaluation work, and does somebody log every metric that is monitored?"""
+"""The sanity check: two batches of each evaluation loader before step 1."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from hookline.loop.data.batches import is_one_shot
-from hookline.loop.evaluation.evaluate import evaluation
-from hookline.loop.evaluation.tasks import Returning, evaluate_task
-from hookline.loop.record.monitors import check_monitors
+from hookline.loop.evaluation.evaluate import Evaluator
+from hookline.loop.evaluation.tasks import Returning, TaskRunner
+from hookline.loop.metrics.book import MetricBook
+from hookline.run import RunState
 from hookline.run.audience import Audience
-
-if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
 
 logger = logging.getLogger("hookline")
 
-BATCHES = 2
+BATCHES: Final = 2
 
 
-def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
-    """Two batches of each evaluation loader, on fresh iterators; only ``sanity_check_*`` is sent."""
-    line = loop.line
+def sanity_check(
+    evaluator: Evaluator, tasks: TaskRunner, state: RunState, book: MetricBook, loaders: dict[str | None, Any]
+) -> tuple[set[str], int]:
+    """Evaluate two batches of each loader on fresh iterators. Only ``sanity_check_*`` is sent.
+
+    Returns:
+        The names of the logged metrics, and the number of loaders that were read. A loader that can be iterated over
+        only once is left out.
+    """
+    line, logged = state.line, set()
     again = {name: loader for name, loader in loaders.items() if not is_one_shot(loader)}
     for name in loaders.keys() - again.keys():
         named = "" if name is None else f" {name!r}"
         logger.warning("the sanity check leaves out the evaluation loader%s: it can be iterated over only once", named)
-    logged: set[str] = set()
     if again:
-        with _without_trace(loop):
-            line.emit(line.hooks.sanity_check_start)
-            batches = Returning(evaluation(loop, again, "val", Audience.SANITY_CHECK, limit=BATCHES))
-            evaluate_task(loop, batches)
-            logged.update(batches.value, map(loop.session.book.inner_name, batches.value))
-            line.emit(line.hooks.sanity_check_end)
-    loop.course.agree()  # one rank may have asked to stop
-    if loop.requests.agreed.stop is not None:
-        return  # it may have been left, and nothing is trained
-    loop.course.doubts = check_monitors(loop, logged, seen=len(again), all_loaders=len(loaders))
-
-
-@contextmanager
-def _without_trace(loop: Loop) -> Iterator[None]:
-    """What its two hooks log, numbers or pictures, is forgotten as well."""
-    session = loop.session
-    depth = session.book.open_layer()
-    try:
-        with loop.state.aside("val", Audience.SANITY_CHECK):
-            yield
-    finally:
-        session.book.drop_layers(depth)
+        depth = book.open_layer()  # What the two hooks log is dropped as well.
+        try:
+            with state.aside("val", Audience.SANITY_CHECK):
+                line.emit(line.hooks.sanity_check_start)
+                batches = Returning(evaluator.evaluate(again, "val", Audience.SANITY_CHECK, limit=BATCHES))
+                tasks.evaluate(batches)
+                metrics = batches.value.metrics
+                logged = {*metrics, *map(book.inner_name, metrics)}
+                line.emit(line.hooks.sanity_check_end)
+        finally:
+            book.drop_layers(depth)
+    return logged, len(again)

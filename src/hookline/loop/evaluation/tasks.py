@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
-from hookline.errors import LossError, StopTraining, add_place
-from hookline.loop.evaluation.over_ranks import all_predictions
+from hookline.errors import StopTraining, add_place
+from hookline.loop.evaluation.evaluate import Evaluator
+from hookline.loop.metrics.book import MetricBook
+from hookline.loop.tasks.loss_weights import LossWeights
+from hookline.loop.tasks.returned import check_returned
 from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.leaving import stop_in_batch
-
-if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
-    from hookline.run import Run, RunState
-
-
-RETURNED = {"loss", "weight", "outputs"}
-
-
-def check_returned(method: str, found: dict[str, Any]) -> None:
-    """What a batch may return besides a loss; a metric is logged, not returned."""
-    if not found.keys() <= RETURNED or "loss" not in found:
-        raise LossError(
-            f"{method} returned a dict with {', '.join(map(str, found)) or 'nothing'}: it must have 'loss' "
-            f"and may have 'weight' and 'outputs'; log metrics with run.log({{...}})"
-        )
+from hookline.loop.world.world import World
+from hookline.run import Run, RunState
 
 
 class Batches(Protocol):
@@ -37,62 +26,81 @@ class Batches(Protocol):
     def close(self) -> None: ...
 
 
-@contextmanager
-def _closed(loop: Loop, batches: Batches) -> Iterator[None]:
-    """On every way out: a traceback would keep the evaluation open. An error is told where it was before that."""
-    try:
-        yield
-    except BaseException as error:
-        loop.state.note_failure(error)
-        add_place(error, loop.state.where())
-        raise
-    finally:
-        batches.close()
+class TaskRunner:
+    """Calls ``eval_batch`` or ``predict_batch`` of the task on each batch.
 
+    Args:
+        state: The state of the run.
+        run: The ``run`` of the task.
+        world: The processes of the run.
+        book: The metrics of the run.
+        loss_weights: The weights of the losses of a plain model.
+        evaluator: Gives the batches.
+    """
 
-def evaluate_task(loop: Loop, batches: Batches) -> None:
-    """``eval_batch`` on every batch; a loss that it returns is logged as ``loss``."""
-    task, run, state = loop.session.task, loop.session.run, loop.state
-    with _closed(loop, batches):
-        for batch in batches:
-            _evaluate_batch(loop, task, run, state, batch)
+    def __init__(
+        self,
+        state: RunState,
+        run: Run,
+        world: World,
+        book: MetricBook,
+        loss_weights: LossWeights | None,
+        evaluator: Evaluator,
+    ) -> None:
+        self._state, self._run, self._world, self._book = state, run, world, book
+        self._loss_weights, self._evaluator = loss_weights, evaluator
 
+    def evaluate(self, batches: Batches) -> None:
+        """Call ``eval_batch`` on every batch. A loss that it returns is logged as ``loss``."""
+        with self._closed(batches):
+            for batch in batches:
+                self._evaluate_batch(batch)
 
-def _evaluate_batch(loop: Loop, task: Any, run: Run, state: RunState, batch: Any) -> None:
-    try:
-        found = task.eval_batch(run, batch)
-    except StopTraining as stop:
-        loop.state.ask_stop(stop.reason, title_of(task))
-        loop.requests.leave_evaluation = True
-        return
-    weight = None
-    if isinstance(found, dict):
-        check_returned("eval_batch", found)
-        if "outputs" in found:
-            state.outputs = found["outputs"]
-        weight, found = found.get("weight"), found.get("loss")
-    if loop.loss_weights is not None and found is not None and weight is None:
-        found, weight = loop.loss_weights.in_evaluation(found, loop.state.samples)
-    if found is not None:
-        loop.session.book.log_loss(found, loop.state.samples if weight is None else weight)
+    def _evaluate_batch(self, batch: Any) -> None:
+        state, weight = self._state, None
+        try:
+            found = state.task.eval_batch(self._run, batch)
+        except StopTraining as stop:
+            state.ask_stop(stop.reason, title_of(state.task))
+            state.requests.leave_evaluation = True
+            return
+        if isinstance(found, dict):
+            check_returned("eval_batch", found)
+            if "outputs" in found:
+                state.outputs = found["outputs"]
+            weight, found = found.get("weight"), found.get("loss")
+        if self._loss_weights is not None and found is not None and weight is None:
+            found, weight = self._loss_weights.in_evaluation(found, state.samples)
+        if found is not None:
+            self._book.log_loss(found, state.samples if weight is None else weight)
 
+    def predict(self, batches: Batches) -> Any:
+        """Call ``predict_batch`` on every batch. Return the predictions of all ranks in the loader's order."""
+        state, found = self._state, []
+        with self._closed(batches):
+            for batch in batches:
+                try:
+                    state.outputs = state.task.predict_batch(self._run, batch)
+                except StopTraining as stop:
+                    refused = stop_in_batch(title_of(state.task), stop.reason, state.clock.step, "predict_batch")
+                    refused.__cause__ = stop
+                    self._world.refuse(refused)
+                    raise
+                if not self._book.muted:
+                    found.append(_detached(state.outputs))
+        return joined(self._evaluator.all_predictions(found))
 
-def predict_task(loop: Loop, batches: Batches) -> Any:
-    """``predict_batch`` on every batch; the predictions in the loader's order, on every rank those of all."""
-    task, run, book = loop.session.task, loop.session.run, loop.session.book
-    found = []
-    with _closed(loop, batches):
-        for batch in batches:
-            try:
-                loop.state.outputs = task.predict_batch(run, batch)
-            except StopTraining as stop:
-                refused = stop_in_batch(title_of(task), stop.reason, loop.clock.step, "predict_batch")
-                refused.__cause__ = stop
-                loop.world.refuse(refused)
-                raise
-            if not book.muted:
-                found.append(_detached(loop.state.outputs))
-    return joined(found if loop.world.is_alone else all_predictions(loop, loop.world, found))
+    @contextmanager
+    def _closed(self, batches: Batches) -> Iterator[None]:
+        """Close the batches on every way out, after an error has got its note: a traceback would keep them open."""
+        try:
+            yield
+        except BaseException as error:
+            self._state.note_failure(error)
+            add_place(error, self._state.where())
+            raise
+        finally:
+            batches.close()
 
 
 def joined(batches: list[Any]) -> Any:
