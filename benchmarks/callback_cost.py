@@ -149,7 +149,7 @@ class EveryStep(hl.Callback):
     """Has the hooks of the others timed at every step, not at one in 64."""
 
     def on_train_start(self, run: Any) -> None:
-        line = run.loop.line
+        line = run.loop.engine.line
         line._fill(line.fast, line.ordered(line.order), timed=True)
         line.hooks = line.fast
 
@@ -172,12 +172,12 @@ def _hook_time(name: str, bench: Bench) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         callback = _made(name, folder)
         loop = _fit(bench.problem, bench.steps, [callback, EveryStep()], folder, "100st")
-        own = {hook: cost.ns / 1e9 for (whose, _, hook), cost in loop.line._costs.items() if whose == name}
-        failures = [str(failure) for failure in loop.line.failures]
+        own = {hook: cost.ns / 1e9 for (whose, _, hook), cost in loop.engine.line._costs.items() if whose == name}
+        failures = [str(failure) for failure in loop.engine.line.failures]
     if failures:
         raise RuntimeError(f"{name} failed: {failures[0]}")
     once = sum(seconds for hook, seconds in own.items() if hook.removeprefix("on_") in ONCE)
-    return (sum(own.values()) - once) / max(1, loop.clock.step), once
+    return (sum(own.values()) - once) / max(1, loop.engine.clock.step), once
 
 
 def _bare_step(problem: Problem, steps: int) -> float:
@@ -279,8 +279,11 @@ def _against(name: str, what: str, ours: Any, theirs: Callable[[Any], Any], larg
     with tempfile.TemporaryDirectory() as folder:
         callbacks = [ours, hl.on("optimizer_step_start")(timed), EveryStep()]
         loop = _fit(large.problem, large.steps, callbacks, folder, "100st")
-        costs = {hook: cost for (whose, _, hook), cost in loop.line._costs.items() if whose == name}
-    own = sum(cost.ns / 1e9 for hook, cost in costs.items() if "step" in hook or "gradients" in hook) / loop.clock.step
+        costs = {hook: cost for (whose, _, hook), cost in loop.engine.line._costs.items() if whose == name}
+    own = (
+        sum(cost.ns / 1e9 for hook, cost in costs.items() if "step" in hook or "gradients" in hook)
+        / loop.engine.clock.step
+    )
     ratio = own / statistics.mean(taken)
     return Figure(
         f"{name}, to torch's {what} alone", f"{ratio:.2f}", "", f"≤ {most}", "met" if ratio <= most else MISSED

@@ -526,11 +526,11 @@ def test_a_finished_own_loop_is_told_what_makes_it_longer_and_that_does(
         "this run is finished (max_duration (4st) reached); to train longer: give a larger max_duration"
     ]
     more, weights = own_loop(tmp_path / "run", resume="auto", max_duration="9st")
-    assert (more.clock.step, more.result().stop_reason) == (9, "max_duration (9st) reached")
+    assert (more.run.clock.step, more.result().stop_reason) == (9, "max_duration (9st) reached")
     assert same_tensors(weights, longer)
     assert shown(caplog) == [f"resumed from {at_step(tmp_path / 'run', 4)}: epoch 1, step 4"]
     again, _ = own_loop(tmp_path / "run", resume="auto", max_duration="9st")
-    assert (again.clock.step, again.result().stop_reason) == (9, "max_duration (9st) reached")
+    assert (again.run.clock.step, again.result().stop_reason) == (9, "max_duration (9st) reached")
     assert shown(caplog)[0].startswith("this run is finished (max_duration (9st) reached)")
 
 
@@ -541,9 +541,9 @@ def test_an_own_loop_that_was_stopped_goes_on_with_another_max_duration_and_only
     _, whole = own_loop(tmp_path / "whole", max_duration="9st")
     own_loop(tmp_path / "run", stopper(), max_duration="6st")
     again, _ = own_loop(tmp_path / "run", stopper(), max_duration="6st", resume="auto")
-    assert (again.clock.step, again.result().stop_reason) == (3, "enough")
+    assert (again.run.clock.step, again.result().stop_reason) == (3, "enough")
     more, weights = own_loop(tmp_path / "run", stopper(), max_duration="9st", resume="auto")
-    assert (more.clock.step, more.result().stop_reason) == (9, "max_duration (9st) reached")
+    assert (more.run.clock.step, more.result().stop_reason) == (9, "max_duration (9st) reached")
     assert same_tensors(weights, whole)
 
 
@@ -583,7 +583,7 @@ def test_a_stopped_own_loop_goes_on_only_with_more_than_it_was_given(
     stop = hl.LambdaCallback(on_train_step_end=lambda run: run.stop("enough") if run.clock.step == 3 else None)
     own_loop(tmp_path, stop, max_duration=before)
     again, _ = own_loop(tmp_path, max_duration=given, resume="auto")
-    assert again.clock.step == step
+    assert again.run.clock.step == step
 
 
 @pytest.mark.parametrize(("given", "step"), [("4st", 4), ("9st", 9)])
@@ -593,7 +593,7 @@ def test_a_finished_own_loop_of_an_older_version_goes_on_with_a_larger_max_durat
     """Its checkpoints do not say what the script has given."""
     change_saved_state(monkeypatch, lambda state: {**state, "max_duration": state.pop("given_duration")})
     own_loop(tmp_path)
-    assert own_loop(tmp_path, max_duration=given, resume="auto")[0].clock.step == step
+    assert own_loop(tmp_path, max_duration=given, resume="auto")[0].run.clock.step == step
 
 
 def test_an_own_loop_that_is_opened_again_at_its_end_is_told_what_makes_it_longer(tmp_path: Path) -> None:

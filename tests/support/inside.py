@@ -14,7 +14,7 @@ from hookline.distributed.votes import FIELDS, Votes
 from hookline.loop import Loop, Trainer
 from hookline.loop.data.batches import count, first_tensor, is_one_shot, sure_length, to_device
 from hookline.loop.data.random_states import random_states, set_random_states
-from hookline.loop.engine.step import Steps
+from hookline.loop.engine.steps import Steps
 from hookline.loop.keywords import ARGUMENTS, OPTIONS
 from hookline.loop.metrics.series import FOLD, LARGEST_ARRAY, Series
 from hookline.loop.model.gradients import is_of_torch
@@ -49,12 +49,12 @@ def loop_of(trainer: Trainer) -> Loop:
 
 def is_quiet(trainer: Trainer) -> bool:
     """True if the last run made its steps on the quiet path: no callback hears anything inside a step."""
-    return bool(loop_of(trainer).line.fast.plain)
+    return bool(loop_of(trainer).engine.line.fast.plain)
 
 
 def set_entry_point(loop: Loop, name: str) -> None:
     """Let a custom loop open as a trainer opens it in ``evaluate``, ``test`` or ``predict``."""
-    loop.entry_point = name
+    loop.engine.entry_point = name
 
 
 # -- inside a hook ------------------------------------------------------------------------------------
@@ -62,27 +62,27 @@ def set_entry_point(loop: Loop, name: str) -> None:
 
 def set_time(run: Any, now: Callable[[], float]) -> None:
     """Let the clock of the run read this function instead of ``time.monotonic``."""
-    run.loop.clock._now = now
+    run.loop.engine.clock._now = now
 
 
 def restart_clock(run: Any) -> None:
     """Let the seconds of the run count from now, on this rank."""
-    run.loop.clock.start()
+    run.loop.engine.clock.start()
 
 
 def interrupt(run: Any, reason: str = "left", by: str = "the user") -> None:
     """End the run as Ctrl-C does, from inside a hook."""
-    run.loop.state.ask_stop(reason, by, interrupt=True)
+    run.loop.engine.state.ask_stop(reason, by, interrupt=True)
 
 
 def signal_arrived(run: Any) -> bool:
     """True if a signal that ends the run has arrived, and all ranks know."""
-    return run.loop.requests.agreed.preempt is not None
+    return run.loop.engine.requests.agreed.preempt is not None
 
 
 def signal_arrived_here(run: Any) -> bool:
     """True if a signal that ends the run has arrived at this rank. The other ranks may not know yet."""
-    return run.loop.requests.asked.preempt is not None
+    return run.loop.engine.requests.asked.preempt is not None
 
 
 def accumulation_of(run: Any) -> int:
@@ -104,27 +104,27 @@ def trial_of(run: Any) -> AbstractContextManager[Any]:
 
 def save_now(run: Any, checkpointer: Any) -> None:
     """Let one rank ask this checkpointer for a save, as its own schedule does on all ranks."""
-    run.loop.saving.ask(checkpointer._target)
+    run.loop.engine.saving.ask(checkpointer._target)
 
 
 def is_padding(run: Any) -> bool:
     """True if the batch is only there so that this rank does what the other ranks do."""
-    return bool(run.loop.session.book.muted)
+    return bool(run.loop.engine.book.muted)
 
 
 def weights_and_state(run: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """All that a checkpoint would hold at this moment."""
-    return capture_weights(run.loop), capture_state(run.loop)
+    return capture_weights(run.loop.engine), capture_state(run.loop.engine)
 
 
 def values_held(run: Any, metric: str) -> int:
     """The number of values of a metric that wait for the end of its interval."""
-    return len(run.loop.session.book._layers[0].series[metric].values)
+    return len(run.loop.engine.book._layers[0].series[metric].values)
 
 
 def loss_scale_of(loop: Loop) -> float:
     """The factor by which a loop in fp16 multiplies the loss."""
-    scale: float = loop.precision.scaler.get_scale()
+    scale: float = loop.engine.precision.scaler.get_scale()
     return scale
 
 
@@ -142,13 +142,13 @@ VOTE_LENGTH = len(FIELDS) + 1
 
 def votes_of(run: Any) -> int:
     """The number of votes that the ranks have held."""
-    votes: int = run.loop.world._votes.held
+    votes: int = run.loop.engine.world._votes.held
     return votes
 
 
 def votes_kept(run: Any) -> int:
     """The number of votes of other ranks that this rank has received and not used."""
-    links = getattr(getattr(run.loop.world, "group", None), "_links", None)
+    links = getattr(getattr(run.loop.engine.world, "group", None), "_links", None)
     return 0 if links is None else sum(map(len, links._heard.values()))
 
 
@@ -212,5 +212,5 @@ def watch_general_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list that gets the number of each step that is not made on the quiet path."""
     made: list[int] = []
     step = Steps.step
-    monkeypatch.setattr(Steps, "step", lambda self, *a, **k: (made.append(self.clock.step), step(self, *a, **k))[1])
+    monkeypatch.setattr(Steps, "step", lambda self, *a, **k: (made.append(self._clock.step), step(self, *a, **k))[1])
     return made

@@ -545,7 +545,7 @@ def test_a_stop_reaches_every_part_of_the_loop() -> None:
             run.stop("enough")
 
         def on_train_end(self, run: hl.Run) -> None:
-            found.append((run.loop.stop_reason(), run.loop.eval_due))
+            found.append((run.loop.engine.stop_reason(), run.loop.eval_due))
 
     drive(Asks(), ["setup", "train_start", ("train_step_end", {"clock.updates": {"SGD": 1}}), "train_end"])
     assert found == [("enough", True)]

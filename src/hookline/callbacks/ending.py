@@ -16,7 +16,7 @@ logger = logging.getLogger("hookline")
 
 def has_returned(run: Run) -> bool:
     """In ``on_teardown``: whether ``fit`` is about to return its result, and not to raise an error or leave."""
-    if run.entry_point not in ("fit", "train") or run.loop.requests.agreed.preempt is not None:
+    if run.entry_point not in ("fit", "train") or run.loop.engine.requests.agreed.preempt is not None:
         return False
     try:
         return not run.exception
@@ -26,7 +26,7 @@ def has_returned(run: Run) -> bool:
 
 def is_complete(run: Run) -> bool:
     """The same, and nobody has pressed Ctrl-C: the run has come to its own end."""
-    stop = run.loop.requests.agreed.stop
+    stop = run.loop.engine.requests.agreed.stop
     return has_returned(run) and not (stop is not None and stop.interrupt)
 
 
@@ -35,4 +35,4 @@ def say_put_back(run: Run, step: int, monitor: str, value: float | None) -> None
     if run.rank == 0 and step != run.clock.step:
         text = put_back(step, "" if value is None else f"{monitor} {value:.6g} was the best")
         logger.warning("%s", text)  # Python shows warnings also where nobody has set up logging
-        run.loop.session.records.note("restore", text)
+        run.loop.engine.records.note("restore", text)

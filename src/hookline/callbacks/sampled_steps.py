@@ -57,8 +57,8 @@ class SampledSteps:
 
     def _part_of_epoch(self, run: Run, at_end: bool) -> int | Fraction:
         """How much of the epoch's data has been read once this step is made; of whole epochs, all or nothing."""
-        loop = run.loop
-        read, length = loop.data.position + (0 if at_end else loop.accumulate - 1), loop.data.length
+        data, accumulate = run.loop.engine.data, run.loop.accumulate
+        read, length = data.position + (0 if at_end else accumulate - 1), data.length
         if self._unit == "ep" or math.isinf(length):
             return int(read >= length)
         return min(Fraction(read, int(length)), Fraction(1))

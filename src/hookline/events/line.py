@@ -252,6 +252,14 @@ class Line(Generic[View]):
 
     # -- dispatch ----------------------------------------------------------------------------
 
+    def time_hooks(self, timed: bool) -> None:
+        """Time each hook from now on, or do not.
+
+        Args:
+            timed: True in the steps whose hooks are timed.
+        """
+        self.hooks = self.timed if timed else self.fast
+
     @contextmanager
     def heard_through(self, hooks: Table) -> Iterator[None]:
         """Use another table of hooks inside the block.

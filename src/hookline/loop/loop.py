@@ -1,10 +1,9 @@
-"""``Loop``: your own loop, with the callbacks attached to it; and what ``Trainer`` is made of."""
+"""``Loop``: a custom training loop with callbacks attached to it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,39 +14,18 @@ from torch import nn
 
 from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
-from hookline.errors import Preempted, ScopeError, StopTraining, words_of
-from hookline.events import explain
-from hookline.loop.data.batches import no_batches
-from hookline.loop.data.loaders import check_loader, named_loaders
-from hookline.loop.engine.answers import LoopAnswers
-from hookline.loop.engine.leaving import stops_here
-from hookline.loop.engine.session import Session
-from hookline.loop.engine.signals import Signals
-from hookline.loop.engine.training import Training
+from hookline.events import Member, explain
+from hookline.loop.engine.engine import Engine
 from hookline.loop.engine.trial import Trial, trial
-from hookline.loop.evaluation.evaluate import Evaluator, Outcome
-from hookline.loop.evaluation.handles import batches_twice
-from hookline.loop.evaluation.sanity import sanity_check
-from hookline.loop.evaluation.tasks import TaskRunner
 from hookline.loop.keywords import checked
-from hookline.loop.model.optimizers import watch_optimizers
-from hookline.loop.record.monitors import check_monitors, warn_of_still_plateau
-from hookline.loop.record.notices import reached_already, say_finished, say_preempted, say_script_continues
-from hookline.loop.record.run_file import RunRecord
 from hookline.loop.result import Result
-from hookline.loop.saving.resume import load_checkpoint
-from hookline.loop.saving.saver import Saving
-from hookline.loop.saving.verification import VARIABLE, Verification
+from hookline.loop.saving.verification import Verification
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
-from hookline.loop.world.leaving import stop_in_batch
 from hookline.progress import Duration
-from hookline.run import MISSING, Run
-
-USER = "the user"
-"""Who asked to stop, if it was Ctrl-C."""
+from hookline.run import Run
 
 
-class Loop(Training):
+class Loop:
     """Adds callbacks, checkpoints and records to your own training loop.
 
     Args:
@@ -115,302 +93,104 @@ class Loop(Training):
         sinks: Iterable[Any] = (),
         interrupt: InterruptName = "return",
     ) -> None:
-        settings, self._verification = Settings.read(options_of(locals())), Verification.asked_for()
-        if self._verification is not None:
-            resume = Resume() if self._verification.resume else None
-            settings = replace(settings, folder=self._verification.folder, resume=resume)
+        settings, verification = Settings.read(options_of(locals())), Verification.asked_for()
+        if verification is not None:
+            resume = Resume() if verification.resume else None
+            settings = replace(settings, folder=verification.folder, resume=resume)
         callbacks = [*as_list(callbacks), *settings.callbacks_of_sinks()]
-        super().__init__(Session(model, task, optimizer, scheduler, callbacks, settings, self))
-        self.state.answers = LoopAnswers(self)
-        self.saving = Saving(self)
-        self._resume = self.settings.resume
-        self.entry_point, self._open = "fit", False
-        self.extend: Duration | None = None
-        """How much longer than before a fit goes on."""
-        self.ended: str | None = None
-        """Why it has, if it is finished."""
-        self.finished = False
-        """The checkpoint that was loaded is that of a run that has come to its end."""
-        self.signals = Signals(self.requests, self._interrupt)
-        self.record = RunRecord()
-        session = self.session
-        self.evaluator = Evaluator(
-            *(self.state, session.world, self.scopes, session.book, session.records, session.fetcher, self.data),
-            *(self.precision, self.handles, self.counter, self.move, self._can_leave_evaluation),
-        )
-        self.evaluator.when_broken = self._evaluated
-        self.tasks = TaskRunner(self.state, session.run, session.world, session.book, self.loss_weights, self.evaluator)
-
-    @property
-    def is_own(self) -> bool:
-        """Whether its body is the user's; not a trainer's, which ``fit`` drives, and lengthens with ``extend``."""
-        return self.session.task is None
+        self.engine = Engine(model, task, optimizer, scheduler, callbacks, settings, self, verification)
 
     @property
     def run(self) -> Run:
-        """What a hook sees, for the body of your loop: ``loop.run.log({...})``."""
-        return self.session.run
+        """The ``run`` that hooks get, for the body of the loop: ``loop.run.log({...})``."""
+        return self.engine.run
+
+    @property
+    def accumulate(self) -> int:
+        """Number of batches per step. It can be changed between two steps."""
+        return self.engine.steps.accumulate
+
+    @accumulate.setter
+    def accumulate(self, batches: int) -> None:
+        self.engine.steps.accumulate = batches
 
     def explain(self) -> str:
-        """For each event who runs, in which order, and why."""
-        return explain(self.line)
-
-    # -- opening and closing -------------------------------------------------------------------
+        """Return the hooks of each event in their order, with the reasons for the order."""
+        return explain(self.engine.line)
 
     def __enter__(self) -> Self:
-        if self._open:
-            raise ScopeError("this loop is open already; one `with` at a time")
-        self._open = True
-        self.requests.clear()
-        self.data.reset_plans()
-        self.signals.listen(in_fit=self.entry_point in ("fit", "train"))
-        try:
-            self.session.open(self.entry_point, take_folder=self._take_folder, load=self._load)
-            self.precision.common_unit = None
-            self.evaluator.join_world()
-            self._names = tuple(self.state.optimizers)
-            if self.entry_point in ("fit", "train"):
-                self.scopes.enter(self.line.hooks.around_fit)
-                self.line.emit(self.line.hooks.fit_start)
-                watch_optimizers(self)
-        except BaseException as error:
-            raised = self._close(error) or error
-            raise raised from raised.__cause__  # not from the one that it replaces
+        self.engine.open()
         return self
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> bool:
-        stopped = isinstance(error, StopTraining) and stops_here(self)
-        if isinstance(error, StopTraining) and stopped:
-            self.state.ask_stop(error.reason, "the body of the loop")
-            self.requests.leave_evaluation = True  # one that is open has no end hooks and no metrics
-        raised = self._close(None if stopped else error)
-        if raised is not None and raised is not error:
-            raise raised
-        if raised is None and self._was_interrupted:
-            if self.settings.interrupt == "raise":
-                raise KeyboardInterrupt
-            say_script_continues(self)
-        return stopped
-
-    @property
-    def _was_interrupted(self) -> bool:
-        """Whether Ctrl-C ended training. A ``TimeLimit`` ends it in the same way, and is not meant."""
-        stop = self.requests.agreed.stop
-        return self.signals.in_fit and stop is not None and stop.by_user
-
-    def _close(self, error: BaseException | None) -> BaseException | None:
-        """The end hooks after a normal end, then ``teardown`` on every way out; the error to raise."""
-        if self.session.records.is_forked:  # the hooks, the files and the workers of the run are its parent's
-            self.signals.restore()
-            return error
-        error = error if error is None else self.session.failed(error)
-        self.handles.close(because=error)
-        if error is None:
-            try:
-                self.handles.settle()
-                if self.signals.in_fit:
-                    self.line.emit(self.line.hooks.fit_end)
-                    self.session.book.end_interval()
-                    self.scopes.leave()
-                self.course.agree()  # a signal may have come to one rank in the last batches or hooks
-                if self.signals.in_fit and self.requests.is_interrupted:
-                    self.saving.interrupted()
-                elif self.signals.in_fit and not self.finished:
-                    warn_of_still_plateau(self)
-                    self.saving.finished()
-            except BaseException as late:
-                error = self.session.failed(late)
-        self._drop_window()
-        self._open, self.course.training = False, False
-        self.evaluator.leave_world()
-        try:
-            error = self.session.close(error, self._finish_saves)
-            if error is None and self.requests.agreed.preempt is not None:  # it came when all was done
-                error = Preempted(self.requests.agreed.preempt)
-            if isinstance(error, Preempted):
-                error.checkpoint = error.checkpoint or self.saving.of_this_step()
-                error.result = self.result()
-                say_preempted(self, error)
-            return error
-        finally:
-            self.signals.restore()
-            self.data.close()
-            try:
-                self.record.end(self, error)
-            finally:
-                self.saving.close()
-
-    def _check_open(self, verb: str) -> None:
-        if not self._open:
-            raise ScopeError(f"loop.{verb}(): the loop is not open; use it inside `with hl.Loop(…) as loop:`")
-        self.handles.settle()
-        if self.look_due or self.requests.rollback is not None:
-            self.look()
-
-    def _interrupt(self) -> None:
-        """The first Ctrl-C: a vote to stop."""
-        self.state.ask_stop("keyboard interrupt", USER, interrupt=True, by_user=True)
-
-    def _take_folder(self) -> None:
-        self.saving.open()
-        if self._verification is not None:
-            os.environ.pop(VARIABLE, None)  # only the first run of a script is verified
-            self.saving.verify(self._verification)
-
-    def _load(self) -> None:
-        """After ``setup``: what a run goes on from, once; and how long it goes on."""
-        self.saving.began_at = self.clock.step
-        self.record.look_back(self)
-        if self._resume is not None:
-            load_checkpoint(self, self._resume)
-            self._resume = None  # not before: a fit after one that could not go on must not begin anew
-        if self.extend is not None:
-            done = self.clock.elapsed(self.extend.unit)
-            self.state.max_duration = self.extend + Duration(done, self.extend.unit) if done else self.extend
-            self.finished, self.ended = False, None
-        self.saving.check_states()
-        self.record.begin(self)
-        self.session.records.start(self.saving.run_id)
-        self.session.records.note("resume" if self.clock.step else "start")
-
-    @property
-    def will_resume(self) -> bool:
-        """Before ``setup``: whether a checkpoint is about to be loaded."""
-        return self._resume is not None and self.saving.will_go_on(self._resume)
-
-    def _finish_saves(self, error: BaseException | None) -> list[BaseException]:
-        """Before ``teardown``: what is saved after an error, and the end of what is being written; its errors."""
-        if self.entry_point not in ("fit", "train"):
-            return []
-        if error is not None and not isinstance(error, Preempted):
-            self.saving.failed(error, exact=error is self.session.fetcher.failed)
-        return self.saving.wait()
-
-    def drop_batch(self, reason: str, by: str) -> None:
-        """``StopTraining`` from the task: the window that is half filled is dropped, and training ends."""
-        self.world.refuse(stop_in_batch(by, reason, self.clock.step))
-        self._drop_window()
-        self._skipped, self.course.at_edge = True, False
-        self.state.ask_stop(reason, by)
-
-    # -- the batches of training, evaluation and prediction --------------------------------------
+        return self.engine.close(error)
 
     def batches(self, loader: Any) -> Generator[Any, None, Any]:
-        """The batches of training, epoch after epoch, until ``max_duration`` or a stop."""
-        self._check_open("batches")
-        loader = self.data.loader_of("train", loader)
-        if self.course.training:
-            raise batches_twice(self.state.max_duration)
-        check_loader(loader, "training")
-        reached = self.state.max_duration is not None and self.clock.reached(self.state.max_duration)
-        if reached and self.clock.step == self.saving.began_at and self.saved_random is None:
-            raise reached_already(self)
-        self.state.loaders["train"] = loader
-        if self.finished:
-            say_finished(self)
-            return self.handles.track(no_batches())
-        self._feed_of(loader)  # what is wrong with it is known before the first hook of training
-        return self.handles.track(self._train())
+        """Return the batches of training, epoch after epoch, until ``max_duration`` or a stop.
 
-    def trial(self) -> AbstractContextManager[Trial]:
-        """Steps of training that leave no trace, in ``fit_start`` or ``train_start``: ``with loop.trial() as t``."""
-        return trial(self)
+        Args:
+            loader: Loader of the training batches: a ``DataLoader`` or any other iterable.
+        """
+        return self.engine.batches(loader)
+
+    def backward(self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None) -> None:
+        """Compute the gradients of the loss of a batch.
+
+        Args:
+            loss: Mean loss over the batch.
+            optimizer: Optimizer whose parameters get gradients, if there are several.
+            weight: How much the loss counts in the step. The default is the number of samples.
+            outputs: Outputs of the model, for ``run.outputs``.
+        """
+        self.engine.steps.backward(loss, optimizer, weight=weight, outputs=outputs)
+
+    def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
+        """Complete the batch. Update the weights if it is the last of the step, and return whether they changed.
+
+        Args:
+            optimizer: One of several optimizers, which steps now. The batch continues.
+            closure: Function that computes the loss, for an optimizer such as LBFGS. The batch continues.
+        """
+        return self.engine.steps.step(optimizer, closure=closure)
 
     @property
     def eval_due(self) -> bool:
-        """Whether an evaluation is due now: by ``eval_every``, by request, or one at the end."""
-        if self._batch_open and self._driven:
-            self.step()
-        self._check_open("eval_due")
-        return self.course.eval_due
+        """True if an evaluation is due now: by ``eval_every``, by request, or at the end."""
+        return self.engine.eval_due()
 
     def eval_batches(self, loaders: Any, stage: str = "val") -> Generator[Any, None, Any]:
-        """The batches of one evaluation, over one loader or a dict of named ones."""
-        self._check_open("eval_batches")
-        loaders = self.data.loader_of(stage, loaders)
-        named = named_loaders(loaders, stage)
-        self.state.loaders[stage] = loaders
-        return self.handles.track(self._evaluate(named, stage))
+        """Return the batches of one evaluation.
+
+        Args:
+            loaders: Loader of the batches, or a dict of named loaders.
+            stage: ``"val"`` or ``"test"``, the prefix of the metrics.
+        """
+        self.engine.check_open("eval_batches")
+        return self.engine.evaluate(loaders, stage)
 
     def predict_batches(self, loader: Any) -> Generator[Any, None, Any]:
-        """The batches of one prediction; set ``loop.run.outputs`` to what you predict for each."""
-        self._check_open("predict_batches")
-        loader = self.data.loader_of("predict", loader)
-        check_loader(loader, "predict")
-        self.state.loaders["predict"] = loader
-        return self.handles.track(self._predict(loader))
+        """Return the batches of one prediction. Set ``loop.run.outputs`` to the prediction of each batch.
 
-    def _evaluate(self, loaders: dict[str | None, Any], stage: str) -> Generator[Any, None, dict[str, Any]]:
-        """An evaluation that is made up after a resume, if a signal leaves it."""
-        states, interrupted = self.saving.states_before_evaluation(), self.requests.is_interrupted
-        with self.saved_if_preempted(stage, states):
-            outcome: Outcome = yield from self.evaluator.evaluate(loaders, stage)
-        if outcome.is_left and self.requests.is_interrupted and not interrupted and states is not None:
-            self.saving.as_before_evaluation(states)  # as after another signal
-            self.saving.interrupted(pending_eval=stage == "val")
-        self._evaluated(stage, outcome.is_left)
-        return outcome.metrics
+        Args:
+            loader: Loader of the batches.
+        """
+        self.engine.check_open("predict_batches")
+        return self.engine.predict(loader)
 
-    def _predict(self, loader: Any) -> Generator[Any, None, None]:
-        with self.saved_if_preempted("predict", None):
-            yield from self.evaluator.predict(loader)
-
-    def _evaluated(self, stage: str, left: bool) -> None:
-        if stage == "val" and self.state.in_fit:
-            self.course.evaluated(left=left)
-
-    def check_sanity(self, loaders: dict[str | None, Any]) -> None:
-        """Before step 1: does the evaluation work, and does somebody log every metric that is monitored?"""
-        with self.saved_if_preempted("val", None):
-            logged, seen = sanity_check(self.evaluator, self.tasks, self.state, self.session.book, loaders)
-        self.course.agree()  # one rank may have asked to stop
-        if self.requests.agreed.stop is None:  # else it may have been left, and nothing is trained
-            self.course.doubts = check_monitors(self, logged, seen=seen, all_loaders=len(loaders))
-
-    def _can_leave_evaluation(self) -> bool:
-        """True if a signal may end an evaluation: in training, only one that a resume makes up."""
-        return self.saving.can_leave_evaluation or not (self.signals.in_fit and self.course.training)
-
-    @contextmanager
-    def saved_if_preempted(self, stage: str, states: dict[str, Any] | None) -> Iterator[None]:
-        """A signal left the evaluation: callbacks are as they were before it, and it is made up after the resume."""
-        try:
-            yield
-        except Preempted as preempted:
-            if states is not None and preempted.checkpoint is None:
-                self.saving.as_before_evaluation(states)
-                raise self.saving.preempted(pending_eval=stage == "val") from None
-            if not self.state.in_fit or not (self.course.training or self.clock.step):  # the sanity check
-                raise self.saving.preempted() from None
-            raise
-
-    def stop_reason(self) -> str:
-        """Why training ended, in words."""
-        if self.ended is not None:
-            return self.ended
-        if self.requests.agreed.stop is not None:
-            return self.requests.agreed.stop.reason
-        if self.course.agenda.finished:
-            return f"max_duration ({self.state.max_duration}) reached"
-        error = self.state.exception
-        return "not trained" if error is MISSING else words_of(error)
+    def trial(self) -> AbstractContextManager[Trial]:
+        """Return a context for training steps that leave no trace, in ``fit_start`` or ``train_start``."""
+        return trial(self.engine)
 
     def result(self) -> Result:
-        """How the run ended, and what it found."""
-        state, stop = self.state, self.requests.agreed.stop
-        return Result(
-            model=state.model,
-            history=state.history,
-            metrics=dict(self.run.metrics),
-            clock=self.clock,
-            stop_reason=self.stop_reason(),
-            stopped_by=None if stop is None else stop.by,
-            interrupted=stop is not None and stop.interrupt,
-            _folder=state.folder,
-            best_checkpoint=self.saving.best(),
-            costs=self.line.costs(),
-            failures=tuple(self.line.failures),
-            sinks=self.session.records.stream.reports,
-        )
+        """Return how the run ended, and what it found."""
+        return self.engine.result()
+
+    def added(self, member: Member[Run]) -> None:
+        """Set up a callback that joined an open run."""
+        self.engine.added(member)
+
+    def removed(self, member: Member[Run]) -> None:
+        """Tear down a callback that leaves an open run."""
+        self.engine.removed(member)

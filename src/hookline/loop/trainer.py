@@ -15,20 +15,17 @@ from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import SetupError, StopTraining
 from hookline.events import check_callbacks
 from hookline.loop.data.loaders import check_loader, named_loaders
-from hookline.loop.engine.leaving import left_before_end
-from hookline.loop.engine.plain import plain_steps
 from hookline.loop.evaluation.tasks import Returning
 from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
-from hookline.loop.model.optimizers import needs_closure
 from hookline.loop.record.notices import say_anew, under_way
 from hookline.loop.result import Result
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
-from hookline.loop.tasks.returned import check_returned
-from hookline.loop.tasks.supervised import SupervisedTask, title_of
+from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.loop.tasks.task import Task
 from hookline.loop.tasks.task_methods import check_task, missing_method
 from hookline.progress import Duration
+from hookline.run import Requests
 
 
 class Trainer:
@@ -225,9 +222,9 @@ class Trainer:
             callbacks: Callbacks for this call only, in addition to those of the trainer.
         """
         loop = self._prepare("predict", model, None, None, None, None)
-        self._need(loop, "predict_batch", "predict")
+        _need(loop.engine.state.task, "predict_batch", "predict")
         with _with(loop, callbacks):
-            return loop.tasks.predict(loop.predict_batches(loader))
+            return loop.engine.tasks.predict(loop.predict_batches(loader))
 
     def explain(self, model: nn.Module | None = None) -> str:
         """For each event who runs, in which order, and why."""
@@ -257,58 +254,27 @@ class Trainer:
                 "extend= continues the last fit, but model, loss, weight, optimizer or scheduler is another one; "
                 "pass the same objects again"
             )
-        loop.extend = None if extend is None else Duration.parse(extend, f"{entry}(extend=…)")
-        if loop.state.max_duration is None and extend is None:
+        engine, state = loop.engine, loop.engine.state
+        engine.extend = None if extend is None else Duration.parse(extend, f"{entry}(extend=…)")
+        if state.max_duration is None and extend is None:
             raise SetupError("how long? pass max_duration, for example Trainer(max_duration='10ep')")
-        task, run = loop.session.task, loop.run
-        self._need(loop, "train_batch", "fit")
+        _need(state.task, "train_batch", "fit")
         check_loader(train, "training")
         vals = {} if val is None else named_loaders(val, "val")
         tests = {} if test is None else named_loaders(test, "test")
         if vals or tests:
-            self._need(loop, "eval_batch", "evaluation")
-        loop.state.loaders.clear()  # of the fit before
-        loop.state.loaders.update({"train": train} | ({"val": val} if vals else {}) | ({"test": test} if tests else {}))
-        loop.requests.can_evaluate = bool(vals)
-        loop.course.evaluate = (lambda: loop.tasks.evaluate(loop.eval_batches(val))) if vals else None
+            _need(state.task, "eval_batch", "evaluation")
+        state.loaders.clear()  # Those of the fit before.
+        state.loaders.update({"train": train} | ({"val": val} if vals else {}) | ({"test": test} if tests else {}))
+        engine.requests.can_evaluate = bool(vals)
+        engine.edge.evaluate = (lambda: engine.tasks.evaluate(loop.eval_batches(val))) if vals else None
         with _with(loop, callbacks):
-            if loop.clock.step == 0:
-                loop.check_sanity(loop.data.named_loaders_of("val", vals))
-            batches = loop.batches(train)
-            if any(needs_closure(optimizer) for optimizer in loop.state.optimizers.values()):
-                self._train_with_closures(loop, task, batches)
-            else:
-                train_batch, backward, step = task.train_batch, loop.backward, loop.step
-                for batch in batches:
-                    try:
-                        found = train_batch(run, batch)
-                    except StopTraining as stop:
-                        loop.drop_batch(stop.reason, title_of(task))
-                        continue
-                    if isinstance(found, dict):
-                        check_returned("train_batch", found)
-                        backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
-                    elif found is not None:
-                        backward(found)
-                    step()
-                    if loop.look_due or loop.requests.rollback is not None:
-                        loop.look()
-                    batch = found = None  # they would stay in memory through all plain steps
-                    plain_steps(loop, train_batch)
-            if tests and not loop.finished and not loop.requests.is_interrupted:
-                loop.tasks.evaluate(loop.eval_batches(test, "test"))
+            if engine.clock.step == 0:
+                engine.check_sanity(engine.data.named_loaders_of("val", vals))
+            engine.train(train)
+            if tests and not engine.finished and not engine.requests.is_interrupted:
+                engine.tasks.evaluate(loop.eval_batches(test, "test"))
         return loop.result()
-
-    def _train_with_closures(self, loop: Loop, task: Any, batches: Iterable[Any]) -> None:
-        """An optimizer such as LBFGS computes the loss itself, several times a step."""
-        for _ in batches:
-            try:
-                # A hook may replace the batch before its first forward, and the closure is called several times.
-                loop.step(closure=lambda: task.train_batch(loop.run, loop.state.batch))
-            except StopTraining as stop:
-                loop.drop_batch(stop.reason, title_of(task))
-                continue
-            loop.step()
 
     def _evaluate(
         self,
@@ -321,20 +287,21 @@ class Trainer:
         callbacks: Iterable[object],
     ) -> dict[str, Any]:
         loop = self._prepare(entry, model, loss, weight, None, None)
-        self._need(loop, "eval_batch", entry)
-        loop.state.loaders[stage] = loaders
+        engine = loop.engine
+        _need(engine.state.task, "eval_batch", entry)
+        engine.state.loaders[stage] = loaders
         with _with(loop, callbacks):
             batches = Returning(loop.eval_batches(loaders, stage))
-            loop.tasks.evaluate(batches)
-        if loop.requests.leave_evaluation and not batches.value:
-            raise left_before_end(loop, entry)
+            engine.tasks.evaluate(batches)
+        if engine.requests.leave_evaluation and not batches.value:
+            raise _left_before_end(engine.requests, entry)
         return dict(batches.value)
 
     def _prepare(self, entry: str, model: nn.Module, loss: Any, weight: Any, optimizer: Any, scheduler: Any) -> Loop:
         """The loop for this model: that of the last call if nothing differs, else a new one."""
         given = (model, loss, weight, optimizer, scheduler)
         loop = self._loop
-        if loop is not None and loop._open and self._goes_on(entry, given):
+        if loop is not None and loop.engine.is_open and self._goes_on(entry, given):
             raise under_way(entry)  # before anything of the run is changed: whoever asked may be optional
         if loop is None or not self._goes_on(entry, given):
             is_task = isinstance(model, Task)
@@ -348,17 +315,18 @@ class Trainer:
                 task=model if is_task else SupervisedTask(model, loss, optimizer, scheduler, weight=weight),
                 **self._options,
             )
-            loop.record.when_written = self.when_written
+            loop.engine.record.when_written = self.when_written
             if self._loop is not None:
-                loop.session.records.stream.after(self._loop.session.records.stream)
+                loop.engine.records.stream.after(self._loop.engine.records.stream)
                 if entry in ("fit", "train") and model is self._given[0]:
                     others = zip(("loss", "weight", "optimizer", "scheduler"), given[1:], self._given[1:], strict=True)
-                    say_anew(self._loop, [name for name, *pair in others if not _same(*pair)])
+                    say_anew(self._loop.engine, [name for name, *pair in others if not _same(*pair)])
             if self._loop is None or entry in ("fit", "train"):  # an evaluation of another model ends no fit
                 self._given, self._loop = given, loop
-        if entry in ("fit", "train") and loop.loss_weights is not None:
-            loop.loss_weights.check(loop.accumulate, loop.state.world_size)
-        loop.entry_point = entry
+        weights = loop.engine.loss_weights
+        if entry in ("fit", "train") and weights is not None:
+            weights.check(loop.accumulate, loop.engine.state.world_size)
+        loop.engine.entry_point = entry
         return loop
 
     def _goes_on(self, entry: str, given: tuple[Any, ...]) -> bool:
@@ -369,9 +337,19 @@ class Trainer:
             its is None or its is last for its, last in zip(given[1:3], self._given[1:3], strict=True)
         )
 
-    def _need(self, loop: Loop, method: str, verb: str) -> None:
-        if not hasattr(loop.session.task, method):
-            raise missing_method(loop.session.task, method, verb)
+
+def _need(task: Any, method: str, verb: str) -> None:
+    if not hasattr(task, method):
+        raise missing_method(task, method, verb)
+
+
+def _left_before_end(requests: Requests, entry: str) -> StopTraining:
+    """``StopTraining`` in a hook or a task has ended ``evaluate`` or ``test``: no metrics are not its result."""
+    stop = requests.agreed.stop or requests.unheard_stop
+    error = StopTraining() if stop is None else StopTraining(stop.reason)
+    by = "it" if stop is None else stop.by
+    error.add_note(f"raised by {by}: {entry} has ended before its last batch, and measured nothing")
+    return error
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -390,10 +368,11 @@ def _settings(module: nn.Module) -> dict[str, Any]:
 @contextmanager
 def _with(loop: Loop, callbacks: Iterable[object]) -> Iterator[None]:
     """The loop opened, with callbacks that are there for this call only."""
-    extra = loop.line.add(as_list(callbacks))
+    line = loop.engine.line
+    extra = line.add(as_list(callbacks))
     try:
         with loop:
             yield
     finally:
         for member in extra:
-            loop.line.remove(member)
+            line.remove(member)

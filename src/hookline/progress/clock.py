@@ -212,6 +212,10 @@ class Clock:
         """Wall time in seconds since the epoch began."""
         return self.seconds - self._marks.seconds
 
+    def take_back_batches(self, batch: int, sample: int, token: int) -> None:
+        """Return to the counts before the batches of a step that is not made."""
+        self.batch, self.sample, self.token = batch, sample, token
+
     def go_back(self, step: int, updates: Mapping[str, int]) -> None:
         """Return to an earlier step. The other counters and the time continue.
 
@@ -426,6 +430,9 @@ class ClockView(Clock):
 
     def agree_seconds(self, seconds: float) -> NoReturn:
         raise _only_the_loop("run.clock.agree_seconds()")
+
+    def take_back_batches(self, batch: int, sample: int, token: int) -> NoReturn:
+        raise _only_the_loop("run.clock.take_back_batches()")
 
     def go_back(self, step: int, updates: Mapping[str, int]) -> NoReturn:
         raise _only_the_loop("run.clock.go_back()")

@@ -208,6 +208,11 @@ class Requests:
         self.asked.plan = True
         self.attention |= not self.voted
 
+    def take_rollback(self) -> tuple[Any, Any] | None:
+        """Return the snapshot to return to and the callback that asked for it, once."""
+        asked, self.rollback = self.rollback, None
+        return asked
+
     def ask_rollback(self, snapshot: Any, member: Any) -> None:
         """An update that is not made yet is left out: it would be taken back."""
         if self.can_skip:

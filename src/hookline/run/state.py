@@ -115,6 +115,8 @@ class RunState:
     """Who hears what is running now."""
     rank: int = 0
     world_size: int = 1
+    is_training: bool = False
+    """The steps of training are under way, evaluations between them included."""
     failed_in: tuple[int, str] = (0, "")
     """The id of the error that has left an evaluation, and the stage of that evaluation."""
     clock_view: Clock = field(init=False)

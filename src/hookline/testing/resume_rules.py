@@ -101,7 +101,7 @@ class _Leave(Callback):
 
     def on_train_step_end(self, run: Any) -> None:
         if run.clock.step == self.step:
-            run.loop.requests.ask_preempt(15)
+            run.loop.engine.requests.ask_preempt(15)
 
 
 class _Interrupt(Callback):
@@ -112,7 +112,7 @@ class _Interrupt(Callback):
 
     def on_train_step_end(self, run: Any) -> None:
         if run.clock.step == self.step:
-            run.loop.state.ask_stop("keyboard interrupt", "the user", interrupt=True, by_user=True)
+            run.loop.engine.state.ask_stop("keyboard interrupt", "the user", interrupt=True, by_user=True)
 
 
 def _no_failures(run: Fit, what: str) -> None:

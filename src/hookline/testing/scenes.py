@@ -105,12 +105,12 @@ class Fit:
     @property
     def failures(self) -> tuple[Failure, ...]:
         loop = self.trainer._loop
-        return () if loop is None else tuple(loop.line.failures)
+        return () if loop is None else tuple(loop.engine.line.failures)
 
     def weights(self) -> dict[str, Any]:
         """The bits of the weights and of the optimizer."""
         loop = self.trainer._loop
-        optimizers = {} if loop is None else loop.state.optimizers
+        optimizers = {} if loop is None else loop.engine.state.optimizers
         state = {f"{name} (optimizer)": optimizer.state_dict() for name, optimizer in optimizers.items()}
         return {name: plain(value) for name, value in {**self.task.state_dict(), **state}.items()}
 
@@ -133,9 +133,9 @@ def own_loop(callback: Callback, folder: Path, *, leave: bool = False) -> tuple[
                     outputs = loop.run.outputs = model(x_val)
                     logged = {"loss": loss(outputs, y_val), "acc": accuracy(outputs, y_val)}
                     loop.run.log(logged, weight=len(y_val))
-            if leave and loop.clock.batch == 7:
+            if leave and loop.engine.clock.batch == 7:
                 break
-    return tuple(loop.line.failures)
+    return tuple(loop.engine.line.failures)
 
 
 @contextmanager

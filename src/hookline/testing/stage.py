@@ -70,8 +70,8 @@ class Stage:
         task = model if isinstance(model, Task) else SupervisedTask(model, loss, torch.optim.SGD)
         self.task = task
         self.loop = Loop(model, task=task, callbacks=[callback], **{"folder": False, "device": "cpu", **options})
-        self.loop._open = True  # a callback that is added is set up at once, as in a run
-        self.line, self.state, self.scopes = self.loop.line, self.loop.state, self.loop.scopes
+        self.loop.engine.is_open = True  # a callback that is added is set up at once, as in a run
+        self.line, self.state, self.scopes = self.loop.engine.line, self.loop.engine.state, self.loop.engine.scopes
         self.run: Run = self.line.members[-1].view
         self._set_ranks(rank, world_size)
         self._set_notes()
@@ -89,7 +89,7 @@ class Stage:
     def _set_notes(self) -> None:
         """Put in the parts that note what is done with them."""
         loop, line = self.loop, self.line
-        self.requests, self.book = loop.requests, loop.session.book
+        self.requests, self.book = loop.engine.requests, loop.engine.book
         self.requests.observer, self.requests.can_save = self._note_request, True
         self.state.messages = NotedMessages(lambda key, value: self.sent_messages.setdefault(key, []).append(value))
         self.state.metrics = NotedMetrics(self.book, lambda name, value: self.logged.setdefault(name, []).append(value))
@@ -114,11 +114,11 @@ class Stage:
         """Bring the run to the moment of an event."""
         state, clock, self._now = self.state, self.state.clock, event.name
         if event.name != "setup" and not state.optimizers:
-            self.loop.session._make_optimizers()  # as in a run: after setup
-            self.loop._names = tuple(state.optimizers)
+            self.loop.engine.opening.make_optimizers()  # as in a run: after setup
+            self.loop.engine.steps.open()
         self._set_stage(event, fields)
         if event.name in ("train_start", "train_end"):
-            self.loop.course.training = event.name == "train_start"
+            state.is_training = event.name == "train_start"
         if event.name == "train_epoch_start":
             clock.mark_epoch()
         clock.step += event.name == "train_step_end"
@@ -126,7 +126,7 @@ class Stage:
         if event.name == "eval_batch_end" or event.name == "predict_batch_end":
             clock.eval.batch += 1
         if event.name == "zero_grad":
-            self.loop.session.module.zero_grad()
+            self.state.module.zero_grad()
         if "stop_reason" in event.valid and self.requests.agreed.stop is None:
             self.requests.agree_on_stop(StopRequest("drive() sent a stop", "drive", clock.step))
         self.requests.can_skip = state.stage == "train" and (event.scope == "batch" or event.name in SKIPPABLE)
@@ -207,10 +207,10 @@ class Stage:
             return
         self.end_evaluation()
         self._evaluating = True
-        self._evaluation.enter_context(self.loop.evaluator.untouched(stage, []))
+        self._evaluation.enter_context(self.loop.engine.evaluator.untouched(stage, []))
         self.book.open_layer()
         self._evaluation.callback(self.book.close_layer, keep=stage != "predict")
-        self.loop.session.module.eval()
+        self.state.module.eval()
 
     def end_evaluation(self) -> None:
         self._evaluating = self._scoped = False
@@ -262,7 +262,7 @@ class Stage:
         for field in valid:
             if field in MOMENT and getattr(state, field) is MISSING:
                 setattr(state, field, self._made_up(field))
-        if event.name in GRADIENTS and all(p.grad is None for p in self.loop.session.module.parameters()):
+        if event.name in GRADIENTS and all(p.grad is None for p in self.state.module.parameters()):
             outputs, loss = self._forward()
             if loss is not MISSING:
                 loss.backward()

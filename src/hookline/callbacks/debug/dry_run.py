@@ -70,16 +70,16 @@ class DryRun(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._forget()
-        limits = run.loop.data.limits
+        limits = run.loop.engine.data.limits
         for stage in ("train", "val", "test", "predict"):
             limits[stage] = min(self.batches, limits.get(stage, self.batches))
         if run.entry_point in ("fit", "train"):
-            if run.clock.epoch and run.loop.extend is None:
+            if run.clock.epoch and run.loop.engine.extend is None:
                 raise SetupError(
                     f"DryRun is one epoch, and this trainer has trained {run.clock.epoch}: the dry run is over; make a "
                     f"new trainer without it for the real run"
                 )
-            if run.loop.will_resume:
+            if run.loop.engine.will_resume:
                 raise SetupError(
                     "DryRun begins anew, and this run has a checkpoint to go on from: leave out resume, "
                     "or give the dry run a folder of its own"
@@ -100,7 +100,7 @@ class DryRun(Callback):
 
     def on_teardown(self, run: Run) -> None:
         if self._is_shortened:
-            run.loop.state.max_duration = self._max_duration  # which may be none at all
+            run.loop.engine.state.max_duration = self._max_duration  # which may be none at all
         _put_back(self._modules)
         with torch.no_grad():
             for name, tensor in _tensors(run.model):

@@ -149,7 +149,7 @@ class PrintMetrics(Callback):
 
 def _measured(run: Run, *, pending: bool = False) -> dict[str, float]:
     """The numbers that are of this very moment; at the end of an interval also what other hooks have just logged."""
-    found: dict[str, float] = run.loop.session.book.measured_now(pending=pending)
+    found: dict[str, float] = run.loop.engine.book.measured_now(pending=pending)
     return found
 
 

@@ -108,7 +108,7 @@ class GradientClip(Callback):
             clip_grad_value_(parameters, limit)
             return
         # While the step may still be skipped by one who comes later, an error waits.
-        strict = self.error_if_nonfinite and not run.loop.requests.can_skip
+        strict = self.error_if_nonfinite and not run.loop.engine.requests.can_skip
         self._found = name, clip_grad_norm_(parameters, limit, self.norm_type, strict), limit
 
     def on_optimizer_step_start(self, run: Run) -> None:

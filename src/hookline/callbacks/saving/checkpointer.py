@@ -129,11 +129,11 @@ class Checkpointer(Callback):
                 plan = replace(plan, keep=replace(plan.keep, every=self._share.of(run.max_duration)))
             if run.has_folder:
                 check_links(run.folder / plan.folder)
-            self._target = run.loop.saving.add(plan)
+            self._target = run.loop.engine.saving.add(plan)
 
     def on_eval_end(self, run: Run) -> None:
         if self.on_eval and run.stage == "val" and run.entry_point == "fit":
-            run.loop.saving.ask(self._target)
+            run.loop.engine.saving.ask(self._target)
 
     def on_checkpoint_save(self, run: Run) -> None:
         if self.monitor is None or self._said:

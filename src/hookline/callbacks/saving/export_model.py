@@ -244,14 +244,14 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 def _swaps(run: Run) -> list[Any]:
     """The scopes of a prediction in which callbacks swap weights, with the run of each."""
-    heard = run.loop.line.fast.around_predict
+    heard = run.loop.engine.line.fast.around_predict
     return [pair for pair in heard if "weights" in getattr(pair[1].member.callback, "writes", ())]
 
 
 @contextmanager
 def _averaged(run: Run) -> Iterator[None]:
     """The weights that a prediction would use."""
-    scopes, around = run.loop.scopes, Heard(_swaps(run))
+    scopes, around = run.loop.engine.scopes, Heard(_swaps(run))
     around.event = "around_predict"
     mark = len(scopes)
     try:

@@ -207,7 +207,9 @@ class PredictionWriter(Callback):
             check_columns(self.format, columns)  # now, and not when all is predicted
         self._batches += 1
         self._rows += rows
-        self._is_whole = self._batches == self._length if run.world_size == 1 else run.loop.evaluator.part.is_final
+        self._is_whole = (
+            self._batches == self._length if run.world_size == 1 else run.loop.engine.evaluator.part.is_final
+        )
         if self._parts is not None and self._batches <= self._parts.batches:  # written before
             if self._batches == self._parts.batches and self._rows != self._parts.rows:
                 raise DataError(
@@ -268,7 +270,7 @@ class PredictionWriter(Callback):
         """The place of the batch's first sample in the loader's order: ranks take its batches in turn."""
         if run.world_size == 1:
             return self._rows
-        first: int | None = run.loop.evaluator.part.first
+        first: int | None = run.loop.engine.evaluator.part.first
         if first is None:
             raise SetupError(
                 "PredictionWriter: in several processes the place of a batch in the order of this loader is not known; "

@@ -241,7 +241,7 @@ def _metrics(run: Run) -> dict[str, Any]:
         "step": clock.step,
         "epoch": clock.epoch,
         "seconds": clock.seconds,
-        "stop_reason": public(run.loop.stop_reason()),
+        "stop_reason": public(run.loop.engine.stop_reason()),
         "metrics": plain(dict(run.metrics)),
         "history": {name: {"steps": plain(history.steps(name)), "values": plain(history[name])} for name in history},
     }

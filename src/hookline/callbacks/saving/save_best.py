@@ -151,7 +151,7 @@ class SaveBest(Callback):
     def on_fit_end(self, run: Run) -> None:
         """From here on the model has the best weights; the final checkpoint knows of the swap, and saves the last."""
         self._write_if_other(run)
-        stop = run.loop.requests.agreed.stop
+        stop = run.loop.engine.requests.agreed.stop
         goes_on = stop is not None and stop.goes_on  # it may be measured yet
         if self.best is None and self._is_trained and not goes_on:
             logger.warning("SaveBest has saved nothing: there was no finite %s to decide on in this run", self.monitor)

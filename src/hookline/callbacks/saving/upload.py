@@ -144,10 +144,10 @@ class Upload(Callback):
         queue, self._queue = self._queue, None
         if queue is None:
             return
-        wait = self.wait if run.loop.requests.agreed.preempt is None else min(self.wait, WAIT_AFTER_SIGNAL)
+        wait = self.wait if run.loop.engine.requests.agreed.preempt is None else min(self.wait, WAIT_AFTER_SIGNAL)
         end = monotonic() + wait
         self._finish(queue, run.folder, end)
-        self._finish_later(run.loop.record, queue, run.folder, end)
+        self._finish_later(run.loop.engine.record, queue, run.folder, end)
 
     def _finish_later(self, record: Any, queue: UploadQueue, folder: Path, end: float) -> None:
         """The last words of ``run.json`` and the report are written after the last hook."""

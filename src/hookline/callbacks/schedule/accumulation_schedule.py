@@ -102,7 +102,7 @@ class AccumulationSchedule(Callback):
         done: dict[str, float] = {"ep": epoch, "st": step, PASSES: epoch + part}
         if unit not in done:
             return None
-        return _reached(plan, done[unit]) or int(run.loop.settings.accumulate)
+        return _reached(plan, done[unit]) or int(run.loop.engine.settings.accumulate)
 
     def _resolved(self, run: Run) -> tuple[list[tuple[float, int]], str]:
         """The moments as numbers of one unit, in order."""

@@ -120,7 +120,7 @@ class BatchSizeFinder(Callback):
             self._search(run, given)
             self._report(run)
         if self.apply and self.size is not None:
-            run.loop.data.replace_loader("train", self._loader(given, self.size))
+            run.loop.engine.data.replace_loader("train", self._loader(given, self.size))
 
     def state_dict(self) -> dict[str, Any]:
         """What was found; not how fast it was here, which would make no two checkpoints alike."""

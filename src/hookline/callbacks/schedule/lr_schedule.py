@@ -176,7 +176,7 @@ class LRSchedule(Callback):
         self._before = (run.clock.step, self._looks())
 
     def on_train_end(self, run: Run) -> None:
-        stop, (step, looks) = run.loop.requests.agreed.stop, self._before
+        stop, (step, looks) = run.loop.engine.requests.agreed.stop, self._before
         is_left = stop is not None and stop.interrupt
         has_plateau = any(entry.unit == "eval" for entry in self._entries)
         if has_plateau and not is_left and run.clock.step > step and self._looks() <= looks:

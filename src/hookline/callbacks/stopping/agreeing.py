@@ -19,9 +19,9 @@ def stop_together(run: Run, reason: str, *, whose: int) -> None:
     """What all ranks have found together needs no vote: the run stops here, for the reason that one of them gives."""
     reason = of_all_ranks(run, reason)[whose]
     run.stop(reason)
-    run.loop.requests.agree_on_stop(StopRequest(reason, run.member.name, run.clock.step))
+    run.loop.engine.requests.agree_on_stop(StopRequest(reason, run.member.name, run.clock.step))
 
 
 def skip_together(run: Run) -> None:
     """The same for a step that is to be skipped."""
-    run.loop.requests.agree_on_skip(run.member.name)
+    run.loop.engine.requests.agree_on_skip(run.member.name)

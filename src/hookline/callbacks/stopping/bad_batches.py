@@ -73,9 +73,9 @@ def samples_of(run: Run, epoch: int, number: int) -> list[int] | None:
         return None
     if getattr(batches.sampler, "replacement", False):
         return None
-    tickets = getattr(run.loop.data.feed, "tickets", None)
-    epoch = 0 if run.loop.data.repeat_epoch else epoch
-    return None if tickets is None else tickets.indices(epoch, run.loop.data.taken(number))
+    tickets = getattr(run.loop.engine.data.feed, "tickets", None)
+    epoch = 0 if run.loop.engine.data.repeat_epoch else epoch
+    return None if tickets is None else tickets.indices(epoch, run.loop.engine.data.taken(number))
 
 
 def _parts(batch: Any, name: str) -> Iterator[tuple[str, Any]]:

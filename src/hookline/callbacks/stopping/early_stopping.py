@@ -162,7 +162,7 @@ class EarlyStopping(Callback):
                     self.best_step,
                 )
             return
-        stop = run.loop.requests.agreed.stop
+        stop = run.loop.engine.requests.agreed.stop
         if stop is not None and stop.goes_on:
             logger.warning(
                 "EarlyStopping: the run was left (%s) and can go on, so it keeps its last weights; the best, of step "

@@ -51,7 +51,7 @@ class Monitored:
 
     def measured_at(self, run: Run) -> int | None:
         """The step of the newest value, which a decision keeps as its ``decided_at``."""
-        step: int | None = run.loop.session.book.measured_at(self.name)
+        step: int | None = run.loop.engine.book.measured_at(self.name)
         return step
 
     def _waits(self, run: Run) -> bool:
@@ -68,7 +68,7 @@ class Monitored:
 
     def after_interval(self, run: Run) -> bool:
         """Not in one that a stop has cut short."""
-        return self.at == "interval" and run.loop.requests.agreed.stop is None
+        return self.at == "interval" and run.loop.engine.requests.agreed.stop is None
 
     def is_new(self, run: Run, evaluations: int, decided: int | None, decided_at: int | None) -> bool:
         """Not before the first evaluation, and no value twice; ``decided`` is how many there were last time.
@@ -85,7 +85,7 @@ class Monitored:
 
     def warn_if_never(self, run: Run, evaluations: int, decided: int | None) -> None:
         """When training ends: nothing was there to decide by. A run that was interrupted may continue."""
-        stop, waits = run.loop.requests.agreed.stop, self.at == "eval" or self.name.startswith("val/")
+        stop, waits = run.loop.engine.requests.agreed.stop, self.at == "eval" or self.name.startswith("val/")
         if decided is not None or (stop is not None and stop.interrupt):
             return
         if self.name not in run.metrics and run.callbacks.declare(self.name) and not self._warned:

@@ -205,11 +205,13 @@ class SpikeGuard(Callback):
             self._step.add_loss(run.loss.detach())
 
     def on_gradients_ready(self, run: Run) -> None:
-        if run.loop.requests.agreed.skip is None and not self._step.found:
+        if run.loop.engine.requests.agreed.skip is None and not self._step.found:
             self._judge(run, self._norm(run) if self.monitor == "gradients" else self._step.read_losses())
 
     def on_step_skipped(self, run: Run) -> None:
-        if run.loop.requests.agreed.skip is None and not self._step.found:  # an fp16 overflow, which the scaler handles
+        if (
+            run.loop.engine.requests.agreed.skip is None and not self._step.found
+        ):  # an fp16 overflow, which the scaler handles
             self._judge(run, [found for found in self._step.read_losses() if not math.isfinite(found.value)])
         if self._step.found and self.action == "skip":
             self._before.put_back()
@@ -263,7 +265,7 @@ class SpikeGuard(Callback):
         if self._taken is not None:
             run.roll_back(self._taken["moment"])
             return
-        if run.loop.requests.can_skip:
+        if run.loop.engine.requests.can_skip:
             skip_together(run)
         else:
             run.optimizer.zero_grad(set_to_none=True)

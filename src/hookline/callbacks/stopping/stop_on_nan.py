@@ -142,7 +142,7 @@ class StopOnNaN(Callback):
             self._losses.append((self._last, run.loss.detach()))
 
     def on_gradients_ready(self, run: Run) -> None:
-        if run.loop.requests.agreed.skip is not None:  # somebody else has found the step to be bad
+        if run.loop.engine.requests.agreed.skip is not None:  # somebody else has found the step to be bad
             self._losses.clear()
             return
         if self._schedule is not None:
@@ -162,7 +162,7 @@ class StopOnNaN(Callback):
     def on_step_skipped(self, run: Run) -> None:
         """After an fp16 overflow nobody has looked: no scale helps a loss that is not finite."""
         losses = [loss for _, loss in self._losses]
-        if run.loop.requests.agreed.skip is None and any(of_all_ranks(run, not math.isfinite(_sum(losses)))):
+        if run.loop.engine.requests.agreed.skip is None and any(of_all_ranks(run, not math.isfinite(_sum(losses)))):
             self._stop(run)
         self._losses.clear()
 
@@ -184,7 +184,7 @@ class StopOnNaN(Callback):
         kept = f"weights and optimizer are those of step {run.clock.step}"
         if self._moment is not None:
             run.roll_back(self._moment)
-        elif run.loop.requests.can_skip:
+        elif run.loop.engine.requests.can_skip:
             skip_together(run)
         else:  # an update of this step is made already: this one is left out by having no gradients
             run.optimizer.zero_grad(set_to_none=True)

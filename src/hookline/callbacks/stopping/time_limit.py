@@ -106,7 +106,7 @@ class TimeLimit(Callback):
             run.stop(reason)
             return
         # A vote that ends this process's part of the run, as Ctrl-C does: a resume goes on.
-        run.loop.state.ask_stop(reason, run.member.name, interrupt=True)
+        run.loop.engine.state.ask_stop(reason, run.member.name, interrupt=True)
         if run.has_folder:
             run.request_save()
 

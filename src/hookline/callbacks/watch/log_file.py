@@ -127,7 +127,7 @@ class LogFile(Following, Callback):
 
 
 def _summary(run: Run, *, failed: bool) -> Iterator[str]:
-    reason = getattr(run.loop, "stop_reason", None)
+    reason = getattr(getattr(run.loop, "engine", None), "stop_reason", None)
     if callable(reason):
         yield f"stopped: {reason()}"
     clock = run.clock

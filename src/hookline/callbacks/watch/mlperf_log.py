@@ -143,7 +143,7 @@ class MLPerfLog(Callback):
             self._write("INTERVAL_START", "run_start")
 
     def on_train_end(self, run: Run) -> None:
-        as_planned = run.loop.requests.agreed.stop is None
+        as_planned = run.loop.engine.requests.agreed.stop is None
         self._stop(has_reached=as_planned if self.target is None else self.has_reached)
 
     def on_exception(self, run: Run) -> None:
@@ -219,7 +219,7 @@ class MLPerfLog(Callback):
         if run.stage != "val" or self._file is None:
             return
         value = monitored_value(run, "MLPerfLog", self.monitor)
-        measured_at = run.loop.session.book.measured_at(self.monitor)
+        measured_at = run.loop.engine.book.measured_at(self.monitor)
         is_new = measured_at != self.measured_at
         if value is not None and self.target is not None:
             self.has_reached |= value <= self.target if self.mode == "min" else value >= self.target

@@ -80,7 +80,7 @@ class Newest:
 
 
 def _has_intervals(run: Run) -> bool:
-    return run.loop.settings.log_every is not None
+    return run.loop.engine.settings.log_every is not None
 
 
 def _of_interest(name: str) -> bool:

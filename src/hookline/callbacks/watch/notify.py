@@ -177,7 +177,7 @@ class Notify(Callback):
 
     def _tell(self, run: Run, event: str, headline: str, why: str = "") -> None:
         # The values of an evaluation that is just ending are not in the history yet.
-        new = run.loop.session.book.measured_now() if event == "alert" else {}
+        new = run.loop.engine.book.measured_now() if event == "alert" else {}
         message = compose(run, event, headline, why=why, metrics=self.metrics, attach=self.attach, new=new)
         for outbox in self._outboxes:
             outbox.put(message)

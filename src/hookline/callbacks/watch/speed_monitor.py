@@ -163,7 +163,7 @@ def _peak_of(run: Run) -> float | None:
 
 
 def _number(run: Run) -> str:
-    precision: str = run.loop.settings.precision
+    precision: str = run.loop.engine.settings.precision
     if precision != "fp32":
         return precision
     first = next((p.dtype for p in run.model.parameters() if p.is_floating_point()), torch.float32)

@@ -43,7 +43,7 @@ def computed_statistics(run: Run, weights: Mapping[str, Tensor], call: Call | No
     count = _count(run, loader)
     with run.swap_weights({**weights, **mine}):
         with _collecting(run) as norms:
-            if call is None and hasattr(run.loop.session.task, "eval_batch"):
+            if call is None and hasattr(run.loop.engine.state.task, "eval_batch"):
                 run.evaluate("train" if count is None else _First(loader, count))
                 _take_mean_over_ranks(run, norms)
             else:
@@ -79,7 +79,7 @@ def _collecting(run: Run) -> Iterator[list[Any]]:
 
     Not in a batch that a rank computes only because others have one: it may be a single sample, and counts nothing.
     """
-    model, book = run.model, run.loop.session.book
+    model, book = run.model, run.loop.engine.book
     norms: list[Any] = [part for part in model.modules() if _is_moving(part)]
     momenta = [part.momentum for part in norms]
 
@@ -99,7 +99,7 @@ def _collecting(run: Run) -> Iterator[list[Any]]:
 
 def _take_mean_over_ranks(run: Run, norms: list[Any]) -> None:
     """By all ranks, each of which has seen its own part of the data: the mean over the batches of all of them."""
-    world = run.loop.session.world
+    world = run.loop.engine.world
     if world.is_alone:
         return
     parts = [part for norm in norms for part in _sums(norm)]
@@ -118,7 +118,7 @@ def _sums(norm: Any) -> list[Tensor]:
 
 
 def _call_on_batches(run: Run, batches: Iterator[Any], call: Call) -> None:
-    move = run.loop.move
+    move = run.loop.engine.move
     with torch.no_grad(), torch.random.fork_rng():
         for batch in batches:
             call(run.model, batch if move is None else move(batch))

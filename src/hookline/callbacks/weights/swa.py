@@ -201,7 +201,7 @@ class SWA(Callback):
         if not self.evaluate:
             yield
             return
-        if run.entry_point == "fit" and run.stage == "val" and run.loop.course.over:
+        if run.entry_point == "fit" and run.stage == "val" and run.loop.engine.edge.is_over:
             self._compute_statistics(run)  # the last evaluation is that of the model that is given back
         with self._average.swapped_in(run):
             yield
@@ -214,7 +214,7 @@ class SWA(Callback):
             yield
 
     def on_train_end(self, run: Run) -> None:
-        stop = run.loop.requests.agreed.stop
+        stop = run.loop.engine.requests.agreed.stop
         if stop is None or not stop.interrupt:  # whoever has pressed Ctrl-C does not want to wait for a pass
             self._compute_statistics(run)
         self._average.note_end(run)

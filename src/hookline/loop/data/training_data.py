@@ -140,6 +140,10 @@ class TrainingData:
         if isinstance(feed, SharedFeed):
             feed.limit = self.limit("train")
 
+    def start(self, iterator: Iterator[Any]) -> None:
+        """Read the batches of this epoch from an iterator."""
+        self.iterator = iterator
+
     def measure_epoch(self, feed: Feed) -> None:
         """Find the number of batches of this rank, when the data of the epoch is open."""
         limit = self.limit("train")

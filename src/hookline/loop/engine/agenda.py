@@ -64,6 +64,16 @@ class Agenda:
             if isinstance(schedule, Schedule):
                 schedule.replan(max_duration, self._clock)
 
+    def replan(self, max_duration: Duration | None) -> None:
+        """Plan again if a hook has changed how long the training is."""
+        if self.max_duration != max_duration:
+            self.plan(max_duration)
+            self.look()
+
+    def look_now(self) -> None:
+        """Look after the step under way, whatever is due."""
+        self.wake = 0
+
     @property
     def has_parts(self) -> bool:
         """Whether something is due at parts of an epoch."""
@@ -147,7 +157,8 @@ class Agenda:
                 save.fired(self._clock)
         self._looked = self._clock.step
         self._pick = self._sampler.next_after(self._clock.step - 1)
-        self.sampling, self.wake = False, 0
+        self.sampling = False
+        self.look_now()
 
     def _sample(self, step: int) -> None:
         """One step in 64 goes through timed hooks, at a pseudo-random place in each group of 64."""

@@ -16,14 +16,14 @@ from hookline.run.audience import Audience
 
 if TYPE_CHECKING:
     from hookline.events import Member
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
     from hookline.run import Run
 
 
 class LoopAnswers:
     """``run.evaluate`` and ``run.predict``: at once, silent, kept until the weights change."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Engine) -> None:
         self._loop = loop
         self._kept: dict[tuple[object, ...], tuple[int, Any, Any]] = {}
 
@@ -59,7 +59,7 @@ class LoopAnswers:
         swapped = self._loop.weights
         if not swapped.is_watched:
             swapped.is_watched = True
-            self._loop.session.restore.callback(swapped.put_back)
+            self._loop.opening.restore.callback(swapped.put_back)
         return swapped.swap(weights)
 
     def snapshot(self, member: Member[Run]) -> dict[str, Any]:
@@ -67,11 +67,11 @@ class LoopAnswers:
 
     def gather(self, value: Any) -> list[Any]:
         refuse_if_guarded("run.gather()")
-        world = self._loop.session.world
+        world = self._loop.world
         return [value] if world.broken else world.group.exchange(value)
 
     def is_sharded(self) -> bool:
-        return self._loop.session.world.is_sharded
+        return self._loop.world.is_sharded
 
     def replace_loader(self, stage: str, loader: Any) -> None:
         """``run.loaders[stage] = loader``: from the next epoch or evaluation on."""
@@ -79,7 +79,7 @@ class LoopAnswers:
         in_fit = loop.entry_point in ("fit", "train")
         if stage not in LOADERS:
             raise SetupError(f"{where}: no such loader. Use {', '.join(map(repr, LOADERS))}.")
-        if stage not in loop.state.loaders and in_fit and not loop.is_own:
+        if stage not in loop.state.loaders and in_fit and not loop.is_custom:
             raise SetupError(f"{where}: this run has none. Pass one to fit(…, {stage}=…).")
         if stage == "train" and loop.requests.is_trained:
             raise SetupError(f"{where}: training is over. Pass the loader to the next fit(…).")
@@ -101,7 +101,7 @@ class LoopAnswers:
         return self._kept[key][2]
 
     def _need(self, method: str, verb: str) -> None:
-        if not hasattr(self._loop.session.task, method):
+        if not hasattr(self._loop.state.task, method):
             raise SetupError(
                 f"{verb}() needs a task with {method}(run, batch); the own loop evaluates with loop.eval_batches()"
             )

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,23 +17,22 @@ from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import check_loader
 from hookline.loop.data.part import Part
 from hookline.loop.data.training_data import make_feed
+from hookline.loop.engine.edge import Epoch
 from hookline.loop.evaluation.untouched import same_gradients, same_modes
-from hookline.loop.model.optimizers import needs_closure
 from hookline.loop.saving.rollback import put_back, take_moment
-from hookline.loop.tasks.returned import check_returned
 from hookline.loop.tasks.supervised import title_of
-from hookline.loop.world.world import Alone, World
+from hookline.loop.world.world import Alone
 from hookline.run import MISSING
 from hookline.run.audience import Audience
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 
 class Trial:
     """Batches to try, and whole steps on them. Schedulers stand still; nobody hears anything."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Engine) -> None:
         self._loop = loop
         self._part = Part(None)  # that was given last
 
@@ -48,9 +46,7 @@ class Trial:
         check_loader(loader, "training")
         if is_one_shot(loader):
             raise SetupError("a trial would use up a loader that can be iterated over only once; pass a DataLoader")
-        feed: Feed = make_feed(
-            loader, loop.session.data.seed, loop.state.rank, Alone(loop.clock) if whole else loop.world
-        )
+        feed: Feed = make_feed(loader, loop.data.seed, loop.state.rank, Alone(loop.clock) if whole else loop.world)
         given = epoch = 0
         try:
             while given < count:
@@ -69,54 +65,27 @@ class Trial:
 
     def step(self, batch: Any) -> Tensor:
         """Forward, backward and update on one batch; the loss."""
-        loop, task, run = self._loop, self._loop.session.task, self._loop.session.run
-        state = loop.state
-        loop._drop_window()  # of a step that failed
-        loop.requests.can_skip = True
-        state.outputs = state.loss = MISSING
-        state.batch = batch if loop.move is None else loop.move(batch)
-        loop.state.samples, loop.state.tokens = loop.count(state.batch)
-        self._meet(loop.world, batch)
-        loop._window, loop._window_full, loop._batch_open = 1, True, True
-        with loop.precision.autocast(enabled=loop.precision.dtype is not None):
-            if any(map(needs_closure, state.optimizers.values())):
-                loop.step(closure=partial(task.train_batch, run, state.batch))
-                found = None
-            else:
-                found = task.train_batch(run, state.batch)
-            if isinstance(found, dict):
-                check_returned("train_batch", found)
-                loop.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
-            elif found is not None:
-                loop.backward(found)
-            loop.step()
-        if state.loss is MISSING:
+        loop, task, run = self._loop, self._loop.state.task, self._loop.run
+        loop.steps.drop()
+        found = loop.steps.try_batch(run, batch, self._part if self._part.batch is batch else Part(batch))
+        if found is MISSING:
             raise SetupError(f"{title_of(task)}.train_batch gave no loss, so a trial cannot judge its steps")
-        return state.loss.detach().clone()  # type: ignore[no-any-return]
-
-    def _meet(self, world: World, batch: Any) -> None:
-        """A step of all ranks, with what the part says that was given last, if the batch is its."""
-        loop, part = self._loop, self._part if self._part.batch is batch else Part(batch)
-        is_known = part.samples in (None, loop.state.samples) and loop.state.tokens is None
-        world.begin_window()
-        loop.precision.common_unit = None if world.is_alone else world.unit(part.known, scaled=loop._scaled)
-        samples = loop.state.samples if part.counts else 0
-        world.fetched(samples, loop.state.tokens, counts=part.counts, known=part.known if is_known else None)
+        return found.detach().clone()  # type: ignore[no-any-return]
 
 
 @contextmanager
-def trial(loop: Loop) -> Iterator[Trial]:
+def trial(loop: Engine) -> Iterator[Trial]:
     """Everything is bitwise as it was, on every way out."""
-    state, line, book, module = loop.state, loop.line, loop.session.book, loop.session.module
-    if not hasattr(loop.session.task, "train_batch"):
+    state, line, book, module = loop.state, loop.line, loop.book, loop.state.module
+    if not hasattr(loop.state.task, "train_batch"):
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
-    if loop.course.epoch_open:
+    if loop.edge.epoch is not Epoch.CLOSED:
         raise ScopeError("loop.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
     moment, clock = take_moment(loop), loop.clock.state_dict()
     loader: Any = state.loaders.get("train")
     has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     position = deepcopy(loader.state_dict()) if has_state else None
-    kept = (loop._losses, loop.course.agenda.wake, line.hooks)
+    kept = (loop.steps.keeps_losses, loop.agenda.wake, line.hooks)
     schedulers = state.schedulers[:]
     with ExitStack() as stack:
         stack.enter_context(same_gradients(module))
@@ -124,17 +93,17 @@ def trial(loop: Loop) -> Iterator[Trial]:
         stack.enter_context(torch.enable_grad())
         depth = book.open_layer(module)
         state.schedulers.clear()
-        loop._losses, loop.course.agenda.wake, line.hooks = None, math.inf, line.silent
+        loop.steps.keeps_losses, loop.agenda.wake, line.hooks = False, math.inf, line.silent
         stack.enter_context(state.aside("train", Audience.TRIAL))
-        loop.course.train_mode()
+        loop.training.set_train_mode()
         try:
             yield Trial(loop)
         finally:
-            loop._drop_window()
+            loop.steps.drop()
             state.schedulers[:] = schedulers
             book.drop_layers(depth)
             put_back(loop, moment)
             loop.clock.load_state_dict(clock)
             if position is not None:
                 loader.load_state_dict(position)
-            loop._losses, loop.course.agenda.wake, line.hooks = kept
+            loop.steps.keeps_losses, loop.agenda.wake, line.hooks = kept

@@ -178,6 +178,12 @@ class MetricBook:
         """The open series of a metric in the innermost layer."""
         return opened(self._layers[-1].series, name, name, reduce)
 
+    def direct_series(self, name: str) -> Series:
+        """The series of a loss, to which the steps append directly: no callback logs under its name."""
+        series = self.series(name)
+        series.is_direct = True
+        return series
+
     def _dated(self, name: str, reduce: str, step: Any) -> Series:
         step = step_of(name, step)
         last = self._rows.measured.get(self._names.shown(name)[0])

@@ -15,7 +15,7 @@ from hookline.errors import HooklineWarning, SetupError, kind_of
 from hookline.loop.tasks.supervised import title_of
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
     from hookline.run import RunState
 
 
@@ -52,13 +52,13 @@ def _no_optimizer(name: object, given: object) -> SetupError:
     )
 
 
-def watch_optimizers(loop: Loop) -> None:
+def watch_optimizers(loop: Engine) -> None:
     """When training begins: what each of them moves, and, in an own loop, that nobody else lets it."""
-    _warn_of_unheld(loop.state.optimizers, loop.session.module, loop.line.order.callbacks)
-    if loop.session.task is None:
+    _warn_of_unheld(loop.state.optimizers, loop.state.module, loop.line.order.callbacks)
+    if loop.is_custom:
         for name, optimizer in loop.state.optimizers.items():
             handle = optimizer.register_step_pre_hook(_StepsBeside(name, loop.state))
-            loop.session.restore.callback(handle.remove)
+            loop.opening.restore.callback(handle.remove)
 
 
 class _StepsBeside:

@@ -17,7 +17,7 @@ from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.run.history import missing_metric
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 logger = logging.getLogger("hookline")
 
@@ -31,7 +31,7 @@ LATER = ("test/", "predict/")
 """Metrics of what follows training. ``test`` and ``predict`` may also be called separately."""
 
 
-def check_monitors(loop: Loop, logged: set[str], *, seen: int, all_loaders: int) -> Doubts:
+def check_monitors(loop: Engine, logged: set[str], *, seen: int, all_loaders: int) -> Doubts:
     """Raise before the first step if a callback monitors a metric that no callback will log.
 
     ``logged`` are the metrics of the sanity check, which has ``seen`` that many of the evaluation loaders. A callback
@@ -39,7 +39,7 @@ def check_monitors(loop: Loop, logged: set[str], *, seen: int, all_loaders: int)
     that only these can log in training are returned. A metric that only these can log in an evaluation is known only
     after the evaluation: then the callback that monitors it raises.
     """
-    line, task = loop.line, loop.session.task
+    line, task = loop.line, loop.state.task
     plateaus = [scheduler for scheduler in loop.state.schedulers if scheduler.unit == "eval"]
     if plateaus and not all_loaders:
         raise MetricError(
@@ -113,11 +113,11 @@ def _hears_evaluations(member: Member[Any]) -> bool:
     return events or overridden(member.callback, "around_eval") is not None
 
 
-def warn_of_still_plateau(loop: Loop) -> None:
+def warn_of_still_plateau(loop: Engine) -> None:
     """At the end of training: a scheduler that waited for evaluations in vain. Before, a callback might ask for one."""
     on_plateau = [scheduler for scheduler in loop.state.schedulers if scheduler.unit == "eval"]
     stop = loop.requests.agreed.stop
-    if on_plateau and loop.clock.step and not loop.course.has_evaluated and not loop.state.rank and stop is None:
+    if on_plateau and loop.clock.step and not loop.edge.has_evaluated and not loop.state.rank and stop is None:
         logger.warning(
             "ReduceLROnPlateau (on %r) never stepped: it needs evaluations, and none was made (eval_every=%s); "
             "in a custom loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",

@@ -15,20 +15,20 @@ from hookline.errors import Preempted, ScopeError, SetupError, StateError
 from hookline.loop.engine.signals import signal_name
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 logger = logging.getLogger("hookline")
 
 EXTEND = "fit(…, extend='2ep')"
 
 
-def say_resumed(loop: Loop, checkpoint: Path) -> None:
+def say_resumed(loop: Engine, checkpoint: Path) -> None:
     """After a checkpoint is loaded; one of a run that is finished says so later."""
     if not loop.state.rank and not loop.finished:
         logger.warning("resumed from %s: epoch %d, step %d", checkpoint, loop.clock.epoch, loop.clock.step)
 
 
-def warn_if_nothing_saves(loop: Loop) -> None:
+def warn_if_nothing_saves(loop: Engine) -> None:
     """Before a checkpoint is looked for: with ``resume="auto"`` somebody counts on one, the next time too."""
     is_auto = loop.settings.resume is not None and loop.settings.resume.path == "auto"
     saves = loop.saving.is_asked_to_save or loop.saving.verification is not None
@@ -49,7 +49,7 @@ def warn_of_parts(rank: int) -> None:
         )
 
 
-def say_preempted(loop: Loop, error: Preempted) -> None:
+def say_preempted(loop: Engine, error: Preempted) -> None:
     """When all is done, and a signal ends a fit: what another process can go on from, and what went wrong."""
     if error.signal and not loop.state.rank and loop.entry_point in ("fit", "train"):  # 0: by `verify-resume`
         earlier = loop.saving.latest()
@@ -69,14 +69,14 @@ def unsavable_is_said() -> Iterator[None]:
         logger.error("not saved: %s", error)
 
 
-def say_interrupted(loop: Loop, saved: Path) -> None:
+def say_interrupted(loop: Engine, saved: Path) -> None:
     """After Ctrl-C, or when a time limit ends this process: why, and where the checkpoint is."""
     stop = loop.requests.agreed.stop
     if not loop.state.rank:
         logger.warning("%s: saved %s", "interrupted" if stop is None else stop.reason, saved)
 
 
-def say_script_continues(loop: Loop) -> None:
+def say_script_continues(loop: Engine) -> None:
     """After Ctrl-C, when ``fit`` is about to return."""
     if not loop.state.rank:
         logger.warning(
@@ -85,17 +85,17 @@ def say_script_continues(loop: Loop) -> None:
         )
 
 
-def say_finished(loop: Loop) -> None:
+def say_finished(loop: Engine) -> None:
     """The checkpoint that was loaded is that of a run that has come to its end."""
     if loop.state.rank:
         return
-    longer, asked = "give a larger max_duration" if loop.is_own else EXTEND, loop.state.max_duration
-    ignored = asked is not None and not loop.is_own and not loop.clock.reached(asked)
+    longer, asked = "give a larger max_duration" if loop.is_custom else EXTEND, loop.state.max_duration
+    ignored = asked is not None and not loop.is_custom and not loop.clock.reached(asked)
     also = f", and max_duration={str(asked)!r} does not make it longer" if ignored else ""
     logger.warning("this run is finished (%s)%s; to train longer: %s", loop.stop_reason(), also, longer)
 
 
-def say_anew(before: Loop, differs: list[str]) -> None:
+def say_anew(before: Engine, differs: list[str]) -> None:
     """This trainer has trained the model before, and its next fit does not go on from there."""
     if before.clock.step and not before.state.rank:
         logger.warning(
@@ -106,9 +106,9 @@ def say_anew(before: Loop, differs: list[str]) -> None:
         )
 
 
-def reached_already(loop: Loop) -> SetupError:
+def reached_already(loop: Engine) -> SetupError:
     """There is nothing left to train in this process."""
-    longer = ": loop.run.max_duration = …" if loop.is_own else f", or go on with {EXTEND}"
+    longer = ": loop.run.max_duration = …" if loop.is_custom else f", or go on with {EXTEND}"
     reached = f"max_duration={str(loop.state.max_duration)!r} is reached already ({loop.clock!r})"
     return SetupError(f"{reached}; give a larger one{longer}")
 

@@ -30,7 +30,7 @@ from hookline.records.run_file import FILE, CallbackEntry, CostEntry, MonitorEnt
 from hookline.sinks.jsonl import JsonLines
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 logger = logging.getLogger("hookline")
 
@@ -52,7 +52,7 @@ class RunRecord:
         self.when_written: Callable[[Path], None] | None = None
         """Called with the run's folder when all is written, on every way out of a fit."""
 
-    def look_back(self, loop: Loop) -> None:
+    def look_back(self, loop: Engine) -> None:
         """Before a checkpoint is loaded, which takes rows back: how far a session came that was killed."""
         folder = loop.state.folder
         if folder is None or loop.state.rank:
@@ -61,7 +61,7 @@ class RunRecord:
         killed = self._earlier is not None and self._earlier.status == "running" and self._earlier.sessions
         self._reached = reached(folder) if killed else None
 
-    def begin(self, loop: Loop) -> None:
+    def begin(self, loop: Engine) -> None:
         """After a checkpoint is loaded, if there is one."""
         folder = loop.state.folder
         if folder is None or loop.state.rank:
@@ -89,7 +89,7 @@ class RunRecord:
             logger.warning("%s. The run continues without it", write_error(folder / EVENTS, error).problem)
         return *before, replace(last, status="killed", reason=KILLED, last_step=step, last_epoch=epoch, seconds=seconds)
 
-    def end(self, loop: Loop, error: BaseException | None) -> None:
+    def end(self, loop: Engine, error: BaseException | None) -> None:
         folder = loop.state.folder
         if self._file is None or self._session is None or folder is None or loop.entry_point not in ("fit", "train"):
             return
@@ -105,8 +105,8 @@ class RunRecord:
             stopped_by=None if stop is None else stop.by,
             costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in loop.line.costs()),
             failures=tuple(redact_text(str(failure)) for failure in loop.line.failures),
-            sinks=tuple(redact_text(str(report)) for report in loop.session.records.stream.reports),
-            not_finite=tuple(losses_not_finite(loop.session.book.newest)),
+            sinks=tuple(redact_text(str(report)) for report in loop.records.stream.reports),
+            not_finite=tuple(losses_not_finite(loop.book.newest)),
         )
         settings = {**self._file.settings, **public(loader_settings(loop))}
         self._file = replace(
@@ -196,7 +196,7 @@ def _earlier(folder: Path) -> RunFile | None:
         return None
 
 
-def _status(loop: Loop, error: BaseException | None) -> Status:
+def _status(loop: Engine, error: BaseException | None) -> Status:
     stop = loop.requests.agreed.stop
     if isinstance(error, Preempted):
         return "preempted"
@@ -214,7 +214,7 @@ def _now() -> str:
 # -- what was run --------------------------------------------------------------------------------
 
 
-def _facts(loop: Loop) -> RunFile:
+def _facts(loop: Engine) -> RunFile:
     state = loop.state
     parameters = list({id(p): p for p in state.model.parameters()}.values())
     sizes = [0 if _is_lazy(p) else p.numel() for p in parameters]
@@ -223,7 +223,7 @@ def _facts(loop: Loop) -> RunFile:
         name=redact_text(state.name),
         run_id=loop.saving.run_id,
         started=state.started.isoformat(timespec="seconds"),
-        seed=loop.session.data.seed,
+        seed=loop.data.seed,
         entry_point=state.entry_point,
         config=public(state.config),
         settings=public(run_settings(loop)),
@@ -246,19 +246,19 @@ def _is_lazy(parameter: Any) -> bool:
     return isinstance(parameter, torch.nn.parameter.UninitializedParameter)
 
 
-def _callbacks(loop: Loop) -> tuple[CallbackEntry, ...]:
+def _callbacks(loop: Engine) -> tuple[CallbackEntry, ...]:
     """In the order in which they run; one that was switched off comes last."""
     ordered = loop.line.ordered(loop.line.order)
     members = [*ordered, *(member for member in loop.line.members if member not in ordered)]
     return tuple(CallbackEntry(m.name, redact_text(m.key), m.optional) for m in members if not m.is_task)
 
 
-def _monitors(loop: Loop) -> tuple[MonitorEntry, ...]:
+def _monitors(loop: Engine) -> tuple[MonitorEntry, ...]:
     plans = [target.plan for target in loop.saving.targets]
     return tuple(MonitorEntry(plan.folder, plan.monitor, plan.mode) for plan in plans if plan.monitor is not None)
 
 
-def _monitored(loop: Loop) -> tuple[str, ...]:
+def _monitored(loop: Engine) -> tuple[str, ...]:
     return tuple(monitored_metrics(loop.line.order.callbacks, loop.state.schedulers))
 
 
@@ -279,7 +279,7 @@ def _installed_version(package: str) -> str | None:
         return None
 
 
-def _platform(loop: Loop) -> dict[str, Any]:
+def _platform(loop: Engine) -> dict[str, Any]:
     device = loop.state.device
     found = {
         "system": platform.platform(),

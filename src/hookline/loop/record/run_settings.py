@@ -15,7 +15,7 @@ from hookline.loop.model.schedulers import Scheduler
 from hookline.loop.tasks.supervised import SupervisedTask
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 STAGES = ("train", "val", "test")
 OF_PROGRESS = frozenset(
@@ -24,7 +24,7 @@ OF_PROGRESS = frozenset(
 """What a torch scheduler keeps among its arguments and is none: how far it is."""
 
 
-def run_settings(loop: Loop) -> dict[str, Any]:
+def run_settings(loop: Engine) -> dict[str, Any]:
     """The options as they were read; where the run writes is no property of it."""
     fields = loop.settings.__dataclass_fields__
     left_out = ("config", "folder", "name", "sinks", "resume")
@@ -41,7 +41,7 @@ def run_settings(loop: Loop) -> dict[str, Any]:
     }
 
 
-def loader_settings(loop: Loop) -> dict[str, Any]:
+def loader_settings(loop: Engine) -> dict[str, Any]:
     """The data of each stage that is known by now: an own loop tells when it asks for batches, not before."""
     found = {stage: _loaders(loop.state.loaders[stage]) for stage in STAGES if stage in loop.state.loaders}
     return {"loaders": found} if found else {}
@@ -77,8 +77,8 @@ def _cut(loader: DataLoader[Any]) -> dict[str, Any]:
     return _said(found)
 
 
-def _loss(loop: Loop) -> dict[str, Any]:
-    task = loop.session.task
+def _loss(loop: Engine) -> dict[str, Any]:
+    task = loop.state.task
     if not isinstance(task, SupervisedTask) or task.loss is None:
         return {}
     loss: Any = task.loss
@@ -109,7 +109,7 @@ def _differ(one: Any, other: Any) -> bool:
         return True
 
 
-def _schedulers(loop: Loop) -> dict[str, Any]:
+def _schedulers(loop: Engine) -> dict[str, Any]:
     """Those that were given as objects; what ``LRSchedule`` makes is told by its own arguments."""
     named: dict[str, Any] = {}
     for its in loop.state.schedulers:

@@ -10,7 +10,7 @@ from hookline.errors import CheckpointMismatchError
 from hookline.events.callback import callback_name, identity_of
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 logger = logging.getLogger("hookline")
 
@@ -22,7 +22,7 @@ def holds_state(saved: Saved) -> bool:
     return any(saved[part] for part in ("state", "held", "gates"))
 
 
-def for_this_run(loop: Loop, state: Mapping[str, Any]) -> dict[str, Any]:
+def for_this_run(loop: Engine, state: Mapping[str, Any]) -> dict[str, Any]:
     """The saved state of a run, with each callback's part under the key that the callback has in this run.
 
     The part of a callback whose ``state_depends_on`` has changed is left out. Log one line for each callback that
@@ -140,6 +140,6 @@ def _split(path: str | None, owners: Iterable[str]) -> tuple[str | None, str]:
     return owner, "" if path is None or owner is None else path.removeprefix(f"{owner}/")
 
 
-def _warn(loop: Loop, line: str) -> None:
+def _warn(loop: Engine, line: str) -> None:
     if not loop.state.rank:
         logger.warning("%s", line)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 
-def environment(loop: Loop) -> dict[str, Any]:
+def environment(loop: Engine) -> dict[str, Any]:
     """What must be the same for a resume to be bitwise the same."""
     from hookline import __version__
 

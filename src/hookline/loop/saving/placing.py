@@ -18,14 +18,14 @@ from hookline.checkpoint.prepared import STATE, WEIGHTS
 from hookline.distributed.dtensors import is_spread, room_like, spread_like
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 _OPTIMIZERS = "optimizers/"
 
 
-def rooms(loop: Loop) -> Callable[[str, tuple[int, ...], torch.dtype], Tensor | None]:
+def rooms(loop: Engine) -> Callable[[str, tuple[int, ...], torch.dtype], Tensor | None]:
     """For each tensor of a checkpoint that ranks have written: the part that this rank has of it, to be read into."""
-    weights = _weights(loop.session.module)
+    weights = _weights(loop.state.module)
     weights.update(_weights(loop.state.model))
     by_index = {
         f"{_OPTIMIZERS}{name}/state/{index}": parameter

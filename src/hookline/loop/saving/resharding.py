@@ -17,14 +17,14 @@ from hookline.loop.metrics.object_states import metrics_in
 
 if TYPE_CHECKING:
     from hookline.events import Member
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
     from hookline.loop.world.world import World
     from hookline.run import Run
 
 logger = logging.getLogger("hookline")
 
 
-def gathered(loop: Loop, world: World, capture: Callable[[Loop], dict[str, Any]]) -> dict[str, Any]:
+def gathered(loop: Engine, world: World, capture: Callable[[Engine], dict[str, Any]]) -> dict[str, Any]:
     """By all: the state with what each rank has of its own, by rank. Only rank zero's is used, and so only it is whole.
 
     All else is the same on every rank, or rank zero's: counters and schedulers. The state of a callback is that of the
@@ -48,7 +48,7 @@ def gathered(loop: Loop, world: World, capture: Callable[[Loop], dict[str, Any]]
     return {**state, "callbacks": callbacks, "ranks": parts}
 
 
-def _own(loop: Loop, state: Mapping[str, Any]) -> dict[str, Any]:
+def _own(loop: Engine, state: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "random": state["random"],
         "feed": state["data"]["feed"],
@@ -62,7 +62,7 @@ def _own(loop: Loop, state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def of_this_rank(loop: Loop, saved: Mapping[str, Any], step: int) -> dict[str, Any]:
+def of_this_rank(loop: Engine, saved: Mapping[str, Any], step: int) -> dict[str, Any]:
     """The state that this rank goes on with; in another number of processes, what there is for it."""
     rank, size = loop.state.rank, loop.state.world_size
     parts = saved.get("ranks") or [_of_one(saved)]

@@ -41,19 +41,19 @@ from hookline.run import MISSING
 from hookline.sinks.jsonl import JsonLines
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 T = TypeVar("T")
 logger = logging.getLogger("hookline")
 
 
-def load_checkpoint(loop: Loop, resume: Resume) -> bool:
+def load_checkpoint(loop: Engine, resume: Resume) -> bool:
     """Load what the run goes on from, after ``setup`` and before ``model_ready``. Whether there was anything."""
     with names_state_file() as source:
         return _load_checkpoint(loop, resume, source)
 
 
-def _load_checkpoint(loop: Loop, resume: Resume, source: StateSource) -> bool:
+def _load_checkpoint(loop: Engine, resume: Resume, source: StateSource) -> bool:
     warn_if_nothing_saves(loop)
     state = loop.state
     store, found = _find(loop, resume)
@@ -67,7 +67,8 @@ def _load_checkpoint(loop: Loop, resume: Resume, source: StateSource) -> bool:
         check_shape(loop, of_rank, source.path)
         snapshot = replace(snapshot, state=for_this_run(loop, of_rank))
     restore(loop, snapshot)
-    loop.course.step_pending = snapshot.about.pending_eval and not loop.course.edge_pending
+    if snapshot.about.pending_eval:
+        loop.edge.resume_before_evaluation()
     if snapshot.about.pending_eval and snapshot.state and snapshot.state["save"]:
         loop.requests.agree(save=True)  # it was due after the evaluation that was left
     _say_callbacks(loop, snapshot)
@@ -80,7 +81,7 @@ def _load_checkpoint(loop: Loop, resume: Resume, source: StateSource) -> bool:
         loop.saving.run_id = checkpoint.about.run
         loop.saving.generation = _told(loop, lambda: _generation(store, checkpoint))
     else:
-        loop.saving.run_id = loop.session.world.group.from_zero(loop.saving.run_id)
+        loop.saving.run_id = loop.world.group.from_zero(loop.saving.run_id)
     loop.saving.began_at = state.clock.step
     loop.finished = checkpoint.about.finished and loop.extend is None and not _asks_for_more(loop, snapshot)
     if loop.finished:
@@ -98,13 +99,13 @@ def _load_checkpoint(loop: Loop, resume: Resume, source: StateSource) -> bool:
     return True
 
 
-def _asks_for_more(loop: Loop, snapshot: Snapshot) -> bool:
+def _asks_for_more(loop: Engine, snapshot: Snapshot) -> bool:
     """Whether an own loop, which has no ``extend=``, is given more time than the run that has come to its end.
 
     What scripts give is compared, not what hooks have made of it: the same script, started again, does not go on.
     """
     given, saved = loop.settings.max_duration, snapshot.state
-    if not loop.is_own or given is None or loop.clock.reached(given) or saved is None:
+    if not loop.is_custom or given is None or loop.clock.reached(given) or saved is None:
         return False
     if "given_duration" not in saved:  # of an older version, which saved what hooks had made of it
         stopped = saved["course"]["stop"] is not None
@@ -113,8 +114,8 @@ def _asks_for_more(loop: Loop, snapshot: Snapshot) -> bool:
     return before is None or before.unit != given.unit or before < given
 
 
-def _find(loop: Loop, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot] | None]:
-    group, room = loop.session.world.group, rooms(loop)
+def _find(loop: Engine, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot] | None]:
+    group, room = loop.world.group, rooms(loop)
 
     def load(store: Store, checkpoint: Checkpoint | Path) -> Snapshot:
         found: list[Snapshot] = []
@@ -141,9 +142,9 @@ def _find(loop: Loop, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot
 
 
 def _newest(
-    loop: Loop, store: Store, resume: Resume, load: Callable[[Checkpoint], Snapshot]
+    loop: Engine, store: Store, resume: Resume, load: Callable[[Checkpoint], Snapshot]
 ) -> tuple[Checkpoint, Snapshot] | None:
-    group = loop.session.world.group
+    group = loop.world.group
     found = _leading(group, store, resume, load) if not group.rank else _following(group, load)
     if found is None and any(checkpoint.weights_only for checkpoint in store.checkpoints()):
         raise CheckpointMismatchError(
@@ -191,9 +192,9 @@ def _following(group: AnyGroup, load: Callable[[Checkpoint], Snapshot]) -> tuple
     return found
 
 
-def _told(loop: Loop, act: Callable[[], T]) -> T:
+def _told(loop: Engine, act: Callable[[], T]) -> T:
     """What rank zero finds; in one process, what is found."""
-    found: T = by_zero(loop.session.world.group, act)
+    found: T = by_zero(loop.world.group, act)
     return found
 
 
@@ -212,17 +213,17 @@ def _passed_over(store: Store, checkpoint: Checkpoint, resume: Resume) -> list[P
     return [*(rejected.path for rejected in store.rejected()), *newer]
 
 
-def _begin_anew(loop: Loop) -> None:
+def _begin_anew(loop: Engine) -> None:
     """An earlier process was killed before it had saved anything."""
-    rows = loop.session.records.stream.rows
+    rows = loop.records.stream.rows
     if rows is not None and rows.size:
         logger.info("there is no checkpoint in %s: the run begins anew, and its metrics too", loop.state.folder)
         rewind_rows_and_media(rows, 0)
 
 
-def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool) -> None:
+def _rewind(loop: Engine, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool) -> None:
     """``metrics.jsonl`` as it was when the checkpoint was saved, and the history in memory with it."""
-    rows, group = loop.session.records.stream.rows, loop.session.world.group
+    rows, group = loop.records.stream.rows, loop.world.group
     size = snapshot.state["history"]["bytes"] if snapshot.state else 0
     if group.rank:
         group.barrier()  # until rank zero, who alone writes it, has done the same
@@ -250,7 +251,7 @@ def _rewind(loop: Loop, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool
     group.barrier()
 
 
-def _read_history(loop: Loop, checkpoint: Checkpoint, size: int, *, own: bool) -> None:
+def _read_history(loop: Engine, checkpoint: Checkpoint, size: int, *, own: bool) -> None:
     """A rank that writes no rows: its history is that of rank zero."""
     folder = loop.state.folder if own else checkpoint.path.parent.parent
     if folder is not None:
@@ -260,20 +261,20 @@ def _read_history(loop: Loop, checkpoint: Checkpoint, size: int, *, own: bool) -
                 loop.state.history.record(row)
 
 
-def rewind_rows(loop: Loop, size: int) -> None:
+def rewind_rows(loop: Engine, size: int) -> None:
     """In the middle of a run: take back the rows that were written since; sinks take up the run anew."""
-    rows = loop.session.records.stream.rows
+    rows = loop.records.stream.rows
     if rows is None:
         loop.state.history.go_back(loop.clock.step)
     elif rows.size == size:
         return
     else:
         _take_back(loop, size, own=True)
-    loop.session.records.restart(loop.saving.run_id)
+    loop.records.restart(loop.saving.run_id)
 
 
-def _take_back(loop: Loop, size: int, *, own: bool) -> None:
-    rows, history = loop.session.records.stream.rows, loop.state.history
+def _take_back(loop: Engine, size: int, *, own: bool) -> None:
+    rows, history = loop.records.stream.rows, loop.state.history
     if rows is None:
         return
     if own:
@@ -286,7 +287,7 @@ def _take_back(loop: Loop, size: int, *, own: bool) -> None:
             history.record(row)
 
 
-def _say_callbacks(loop: Loop, snapshot: Snapshot) -> None:
+def _say_callbacks(loop: Engine, snapshot: Snapshot) -> None:
     saved = set(snapshot.state["callbacks"]) if snapshot.state else set()
     here = {member.key for member in loop.line.members if not member.is_task}
     if (new := sorted(here - saved)) and not loop.state.rank:
@@ -296,7 +297,7 @@ def _say_callbacks(loop: Loop, snapshot: Snapshot) -> None:
         _warn(loop, f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}")
 
 
-def _say_environment(loop: Loop, checkpoint: Checkpoint) -> None:
+def _say_environment(loop: Engine, checkpoint: Checkpoint) -> None:
     here, saved = environment(loop), checkpoint.about.environment
     # In another number of processes not all is bitwise the same, which was said (`of_this_rank`). How many threads each
     # has follows from it: torchrun gives each of several one.
@@ -307,6 +308,6 @@ def _say_environment(loop: Loop, checkpoint: Checkpoint) -> None:
         _warn(loop, f"the run goes on, but not bitwise as it would have: {', '.join(differs)}")
 
 
-def _warn(loop: Loop, text: str) -> None:
+def _warn(loop: Engine, text: str) -> None:
     if not loop.state.rank:  # the others would say the same
         warnings.warn(text, HooklineWarning, stacklevel=2)

@@ -19,17 +19,17 @@ from hookline.loop.saving.tree import (
 
 if TYPE_CHECKING:
     from hookline.events import Member
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
     from hookline.run import Run
 
 Moment = dict[str, Any]
 """Plain values and tensors, so that whoever took it can save it with a checkpoint."""
 
 
-def take_moment(loop: Loop, by: Member[Run] | None = None) -> Moment:
+def take_moment(loop: Engine, by: Member[Run] | None = None) -> Moment:
     """A copy of all that the next step depends on, but the state of the callback that asks."""
-    between_steps = loop.state.stage == "train" and loop.course.training
-    if loop._window or (by is not None and not between_steps):  # in an evaluation the model is in eval mode
+    between_steps = loop.state.stage == "train" and loop.state.is_training
+    if loop.window.count or (by is not None and not between_steps):  # in an evaluation the model is in eval mode
         raise ScopeError(
             "run.snapshot(): inside a step or an evaluation there is no whole state; call it in on_train_start, "
             "on_train_step_start, on_train_step_end or on_step_settled"
@@ -37,34 +37,34 @@ def take_moment(loop: Loop, by: Member[Run] | None = None) -> Moment:
     state = capture_state(loop, in_memory=True)
     if by is not None:
         state["callbacks"].pop(by.key, None)
-    weights, buffers = capture_weights(loop), other_buffers(loop.session.module)
+    weights, buffers = capture_weights(loop), other_buffers(loop.state.module)
     return deepcopy({"weights": weights, "buffers": buffers, "state": state})
 
 
-def put_back(loop: Loop, moment: Moment) -> None:
+def put_back(loop: Engine, moment: Moment) -> None:
     """What training has changed since: the model, optimizers, schedulers, the scaler, random states.
 
     It is copied: whoever gets it may keep it and change it, and the moment may be gone back to again.
     """
     saved = deepcopy(moment["state"])
-    load_buffers(loop.session.module, moment["buffers"], loop.state.device)
+    load_buffers(loop.state.module, moment["buffers"], loop.state.device)
     restore_training(loop, moment["weights"], saved)
     set_random_states(saved["random"])
 
 
-def roll_back(loop: Loop, moment: Moment, by: Member[Run]) -> None:
+def roll_back(loop: Engine, moment: Moment, by: Member[Run]) -> None:
     """At the edge of a step: as if the steps since had not been made, but their data is used up."""
-    saved, clock, session = deepcopy(moment["state"]), loop.clock, loop.session
+    saved, clock, session = deepcopy(moment["state"]), loop.clock, loop
     then = saved["clock"]
     lost, same_epoch = clock.step - then["step"], clock.epoch == then["epoch"]
     load_callback_states(loop, saved["callbacks"], structural=True, but=by)
     put_back(loop, moment)
     clock.go_back(then["step"], then["updates"])
     loop.state.messages.load_state_dict(saved["messages"])
-    loop.accumulate = saved["accumulate"] or loop.settings.accumulate
+    loop.steps.accumulate = saved["accumulate"] or loop.settings.accumulate
     load_callback_states(loop, saved["callbacks"], structural=False, but=by)
     session.book.go_back(saved["metrics"], metrics_by_path(loop), same_epoch=same_epoch)  # it resets what they hold
-    loop.course.went_back(then["epoch"], saved["course"])
+    loop.edge.went_back(then["epoch"], saved["course"])
     _forget_votes(loop, then["step"], by)
     loop.saving.generation += 1
     rewind_rows(loop, saved["history"]["bytes"])
@@ -72,7 +72,7 @@ def roll_back(loop: Loop, moment: Moment, by: Member[Run]) -> None:
     loop.line.emit(loop.line.hooks.rollback)
 
 
-def _forget_votes(loop: Loop, step: int, by: Member[Run]) -> None:
+def _forget_votes(loop: Engine, step: int, by: Member[Run]) -> None:
     """Whoever wanted to stop because of a step that is taken back has not seen it."""
     stop = loop.requests.agreed.stop
     if stop is not None and stop.step > step and stop.by != by.name and not stop.interrupt:

@@ -29,7 +29,7 @@ from hookline.progress import Schedule
 from hookline.run import MISSING, StopRequest
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 logger = logging.getLogger("hookline")
 
@@ -40,7 +40,7 @@ OWN_PLAN = SavePlan(at_end=False)
 class Saving:
     """Saves when asked: by a schedule, a callback, a signal, at the end, after an error."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Engine) -> None:
         self._loop = loop
         self.targets: list[Target] = []
         self._locks: list[FolderLock] = []
@@ -56,7 +56,7 @@ class Saving:
         self._goes_on: bool | None = None
         self._told: Path | None = None  # what was saved after Ctrl-C
         self._cost = loop.line.cost_of("(checkpoints)", "saving")  # in this thread, and without the hooks
-        loop.session.records.stream.continues_on_full_disk = self.continues_on_full_disk
+        loop.records.stream.continues_on_full_disk = self.continues_on_full_disk
 
     # -- opening and closing -------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class Saving:
         """The folder of the run is ours alone from here on, and what a killed run left in it is swept away."""
         folder, resume, group = self._loop.state.folder, self._loop.settings.resume, self._world.group
         self.targets, self._own = [], None
-        self._loop.course.agenda.saves.clear()
+        self._loop.agenda.saves.clear()
         self._loop.requests.can_save = folder is not None
         if folder is None:
             return
@@ -93,13 +93,13 @@ class Saving:
         folder, schedule = self._loop.state.folder, AtSteps(verification.save_at)
         if folder is not None:
             self.verification = verification
-            self._loop.course.agenda.saves.append(schedule)
+            self._loop.agenda.saves.append(schedule)
             self.targets.append(self._target(SavePlan(at_end=False), folder, schedule))
 
     @property
     def _world(self) -> World:
         """The processes of the run, until all is closed."""
-        return self._loop.session.world
+        return self._loop.world
 
     def _target(self, plan: SavePlan, folder: Path, schedule: Schedule | AtSteps | None) -> Target:
         world = self._world
@@ -122,12 +122,12 @@ class Saving:
             )
         if not self._loop.state.rank:
             self._check_found(plan, folder)
-        agenda, schedule = self._loop.course.agenda, None
+        agenda, schedule = self._loop.agenda, None
         if plan.every is not None:
             schedule = Schedule.of(plan.every, self._loop.state.max_duration)
             schedule.fired(self._loop.clock)
             agenda.saves.append(schedule)
-            agenda.wake = 0  # one that joins in the middle of a run may be due before anything else is
+            agenda.look_now()  # one that joins in the middle of a run may be due before anything else is
         target = self._target(plan, folder, schedule)
         target.sweep()
         self.targets.append(target)
@@ -199,7 +199,7 @@ class Saving:
         if requests.take_plan():
             self._agree_on_plans()
         everywhere = requests.take_save()  # `run.request_save()` names no plan
-        over = self._loop.course.over
+        over = self._loop.edge.is_over
         due = [target for target in self.targets if everywhere or target.is_due(clock)]
         for target in due or ([self._own_target()] if everywhere else []):
             if target.schedule is not None:
@@ -255,10 +255,10 @@ class Saving:
         self._world.vote()  # on a signal or a request that came in the last hooks
         if loop.requests.take_plan():
             self._agree_on_plans()
-        if loop.clock.step == self.began_at and not loop.course.over:
+        if loop.clock.step == self.began_at and not loop.edge.is_over:
             return
         stop = loop.requests.agreed.stop
-        finished = loop.course.over and not (stop is not None and stop.goes_on)
+        finished = loop.edge.is_over and not (stop is not None and stop.goes_on)
         # In one of the last hooks; or a signal came there: what is done is saved, Checkpointer or not.
         asked = loop.requests.take_save() or loop.requests.agreed.preempt is not None or self.verification is not None
         for target in self.targets or ([self._own_target()] if asked else []):
@@ -284,7 +284,7 @@ class Saving:
     def can_leave_evaluation(self) -> bool:
         """Whether a resume can make an evaluation up; one in the body of an own loop it cannot."""
         loop = self._loop
-        return loop.state.folder is not None and loop.course.evaluate is not None and not self._uncopyable
+        return loop.state.folder is not None and loop.edge.evaluate is not None and not self._uncopyable
 
     def states_before_evaluation(self) -> dict[str, Any] | None:
         """A copy of what callbacks would save, and of the place in the records, for ``as_before_evaluation``."""
@@ -297,12 +297,12 @@ class Saving:
             logger.info("a signal will wait for the end of an evaluation: %s", error)
         states = states if all(self._world.group.exchange(states is not None)) else None  # all leave it, or none
         self._uncopyable = states is None
-        return None if states is None else {"callbacks": states, "rows": self._loop.session.records.size}
+        return None if states is None else {"callbacks": states, "rows": self._loop.records.size}
 
     def as_before_evaluation(self, states: dict[str, Any]) -> None:
         """A signal has left the evaluation, and a resume makes it up: nothing of it stays."""
         load_callback_states(self._loop, states["callbacks"])
-        rows = self._loop.session.records.stream.rows
+        rows = self._loop.records.stream.rows
         if rows is not None and rows.size > states["rows"]:  # pictures and texts
             rewind_rows_and_media(rows, states["rows"])
 
@@ -358,7 +358,7 @@ class Saving:
 
     def _save(self, target: Target, *, at_once: bool = False, **about: Any) -> None:
         loop, line, scopes, cost = self._loop, self._loop.line, self._loop.scopes, self._cost
-        if loop.session.records.is_forked:
+        if loop.records.is_forked:
             return
         if not loop.requests.may_save:
             logger.warning("not saved: a second signal came, and what it interrupted may be half done")
@@ -382,7 +382,7 @@ class Saving:
     def _saved(self, checkpoint: Checkpoint) -> None:
         line, state = self._loop.line, self._loop.state
         state.checkpoint = checkpoint.path
-        self._loop.session.records.note("checkpoint", checkpoint.path.name)
+        self._loop.records.note("checkpoint", checkpoint.path.name)
         line.emit(line.hooks.checkpoint_saved)
         state.checkpoint = MISSING
 
@@ -395,7 +395,7 @@ class Saving:
     def _failed(self, target: Target, error: Exception) -> None:
         line, state = self._loop.line, self._loop.state
         earlier, state.exception = state.exception, error
-        self._loop.session.records.note("checkpoint_failed", words_of(error))
+        self._loop.records.note("checkpoint_failed", words_of(error))
         line.emit(line.hooks.checkpoint_failed)
         state.exception = earlier
         target.saved = None

@@ -12,12 +12,12 @@ from hookline.loop.saving.verification import told_to_command
 from hookline.progress.duration import PASSES
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 
-def take_snapshot(loop: Loop, *, weights_only: bool, **about: Any) -> Snapshot:
+def take_snapshot(loop: Engine, *, weights_only: bool, **about: Any) -> Snapshot:
     """At the edge of a step, by all ranks. Tensors are not copied."""
-    clock, world = loop.clock, loop.session.world
+    clock, world = loop.clock, loop.world
     facts = About(
         step=clock.step,
         epoch=clock.epoch,
@@ -27,7 +27,7 @@ def take_snapshot(loop: Loop, *, weights_only: bool, **about: Any) -> Snapshot:
         passes=clock.elapsed(PASSES),
         run=loop.saving.run_id,
         generation=loop.saving.generation,
-        metrics=loop.session.book.measured_now(),
+        metrics=loop.book.measured_now(),
         environment=environment(loop),
         **about,
     )

@@ -15,7 +15,7 @@ from hookline.errors import CheckpointCorruptError, CheckpointMismatchError, Hoo
 from hookline.loop.data.random_states import random_states, set_random_states
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 _SERIES = {"reduce": "mean", "values": [0.0], "weights": [0.0], "weight": 0.0}
 
@@ -46,7 +46,7 @@ def names_state_file() -> Iterator[StateSource]:
         ) from error
 
 
-def check_shape(loop: Loop, saved: Mapping[str, Any], path: Path) -> None:
+def check_shape(loop: Engine, saved: Mapping[str, Any], path: Path) -> None:
     """Compare the kinds of the saved values with those of this run; ``CheckpointCorruptError`` names the first."""
     metrics, optimizers = saved["metrics"], loop.state.optimizers
     clock = loop.clock.state_dict()
@@ -54,8 +54,8 @@ def check_shape(loop: Loop, saved: Mapping[str, Any], path: Path) -> None:
         clock["epoch_batches"] = 0  # this run does not know the length of its epochs yet
     counted = {
         "clock": clock,
-        "course": loop.course.state_dict(),
-        "data": loop.data.state_dict(seed=loop.session.data.seed, mid_epoch=False),
+        "course": loop.edge.state_dict(),
+        "data": loop.data.state_dict(seed=loop.data.seed, mid_epoch=False),
         "history": {"bytes": 0},
     }
     expected = {

@@ -24,7 +24,7 @@ from hookline.loop.saving.placing import placed_optimizer, placed_state, placed_
 from hookline.records.redact import redact_text
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
     from hookline.run import Run
 
 logger = logging.getLogger("hookline")
@@ -33,7 +33,7 @@ logger = logging.getLogger("hookline")
 # -- the whole -----------------------------------------------------------------------------------
 
 
-def capture_weights(loop: Loop) -> dict[str, Tensor]:
+def capture_weights(loop: Engine) -> dict[str, Tensor]:
     """The model's own state dict, raw: what a scope has swapped in is not saved as if it were the weights."""
     weights = {name: value for name, value in loop.state.model.state_dict().items() if isinstance(value, Tensor)}
     for raw in reversed(loop.weights.raw):  # the outermost swap holds the raw ones
@@ -41,10 +41,10 @@ def capture_weights(loop: Loop) -> dict[str, Tensor]:
     return weights
 
 
-def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
+def capture_state(loop: Engine, *, in_memory: bool = False) -> dict[str, Any]:
     """All but the weights, for a checkpoint or to be kept in memory. Tensors are not copied."""
-    state, session = loop.state, loop.session
-    scaler, course, given = loop.precision.scaler, loop.course.state_dict(), loop.settings.max_duration
+    state, session = loop.state, loop
+    scaler, course, given = loop.precision.scaler, loop.edge.state_dict(), loop.settings.max_duration
     return {
         "clock": state.clock.state_dict(),
         "model": _beside_weights(loop, in_memory=in_memory),
@@ -56,9 +56,11 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
         "random": random_states(),
         "data": loop.data.state_dict(seed=session.data.seed, mid_epoch=course["mid_epoch"]),
         "course": course,
-        "accumulate": None if loop.accumulate == loop.settings.accumulate else loop.accumulate,  # a callback's change
+        "accumulate": None
+        if loop.steps.accumulate == loop.settings.accumulate
+        else loop.steps.accumulate,  # a callback's change
         "save": loop.saving.due,
-        "ended": redact_text(loop.stop_reason()) if loop.course.over else None,
+        "ended": redact_text(loop.stop_reason()) if loop.edge.is_over else None,
         "given_duration": None if given is None else str(given),  # by the script; a hook may change `run.max_duration`
         "metrics": session.book.state_dict({id(metric): path for path, metric in metrics_by_path(loop).items()}),
         "history": {"bytes": session.records.size},
@@ -67,15 +69,15 @@ def capture_state(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
     }
 
 
-def _scheduler_owners(loop: Loop) -> list[str | None]:
+def _scheduler_owners(loop: Engine) -> list[str | None]:
     """For each scheduler the key of the callback that has made it, if one has."""
     keys = {id(member.callback): member.key for member in loop.line.members}
     return [keys.get(id(getattr(scheduler, "by", None))) for scheduler in loop.state.schedulers]
 
 
-def restore(loop: Loop, snapshot: Snapshot) -> None:
+def restore(loop: Engine, snapshot: Snapshot) -> None:
     """Put everything back but the random states, which come last, when training goes on."""
-    state, session, saved = loop.state, loop.session, snapshot.state
+    state, session, saved = loop.state, loop, snapshot.state
     if saved is None:
         raise CheckpointMismatchError(
             "this checkpoint holds weights only, so a run cannot go on from it; start a new run with "
@@ -90,19 +92,19 @@ def restore(loop: Loop, snapshot: Snapshot) -> None:
         state.config["seed"] = session.data.seed
     session.book.load_state_dict(saved["metrics"], metrics_by_path(loop))
     state.messages.load_state_dict(saved["messages"])
-    loop.course.load_state_dict(saved["course"])
-    loop.accumulate = saved.get("accumulate") or loop.accumulate
-    loop.saved_random = saved["random"]
+    loop.edge.load_state_dict(saved["course"])
+    loop.steps.accumulate = saved.get("accumulate") or loop.steps.accumulate
+    loop.training.resume_with(saved["random"])
 
 
-def _load_seed(loop: Loop, saved: int) -> None:
+def _load_seed(loop: Engine, saved: int) -> None:
     given = loop.settings.seed
     if given not in (None, saved) and not loop.state.rank:
         logger.warning("seed=%s is not used: the run goes on with its own, %s", given, saved)
-    loop.session.data.seed = saved
+    loop.data.seed = saved
 
 
-def restore_training(loop: Loop, weights: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:
+def restore_training(loop: Engine, weights: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:
     """What an update changes: the model, optimizers, schedulers and the scaler."""
     state = loop.state
     _load_model(loop, weights, saved["model"])
@@ -116,18 +118,18 @@ def restore_training(loop: Loop, weights: Mapping[str, Tensor], saved: Mapping[s
         scheduler.scheduler.load_state_dict(its)
     if loop.precision.scaler is not None and saved["scaler"] is not None:
         loop.precision.scaler.load_state_dict(saved["scaler"])
-    loop.session.world.usual_weight = saved.get("usual_weight")
+    loop.world.usual_weight = saved.get("usual_weight")
 
 
 # -- the model -----------------------------------------------------------------------------------
 
 
-def _beside_weights(loop: Loop, *, in_memory: bool) -> dict[str, Any]:
+def _beside_weights(loop: Engine, *, in_memory: bool) -> dict[str, Any]:
     """Return the model's state other than its weights: frozen and evaluating parts, parameters of the loss, extras.
 
     A snapshot in memory has all buffers that no state dict has: see ``take_moment``.
     """
-    module, model = loop.session.module, loop.state.model
+    module, model = loop.state.module, loop.state.model
     state = model.state_dict()
     return {
         "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
@@ -135,7 +137,7 @@ def _beside_weights(loop: Loop, *, in_memory: bool) -> dict[str, Any]:
         "extra": {name: value for name, value in state.items() if not isinstance(value, Tensor)},
         "task": {} if module is model else _outside(module, model),
         "metrics": metric_states(module),
-        "buffers": {} if in_memory else loop.session.buffers.changed(module),
+        "buffers": {} if in_memory else loop.buffers.changed(module),
     }
 
 
@@ -145,8 +147,8 @@ def _outside(task: nn.Module, model: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in task.state_dict().items() if not own or not name.startswith(own)}
 
 
-def _load_model(loop: Loop, weights: Mapping[str, Tensor], beside: Mapping[str, Any]) -> None:
-    module, model = loop.session.module, loop.state.model
+def _load_model(loop: Engine, weights: Mapping[str, Tensor], beside: Mapping[str, Any]) -> None:
+    module, model = loop.state.module, loop.state.model
     wanted = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     match(wanted, weights, strict=True)
     model.load_state_dict({**placed_weights(wanted, weights), **beside["extra"]})
@@ -190,7 +192,7 @@ def _load_named(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) ->
 # -- callbacks -----------------------------------------------------------------------------------
 
 
-def callback_states(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
+def callback_states(loop: Engine, *, in_memory: bool = False) -> dict[str, Any]:
     """The state of each callback by its key; an optional one that cannot say it is switched off."""
     found: dict[str, Any] = {}
     for member in loop.line.members:
@@ -210,7 +212,7 @@ def callback_states(loop: Loop, *, in_memory: bool = False) -> dict[str, Any]:
 
 
 def load_callback_states(
-    loop: Loop, saved: Mapping[str, Any], *, structural: bool | None = None, but: Member[Run] | None = None
+    loop: Engine, saved: Mapping[str, Any], *, structural: bool | None = None, but: Member[Run] | None = None
 ) -> None:
     """Give each callback its state back; or only those that are structural, or that are not, or all but one."""
     for member in loop.line.members:
@@ -224,7 +226,7 @@ def load_callback_states(
                     raise
 
 
-def _state_of(loop: Loop, member: Member[Run], in_memory: bool) -> dict[str, Any]:
+def _state_of(loop: Engine, member: Member[Run], in_memory: bool) -> dict[str, Any]:
     callback = member.callback
     held = dict(_held(loop, callback))
     saved = callback.snapshot_dict() if in_memory else callback.state_dict()
@@ -234,7 +236,7 @@ def _state_of(loop: Loop, member: Member[Run], in_memory: bool) -> dict[str, Any
     return found if in_memory else {**identity_of(callback), **found}
 
 
-def _load_state(loop: Loop, member: Member[Run], saved: Mapping[str, Any]) -> None:
+def _load_state(loop: Engine, member: Member[Run], saved: Mapping[str, Any]) -> None:
     callback, held = member.callback, dict(_held(loop, member.callback))
     named = {key: held[key] for key in saved["held"] if key in held and key in callback.state}
     if callback.state and not saved["state"] and not named:  # as one that the checkpoint does not know
@@ -249,20 +251,20 @@ def _load_state(loop: Loop, member: Member[Run], saved: Mapping[str, Any]) -> No
             gate.load_state_dict(state)
 
 
-def _held(loop: Loop, callback: Callback) -> Iterator[tuple[str, Any]]:
+def _held(loop: Engine, callback: Callback) -> Iterator[tuple[str, Any]]:
     """Modules, metrics, optimizers and generators that a callback holds, unless it saves its state in its own way."""
     if type(callback).state_dict is not Callback.state_dict:
         return
-    ours = {id(loop.session.module), id(loop.state.model), id(torch.default_generator)}
+    ours = {id(loop.state.module), id(loop.state.model), id(torch.default_generator)}
     ours.update(map(id, loop.state.optimizers.values()))
     for name, value in vars(callback).items():
         if isinstance(value, nn.Module | torch.optim.Optimizer | torch.Generator) and id(value) not in ours:
             yield name, value
 
 
-def metrics_by_path(loop: Loop) -> dict[str, nn.Module]:
+def metrics_by_path(loop: Engine) -> dict[str, nn.Module]:
     """The torchmetrics objects that are saved with the task or with a callback."""
-    found = {f"task/{path}": metric for path, metric in metrics_in(loop.session.module)}
+    found = {f"task/{path}": metric for path, metric in metrics_in(loop.state.module)}
     for member in loop.line.members:
         if not member.is_task and not member.disabled:
             for name, part in _held(loop, member.callback):

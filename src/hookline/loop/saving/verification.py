@@ -16,7 +16,7 @@ from hookline.events import Callback
 from hookline.progress import Clock
 
 if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+    from hookline.loop.engine.engine import Engine
 
 VARIABLE = "HOOKLINE_VERIFY_RESUME"
 
@@ -40,7 +40,7 @@ class Verification:
         return cls(Path(wanted["folder"]), tuple(wanted["save_at"]), int(wanted["stop_at"]), bool(wanted["resume"]))
 
 
-def told_to_command(loop: Loop) -> dict[str, Any]:
+def told_to_command(loop: Engine) -> dict[str, Any]:
     """What the command tells, besides what it compares: does the script save by itself, and what does nobody save."""
     owners = {member.key: member.callback for member in loop.line.members if not member.is_task}
     title = type(loop.state.model).__name__

@@ -72,6 +72,16 @@ class LossWeights:
         if type(self._way) is Sums and (accumulate > 1 or ranks > 1):
             raise _refused_sum(self.loss, f"accumulate={accumulate}" if accumulate > 1 else f"{ranks} processes")
 
+    def of_pair(self, outputs: Any, batch: Any) -> Any:
+        """Return the weight of the loss of a pair, in a step of one batch in one process. ``None``: the samples.
+
+        Flat targets of classes are as many as the samples: to count those that are ignored would take 4 µs.
+        """
+        weigh, targets = self.in_plain_step, batch[1]
+        return (
+            None if weigh is None or (self.has_usual_targets and targets.ndim == 1) else weigh(outputs, batch, targets)
+        )
+
     def in_training(self, *, needed: bool) -> Any:
         """Return the weight of the loss that was computed last. ``needed``: for gradients, not only for the mean."""
         computed, self._computed = self._computed, None

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from hookline.errors import DataError, HooklineError, SetupError, StopTraining, describe, describe_arguments
 from hookline.loop.tasks.loss_weights import LossWeights
-from hookline.loop.tasks.task import Task
+from hookline.loop.tasks.task import Task, counter
 from hookline.progress.counted import counted
+from hookline.run.state import MISSING
 from hookline.run.targets import PARTS, TARGET_KEYS, argument_names, find_target, model_inputs
 
 if TYPE_CHECKING:
@@ -132,6 +133,19 @@ class SupervisedTask(Task[Any]):
         weights.computed(outputs, batch, targets)
         return loss
 
+    def note_error(self, error: Exception, outputs: Any, batch: Any) -> None:
+        """Note what the model or the loss was called with, if a step has called them and one has failed.
+
+        Args:
+            error: The error.
+            outputs: The outputs of the model, or ``MISSING`` if it has failed.
+            batch: The batch, a pair.
+        """
+        if outputs is MISSING:
+            note_model_error(error, self.model, batch)
+        else:
+            note_loss_error(error, self.loss, outputs, batch[1], batch)
+
 
 def _now(run: Run, given: Any, batch: Any) -> Any:
     """The batch that the loss is computed on: another one if a hook has replaced it before the forward."""
@@ -141,7 +155,8 @@ def _now(run: Run, given: Any, batch: Any) -> Any:
 
 def _check_count(state: RunState, given: Any) -> None:
     """A batch that is replaced when its samples are counted must have as many."""
-    before, now = state.loop.count(given), state.loop.count(state.batch)
+    count = counter(state.task)
+    before, now = count(given), count(state.batch)
     if before != now:
         raise DataError(
             f"run.batch = … in on_forward_start: the batch has {counted(now[0], 'sample')}, and {before[0]} are "

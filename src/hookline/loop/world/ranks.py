@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +114,8 @@ class Ranks:
 
     @property
     def broken(self) -> bool:
-        """A rank has failed: nothing more is agreed on."""
-        return self.is_open and self._group.broken
+        """True after a rank has failed, and while the world is closed: the ranks agree on nothing."""
+        return not self.is_open or self._group.broken
 
     @property
     def shares(self) -> tuple[int, int]:
@@ -142,13 +142,15 @@ class Ranks:
 
     def patient(self) -> AbstractContextManager[None]:
         """Allow what runs inside the block to take long."""
-        return self.watchdog.patient()
+        return self.watchdog.patient() if self.is_open else nullcontext()
 
     def failed(self, error: BaseException) -> BaseException:
         """This rank ends with an error: tell the others, at once; or learn that it is another one's.
 
         It may be called several times on the way out. What is to be raised in the error's place is returned.
         """
+        if not self.is_open:
+            return error
         if self._raised is not None:
             return self._raised[1] if error is self._raised[0] else error
         if isinstance(error, Preempted) and self._requests.agreed.preempt is not None and self._requests.may_save:
@@ -175,6 +177,8 @@ class Ranks:
 
     def close(self) -> None:
         """On every way out."""
+        if not self.is_open:
+            return
         self._votes.forget()
         self._votes_in_evaluation.forget()
         self.watchdog.stop()
@@ -252,8 +256,9 @@ class Ranks:
 
     def drop_window(self) -> None:
         """By all: the step under way is not made."""
-        self._votes.forget()
-        self._synced.clear()
+        if self.is_open:
+            self._votes.forget()
+            self._synced.clear()
 
     def _count_votes(self, touched: dict[str, Any]) -> None:
         """The end of the vote of a step."""

@@ -1,21 +1,19 @@
-"""One run from ``setup`` to ``teardown``: its parts put together, opened, and closed on every way out."""
+"""A run is opened and closed: folder, device, ranks, optimizers and resume; and all of it undone on every way out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from hookline.distributed.guard import guarded
 from hookline.distributed.rebinding import rebind
 from hookline.errors import Preempted, SetupError, add_place, first_of, words_of
-from hookline.events import Line, Member, Messages, Scopes
+from hookline.events import Member, Scopes
 from hookline.events.foreign_names import ATTRIBUTES
 from hookline.loop.data.fetcher import Fetcher
 from hookline.loop.data.seeding import mix
@@ -26,121 +24,96 @@ from hookline.loop.metrics.book import MetricBook
 from hookline.loop.model.buffers import BuffersAsBuilt
 from hookline.loop.model.lazy_modules import named_lazy_module
 from hookline.loop.model.optimizers import make_optimizers
-from hookline.loop.model.precision import Precision
 from hookline.loop.model.schedulers import make_schedulers
-from hookline.loop.record.folder import make_folder, place
-from hookline.loop.record.media import LoopMedia
+from hookline.loop.record.folder import make_folder
 from hookline.loop.record.records import Records
 from hookline.loop.settings import Settings
-from hookline.loop.tasks.task_methods import no_model
-from hookline.loop.world.joining import facts_of_optimizers, find_place, join, make_world, roots_of
-from hookline.progress import Clock
-from hookline.run import MISSING, History, Requests, Run, RunState
+from hookline.loop.world.joining import facts_of_optimizers, join, roots_of
+from hookline.loop.world.world import World
+from hookline.progress import Duration
+from hookline.run import MISSING, Run, RunState
 
 logger = logging.getLogger("hookline")
 
+STAGES = {"evaluate": "val", "test": "test", "predict": "predict"}
+"""The stage of a run by its entry point, if it does not train."""
 
-class Session:
-    """State, line, scopes and metric book of a run; what surrounds training, evaluation and prediction."""
 
-    _failed_stage = ""
-    """The stage in which the run has failed."""
+class Opening:
+    """Opens a run for one call, and closes it.
+
+    Args:
+        state: The state of the run.
+        settings: The options of the run.
+        world: The processes of the run.
+        scopes: The open scopes.
+        book: The metrics of the run.
+        records: The record of the run.
+        fetcher: Waits for batches.
+        data: The training data.
+        buffers: The buffers of the model as it was built.
+        run: The ``run`` of the task.
+        optimizer: The optimizer as it was given.
+        scheduler: The scheduler as it was given.
+    """
 
     def __init__(
         self,
-        model: nn.Module,
-        task: Any,
+        state: RunState,
+        settings: Settings,
+        world: World,
+        scopes: Scopes,
+        book: MetricBook,
+        records: Records,
+        fetcher: Fetcher,
+        data: TrainingData,
+        buffers: BuffersAsBuilt,
+        run: Run,
         optimizer: Any,
         scheduler: Any,
-        callbacks: Iterable[object],
-        settings: Settings,
-        loop: Any,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise no_model(model)
-        self.settings, self.task = settings, task
-        self.module: nn.Module = model if task is None else task
+        self.state, self.settings, self.world, self.scopes, self.book = state, settings, world, scopes, book
+        self.records, self.fetcher, self.data, self.buffers, self.run = records, fetcher, data, buffers, run
         self._given_optimizer, self._given_scheduler = optimizer, scheduler
-        self.restore, self._ready, self.buffers = ExitStack(), False, BuffersAsBuilt()
-        self._has_folder = False  # a fit has made it; an evaluation makes none
-        here, started = find_place(), datetime.now().astimezone()
-        self._place, (project, name, folder) = here, place(settings, started)
-        self._replaced: Mapping[torch.Tensor, torch.Tensor] = {}  # parameters of a model that was sharded
-        self.line = self._make_line()
-        self.state = RunState(
-            line=self.line,
-            requests=Requests(),
-            metrics=MISSING,  # type: ignore[arg-type]  # the book needs the state
-            answers=MISSING,  # type: ignore[arg-type]  # the loop gives them
-            media=MISSING,  # type: ignore[arg-type]  # it needs the state, too
-            loop=loop,
-            model=model,
-            device=settings.device,
-            project=project,
-            name=name,
-            folder=folder,
-            started=started,
-            config=dict(settings.config),
-            max_duration=settings.max_duration,
-            clock=Clock(),
-            history=History(),
-            messages=Messages(),
-            optimizers={},
-            schedulers=[],
-            loaders={},
-            task=MISSING if task is None else task,
-            rank=here.rank,
-            world_size=here.world_size,
-        )
-        self.world = make_world(here, self.state.requests, self.state.clock, is_custom_loop=task is None)
-        self.records = Records(self.state, settings.sinks)
-        self.book = self.state.metrics = MetricBook(self.state, self.world, self.records.write)
-        self.state.media = LoopMedia(self.state, self.book, self.records)
-        self.fetcher = Fetcher(self.state, self.world)
-        self.data = TrainingData(self.state.clock, here.rank, self.state.loaders)
-        self.scopes = Scopes(self.line)
-        self.precision = Precision(settings.precision, settings.device)
-        self.run = Run(self.state, Member(loop, is_task=True))
-        self.line.add(callbacks, task=task)
-        if task is not None:
-            self.run = self.line.members[0].view
-
-    def _make_line(self) -> Line[Run]:
-        return Line(
-            self._view,
-            where=lambda: self.state.where(),
-            stop=lambda reason, by: self.state.stop_at_once(reason, by),
-            rank=self._place.rank,
-            local_rank=self._place.local_rank,
-            world_size=self._place.world_size,
-            guard=guarded if self._place.world_size > 1 else None,
-        )
-
-    def _view(self, member: Member[Run]) -> Run:
-        return Run(self.state, member)
+        self.line, self.module = state.line, state.module
+        self.restore = ExitStack()
+        """What is undone when the run is closed."""
+        self._ready = False
+        self._has_folder = False  # A fit has made it. An evaluation makes none.
+        self._failed_stage = ""
+        self._replaced: Mapping[torch.Tensor, torch.Tensor] = {}  # Parameters of a model that was sharded.
 
     # -- opening -------------------------------------------------------------------------------
 
-    def open(self, entry_point: str, *, take_folder: Callable[[], None], load: Callable[[], None]) -> None:
-        """The folder, ``setup``, then device, optimizers, compile and resume, then ``model_ready``."""
+    def open(
+        self, entry_point: str, extend: Duration | None, *, take_folder: Callable[[], None], load: Callable[[], None]
+    ) -> None:
+        """Find the folder, send ``setup``, prepare device and optimizers, compile, resume, send ``model_ready``.
+
+        Args:
+            entry_point: The method that was called, such as ``"fit"``.
+            extend: How much longer than before a fit trains.
+            take_folder: Locks the folder.
+            load: Loads a checkpoint, if the run is to be resumed.
+        """
         state = self.state
         self.records.open()
         self.fetcher.open()
         state.entry_point = entry_point
-        state.stage = {"evaluate": "val", "test": "test", "predict": "predict"}.get(entry_point, "train")
+        state.stage = STAGES.get(entry_point, "train")
         state.exception = MISSING
         state.failed_in, self._failed_stage = (0, ""), ""
         self.restore.enter_context(same_modes(self.module))
         self.restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
         self.restore.enter_context(blocked_hooks_named(self.line, state.clock))
-        self._join()
+        self._join(extend)
         if self.settings.seed is not None and not self._ready:
             seed_everything(self.settings.seed)
         if not self._ready:
             seed = torch.initial_seed() if self.settings.seed is None else self.settings.seed
             self.data.seed = self.world.group.from_zero(seed)
             state.config.setdefault("seed", self.data.seed)
-        in_fit = entry_point in ("fit", "train")
+        in_fit = state.in_fit
         if not self._ready or (in_fit and not self._has_folder):
             self._find_folder(make=in_fit)
         if in_fit:
@@ -150,14 +123,14 @@ class Session:
         self._place_model()
         for member in self.line.members:
             self.move_held_modules(member)
-        if entry_point in ("fit", "train") and not state.optimizers:
-            self._make_optimizers()
+        if in_fit and not state.optimizers:
+            self.make_optimizers()
         if in_fit:
             fix = "Build the same optimizers and schedulers on all ranks."
             self.world.compare(lambda: facts_of_optimizers(state), fix)
         if self.settings.compile and not self._ready:
             self._compile()
-        if entry_point in ("fit", "train"):
+        if in_fit:
             self.buffers.remember(self.module)
             load()
         self.world.attach(state.optimizers if in_fit else {})
@@ -166,9 +139,9 @@ class Session:
         state.clock.start()
         self.line.emit(self.line.hooks.model_ready)
 
-    def _join(self) -> None:
-        """Where there are several processes: all of them come together here, each time that a run is opened."""
-        join(self.world, self.state, self.settings, self.state.loop.extend)
+    def _join(self, extend: Duration | None) -> None:
+        """Join the other processes, if there are any."""
+        join(self.world, self.state, self.settings, extend)
         self.book.join()
         if not self.world.is_alone:
             self.scopes.failing = self._tell_ranks
@@ -203,10 +176,10 @@ class Session:
                 if isinstance(value, nn.Module) and value is not self.module:
                     value.to(self.state.device)
 
-    def _make_optimizers(self) -> None:
+    def make_optimizers(self) -> None:
         state, given, scheduler = self.state, self._given_optimizer, self._given_scheduler
-        if given is None and hasattr(self.task, "configure_optimizers"):
-            given = self.task.configure_optimizers(self.run)
+        if given is None and hasattr(state.task, "configure_optimizers"):
+            given = state.task.configure_optimizers(self.run)
             if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], torch.optim.Optimizer):
                 given, configured = given
                 scheduler = configured if scheduler is None else scheduler
@@ -223,7 +196,8 @@ class Session:
     def _compile(self) -> None:
         """In place, so that no key of the state dict is renamed."""
         options = self.settings.compile if isinstance(self.settings.compile, Mapping) else {}
-        parts = [self.state.model] if self.state.model is not self.task else list(self.task.children())
+        model = self.state.model
+        parts = list(model.children()) if model is self.state.task else [model]
         for part in parts:
             part.compile(**options)
 
@@ -246,7 +220,7 @@ class Session:
         """Note where ``self.log`` and its like are here, if a task or callback has looked for it on itself."""
         if not isinstance(error, AttributeError) or error.name not in ATTRIBUTES:
             return
-        if any(error.obj is its for its in (self.task, *(member.callback for member in self.line.members))):
+        if any(error.obj is its for its in (self.state.task, *(member.callback for member in self.line.members))):
             error.add_note(f"self.{error.name} of other systems is {ATTRIBUTES[error.name]} here")
 
     def close(
@@ -260,7 +234,7 @@ class Session:
         self, error: BaseException | None, finish_saves: Callable[[BaseException | None], list[BaseException]]
     ) -> BaseException | None:
         line, state = self.line, self.state
-        line.hooks = line.fast
+        line.time_hooks(False)
         if error is not None:
             self.scopes.leave(because=error)
         try:
@@ -276,7 +250,7 @@ class Session:
         try:
             if not self.world.broken:
                 self.world.vote()  # a signal may have come to one rank in its teardown: all leave with its code
-            if state.entry_point in ("fit", "train"):
+            if state.in_fit:
                 self.book.end_interval()  # what was logged in the last hooks, or before an error
                 self._note_end(error)
         except BaseException as raised:  # a full disk; Ctrl-C, of which others must hear, while they are waited for

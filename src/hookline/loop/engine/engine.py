@@ -1,0 +1,489 @@
+"""``Engine``: the parts of a run, put together once; and the story of one call, from ``setup`` to ``teardown``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from torch import nn
+
+from hookline.distributed.guard import guarded
+from hookline.errors import Preempted, ScopeError, StopTraining, words_of
+from hookline.events import Line, Member, Messages, Scopes
+from hookline.loop.data.batches import no_batches, to_device
+from hookline.loop.data.fetcher import Fetcher
+from hookline.loop.data.loaders import check_loader, named_loaders
+from hookline.loop.data.training_data import TrainingData
+from hookline.loop.engine.agenda import Agenda
+from hookline.loop.engine.answers import LoopAnswers
+from hookline.loop.engine.edge import Edge
+from hookline.loop.engine.opening import Opening
+from hookline.loop.engine.signals import Signals
+from hookline.loop.engine.steps import Steps
+from hookline.loop.engine.training import Training
+from hookline.loop.engine.window import AccumulationWindow
+from hookline.loop.evaluation.evaluate import Evaluator, Outcome
+from hookline.loop.evaluation.handles import Handles, batches_twice
+from hookline.loop.evaluation.sanity import sanity_check
+from hookline.loop.evaluation.tasks import TaskRunner
+from hookline.loop.metrics.book import MetricBook
+from hookline.loop.model.buffers import BuffersAsBuilt
+from hookline.loop.model.optimizers import watch_optimizers
+from hookline.loop.model.precision import Precision
+from hookline.loop.model.scheduler_steps import SchedulerSteps
+from hookline.loop.model.weights import Weights
+from hookline.loop.record.folder import place
+from hookline.loop.record.media import LoopMedia
+from hookline.loop.record.monitors import check_monitors, warn_of_still_plateau
+from hookline.loop.record.notices import reached_already, say_finished, say_preempted, say_script_continues
+from hookline.loop.record.records import Records
+from hookline.loop.record.run_file import RunRecord
+from hookline.loop.result import Result
+from hookline.loop.saving.resume import load_checkpoint
+from hookline.loop.saving.rollback import roll_back
+from hookline.loop.saving.saver import Saving
+from hookline.loop.saving.verification import VARIABLE, Verification
+from hookline.loop.settings import Settings
+from hookline.loop.tasks.supervised import SupervisedTask
+from hookline.loop.tasks.task import counter
+from hookline.loop.tasks.task_methods import no_model
+from hookline.loop.world.joining import find_place, make_world
+from hookline.progress import Clock, Duration
+from hookline.run import MISSING, History, Requests, Run, RunState
+
+USER = "the user"
+"""Who asked to stop, if it was Ctrl-C."""
+
+
+class Engine:
+    """The parts of a run.
+
+    Args:
+        model: The model.
+        task: The task, or ``None`` for a custom loop.
+        optimizer: The optimizer as it was given.
+        scheduler: The scheduler as it was given.
+        callbacks: The callbacks of the run.
+        settings: The options of the run.
+        loop: The ``Loop``, for ``run.loop``.
+        verification: What ``hookline verify-resume`` asks for.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Any,
+        optimizer: Any,
+        scheduler: Any,
+        callbacks: Iterable[object],
+        settings: Settings,
+        loop: Any,
+        verification: Verification | None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise no_model(model)
+        self.settings, self._verification = settings, verification
+        here, started = find_place(), datetime.now().astimezone()
+        project, name, folder = place(settings, started)
+        self.line: Line[Run] = Line(
+            lambda member: Run(self.state, member),
+            where=lambda: self.state.where(),
+            stop=lambda reason, by: self.state.stop_at_once(reason, by),
+            rank=here.rank,
+            local_rank=here.local_rank,
+            world_size=here.world_size,
+            guard=guarded if here.world_size > 1 else None,
+        )
+        self.clock, self.requests = Clock(), Requests()
+        self.state = state = RunState(
+            line=self.line,
+            requests=self.requests,
+            metrics=MISSING,  # type: ignore[arg-type]  # The parts that follow need the state.
+            answers=MISSING,  # type: ignore[arg-type]
+            media=MISSING,  # type: ignore[arg-type]
+            loop=loop,
+            model=model,
+            device=settings.device,
+            project=project,
+            name=name,
+            folder=folder,
+            started=started,
+            config=dict(settings.config),
+            max_duration=settings.max_duration,
+            clock=self.clock,
+            history=History(),
+            messages=Messages(),
+            optimizers={},
+            schedulers=[],
+            loaders={},
+            task=MISSING if task is None else task,
+            rank=here.rank,
+            world_size=here.world_size,
+        )
+        self.world = make_world(here, self.requests, self.clock, is_custom_loop=task is None)
+        self.scopes = Scopes(self.line)
+        self.records = Records(state, settings.sinks)
+        self.book = MetricBook(state, self.world, self.records.write)
+        self.data = TrainingData(self.clock, here.rank, state.loaders)
+        self.fetcher = Fetcher(state, self.world)
+        self.precision = Precision(settings.precision, settings.device)
+        self.weights = Weights(model, self.clock)
+        self.buffers = BuffersAsBuilt()
+        self.schedulers = SchedulerSteps(state, self.book, self.world)
+        self.loss_weights = task.loss_weights if isinstance(task, SupervisedTask) else None
+        self.agenda = Agenda(
+            self.clock, self.line.sampler, settings.log_every, settings.eval_every, settings.max_duration
+        )
+        self.window, self.handles = AccumulationWindow(), Handles(self.requests)
+        self.edge = Edge(
+            *(state, self.world, self.scopes, self.book, self.records, self.agenda, self.weights, self.schedulers),
+            *(self.window, self.handles),
+        )
+        count = counter(task)
+        move = None if settings.device.type == "cpu" else (lambda batch: to_device(batch, settings.device))
+        self.steps = Steps(
+            *(state, self.world, self.scopes, self.book, self.records, self.fetcher, self.data, self.precision),
+            *(self.weights, self.loss_weights, self.schedulers, self.agenda, self.edge, self.window, self.handles),
+            *(count, move),
+            keeps_losses=settings.log_every is not None,
+            accumulate=settings.accumulate,
+        )
+        self.run = Run(state, Member(loop, is_task=True))
+        state.metrics, state.media = self.book, LoopMedia(state, self.book, self.records)
+        state.answers = LoopAnswers(self)
+        self.saving = Saving(self)
+        self.edge.connect(self.saving, self._roll_back)
+        self.evaluator = Evaluator(
+            *(state, self.world, self.scopes, self.book, self.records, self.fetcher, self.data, self.precision),
+            *(self.handles, count, move, self._can_leave_evaluation),
+        )
+        self.evaluator.when_broken = self._evaluated
+        self.line.add(callbacks, task=task)
+        if task is not None:
+            self.run = self.line.members[0].view
+        self.tasks = TaskRunner(state, self.run, self.world, self.book, self.loss_weights, self.evaluator)
+        self.training = Training(
+            *(state, settings, self.world, self.scopes, self.data, self.precision, self.agenda, self.edge, self.steps),
+            *(self.window, self.handles, self.saving, count),
+        )
+        self.opening = Opening(
+            *(state, settings, self.world, self.scopes, self.book, self.records, self.fetcher, self.data),
+            *(self.buffers, self.run, optimizer, scheduler),
+        )
+        self.signals = Signals(self.requests, self._interrupt)
+        self.record = RunRecord()
+        self._resume = settings.resume
+        self.entry_point, self.is_open = "fit", False
+        self.extend: Duration | None = None
+        """How much longer than before a fit trains."""
+        self.ended: str | None = None
+        """Why the run has ended, if it is finished."""
+        self.finished = False
+        """The checkpoint that was loaded is that of a finished run."""
+
+    @property
+    def is_custom(self) -> bool:
+        """True if the body of the loop is the user's, and not a trainer's."""
+        return self.state.task is MISSING
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the run for one call of the entry point."""
+        if self.is_open:
+            raise ScopeError("this loop is open already; one `with` at a time")
+        self.is_open = True
+        self.requests.clear()
+        self.data.reset_plans()
+        self.state.entry_point = self.entry_point
+        self.signals.listen(in_fit=self.state.in_fit)
+        try:
+            self.opening.open(self.entry_point, self.extend, take_folder=self._take_folder, load=self._load)
+            self.evaluator.join_world()
+            self.steps.open()
+            if self.state.in_fit:
+                self.scopes.enter(self.line.hooks.around_fit)
+                self.line.emit(self.line.hooks.fit_start)
+                watch_optimizers(self)
+        except BaseException as error:
+            raised = self._close(error) or error
+            raise raised from raised.__cause__  # Not from the error that it replaces.
+
+    def close(self, error: BaseException | None) -> bool:
+        """Close the run. Return whether the error was a stop of training, which is not raised."""
+        is_stop = isinstance(error, StopTraining) and self._stops_here()
+        if isinstance(error, StopTraining) and is_stop:
+            self.state.ask_stop(error.reason, "the body of the loop")
+            self.requests.leave_evaluation = True  # An evaluation that is open has no end hooks and no metrics.
+        raised = self._close(None if is_stop else error)
+        if raised is not None and raised is not error:
+            raise raised
+        stop = self.requests.agreed.stop
+        if raised is None and self.signals.in_fit and stop is not None and stop.by_user:  # Not `TimeLimit`.
+            if self.settings.interrupt == "raise":
+                raise KeyboardInterrupt
+            say_script_continues(self)
+        return is_stop
+
+    def _stops_here(self) -> bool:
+        """True if a ``StopTraining`` that has left the body is a request to stop. Elsewhere it is raised.
+
+        It is raised in ``evaluate``, ``test`` and ``predict``, where half an answer is a wrong one, and after training.
+        It is raised on one rank of several, unless its body was left in order: the other ranks would wait.
+        """
+        trains = self.state.in_fit and not self.requests.is_trained
+        return trains and (self.world.is_alone or (self.is_custom and not self.world.broken))
+
+    def _close(self, error: BaseException | None) -> BaseException | None:
+        """Send the end hooks after a normal end, then ``teardown`` on every way out. Return the error to raise."""
+        if self.records.is_forked:  # The hooks, the files and the workers of the run are those of the parent process.
+            self.signals.restore()
+            return error
+        error = error if error is None else self.opening.failed(error)
+        self.handles.close(because=error)
+        if error is None:
+            try:
+                self._end()
+            except BaseException as late:
+                error = self.opening.failed(late)
+        self.steps.drop()
+        self.is_open = self.state.is_training = False
+        self.evaluator.leave_world()
+        try:
+            error = self.opening.close(error, self._finish_saves)
+            if error is None and self.requests.agreed.preempt is not None:  # It came when all was done.
+                error = Preempted(self.requests.agreed.preempt)
+            if isinstance(error, Preempted):
+                error.checkpoint = error.checkpoint or self.saving.of_this_step()
+                error.result = self.result()
+                say_preempted(self, error)
+            return error
+        finally:
+            self.signals.restore()
+            self.data.close()
+            try:
+                self.record.end(self, error)
+            finally:
+                self.saving.close()
+
+    def _end(self) -> None:
+        """The call has come to its normal end."""
+        in_fit = self.signals.in_fit
+        self.handles.settle()
+        if in_fit:
+            self.line.emit(self.line.hooks.fit_end)
+            self.book.end_interval()
+            self.scopes.leave()
+        self.edge.agree()  # A signal may have come to one rank in the last batches or hooks.
+        if in_fit and self.requests.is_interrupted:
+            self.saving.interrupted()
+        elif in_fit and not self.finished:
+            warn_of_still_plateau(self)
+            self.saving.finished()
+
+    def check_open(self, verb: str) -> None:
+        """Refuse a call outside of ``with``, and finish what the body has left."""
+        if not self.is_open:
+            raise ScopeError(f"loop.{verb}(): the loop is not open; use it inside `with hl.Loop(…) as loop:`")
+        self.handles.settle()
+        self.edge.advance_to_evaluation()
+
+    def _interrupt(self) -> None:
+        """The first Ctrl-C: ask to stop."""
+        self.state.ask_stop("keyboard interrupt", USER, interrupt=True, by_user=True)
+
+    def _take_folder(self) -> None:
+        self.saving.open()
+        if self._verification is not None:
+            os.environ.pop(VARIABLE, None)  # Only the first run of a script is verified.
+            self.saving.verify(self._verification)
+
+    def _load(self) -> None:
+        """After ``setup``: load the checkpoint to continue from, once, and find how long the run is."""
+        self.saving.began_at = self.clock.step
+        self.record.look_back(self)
+        if self._resume is not None:
+            load_checkpoint(self, self._resume)
+            self._resume = None  # Not before: a fit after one that could not continue must not start from scratch.
+        if self.extend is not None:
+            done = self.clock.elapsed(self.extend.unit)
+            self.state.max_duration = self.extend + Duration(done, self.extend.unit) if done else self.extend
+            self.finished, self.ended = False, None
+        self.saving.check_states()
+        self.record.begin(self)
+        self.records.start(self.saving.run_id)
+        self.records.note("resume" if self.clock.step else "start")
+
+    @property
+    def will_resume(self) -> bool:
+        """Before ``setup``: whether a checkpoint is about to be loaded."""
+        return self._resume is not None and self.saving.will_go_on(self._resume)
+
+    def _finish_saves(self, error: BaseException | None) -> list[BaseException]:
+        """Before ``teardown``: save after an error, and wait for saves in the background. Return their errors."""
+        if not self.state.in_fit:
+            return []
+        if error is not None and not isinstance(error, Preempted):
+            self.saving.failed(error, exact=error is self.fetcher.failed)
+        return self.saving.wait()
+
+    # -- training --------------------------------------------------------------------------------
+
+    def train(self, loader: Any) -> None:
+        """Train the task."""
+        if self._prepare_training(loader):
+            self.training.with_task(self.run)
+
+    def batches(self, loader: Any) -> Generator[Any, None, Any]:
+        """Give the batches of training to the body of a custom loop."""
+        if not self._prepare_training(loader):
+            return self.handles.track(no_batches())
+        return self.handles.track(self.training.with_body())
+
+    def _prepare_training(self, loader: Any) -> bool:
+        """Check the loader. Return whether there is anything to train."""
+        self.check_open("batches")
+        state = self.state
+        loader = self.data.loader_of("train", loader)
+        if state.is_training:
+            raise batches_twice(state.max_duration)
+        check_loader(loader, "training")
+        is_reached = state.max_duration is not None and self.clock.reached(state.max_duration)
+        if is_reached and self.clock.step == self.saving.began_at and not self.training.is_resumed:
+            raise reached_already(self)
+        state.loaders["train"] = loader
+        if self.finished:
+            say_finished(self)
+            return False
+        self.training.open_data()  # What is wrong with it is known before the first hook of training.
+        return True
+
+    def _roll_back(self) -> bool:
+        """Roll back if a callback has asked for it. Return whether one has."""
+        asked = self.requests.take_rollback()
+        if asked is not None:
+            roll_back(self, *asked)
+            self.world.undone()
+        return asked is not None
+
+    def share_of(self, stage: str, loader: Any, length: int) -> int:
+        """The number of batches of a rank, of a loader that says it has ``length`` of them."""
+        return self.data.shard_length(stage, loader, length, self.world)
+
+    def eval_due(self) -> bool:
+        """Go through the edge up to the evaluation, and return whether one is due."""
+        if self.window.has_batch and self.window.driven:
+            self.steps.step()
+        self.check_open("eval_due")
+        return self.edge.is_eval_due
+
+    # -- evaluation and prediction ---------------------------------------------------------------
+
+    def evaluate(self, loaders: Any, stage: str = "val") -> Generator[Any, None, dict[str, Any]]:
+        """Give the batches of an evaluation, which is made up after a resume if a signal leaves it."""
+        loaders = self.data.loader_of(stage, loaders)
+        named = named_loaders(loaders, stage)
+        self.state.loaders[stage] = loaders
+        return self.handles.track(self._evaluate(named, stage))
+
+    def _evaluate(self, loaders: dict[str | None, Any], stage: str) -> Generator[Any, None, dict[str, Any]]:
+        states, was_interrupted = self.saving.states_before_evaluation(), self.requests.is_interrupted
+        with self._saved_if_preempted(stage, states):
+            outcome: Outcome = yield from self.evaluator.evaluate(loaders, stage)
+        if outcome.is_left and self.requests.is_interrupted and not was_interrupted and states is not None:
+            self.saving.as_before_evaluation(states)  # As after another signal.
+            self.saving.interrupted(pending_eval=stage == "val")
+        self._evaluated(stage, outcome.is_left)
+        return outcome.metrics
+
+    def predict(self, loader: Any) -> Generator[Any, None, None]:
+        """Give the batches of a prediction."""
+        loader = self.data.loader_of("predict", loader)
+        check_loader(loader, "predict")
+        self.state.loaders["predict"] = loader
+        return self.handles.track(self._predict(loader))
+
+    def _predict(self, loader: Any) -> Generator[Any, None, None]:
+        with self._saved_if_preempted("predict", None):
+            yield from self.evaluator.predict(loader)
+
+    def _evaluated(self, stage: str, is_left: bool) -> None:
+        if stage == "val" and self.state.in_fit:
+            self.edge.evaluated(is_left=is_left)
+
+    def check_sanity(self, loaders: dict[str | None, Any]) -> None:
+        """Before step 1: try the evaluation, and check that every monitored metric is logged."""
+        with self._saved_if_preempted("val", None):
+            logged, seen = sanity_check(self.evaluator, self.tasks, self.state, self.book, loaders)
+        self.edge.agree()  # One rank may have asked to stop.
+        if self.requests.agreed.stop is None:  # Else the check may have been left, and nothing is trained.
+            self.edge.doubts = check_monitors(self, logged, seen=seen, all_loaders=len(loaders))
+
+    def _can_leave_evaluation(self) -> bool:
+        """True if a signal may end an evaluation: in training, only one that a resume makes up."""
+        return self.saving.can_leave_evaluation or not (self.signals.in_fit and self.state.is_training)
+
+    @contextmanager
+    def _saved_if_preempted(self, stage: str, states: dict[str, Any] | None) -> Iterator[None]:
+        """After a signal in an evaluation: save callbacks as they were before it. A resume makes it up."""
+        try:
+            yield
+        except Preempted as preempted:
+            if states is not None and preempted.checkpoint is None:
+                self.saving.as_before_evaluation(states)
+                raise self.saving.preempted(pending_eval=stage == "val") from None
+            if not self.state.in_fit or not (self.state.is_training or self.clock.step):  # The sanity check.
+                raise self.saving.preempted() from None
+            raise
+
+    # -- callbacks that come and go ----------------------------------------------------------------
+
+    def added(self, member: Member[Run]) -> None:
+        """A callback joined a run that is open: set it up."""
+        if self.is_open:
+            self.opening.move_held_modules(member)
+            self._send(self.line.fast.setup, member)
+
+    def removed(self, member: Member[Run]) -> None:
+        """A callback leaves a run that is open: it undoes what it has done."""
+        if self.is_open:
+            self._send(self.line.fast.teardown, member)
+
+    def _send(self, heard: Iterable[Any], member: Member[Run]) -> None:
+        """Send an event to one callback."""
+        for hook, run in [pair for pair in heard if pair[1] is member.view]:
+            hook(run)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def stop_reason(self) -> str:
+        """Return why training ended."""
+        if self.ended is not None:
+            return self.ended
+        if self.requests.agreed.stop is not None:
+            return self.requests.agreed.stop.reason
+        if self.agenda.finished:
+            return f"max_duration ({self.state.max_duration}) reached"
+        error = self.state.exception
+        return "not trained" if error is MISSING else words_of(error)
+
+    def result(self) -> Result:
+        """Return how the run ended, and what it found."""
+        state, stop = self.state, self.requests.agreed.stop
+        return Result(
+            model=state.model,
+            history=state.history,
+            metrics=dict(self.run.metrics),
+            clock=self.clock,
+            stop_reason=self.stop_reason(),
+            stopped_by=None if stop is None else stop.by,
+            interrupted=stop is not None and stop.interrupt,
+            _folder=state.folder,
+            best_checkpoint=self.saving.best(),
+            costs=self.line.costs(),
+            failures=tuple(self.line.failures),
+            sinks=self.records.stream.reports,
+        )

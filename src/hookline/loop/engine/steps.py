@@ -1,0 +1,724 @@
+"""The steps of training: a batch is fetched and shown, its loss is differentiated, the weights are updated.
+
+``of_task`` makes all steps of an epoch with a task. The body of a custom loop makes the same steps with the halves
+``next_batch``, ``backward`` and ``step``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookline.errors import ScopeError, SetupError, StopTraining
+from hookline.events import Scopes
+from hookline.events.line import Table
+from hookline.loop.data.batches import END, LEFT
+from hookline.loop.data.fetcher import Fetcher
+from hookline.loop.data.part import Part
+from hookline.loop.data.training_data import TrainingData
+from hookline.loop.engine.agenda import Agenda
+from hookline.loop.engine.edge import Edge
+from hookline.loop.engine.window import AccumulationWindow
+from hookline.loop.evaluation.handles import Handles
+from hookline.loop.metrics.book import MetricBook
+from hookline.loop.metrics.series import Series, number_or_copy
+from hookline.loop.model.gradients import (
+    added_up,
+    check_weight,
+    clear_gradients,
+    count_weight,
+    no_backward,
+    others_untouched,
+    raise_explained,
+    warn_if_cleared,
+    with_weight,
+)
+from hookline.loop.model.optimizers import name_of, needs_closure
+from hookline.loop.model.precision import Precision
+from hookline.loop.model.scheduler_steps import SchedulerSteps
+from hookline.loop.model.weights import Weights
+from hookline.loop.record.records import Records
+from hookline.loop.tasks.loss_weights import LossWeights
+from hookline.loop.tasks.returned import check_returned
+from hookline.loop.tasks.supervised import own_loss_of, title_of
+from hookline.loop.world.leaving import stop_in_batch
+from hookline.loop.world.world import World
+from hookline.run import MISSING, Run, RunState
+from hookline.run.targets import PARTS
+
+Count = Callable[[Any], tuple[int, int | None]]
+
+
+class Steps:
+    """Makes the steps of training.
+
+    Args:
+        state: The state of the run.
+        world: The processes of the run.
+        scopes: The open scopes.
+        book: The metrics of the run.
+        records: The record of the run.
+        fetcher: Waits for batches.
+        data: The training data.
+        precision: The precision of forward, backward and update.
+        weights: The weights of the model, which a scope may have swapped.
+        loss_weights: The weights of the losses of a plain model.
+        schedulers: Moves the schedulers.
+        agenda: The step at which something may be due.
+        edge: What happens at the end of a step.
+        window: The micro-batches of the step under way.
+        handles: The generators that the body of a custom loop holds.
+        move: Moves a batch to the device, or ``None`` on the CPU.
+    """
+
+    # What every step touches lies side by side in memory.
+    __slots__ = (
+        "_agenda", "_autocasts", "_book", "_clock", "_data", "_edge", "_fetcher", "_gives_parts", "_handles",
+        "_has_closure", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights", "_losses", "_move", "_names",
+        "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state", "_weights", "_window", "_world",
+        "count", "keeps_losses",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: RunState,
+        world: World,
+        scopes: Scopes,
+        book: MetricBook,
+        records: Records,
+        fetcher: Fetcher,
+        data: TrainingData,
+        precision: Precision,
+        weights: Weights,
+        loss_weights: LossWeights | None,
+        schedulers: SchedulerSteps,
+        agenda: Agenda,
+        edge: Edge,
+        window: AccumulationWindow,
+        handles: Handles,
+        count: Count,
+        move: Callable[[Any], Any] | None,
+        *,
+        keeps_losses: bool,
+        accumulate: int,
+    ) -> None:
+        self._state, self._world, self._scopes, self._book, self._records = state, world, scopes, book, records
+        self._fetcher, self._data, self._precision, self._weights = fetcher, data, precision, weights
+        self._loss_weights, self._schedulers, self._agenda, self._edge = loss_weights, schedulers, agenda, edge
+        self._window, self._handles, self._move = window, handles, move
+        self._line, self._clock, self._requests = state.line, state.clock, state.requests
+        self._autocasts, self._is_scaled = precision.dtype is not None, precision.scaler is not None
+        self._names: tuple[str, ...] = ()
+        self._has_closure = False
+        self.count = count
+        """Counts the samples and tokens of a batch."""
+        self._gives_parts = False
+        self.keeps_losses = keeps_losses
+        """The losses become metrics."""
+        self._losses: dict[str, Series] = {}
+        if keeps_losses:
+            self._losses["train/loss"] = book.direct_series("train/loss")
+        self.accumulate = accumulate
+
+    @property
+    def accumulate(self) -> int:
+        """The number of batches per step. It can be changed between two steps."""
+        return self._window.size
+
+    @accumulate.setter
+    def accumulate(self, batches: int) -> None:
+        if not isinstance(batches, int) or batches < 1 or self._window.count:
+            raise SetupError(f"loop.accumulate = {batches!r}: give 1 or more batches, at the edge of a step")
+        self._window.size = self._clock.batches_per_step = batches
+        if self._agenda.has_parts:
+            self._agenda.look_now()  # Parts of an epoch end at other steps.
+        # One batch per step in one process needs no weights: a plain backward, bitwise that of a bare loop.
+        self._is_plain = batches == 1 and self._state.world_size == 1
+        self._is_bare = self._is_plain and not self._is_scaled
+
+    def open(self) -> None:
+        """The optimizers are made."""
+        self._names = tuple(self._state.optimizers)
+        self._has_closure = any(map(needs_closure, self._state.optimizers.values()))
+        self._precision.common_unit = None
+
+    def open_epoch(self, count: Count, *, gives_parts: bool) -> None:
+        """An epoch begins.
+
+        Args:
+            count: Counts the samples and tokens of a batch.
+            gives_parts: True if the training data gives shards of a batch, as in several processes.
+        """
+        self.count, self._gives_parts = count, gives_parts
+
+    # -- with a task -----------------------------------------------------------------------------
+
+    def of_task(self, run: Run) -> Any:
+        """Make the steps of an epoch with the task. Return ``END``, ``LEFT``, or ``MISSING`` at its last edge.
+
+        One batch per step, one optimizer and no scaling need none of the halves below: their text is written out here,
+        because a step of a small model is made in a few microseconds. Any other step goes through the halves.
+        """
+        state, line, clock, requests, window = self._state, self._line, self._clock, self._requests, self._window
+        data, edge, agenda, weigh = self._data, self._edge, self._agenda, self._loss_weights
+        task, emit, iterator, count = state.task, line.emit, data.iterator, self.count
+        train_batch, fetcher, move = task.train_batch, self._fetcher, self._move
+        losses, (name, *others) = self._losses.get("train/loss"), self._names
+        compute, modules = own_loss_of(task), task._modules
+        while self._is_bare and not self._autocasts and not others and not self._has_closure:
+            hooks = line.hooks
+            if hooks.batch_fetch_start:
+                self._announce_fetch()
+            requests.waiting = True
+            try:
+                batch = next(iterator, END)
+            except BaseException as error:
+                batch = fetcher.after_failure(error)
+            requests.waiting = False
+            if batch is END or batch is LEFT:  # The last batch stays on `run`, for the hooks of the edge.
+                return batch
+            state.outputs = state.loss = MISSING
+            data.position = position = data.position + 1
+            batch = state.batch = batch if move is None else move(batch)
+            if hooks.batch_fetch_end:
+                emit(hooks.batch_fetch_end)
+            requests.can_skip = True
+            window.begin(clock)
+            if hooks.around_step or hooks.train_step_start:
+                self._open_step(hooks)
+                hooks = line.hooks
+            window.count, window.has_batch, window.is_full = 1, True, True
+            if position == data.length:
+                edge.reach_epoch_end()
+            if hooks.around_batch or hooks.train_batch_start:
+                self._open_batch(hooks)
+            batch = state.batch
+            samples, tokens = state.samples, state.tokens = count(batch)
+            # A plain model with a loss of torch is called directly, because the methods of a task would take 4 µs.
+            is_direct = compute is not None and batch.__class__ in PARTS and len(batch) == 2
+            if is_direct and (hooks.forward_start or hooks.forward_end or modules["loss"] is not compute):
+                is_direct = False
+            try:
+                if is_direct:
+                    outputs = state.outputs = modules["model"](batch[0])
+                    loss = compute(outputs, batch[1])
+                else:
+                    loss = train_batch(run, batch)
+            except StopTraining as stop:
+                self.drop_batch(stop.reason, title_of(task))
+                if edge.advance():
+                    return MISSING
+                continue
+            except Exception as error:
+                if is_direct:
+                    task.note_error(error, state.outputs, batch)
+                raise
+            hooks = line.hooks
+            if loss.__class__ is not Tensor or window.driven or window.weights or requests.agreed.skip:
+                self._finish_batch(loss)
+            else:
+                state.loss = loss
+                if is_direct and weigh is not None:
+                    weight = weigh.of_pair(outputs, batch)
+                    outputs = None  # Outputs may be large.
+                else:
+                    weight = None if weigh is None else weigh.in_training(needed=False)
+                if hooks.loss_ready:
+                    emit(hooks.loss_ready)
+                    loss = state.loss
+                if hooks.backward_start:
+                    emit(hooks.backward_start)
+                try:
+                    if loss.ndim:
+                        raise TypeError  # Explained below.
+                    loss.backward()
+                    if losses is not None:  # Read before the update: the loss may be a view of a weight.
+                        value = loss.tolist() if loss.is_cpu else loss.detach().clone()
+                except Exception as error:
+                    raise_explained(loss, state.where(), error)
+                if hooks.backward_end:
+                    emit(hooks.backward_end)
+                if hooks.train_batch_end:
+                    emit(hooks.train_batch_end)
+                if window.batch_mark is not None:
+                    self._close_batch()
+                clock.batch += 1
+                clock.sample += samples
+                if tokens is not None:
+                    clock.token += tokens
+                window.has_batch = False
+                self._update(name)
+                if requests.agreed.skip is not None:
+                    self._end_step(is_skipped=True)
+                else:
+                    if losses is not None:
+                        losses.values.append(value)
+                        losses.weights.append(samples if weight is None else weight)
+                    window.count, window.moved = 0, False
+                    clock.step = step = clock.step + 1
+                    if hooks.train_step_end:
+                        emit(hooks.train_step_end)
+                    if window.step_mark is not None:
+                        self._close_step()
+                    if step >= agenda.wake:
+                        edge.reach(always=True)
+            if edge.stage or requests.attention or line.hooks.step_settled or requests.rollback is not None:
+                loss = None
+                if edge.advance():
+                    return MISSING
+        return self._with_closures(run) if self._has_closure else self._by_halves(run)
+
+    def _by_halves(self, run: Run) -> Any:
+        """Make the steps of an epoch with the halves: with ``accumulate``, several ranks or optimizers, or scaling."""
+        state, line, requests, edge, window = self._state, self._line, self._requests, self._edge, self._window
+        task, train_batch = state.task, state.task.train_batch
+        while (batch := self.next_batch()) is not END and batch is not LEFT:
+            try:
+                if self._autocasts:
+                    with self._precision.autocast():
+                        found = train_batch(run, batch)
+                else:
+                    found = train_batch(run, batch)
+            except StopTraining as stop:
+                self.drop_batch(stop.reason, title_of(task))
+            else:
+                self._finish_batch(found)
+            self.end_part()
+            batch = found = None  # They would stay in memory until the next ones are there.
+            at_edge = edge.stage or requests.attention or line.hooks.step_settled or requests.rollback is not None
+            if not window.count and at_edge and edge.advance():
+                return MISSING
+            if self._is_bare and not self._autocasts and len(self._names) == 1:
+                return self.of_task(run)  # A callback has changed the accumulation.
+        return batch
+
+    def _finish_batch(self, found: Any) -> None:
+        """Go through the second half with the result of ``train_batch``."""
+        if isinstance(found, dict):
+            check_returned("train_batch", found)
+            self.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
+        elif found is not None:
+            self.backward(found)
+        self.step()
+
+    def _with_closures(self, run: Run) -> Any:
+        """Make steps with an optimizer such as LBFGS, which computes the loss several times per step."""
+        state, task = self._state, self._state.task
+        while (batch := self.next_batch()) is not END and batch is not LEFT:
+            try:
+                with self._precision.autocast(enabled=self._autocasts):
+                    # A hook may replace the batch before its first forward, and the closure is called several times.
+                    self.step(closure=lambda: task.train_batch(run, state.batch))
+            except StopTraining as stop:
+                self.drop_batch(stop.reason, title_of(task))
+            else:
+                self.step()
+            if self._edge.advance():
+                return MISSING
+        return batch
+
+    def try_batch(self, run: Run, batch: Any, part: Part) -> Any:
+        """Make one step of a trial, on a batch that no loader gives. Return its loss, or ``MISSING``."""
+        state, window, task = self._state, self._window, self._state.task
+        self.drop()  # A step that has failed.
+        self._requests.can_skip = True
+        state.outputs = state.loss = MISSING
+        state.batch = batch if self._move is None else self._move(batch)
+        state.samples, state.tokens = self.count(state.batch)
+        self._world.begin_window()
+        window.begin(self._clock)
+        window.add_batch(is_last=True)
+        if not self._world.is_alone:
+            self._take_part(part, mutes=False)
+        with self._precision.autocast(enabled=self._autocasts):
+            if self._has_closure:
+                self.step(closure=partial(task.train_batch, run, state.batch))
+                found = None
+            else:
+                found = task.train_batch(run, state.batch)
+            self._finish_batch(found)
+        return state.loss
+
+    # -- the first half: a batch ----------------------------------------------------------------
+
+    def next_batch(self) -> Any:
+        """Fetch the next batch, show it on ``run`` and send the events before its forward.
+
+        Returns:
+            The batch, ``END`` at the end of the data, or ``LEFT`` if the wait was left.
+        """
+        state, line, window, data, requests = self._state, self._line, self._window, self._data, self._requests
+        hooks = line.hooks
+        if hooks.batch_fetch_start:
+            self._announce_fetch()
+        requests.waiting = True
+        try:
+            batch = next(data.iterator, END)
+        except BaseException as error:
+            batch = self._fetcher.after_failure(error)
+        requests.waiting = False
+        if batch is END or batch is LEFT:  # The last batch stays on `run`, for the hooks of the edge.
+            return batch
+        state.batch = state.outputs = state.loss = MISSING
+        data.position = position = data.position + 1
+        part = None
+        if self._gives_parts:
+            part, batch = batch, batch.batch
+            if part.is_last:
+                data.length = position
+        state.batch = batch if self._move is None else self._move(batch)
+        if hooks.batch_fetch_end:
+            line.emit(hooks.batch_fetch_end)
+        if not window.count:
+            requests.can_skip = True
+            self._world.begin_window()
+            window.begin(self._clock)
+            if hooks.around_step or hooks.train_step_start:
+                self._open_step(hooks)
+                hooks = line.hooks
+        is_last = position == data.length
+        window.add_batch(is_last=is_last)
+        if is_last:
+            self._edge.reach_epoch_end()
+        if hooks.around_batch or hooks.train_batch_start:
+            self._open_batch(hooks)
+        state.samples, state.tokens = self.count(state.batch)
+        if part is not None:
+            self._take_part(part, mutes=True)
+        return state.batch
+
+    def _open_step(self, hooks: Table) -> None:
+        """Open the scopes of a step and announce it."""
+        if hooks.around_step:
+            self._window.step_mark = len(self._scopes)
+            self._scopes.enter(hooks.around_step)
+        if hooks.train_step_start:
+            self._line.emit(hooks.train_step_start)
+
+    def _open_batch(self, hooks: Table) -> None:
+        """Open the scopes of a batch and announce it."""
+        self._window.batch_mark = len(self._scopes)
+        self._scopes.enter(hooks.around_batch)
+        self._line.emit(hooks.train_batch_start)
+
+    def _close_batch(self) -> None:
+        """Close the scopes of a batch."""
+        mark, self._window.batch_mark = self._window.batch_mark, None
+        if mark is not None:
+            self._scopes.leave(mark)
+
+    def _close_step(self) -> None:
+        """Close the scopes of a step."""
+        mark, self._window.step_mark = self._window.step_mark, None
+        if mark is not None:
+            self._scopes.leave(mark)
+
+    def _announce_fetch(self) -> None:
+        """Send ``batch_fetch_start``: the last batch is over, but its edge may still be to come."""
+        state = self._state
+        shown = state.batch, state.outputs, state.loss
+        state.batch = state.outputs = state.loss = MISSING
+        self._line.emit(self._line.hooks.batch_fetch_start)
+        state.batch, state.outputs, state.loss = shown
+
+    def _take_part(self, part: Part, *, mutes: bool) -> None:
+        """The batch is a shard of all ranks' batches. It may be there only for the other ranks, and counts nothing."""
+        state, world = self._state, self._world
+        if self._window.count == 1:
+            self._precision.common_unit = world.unit(part.known, scaled=self._is_scaled)
+        known = part.known if part.samples in (None, state.samples) and state.tokens is None else None
+        if not part.counts:
+            state.samples, state.tokens = 0, state.tokens and 0
+        if mutes:
+            self._book.muted = not part.counts
+        world.fetched(state.samples, state.tokens, counts=part.counts, known=known)
+
+    def end_part(self) -> None:
+        """The batch is over: values that are logged from here on count."""
+        if self._gives_parts:
+            self._book.muted = False
+
+    # -- the second half: backward and update ---------------------------------------------------
+
+    def backward(self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None) -> None:
+        """Differentiate the mean loss of the batch.
+
+        Args:
+            loss: The loss.
+            optimizer: The optimizer whose parameters get gradients, if there are several.
+            weight: How much the loss counts in the step. The number of samples if it is not given.
+            outputs: The outputs of the model, for ``run.outputs``.
+        """
+        if self._autocasts:
+            with self._without_autocast():
+                return self.backward(loss, optimizer, weight=weight, outputs=outputs)
+        if self._requests.attention:  # The body may have left an evaluation that is still to be finished.
+            self._handles.settle()
+        window, state, line, is_plain = self._window, self._state, self._line, self._is_plain
+        if not window.has_batch:
+            raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
+        names = self._names if optimizer is None else (name_of(optimizer, state.optimizers),)
+        if self._loss_weights is not None:
+            found = self._loss_weights.in_training(needed=weight is None and not is_plain)
+            if weight is None and not self._world.is_padding:
+                weight = found
+        is_weighted = weight is not None
+        weight = check_weight(weight, state.where) if is_weighted else state.samples
+        if outputs is not None:
+            state.outputs = outputs
+        state.loss = loss
+        hooks = line.hooks
+        if hooks.loss_ready:
+            line.emit(hooks.loss_ready)
+            loss = state.loss
+        if hooks.backward_start:
+            line.emit(hooks.backward_start)
+        try:
+            if loss.ndim:
+                raise TypeError  # Explained below, as a loss that is not a tensor is.
+            if self._is_bare and optimizer is None:
+                loss.backward()
+            else:
+                weight = self._backward_of_part(loss, names, optimizer, weight, is_weighted=is_weighted)
+            if self.keeps_losses:
+                self._keep_loss(loss, names, optimizer, weight)
+        except Exception as error:
+            raise_explained(loss, state.where(), error)
+        if hooks.backward_end:
+            line.emit(hooks.backward_end)
+        for name in names:
+            if is_plain:
+                window.weights[name] = 1
+            else:
+                count_weight(name, window.count, weight, window.weights, window.weighed, state.where)
+        return None
+
+    def _backward_of_part(
+        self, loss: Any, names: tuple[str, ...], optimizer: Any, weight: Any, *, is_weighted: bool
+    ) -> Any:
+        """Differentiate a loss that is one of several in the step, is scaled, or is of one optimizer only."""
+        state, window, world, precision, is_plain = (
+            self._state, self._window, self._world, self._precision, self._is_plain,
+        )  # fmt: skip
+        part = weight if is_plain else precision.relative(weight)
+        if window.weights and not is_plain and not world.is_sharded:
+            for name in names:
+                if name in window.weights:
+                    warn_if_cleared(name, state.optimizers[name])
+        if world.is_padding:
+            part = weight = 0
+        sums = with_weight(names, window.count, weight, window.weights, window.weighed)
+        world.before_backward(loss, names, sums, last=window.is_full, weighted=is_weighted)
+        if world.is_sharded and optimizer is not None:
+            with others_untouched(optimizer, state.optimizers):  # Its leaves are not the parameters themselves.
+                precision.backward(loss * part, None)
+        else:
+            precision.backward(loss if is_plain else loss * part, optimizer)
+        return weight
+
+    def _keep_loss(self, loss: Any, names: tuple[str, ...], optimizer: Any, weight: Any) -> None:
+        """Keep the loss for the metrics, if the step counts. Read it now: it may be a view of a weight."""
+        window = self._window
+        one = len(self._names) == 1 or optimizer is None
+        name = "train/loss" if one else f"train/{names[0]}/loss"
+        series = self._losses.get(name)
+        if series is None:
+            series = self._losses[name] = self._book.direct_series(name)
+        kept = (series, number_or_copy(loss), weight)
+        if window.losses and window.has_loss_of(names[0], is_plain=self._is_plain):
+            kept = added_up(window.losses, kept)
+        window.losses.append(kept)
+
+    def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
+        """Complete the batch, and update the weights when the window is full. Return whether the weights changed.
+
+        Args:
+            optimizer: One of several optimizers. It steps inside the batch, which continues.
+            closure: Computes the loss, for an optimizer such as LBFGS. It steps inside the batch, which continues.
+        """
+        if self._autocasts:
+            with self._without_autocast():
+                return self.step(optimizer, closure=closure)
+        window, requests = self._window, self._requests
+        if requests.attention:  # As in `backward`.
+            self._handles.settle()
+        if not window.has_batch:
+            raise ScopeError("loop.step(): call it once on each batch that loop.batches() gave")
+        if optimizer is not None or closure is not None:
+            return self._step_inside_batch(optimizer, closure)
+        hooks = self._line.hooks
+        if hooks.train_batch_end:
+            self._line.emit(hooks.train_batch_end)
+        self._close_batch()
+        self._clock.batch += 1
+        self._world.count_batch(self._state.samples, self._state.tokens)
+        window.has_batch = False
+        return self.complete_window() if window.is_full else False
+
+    def complete_window(self) -> bool:
+        """Update the weights and end the step, unless it is skipped. Return whether the weights changed."""
+        requests, window = self._requests, self._window
+        if self._book.muted:
+            self._book.muted = False  # A value that is logged from here on belongs to the step, not to the batch.
+        self._world.complete_window(window.weights, window.driven)
+        is_skipped = requests.agreed.skip is not None
+        if is_skipped:
+            window.weights.update({name: 1 for name in self._names if name not in window.driven})
+        elif not window.weights and not window.driven:
+            raise no_backward(self._state.where())
+        for name in window.weights:
+            self._update(name)
+        is_skipped = requests.agreed.skip is not None  # Also by a hook on `gradients_ready`.
+        window.take_losses(counts=not is_skipped)
+        for name, moved in window.driven.items():
+            if moved:
+                self._schedulers.after_step(name)
+        if self._is_scaled:
+            self._precision.end_window(skipped=is_skipped)
+        moved = window.moved
+        self._end_step(is_skipped=is_skipped)
+        return moved
+
+    def _end_step(self, *, is_skipped: bool) -> None:
+        """End a step: count it, unless it is skipped, and close its scopes."""
+        clock, line, requests, mark = self._clock, self._line, self._requests, self._window.step_mark
+        self._window.end(skipped=is_skipped)
+        requests.can_skip = False
+        if is_skipped:
+            requests.take_skip()
+            self._agenda.look_now()  # The step does not advance, but samples and time do.
+        else:
+            clock.step += 1
+            if line.hooks.train_step_end:
+                line.emit(line.hooks.train_step_end)
+        if mark is not None:
+            self._scopes.leave(mark)
+        self._world.stepped()
+        self._edge.reach()  # What the body logs from here on is of this step, too.
+
+    def _update(self, name: str, closure: Callable[[], Any] | None = None) -> bool:
+        """Finish the gradients, step the optimizer and the schedulers, clear the gradients, in this order.
+
+        Returns:
+            Whether the weights changed.
+        """
+        state, line, requests, window, hooks = self._state, self._line, self._requests, self._window, self._line.hooks
+        optimizer = state.optimizer = state.optimizers[name]
+        if self._weights.raw:
+            raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
+        overflow = moved = False
+        if not self._is_bare and requests.agreed.skip is None:
+            sums = None if self._is_plain else window.weights.get(name)
+            overflow = self._precision.finish_gradients(optimizer, sums)
+        if hooks.gradients_ready and closure is None and not overflow and requests.agreed.skip is None:
+            line.emit(hooks.gradients_ready)
+        if overflow or requests.agreed.skip is not None:
+            skipped_by = requests.agreed.skip
+            self._records.note("step_skipped", f"by {skipped_by}" if skipped_by else "overflow")
+            line.emit(hooks.step_skipped)
+        else:
+            requests.can_skip = False
+            if hooks.optimizer_step_start:
+                line.emit(hooks.optimizer_step_start)
+            if closure is not None:
+                optimizer.step(closure)
+            elif self._precision.dtype is not None:
+                self._precision.step(optimizer)
+            else:
+                optimizer.step()
+            window.moved = moved = True
+            self._clock.updates[name] += 1
+            if hooks.optimizer_step_end:
+                line.emit(hooks.optimizer_step_end)
+            if state.schedulers and name not in window.driven:
+                self._schedulers.after_step(name)
+        clear_gradients(optimizer)
+        if hooks.zero_grad:
+            line.emit(hooks.zero_grad)
+        state.optimizer = MISSING
+        return moved
+
+    # -- updates that the body drives itself ----------------------------------------------------
+
+    def _step_inside_batch(self, optimizer: Any, closure: Callable[[], Any] | None) -> bool:
+        """Step one of several optimizers, or one with a closure (LBFGS), which computes its loss several times."""
+        window = self._window
+        name = name_of(optimizer, self._state.optimizers)
+        if closure is not None:
+            if not self._is_bare:
+                raise SetupError(
+                    "an optimizer with a closure computes its loss again: use accumulate=1, no fp16 and one process"
+                )
+            window.driven[name] = False
+            moved = self._update(name, partial(self._compute_again, name, closure))
+        elif not window.is_full:
+            window.driven[name] = False
+            return False
+        elif name not in window.weights:
+            raise ScopeError(f"loop.step({name}): there was no loop.backward(loss, optimizer) for it in this step")
+        else:
+            window.driven.setdefault(name, False)
+            window.weights[name] = self._world.average_weight(window.weights[name])
+            moved = self._update(name)
+        window.driven[name] |= moved
+        window.forget(name)
+        return moved
+
+    def _compute_again(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Clear the gradients, and run forward, backward and ``gradients_ready``, for an optimizer such as LBFGS."""
+        state = self._state
+        clear_gradients(state.optimizers[name])
+        self._window.weights.pop(name, None)  # This loss is computed again, and is not a second one.
+        torch.clear_autocast_cache()
+        with self._precision.autocast(enabled=self._precision.dtype is not None):
+            state.loss = MISSING  # The outputs of this forward can be replaced.
+            found = compute()
+        if isinstance(found, dict):
+            check_returned("train_batch", found)
+            self.backward(found["loss"], weight=found.get("weight"), outputs=found.get("outputs"))
+        else:
+            self.backward(found)
+        self._line.emit(self._line.hooks.gradients_ready)
+        return state.loss
+
+    # -- leaving a step -------------------------------------------------------------------------
+
+    @contextmanager
+    def _without_autocast(self) -> Iterator[None]:
+        """Backward and update are not under autocast. The body of the loop is, before and after them."""
+        self._autocasts = False
+        try:
+            with self._precision.autocast(enabled=False):
+                yield
+        finally:
+            self._autocasts = True
+
+    def drop(self) -> None:
+        """Leave a step that is half done: its batches are not counted, and its gradients are cleared."""
+        window = self._window
+        mark = window.batch_mark if window.step_mark is None else window.step_mark
+        if mark is not None:
+            self._scopes.leave(mark)
+        if window.count:
+            for optimizer in self._state.optimizers.values():
+                clear_gradients(optimizer)
+            window.turn_back(self._clock)
+        self._precision.end_window()
+        self._world.drop_window()
+        self._requests.take_skip()
+        self._requests.can_skip = False
+        self._edge.unreach()
+        window.end(skipped=window.skipped)
+
+    def drop_batch(self, reason: str, by: str) -> None:
+        """``StopTraining`` was raised by the task: drop the step, and ask to stop."""
+        self._world.refuse(stop_in_batch(by, reason, self._clock.step))
+        self.drop()
+        self._window.end(skipped=True)
+        self._edge.leave_epoch_end()
+        self._state.ask_stop(reason, by)

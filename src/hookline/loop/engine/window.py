@@ -1,0 +1,89 @@
+"""``AccumulationWindow``: the micro-batches of one step, until the step is made or dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookline.loop.metrics.series import Series
+from hookline.progress import Clock
+
+
+class AccumulationWindow:
+    """The micro-batches of one step: their weights and losses, and what the step has come to."""
+
+    __slots__ = (
+        "_batch", "_sample", "_token", "batch_mark", "count", "driven", "has_batch", "is_full", "losses", "moved",
+        "size", "skipped", "step_mark", "weighed", "weights",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.size = 1
+        """The number of batches that make a step."""
+        self.count = 0
+        """The number of batches in the window."""
+        self.is_full = False
+        """The batch under way is the last of the step."""
+        self.has_batch = False
+        """A batch is under way: it has been given, and not been completed."""
+        self.moved = False
+        """An optimizer has changed the weights in this step."""
+        self.skipped = False
+        """The last step was skipped or dropped: it does not count."""
+        self._batch = self._sample = self._token = 0  # What the clock has counted before the window.
+        self.losses: list[tuple[Series, Any, Any]] = []
+        """The losses of the window with their weights. They count if the step does."""
+        self.weights: dict[str, Any] = {}
+        """Optimizers with gradients in this window, and the sums of their weights."""
+        self.weighed: dict[str, tuple[int, Any]] = {}
+        """By optimizer: the last batch that counted, and its weight."""
+        self.driven: dict[str, bool] = {}
+        """Optimizers that the body steps itself, and whether they have changed the weights."""
+        self.step_mark: int | None = None
+        """The number of open scopes below those of the step, if the step has any."""
+        self.batch_mark: int | None = None
+        """The number of open scopes below those of the batch, if the batch has any."""
+
+    def begin(self, clock: Clock) -> None:
+        """A step begins."""
+        self.skipped = False
+        self._batch, self._sample, self._token = clock.batch, clock.sample, clock.token
+
+    def add_batch(self, *, is_last: bool) -> None:
+        """A batch is given to the step.
+
+        Args:
+            is_last: True if the batch is the last of its epoch, so that the window is short.
+        """
+        self.count += 1
+        self.has_batch = True
+        self.is_full = is_last or self.count >= self.size
+
+    def has_loss_of(self, name: str, *, is_plain: bool) -> bool:
+        """True if the batch under way has had a loss of an optimizer that has not stepped on it yet."""
+        return name in self.weights if is_plain else self.weighed.get(name, (0, None))[0] == self.count
+
+    def forget(self, name: str) -> None:
+        """The gradients of an optimizer are used or cleared."""
+        self.weights.pop(name, None)
+        self.weighed.pop(name, None)
+
+    def take_losses(self, *, counts: bool) -> None:
+        """The window is complete: hand its losses to their metrics, if they count."""
+        if counts:
+            for series, value, weight in self.losses:
+                series.values.append(value)
+                series.weights.append(weight)
+        self.losses.clear()
+
+    def end(self, *, skipped: bool = False) -> None:
+        """The step is made, skipped or dropped."""
+        self.count, self.moved, self.has_batch, self.is_full, self.skipped = 0, False, False, False, skipped
+        self.step_mark = self.batch_mark = None
+        for held in (self.driven, self.weights, self.weighed, self.losses):
+            if held:
+                held.clear()
+
+    def turn_back(self, clock: Clock) -> None:
+        """The clock forgets the batches of a window that is dropped, so that another fit trains on them."""
+        if self.count and not self.moved:
+            clock.take_back_batches(self._batch, self._sample, self._token)
