@@ -192,7 +192,7 @@ class Steps:
             if hooks.around_step or hooks.train_step_start:
                 self._open_step(hooks)
                 hooks = line.hooks
-            window.count, window.has_batch, window.is_full = 1, True, True
+            window.count, window.has_batch, window.is_full = 1, True, window.size == 1 or position == data.length
             if position == data.length:
                 edge.reach_epoch_end()
             if hooks.around_batch or hooks.train_batch_start:
@@ -219,7 +219,10 @@ class Steps:
                     task.note_error(error, state.outputs, batch)
                 raise
             hooks = line.hooks
-            if loss.__class__ is not Tensor or window.driven or window.weights or requests.agreed.skip:
+            is_odd = loss.__class__ is not Tensor or window.driven or window.weights or requests.agreed.skip
+            if is_odd or not self._is_bare:
+                if is_direct and weigh is not None:
+                    weigh.computed(outputs, batch, batch[1])
                 self._finish_batch(loss)
             else:
                 state.loss = loss
