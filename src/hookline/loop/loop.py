@@ -33,8 +33,10 @@ from hookline.loop.record.monitors import warn_of_still_plateau
 from hookline.loop.record.notices import reached_already, say_finished, say_preempted, say_script_continues
 from hookline.loop.record.run_file import RunRecord
 from hookline.loop.result import Result
-from hookline.loop.saving.resume import load_checkpoint
-from hookline.loop.saving.saver import Saving
+from hookline.loop.saving.resume import CheckpointLoader
+from hookline.loop.saving.rollback import MemorySnapshots
+from hookline.loop.saving.saver import Saver
+from hookline.loop.saving.tree import RunTree
 from hookline.loop.saving.verification import VARIABLE, Verification
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
 from hookline.loop.world.leaving import stop_in_batch
@@ -121,7 +123,7 @@ class Loop(Training):
         callbacks = [*as_list(callbacks), *settings.callbacks_of_sinks()]
         super().__init__(Session(model, task, optimizer, scheduler, callbacks, settings, self))
         self.state.answers = LoopAnswers(self)
-        self.saving = Saving(self)
+        self._make_saver()
         self._resume = self.settings.resume
         self.entry_point, self._open = "fit", False
         self.extend: Duration | None = None
@@ -132,6 +134,41 @@ class Loop(Training):
         """The checkpoint that was loaded is that of a run that has come to its end."""
         self.signals = Signals(self.requests, self._interrupt)
         self.record = RunRecord()
+
+    def _make_saver(self) -> None:
+        """Make the parts that save and restore the run."""
+        session, state, settings = self.session, self.state, self.settings
+        world, records, course = session.world, session.records, self.course
+        self.tree = RunTree(
+            state=state,
+            world=world,
+            settings=settings,
+            data=session.data,
+            book=session.book,
+            records=records,
+            precision=self.precision,
+            weights=self.weights,
+            buffers=session.buffers,
+            course=course,
+            accumulation=self,
+            why_over=self._why_over,
+        )
+        self.saving = Saver(
+            tree=self.tree,
+            state=state,
+            world=world,
+            records=records,
+            scopes=self.scopes,
+            settings=settings,
+            agenda=course.agenda,
+            why_over=self._why_over,
+            repeats_evaluation=lambda: course.evaluate is not None,
+        )
+        self._loader = CheckpointLoader(self.tree, self.saving, state, world, records, settings)
+        self.snapshots = MemorySnapshots(self.tree, self.saving, state, records)
+
+    def _why_over(self) -> str | None:
+        return self.stop_reason() if self.course.over else None
 
     @property
     def is_own(self) -> bool:
@@ -251,10 +288,13 @@ class Loop(Training):
 
     def _load(self) -> None:
         """After ``setup``: what a run goes on from, once; and how long it goes on."""
-        self.saving.began_at = self.clock.step
+        self.saving.start_fit()
         self.record.look_back(self)
         if self._resume is not None:
-            load_checkpoint(self, self._resume)
+            point = self._loader.load(self._resume, is_extended=self.extend is not None)
+            if point is not None:
+                self.saved_random, self.course.step_pending = dict(point.random), point.is_eval_pending
+                self.finished, self.ended = point.is_finished, point.ended
             self._resume = None  # not before: a fit after one that could not go on must not begin anew
         if self.extend is not None:
             done = self.clock.elapsed(self.extend.unit)

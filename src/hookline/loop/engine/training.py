@@ -20,8 +20,8 @@ from hookline.loop.engine.leaving import leave_wait
 from hookline.loop.engine.session import Session
 from hookline.loop.engine.step import Steps
 from hookline.loop.record.notices import warn_of_parts
-from hookline.loop.saving.rollback import roll_back
-from hookline.loop.saving.saver import Saving
+from hookline.loop.saving.rollback import MemorySnapshots
+from hookline.loop.saving.saver import Saver
 from hookline.loop.tasks.task import counter
 from hookline.loop.world.world import World
 from hookline.progress.counted import counted
@@ -31,7 +31,8 @@ from hookline.run import MISSING, Run
 class Training(Steps):
     """Epochs and batches. ``Loop`` adds what surrounds them."""
 
-    saving: Saving
+    saving: Saver
+    snapshots: MemorySnapshots
     _open: bool
 
     def __init__(self, session: Session) -> None:
@@ -190,7 +191,7 @@ class Training(Steps):
         """If a callback has asked to go back to a snapshot. Whether one has."""
         asked, self.requests.rollback = self.requests.rollback, None
         if asked is not None:
-            roll_back(self.state.loop, *asked)
+            self.snapshots.roll_back(*asked)
             self.world.undone()
         return asked is not None
 

@@ -21,7 +21,6 @@ from hookline.loop.data.training_data import make_feed
 from hookline.loop.evaluation.tasks import check_returned
 from hookline.loop.evaluation.untouched import same_gradients, same_modes
 from hookline.loop.model.optimizers import needs_closure
-from hookline.loop.saving.rollback import put_back, take_moment
 from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.world import Alone, World
 from hookline.run import MISSING
@@ -112,7 +111,7 @@ def trial(loop: Loop) -> Iterator[Trial]:
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
     if loop.course.epoch_open:
         raise ScopeError("loop.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
-    moment, clock = take_moment(loop), loop.clock.state_dict()
+    snapshot, clock = loop.snapshots.take(), loop.clock.state_dict()
     loader: Any = state.loaders.get("train")
     has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     position = deepcopy(loader.state_dict()) if has_state else None
@@ -133,7 +132,7 @@ def trial(loop: Loop) -> Iterator[Trial]:
             loop._drop_window()
             state.schedulers[:] = schedulers
             book.drop_layers(depth)
-            put_back(loop, moment)
+            loop.snapshots.restore(snapshot)
             loop.clock.load_state_dict(clock)
             if position is not None:
                 loader.load_state_dict(position)
