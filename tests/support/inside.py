@@ -23,7 +23,7 @@ from hookline.loop.record.pictures import pixels_of
 from hookline.loop.record.png import encode_png, png_size
 from hookline.loop.record.run_file import reached
 from hookline.loop.record.run_settings import _loader as loader_settings
-from hookline.loop.saving.tree import capture_state, capture_weights
+from hookline.loop.saving.tree import RunTree
 from hookline.loop.tasks.task_methods import FOREIGN_METHODS, TAKES
 from hookline.loop.world.joining import roots_of
 
@@ -114,7 +114,7 @@ def is_padding(run: Any) -> bool:
 
 def weights_and_state(run: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """All that a checkpoint would hold at this moment."""
-    return capture_weights(run.loop.engine), capture_state(run.loop.engine)
+    return run.loop.engine.tree.weights(), run.loop.engine.tree.capture()
 
 
 def values_held(run: Any, metric: str) -> int:
@@ -130,7 +130,7 @@ def loss_scale_of(loop: Loop) -> float:
 
 def bytes_held_by(checkpointer: Any) -> int:
     """The size of the copies that saves in the background have made and not freed."""
-    size: int = checkpointer._target.writer._copies.size
+    size: int = checkpointer._target._writer._copies.size
     return size
 
 
@@ -195,9 +195,8 @@ def set_blocked_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 def change_saved_state(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Let checkpoints hold what the function makes of the state of the run."""
-    monkeypatch.setattr(
-        "hookline.loop.saving.snapshots.capture_state", lambda loop, **how: change(capture_state(loop, **how))
-    )
+    capture = RunTree.capture
+    monkeypatch.setattr(RunTree, "capture", lambda tree, **how: change(capture(tree, **how)))
 
 
 def watch_folds(monkeypatch: pytest.MonkeyPatch) -> list[int]:

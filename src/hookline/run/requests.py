@@ -7,6 +7,7 @@ of a step takes them from ``agreed``. In one process both names are the same obj
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -250,6 +251,14 @@ class Requests:
                 "or to on_train_batch_start where an optimizer with a closure (LBFGS) computes the batch itself"
             )
 
+    def set_can_save(self, can_save: bool) -> None:
+        """Allow ``run.request_save()``, or refuse it in a run without a folder."""
+        self.can_save = can_save
+
+    def call_attention(self) -> None:
+        """Let the end of the next step look at what is due, also from another thread."""
+        self.attention = True
+
     def _observe(self, what: str, stop: StopRequest | None = None) -> None:
         if self.observer is not None:
             self.observer(what, stop)
@@ -294,3 +303,11 @@ class Requests:
     def forget_signal(self) -> None:
         """A run begins to listen to signals."""
         self.asked.preempt = self.agreed.preempt = None
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as ``SIGTERM``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # A real-time signal has no name.
+        return f"signal {number}"

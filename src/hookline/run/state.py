@@ -164,6 +164,24 @@ class RunState:
             self.stage, self.audience, self.loader_name, self.samples, self.tokens = kept
             self.batch, self.outputs, self.loss, self.optimizer = shown
 
+    @contextmanager
+    def showing_checkpoint(self, path: Path) -> Iterator[None]:
+        """Show a checkpoint as ``run.checkpoint`` to the hooks that run inside the block."""
+        self.checkpoint = path
+        try:
+            yield
+        finally:
+            self.checkpoint = MISSING
+
+    @contextmanager
+    def showing_exception(self, error: Exception) -> Iterator[None]:
+        """Show an error as ``run.exception`` to the hooks that run inside the block."""
+        earlier, self.exception = self.exception, error
+        try:
+            yield
+        finally:
+            self.exception = earlier
+
     def note_failure(self, error: BaseException) -> None:
         """Keep the stage in which an error was raised, for ``on_exception``. The innermost stage counts."""
         if self.failed_in[0] != id(error):

@@ -202,11 +202,11 @@ class TrainingData:
 
     # -- in a checkpoint ---------------------------------------------------------------------------
 
-    def state_dict(self, *, seed: int, mid_epoch: bool) -> dict[str, Any]:
+    def state_dict(self, *, mid_epoch: bool) -> dict[str, Any]:
         """The position in the data, in a form from which any number of processes can continue."""
         batch, feed = self._clock.batch_in_epoch if mid_epoch else 0, self.feed
         return {
-            "seed": seed,
+            "seed": self.seed,
             "feed": {} if feed is None else feed.state_dict(),
             "batch": batch,
             "taken": self.taken(batch) if mid_epoch else 0,
@@ -216,7 +216,8 @@ class TrainingData:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, mid_epoch: bool) -> None:
-        """Load the position, after the clock. Older checkpoints lack some of the fields."""
+        """Load the seed and the position, after the clock. Older checkpoints lack some of the fields."""
+        self.seed = state["seed"]
         batch = self._clock.batch_in_epoch if mid_epoch else 0
         facts = Facts(**state.get("facts", {}))
         self._saved = SavedData(state["feed"], state.get("own", 1), facts, state.get("replaced", 0))

@@ -57,6 +57,10 @@ class Agenda:
         self.sampling = False
         """Whether the step that begins now is one of those whose hooks are timed."""
 
+    def look_now(self) -> None:
+        """Look at the end of this step whether anything is due."""
+        self.wake = 0
+
     def plan(self, max_duration: Duration | None) -> None:
         """Training begins, or a hook has changed how long it is: shares of it are other intervals now."""
         self.max_duration = max_duration
@@ -69,10 +73,6 @@ class Agenda:
         if self.max_duration != max_duration:
             self.plan(max_duration)
             self.look()
-
-    def look_now(self) -> None:
-        """Look after the step under way, whatever is due."""
-        self.wake = 0
 
     @property
     def has_parts(self) -> bool:

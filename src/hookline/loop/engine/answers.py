@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from hookline.distributed.guard import refuse_if_guarded
-from hookline.errors import SetupError
+from hookline.errors import ScopeError, SetupError
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
 from hookline.loop.evaluation.tasks import Returning
-from hookline.loop.saving.rollback import take_moment
 from hookline.run.audience import Audience
 
 if TYPE_CHECKING:
@@ -63,7 +62,13 @@ class LoopAnswers:
         return swapped.swap(weights)
 
     def snapshot(self, member: Member[Run]) -> dict[str, Any]:
-        return take_moment(self._loop, member)
+        loop = self._loop
+        if loop.window.count or loop.state.stage != "train" or not loop.state.is_training:
+            raise ScopeError(
+                "run.snapshot(): inside a step or an evaluation there is no whole state; call it in on_train_start, "
+                "on_train_step_start, on_train_step_end or on_step_settled"
+            )
+        return loop.snapshots.take(member)
 
     def gather(self, value: Any) -> list[Any]:
         refuse_if_guarded("run.gather()")

@@ -19,7 +19,7 @@ from hookline.loop.model.scheduler_steps import SchedulerSteps
 from hookline.loop.model.weights import Weights
 from hookline.loop.record.monitors import Doubts, check_train_monitors
 from hookline.loop.record.records import Records
-from hookline.loop.saving.saver import Saving
+from hookline.loop.saving.saver import Saver
 from hookline.loop.world.world import World
 from hookline.records.redact import redact_text
 from hookline.run import BREAK, RunState, StopRequest
@@ -105,7 +105,7 @@ class Edge:
         self.evaluate: Callable[[], None] | None = None
         """Evaluates, in a run with a task and validation loaders. The body of a custom loop evaluates itself."""
 
-    def connect(self, saver: Saving, roll_back: Callable[[], bool]) -> None:
+    def connect(self, saver: Saver, roll_back: Callable[[], bool]) -> None:
         """Set the parts that are made after this one.
 
         Args:

@@ -42,9 +42,10 @@ from hookline.loop.record.notices import reached_already, say_finished, say_pree
 from hookline.loop.record.records import Records
 from hookline.loop.record.run_file import RunRecord
 from hookline.loop.result import Result
-from hookline.loop.saving.resume import load_checkpoint
-from hookline.loop.saving.rollback import roll_back
-from hookline.loop.saving.saver import Saving
+from hookline.loop.saving.resume import CheckpointLoader, ResumePoint
+from hookline.loop.saving.rollback import MemorySnapshots
+from hookline.loop.saving.saver import Saver
+from hookline.loop.saving.tree import RunTree
 from hookline.loop.saving.verification import VARIABLE, Verification
 from hookline.loop.settings import Settings
 from hookline.loop.tasks.supervised import SupervisedTask
@@ -154,7 +155,16 @@ class Engine:
         self.run = Run(state, Member(loop, is_task=True))
         state.metrics, state.media = self.book, LoopMedia(state, self.book, self.records)
         state.answers = LoopAnswers(self)
-        self.saving = Saving(self)
+        self.tree = RunTree(
+            *(state, self.world, settings, self.data, self.book, self.records, self.precision, self.weights),
+            *(self.buffers, self.edge, self.steps, self._why_over),
+        )
+        self.saving = Saver(
+            *(self.tree, state, self.world, self.records, self.scopes, settings, self.agenda, self._why_over),
+            lambda: self.edge.evaluate is not None,
+        )
+        self._loader = CheckpointLoader(self.tree, self.saving, state, self.world, self.records, settings)
+        self.snapshots = MemorySnapshots(self.tree, self.saving, state, self.records)
         self.edge.connect(self.saving, self._roll_back)
         self.evaluator = Evaluator(
             *(state, self.world, self.scopes, self.book, self.records, self.fetcher, self.data, self.precision),
@@ -303,10 +313,12 @@ class Engine:
 
     def _load(self) -> None:
         """After ``setup``: load the checkpoint to continue from, once, and find how long the run is."""
-        self.saving.began_at = self.clock.step
+        self.saving.start_fit()
         self.record.look_back(self)
         if self._resume is not None:
-            load_checkpoint(self, self._resume)
+            point = self._loader.load(self._resume, is_extended=self.extend is not None)
+            if point is not None:
+                self._continue_from(point)
             self._resume = None  # Not before: a fit after one that could not continue must not start from scratch.
         if self.extend is not None:
             done = self.clock.elapsed(self.extend.unit)
@@ -316,6 +328,13 @@ class Engine:
         self.record.begin(self)
         self.records.start(self.saving.run_id)
         self.records.note("resume" if self.clock.step else "start")
+
+    def _continue_from(self, point: ResumePoint) -> None:
+        """A checkpoint is loaded: training continues where it was saved."""
+        self.training.resume_with(dict(point.random))
+        if point.is_eval_pending:
+            self.edge.resume_before_evaluation()
+        self.finished, self.ended = point.is_finished, point.ended
 
     @property
     def will_resume(self) -> bool:
@@ -365,7 +384,7 @@ class Engine:
         """Roll back if a callback has asked for it. Return whether one has."""
         asked = self.requests.take_rollback()
         if asked is not None:
-            roll_back(self, *asked)
+            self.snapshots.roll_back(*asked)
             self.world.undone()
         return asked is not None
 
@@ -469,6 +488,9 @@ class Engine:
             return f"max_duration ({self.state.max_duration}) reached"
         error = self.state.exception
         return "not trained" if error is MISSING else words_of(error)
+
+    def _why_over(self) -> str | None:
+        return self.stop_reason() if self.edge.is_over else None
 
     def result(self) -> Result:
         """Return how the run ended, and what it found."""

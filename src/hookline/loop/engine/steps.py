@@ -132,6 +132,10 @@ class Steps:
 
     @accumulate.setter
     def accumulate(self, batches: int) -> None:
+        self.set_accumulate(batches)
+
+    def set_accumulate(self, batches: int) -> None:
+        """Change the number of batches per step, between two steps."""
         if not isinstance(batches, int) or batches < 1 or self._window.count:
             raise SetupError(f"loop.accumulate = {batches!r}: give 1 or more batches, at the edge of a step")
         self._window.size = self._clock.batches_per_step = batches

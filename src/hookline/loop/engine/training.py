@@ -22,7 +22,7 @@ from hookline.loop.evaluation.handles import Handles
 from hookline.loop.model.gradients import clear_gradients
 from hookline.loop.model.precision import Precision
 from hookline.loop.record.notices import warn_of_parts
-from hookline.loop.saving.saver import Saving
+from hookline.loop.saving.saver import Saver
 from hookline.loop.settings import Settings
 from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.loop.world.world import World
@@ -61,7 +61,7 @@ class Training:
         steps: Steps,
         window: AccumulationWindow,
         handles: Handles,
-        saver: Saving,
+        saver: Saver,
         count: Count,
     ) -> None:
         self._state, self._settings, self._world, self._scopes, self._data = state, settings, world, scopes, data

@@ -19,7 +19,6 @@ from hookline.loop.data.part import Part
 from hookline.loop.data.training_data import make_feed
 from hookline.loop.engine.edge import Epoch
 from hookline.loop.evaluation.untouched import same_gradients, same_modes
-from hookline.loop.saving.rollback import put_back, take_moment
 from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.world import Alone
 from hookline.run import MISSING
@@ -81,7 +80,7 @@ def trial(loop: Engine) -> Iterator[Trial]:
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
     if loop.edge.epoch is not Epoch.CLOSED:
         raise ScopeError("loop.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
-    moment, clock = take_moment(loop), loop.clock.state_dict()
+    snapshot, clock = loop.snapshots.take(), loop.clock.state_dict()
     loader: Any = state.loaders.get("train")
     has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     position = deepcopy(loader.state_dict()) if has_state else None
@@ -102,7 +101,7 @@ def trial(loop: Engine) -> Iterator[Trial]:
             loop.steps.drop()
             state.schedulers[:] = schedulers
             book.drop_layers(depth)
-            put_back(loop, moment)
+            loop.snapshots.restore(snapshot)
             loop.clock.load_state_dict(clock)
             if position is not None:
                 loader.load_state_dict(position)

@@ -6,13 +6,10 @@ They are warnings of the logger: Python shows these, also where nobody has set u
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookline.errors import Preempted, ScopeError, SetupError, StateError
-from hookline.loop.engine.signals import signal_name
+from hookline.errors import Preempted, ScopeError, SetupError
+from hookline.run.requests import signal_name
 
 if TYPE_CHECKING:
     from hookline.loop.engine.engine import Engine
@@ -20,23 +17,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookline")
 
 EXTEND = "fit(…, extend='2ep')"
-
-
-def say_resumed(loop: Engine, checkpoint: Path) -> None:
-    """After a checkpoint is loaded; one of a run that is finished says so later."""
-    if not loop.state.rank and not loop.finished:
-        logger.warning("resumed from %s: epoch %d, step %d", checkpoint, loop.clock.epoch, loop.clock.step)
-
-
-def warn_if_nothing_saves(loop: Engine) -> None:
-    """Before a checkpoint is looked for: with ``resume="auto"`` somebody counts on one, the next time too."""
-    is_auto = loop.settings.resume is not None and loop.settings.resume.path == "auto"
-    saves = loop.saving.is_asked_to_save or loop.saving.verification is not None
-    if is_auto and not saves and not loop.state.rank and loop.entry_point in ("fit", "train"):
-        logger.warning(
-            "resume='auto', and no callback saves this run: unless run.request_save() is called, a restart begins "
-            "anew; add hl.Checkpointer()"
-        )
 
 
 def warn_of_parts(rank: int) -> None:
@@ -58,22 +38,6 @@ def say_preempted(loop: Engine, error: Preempted) -> None:
         logger.warning("%s: %s; the run exits with code %d", signal_name(error.signal), saved, 128 + error.signal)
     for note in getattr(error, "__notes__", ()):  # Python shows no notes of a SystemExit
         logger.error("%s", note)
-
-
-@contextmanager
-def unsavable_is_said() -> Iterator[None]:
-    """In a run that has no callback that saves, nobody has looked before whether its state can be saved."""
-    try:
-        yield
-    except StateError as error:
-        logger.error("not saved: %s", error)
-
-
-def say_interrupted(loop: Engine, saved: Path) -> None:
-    """After Ctrl-C, or when a time limit ends this process: why, and where the checkpoint is."""
-    stop = loop.requests.agreed.stop
-    if not loop.state.rank:
-        logger.warning("%s: saved %s", "interrupted" if stop is None else stop.reason, saved)
 
 
 def say_script_continues(loop: Engine) -> None:

@@ -254,7 +254,7 @@ def _callbacks(loop: Engine) -> tuple[CallbackEntry, ...]:
 
 
 def _monitors(loop: Engine) -> tuple[MonitorEntry, ...]:
-    plans = [target.plan for target in loop.saving.targets]
+    plans = loop.saving.plans
     return tuple(MonitorEntry(plan.folder, plan.monitor, plan.mode) for plan in plans if plan.monitor is not None)
 
 

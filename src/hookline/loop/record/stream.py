@@ -40,6 +40,10 @@ class Stream:
         self.continues_on_full_disk: Callable[[], bool] = lambda: False
         """Whether a file that cannot be written is a warning and not an error."""
 
+    def continue_on_full_disk_if(self, condition: Callable[[], bool]) -> None:
+        """Log a warning instead of raising an error for a file that cannot be written, while a condition holds."""
+        self.continues_on_full_disk = condition
+
     def open(self, folder: Path | None) -> None:
         self.rows = None if folder is None else WaitingJsonLines(folder / METRICS)
         self._events = None if folder is None else WaitingJsonLines(folder / EVENTS)

@@ -1,16 +1,15 @@
-"""Which saved state belongs to which callback of the run that resumes, also if the options have changed."""
+"""Match saved states with the callbacks of the run that resumes, also if their options have changed."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.errors import CheckpointMismatchError
+from hookline.events import Member
 from hookline.events.callback import callback_name, identity_of
-
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
+from hookline.run import Run
 
 logger = logging.getLogger("hookline")
 
@@ -19,16 +18,23 @@ Saved = Mapping[str, Any]
 
 
 def holds_state(saved: Saved) -> bool:
+    """True if there is anything in the saved part of a callback besides its identity."""
     return any(saved[part] for part in ("state", "held", "gates"))
 
 
-def for_this_run(loop: Engine, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved state of a run, with each callback's part under the key that the callback has in this run.
+def for_this_run(members: Iterable[Member[Run]], state: Mapping[str, Any], *, is_quiet: bool) -> dict[str, Any]:
+    """Return the saved state of a run, with each callback's part under the key that the callback has in this run.
 
     The part of a callback whose ``state_depends_on`` has changed is left out. Log one line for each callback that
     resumes with other options, or without its state.
+
+    Args:
+        members: The callbacks of this run.
+        state: The state of a checkpoint.
+        is_quiet: True on a rank that logs nothing, because another rank logs the same lines.
     """
-    callbacks = {member.key: member.callback for member in loop.line.members if not member.is_task}
+    callbacks = {member.key: member.callback for member in members if not member.is_task}
+    warnings: list[str] = []
     here = {key: identity_of(callback) for key, callback in callbacks.items()}
     saved = dict(state["callbacks"])
     renamed: dict[str, str | None] = {}
@@ -44,16 +50,18 @@ def for_this_run(loop: Engine, state: Mapping[str, Any]) -> dict[str, Any]:
         else:
             renamed[was] = key
         if other_meaning and holds_state(before):
-            _warn(loop, f"{callback_name(callbacks[key])} starts without its saved state: {other_meaning}")
+            warnings.append(f"{callback_name(callbacks[key])} starts without its saved state: {other_meaning}")
         elif not callbacks[key].reports_on_resume:
             options = _differences(before["arguments"], now["arguments"], "{name}={now} (was {before})")
             if options:
-                _warn(loop, f"{callback_name(callbacks[key])} resumes with {options}")
+                warnings.append(f"{callback_name(callbacks[key])} resumes with {options}")
+    for warning in () if is_quiet else warnings:
+        logger.warning("%s", warning)
     return _renamed(state, renamed, structure_changed=structure_changed)
 
 
 def _pairs(here: Mapping[str, Saved], saved: Mapping[str, Saved]) -> dict[str, str]:
-    """The key in the checkpoint, by the key in this run."""
+    """Return the key in the checkpoint, by the key in this run."""
     pairs = {key: key for key in here if key in saved}
     for kind, is_certain in ((_arguments, False), (_meaning, True), (_class, False)):
         open_here = _grouped(here, kind, (key for key in here if key not in pairs))
@@ -129,7 +137,7 @@ def _renamed(state: Mapping[str, Any], keys: Mapping[str, str | None], *, struct
             if owner not in moved or moved[owner] is not None
         ],
     }
-    if structure_changed:  # which parameters are frozen is what the callbacks of this run have made of it
+    if structure_changed:  # The callbacks of this run have decided which parameters are frozen.
         found["model"] = {**state["model"], "frozen": None, "evaluating": None}
     return found
 
@@ -138,8 +146,3 @@ def _split(path: str | None, owners: Iterable[str]) -> tuple[str | None, str]:
     """The owner at the beginning of a path, and the rest of the path."""
     owner = next((key for key in owners if path is not None and path.startswith(f"{key}/")), None)
     return owner, "" if path is None or owner is None else path.removeprefix(f"{owner}/")
-
-
-def _warn(loop: Engine, line: str) -> None:
-    if not loop.state.rank:
-        logger.warning("%s", line)

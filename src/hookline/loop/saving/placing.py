@@ -1,14 +1,14 @@
-"""Where the tensors of a checkpoint go in a run whose model may be spread over ranks in another way, or not at all.
+"""Load the tensors of a checkpoint into a model that may be sharded in another way, or not at all.
 
-What lies in a checkpoint of ranks is read into the part that this rank holds; what lies in one whole is cut to it. A
-tensor of the state is placed as the weight that it belongs to: of an optimizer by the index of its parameter, of a
-callback by the name of the weight, if the shape is the same.
+A tensor of a sharded checkpoint is read into the part of it that this rank holds. A full tensor is cut to that part.
+A tensor of the state is sharded like the weight that it belongs to: in the state of an optimizer, this is the parameter
+with the same index; in the state of a callback, the weight with the same name and shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,19 +17,25 @@ from torch.optim import Optimizer
 from hookline.checkpoint.prepared import STATE, WEIGHTS
 from hookline.distributed.dtensors import is_spread, room_like, spread_like
 
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
-
 _OPTIMIZERS = "optimizers/"
 
 
-def rooms(loop: Engine) -> Callable[[str, tuple[int, ...], torch.dtype], Tensor | None]:
-    """For each tensor of a checkpoint that ranks have written: the part that this rank has of it, to be read into."""
-    weights = _weights(loop.state.module)
-    weights.update(_weights(loop.state.model))
+Rooms = Callable[[str, tuple[int, ...], torch.dtype], Tensor | None]
+"""Function of a tensor's name, shape and dtype: the tensor to read it into, or ``None`` for a new one."""
+
+
+def rooms(module: nn.Module, model: nn.Module, optimizers: Mapping[str, Optimizer]) -> Rooms:
+    """Return where to read each tensor of a sharded checkpoint into: the part of it that this rank holds.
+
+    Args:
+        module: The task, or the model of a custom loop.
+        model: The model.
+        optimizers: The optimizers of the run.
+    """
+    weights = {**_weights(module), **_weights(model)}
     by_index = {
         f"{_OPTIMIZERS}{name}/state/{index}": parameter
-        for name, optimizer in loop.state.optimizers.items()
+        for name, optimizer in optimizers.items()
         for index, parameter in enumerate(_parameters(optimizer))
     }
 
@@ -47,12 +53,12 @@ def rooms(loop: Engine) -> Callable[[str, tuple[int, ...], torch.dtype], Tensor 
 
 
 def placed_weights(wanted: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as a model's own are placed; those that do not fit are left, for whoever says so."""
+    """Shard weights like those of a model. A tensor that does not fit stays as it is: the caller raises the error."""
     return {name: _like(value, wanted.get(name)) for name, value in found.items()}
 
 
 def placed_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of an optimizer, each tensor as its parameter is placed."""
+    """Shard each tensor in the state of an optimizer like its parameter."""
     parameters = dict(enumerate(_parameters(optimizer)))
     states = {
         index: {key: _like(value, parameters.get(index)) for key, value in its.items()}
@@ -62,7 +68,7 @@ def placed_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[str
 
 
 def placed_state(module: nn.Module, tree: Any) -> Any:
-    """The state of a callback: copies and averages of weights, by their names, are placed as those are."""
+    """Shard the tensors in the state of a callback like the weights of the same names, such as averages of weights."""
     if not any(map(is_spread, module.parameters())):
         return tree
     return _placed(tree, {name: value for name, value in _weights(module).items() if is_spread(value)})

@@ -1,54 +1,56 @@
-"""What each rank has of its own in the state of a run: gathered for a checkpoint, and given back to its rank."""
+"""The parts of a run's state that differ between ranks: gathered for a checkpoint, and given back to each rank."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
 from hookline.checkpoint.agreement import agreed
 from hookline.checkpoint.packing import pack, unpack
+from hookline.distributed.solo import AnyGroup
+from hookline.events import Member
 from hookline.events.line import keeper_of
 from hookline.loop.data.random_states import random_states
 from hookline.loop.data.seeding import Apart, mix
 from hookline.loop.metrics.object_states import metrics_in
-
-if TYPE_CHECKING:
-    from hookline.events import Member
-    from hookline.loop.engine.engine import Engine
-    from hookline.loop.world.world import World
-    from hookline.run import Run
+from hookline.run import Run
 
 logger = logging.getLogger("hookline")
 
 
-def gathered(loop: Engine, world: World, capture: Callable[[Engine], dict[str, Any]]) -> dict[str, Any]:
-    """By all: the state with what each rank has of its own, by rank. Only rank zero's is used, and so only it is whole.
+def gathered(members: Sequence[Member[Run]], group: AnyGroup, capture: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """By all: return the state of the run, with the part that each rank has for itself. It is complete on rank zero.
 
-    All else is the same on every rank, or rank zero's: counters and schedulers. The state of a callback is that of the
-    first rank that runs it. What one rank cannot save is an error on all of them.
+    The rest is the same on every rank, or rank zero's is used: counters and schedulers. The state of a callback is that
+    of the first rank that runs it. If one rank cannot save its state, all ranks raise an error.
+
+    Args:
+        members: The callbacks of the run.
+        group: The processes of the run.
+        capture: Function that returns the state of this rank.
     """
     state: dict[str, Any] = {}
     packed: list[bytes] = []
-    elsewhere = {member.key: keeper_of(member.callback, world.group.size) for member in loop.line.members}
+    elsewhere = {member.key: keeper_of(member.callback, group.size) for member in members}
     elsewhere = {key: rank for key, rank in elsewhere.items() if rank}
 
     def prepare() -> None:
-        state.update(capture(loop))
-        kept = {key: state["callbacks"].get(key) for key, rank in elsewhere.items() if rank == world.group.rank}
-        packed.append(pack({**_own(loop, state), "kept": kept}))
+        state.update(capture())
+        kept = {key: state["callbacks"].get(key) for key, rank in elsewhere.items() if rank == group.rank}
+        packed.append(pack({**_own(members, state), "kept": kept}))
 
-    agreed(world.group, prepare)
-    told = world.group.gather(packed[0])
-    parts = [unpack(part) for part in told] if world.group.rank == 0 else []
+    agreed(group, prepare)
+    told = group.gather(packed[0])
+    parts = [unpack(part) for part in told] if group.rank == 0 else []
     kept = {key: its for part in parts for key, its in part.pop("kept").items()}
     callbacks = {key: its for key, its in (state["callbacks"] | kept).items() if its is not None}
     return {**state, "callbacks": callbacks, "ranks": parts}
 
 
-def _own(loop: Engine, state: Mapping[str, Any]) -> dict[str, Any]:
+def _own(members: Sequence[Member[Run]], state: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "random": state["random"],
         "feed": state["data"]["feed"],
@@ -56,15 +58,21 @@ def _own(loop: Engine, state: Mapping[str, Any]) -> dict[str, Any]:
         "measured": state["model"]["metrics"],
         "callbacks": {
             member.key: state["callbacks"][member.key]
-            for member in loop.line.members
+            for member in members
             if member.key in state["callbacks"] and _is_own(member)
         },
     }
 
 
-def of_this_rank(loop: Engine, saved: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """The state that this rank goes on with; in another number of processes, what there is for it."""
-    rank, size = loop.state.rank, loop.state.world_size
+def of_this_rank(saved: Mapping[str, Any], step: int, *, rank: int, size: int) -> dict[str, Any]:
+    """Return the state that this rank continues with, also if another number of processes saved it.
+
+    Args:
+        saved: The state of a checkpoint.
+        step: The step of the checkpoint.
+        rank: The rank of this process.
+        size: The number of processes.
+    """
     parts = saved.get("ranks") or [_of_one(saved)]
     changed = len(parts) != size
     if changed and not rank:
@@ -84,13 +92,13 @@ def of_this_rank(loop: Engine, saved: Mapping[str, Any], step: int) -> dict[str,
         found["random"] = _fresh(mix(saved["data"]["seed"], rank, step))
         found["metrics"] = {**saved["metrics"], "objects": {}, "pending": {}, "dated": []}
         found["model"] = {**saved["model"], "metrics": {}}
-    if not changed:  # else the place in the data, which is the same for all, has to do
+    if not changed:  # Otherwise each rank continues from the position in the data, which is the same for all.
         found["data"] = {**saved["data"], "feed": parts[rank]["feed"]}
     return found
 
 
 def _of_one(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """One process has written it."""
+    """The part of the only rank, in a checkpoint of one process."""
     return {
         "random": saved["random"],
         "feed": saved["data"]["feed"],
@@ -101,7 +109,7 @@ def _of_one(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(states: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """What several ranks have logged since the last row, as if one had; all else of it is the same on all of them."""
+    """Join what several ranks have logged since the last row. The rest is the same on all of them."""
     pending: dict[str, Any] = {}
     if any(its["objects"] or its["dated"] for its in states[1:]):
         logger.warning(
@@ -130,7 +138,7 @@ def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_own(member: Member[Run]) -> bool:
-    """Whether a callback has another state on each rank: it says so, or holds what measures this rank's data."""
+    """True if a callback has a separate state on each rank: ``per_rank_state``, or a metric of this rank's data."""
     callback = member.callback
     if member.is_task or getattr(callback, "per_rank_state", False):
         return not member.is_task
@@ -138,7 +146,7 @@ def _is_own(member: Member[Run]) -> bool:
 
 
 def _fresh(seed: int) -> dict[str, Any]:
-    """Random states for a rank that was not there before."""
+    """Random states for a rank that the checkpoint does not have."""
     found: dict[str, Any] = Apart().at(seed).run(random_states)
     return found
 

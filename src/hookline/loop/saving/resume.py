@@ -1,313 +1,178 @@
-"""Resume: which checkpoint a run goes on from, and what is said about it."""
+"""Resume a run: load a checkpoint, report what differs, and tell the engine from where to continue."""
 
 from __future__ import annotations
 
 import logging
-import shutil
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Any
 
-from hookline.checkpoint import Checkpoint, Snapshot, Store
-from hookline.checkpoint.agreement import agreed, by_zero
-from hookline.checkpoint.inspect import inspect
-from hookline.checkpoint.names import MANIFEST, STATE
-from hookline.checkpoint.plan import FOLDER
+from hookline.checkpoint import Checkpoint
+from hookline.checkpoint.agreement import by_zero
+from hookline.checkpoint.names import STATE
 from hookline.checkpoint.request import Resume
-from hookline.distributed.solo import AnyGroup
-from hookline.errors import (
-    CheckpointCorruptError,
-    CheckpointError,
-    CheckpointMismatchError,
-    CheckpointNotFoundError,
-    HooklineWarning,
-)
+from hookline.errors import HooklineWarning
 from hookline.loop.record.folder import is_inside
-from hookline.loop.record.media import rewind_rows_and_media
-from hookline.loop.record.notices import say_resumed, warn_if_nothing_saves
-from hookline.loop.record.stream import METRICS
+from hookline.loop.record.records import Records
 from hookline.loop.saving.callback_matching import for_this_run, holds_state
-from hookline.loop.saving.environment import environment
+from hookline.loop.saving.finding import Found, find_checkpoint
 from hookline.loop.saving.placing import rooms
 from hookline.loop.saving.resharding import of_this_rank
-from hookline.loop.saving.state_shape import StateSource, check_shape, names_state_file
-from hookline.loop.saving.tree import load_callback_states, restore
+from hookline.loop.saving.rows import drop_rows, restore_rows
+from hookline.loop.saving.saver import Saver
+from hookline.loop.saving.state_shape import named_in_errors
+from hookline.loop.saving.tree import RunTree
+from hookline.loop.settings import Settings
+from hookline.loop.world.world import World
 from hookline.progress import Duration
-from hookline.records import FileRow, ImageRow, MetricRow
-from hookline.run import MISSING
-from hookline.sinks.jsonl import JsonLines
+from hookline.run import MISSING, RunState
 
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
-
-T = TypeVar("T")
 logger = logging.getLogger("hookline")
 
 
-def load_checkpoint(loop: Engine, resume: Resume) -> bool:
-    """Load what the run goes on from, after ``setup`` and before ``model_ready``. Whether there was anything."""
-    with names_state_file() as source:
-        return _load_checkpoint(loop, resume, source)
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """The point from which the engine continues a run, as a checkpoint tells it."""
+
+    checkpoint: Path
+    """The checkpoint that was loaded."""
+    random: Mapping[str, Any]
+    """The random states, which the engine sets when the data of the epoch is open."""
+    is_eval_pending: bool
+    """True if the run was left inside an epoch, at the end of a step, before its evaluation or in it."""
+    is_finished: bool
+    """True if the run had ended, and is not asked to train longer."""
+    ended: str | None
+    """Why a finished run had ended."""
 
 
-def _load_checkpoint(loop: Engine, resume: Resume, source: StateSource) -> bool:
-    warn_if_nothing_saves(loop)
-    state = loop.state
-    store, found = _find(loop, resume)
-    if found is None:
-        _begin_anew(loop)
-        return False
-    checkpoint, snapshot = found
-    source.path = checkpoint.path / STATE
-    if snapshot.state is not None:
-        of_rank = of_this_rank(loop, snapshot.state, snapshot.about.step)
-        check_shape(loop, of_rank, source.path)
-        snapshot = replace(snapshot, state=for_this_run(loop, of_rank))
-    restore(loop, snapshot)
-    if snapshot.about.pending_eval:
-        loop.edge.resume_before_evaluation()
-    if snapshot.about.pending_eval and snapshot.state and snapshot.state["save"]:
-        loop.requests.agree(save=True)  # it was due after the evaluation that was left
-    _say_callbacks(loop, snapshot)
-    load_callback_states(loop, snapshot.state["callbacks"] if snapshot.state else {}, structural=False)
-    _say_environment(loop, checkpoint)
-    linked = [target.store.folder for target in loop.saving.targets]
-    own = state.folder is not None and is_inside(checkpoint.path, state.folder, *linked)
-    _rewind(loop, checkpoint, snapshot, own=own)
-    if own:
-        loop.saving.run_id = checkpoint.about.run
-        loop.saving.generation = _told(loop, lambda: _generation(store, checkpoint))
-    else:
-        loop.saving.run_id = loop.world.group.from_zero(loop.saving.run_id)
-    loop.saving.began_at = state.clock.step
-    loop.finished = checkpoint.about.finished and loop.extend is None and not _asks_for_more(loop, snapshot)
-    if loop.finished:
-        loop.ended = snapshot.state["ended"] if snapshot.state else None
-    elif checkpoint.about.finished:
-        loop.requests.drop_stop()  # it had stopped; now it is asked for more
-    source.path = None  # what follows is not read from it
-    say_resumed(loop, checkpoint.path)
-    for path in _told(loop, lambda: list(map(str, _passed_over(store, checkpoint, resume)))):
-        state.checkpoint = Path(path)
-        loop.line.emit(loop.line.hooks.checkpoint_rejected)
-    state.checkpoint = checkpoint.path
-    loop.line.emit(loop.line.hooks.checkpoint_loaded)
-    state.checkpoint = MISSING
-    return True
+class CheckpointLoader:
+    """Loads the checkpoint that a run resumes from.
 
-
-def _asks_for_more(loop: Engine, snapshot: Snapshot) -> bool:
-    """Whether an own loop, which has no ``extend=``, is given more time than the run that has come to its end.
-
-    What scripts give is compared, not what hooks have made of it: the same script, started again, does not go on.
+    Args:
+        tree: The state of the run, as a tree.
+        saver: The saver of the run, which continues the run of the checkpoint.
+        state: The state of the run.
+        world: The processes of the run.
+        records: The rows and the timeline of the run.
+        settings: The options of the run.
     """
-    given, saved = loop.settings.max_duration, snapshot.state
-    if not loop.is_custom or given is None or loop.clock.reached(given) or saved is None:
-        return False
-    if "given_duration" not in saved:  # of an older version, which saved what hooks had made of it
-        stopped = saved["course"]["stop"] is not None
-        return not stopped or saved.get("max_duration", str(given)) != str(given)
-    before = None if saved["given_duration"] is None else Duration.parse(saved["given_duration"])
-    return before is None or before.unit != given.unit or before < given
 
+    def __init__(
+        self, tree: RunTree, saver: Saver, state: RunState, world: World, records: Records, settings: Settings
+    ) -> None:
+        self._tree, self._saver, self._state, self._world = tree, saver, state, world
+        self._records, self._settings = records, settings
 
-def _find(loop: Engine, resume: Resume) -> tuple[Store, tuple[Checkpoint, Snapshot] | None]:
-    group, room = loop.world.group, rooms(loop)
+    def load(self, resume: Resume, *, is_extended: bool) -> ResumePoint | None:
+        """By all: load the checkpoint, after ``setup`` and before ``model_ready``.
 
-    def load(store: Store, checkpoint: Checkpoint | Path) -> Snapshot:
-        found: list[Snapshot] = []
-        # Each rank reads what it needs; what one rank cannot read, none takes.
-        agreed(group, lambda: found.append(store.load(checkpoint, room, (group.rank, group.size))))
-        return found[0]
+        Args:
+            resume: What the run resumes from.
+            is_extended: True if the run is asked to train longer than before.
 
-    if resume.path == "auto":
-        store = Store(loop.state.folder / FOLDER) if loop.state.folder else Store(FOLDER)
-        return store, _newest(loop, store, resume, partial(load, store))
-    path = Path(resume.path).absolute()
-    if (path / MANIFEST).exists() or not path.is_dir():
-        store = Store(path.parent)
-        snapshot = load(store, path)
-        checkpoint = next(c for c in store.checkpoints() if c.path == path)
-        if not snapshot.about.exact:
-            _warn(loop, f"{path} was saved after an error inside a step: what follows is not what would have followed")
-        return store, (checkpoint, snapshot)
-    store = Store(path / FOLDER if (path / FOLDER).is_dir() else path)
-    found = _newest(loop, store, resume, partial(load, store))
-    if found is None:
-        raise CheckpointNotFoundError(f"resume={str(resume.path)!r}: there is no checkpoint in {store.folder}")
-    return store, found
+        Returns:
+            The point to continue from, or ``None`` if there is no checkpoint.
+        """
+        self._warn_if_nothing_saves()
+        state, group = self._state, self._world.group
+        found = find_checkpoint(resume, state.folder, group, rooms(state.module, state.model, state.optimizers))
+        if found is None:
+            drop_rows(self._records, state.folder)
+            return None
+        with named_in_errors(found.checkpoint.path / STATE):
+            point = self._restore(found, is_extended=is_extended)
+        if not state.rank and not point.is_finished:  # The engine reports a finished run later.
+            logger.warning("resumed from %s: epoch %d, step %d", point.checkpoint, state.clock.epoch, state.clock.step)
+        for path in by_zero(group, lambda: list(map(str, found.passed_over(resume)))):
+            with state.showing_checkpoint(Path(path)):
+                state.line.emit(state.line.hooks.checkpoint_rejected)
+        with state.showing_checkpoint(point.checkpoint):
+            state.line.emit(state.line.hooks.checkpoint_loaded)
+        return point
 
-
-def _newest(
-    loop: Engine, store: Store, resume: Resume, load: Callable[[Checkpoint], Snapshot]
-) -> tuple[Checkpoint, Snapshot] | None:
-    group = loop.world.group
-    found = _leading(group, store, resume, load) if not group.rank else _following(group, load)
-    if found is None and any(checkpoint.weights_only for checkpoint in store.checkpoints()):
-        raise CheckpointMismatchError(
-            f"{store.folder} holds weights only, so a run cannot go on from there; start a new run with "
-            f"callbacks=[hl.LoadWeights(path)]"
+    def _restore(self, found: Found, *, is_extended: bool) -> ResumePoint:
+        state, group, tree, checkpoint = self._state, self._world.group, self._tree, found.checkpoint
+        snapshot, about = found.snapshot, found.snapshot.about
+        if snapshot.state is not None:
+            own = of_this_rank(snapshot.state, about.step, rank=state.rank, size=state.world_size)
+            tree.check_shape(own, checkpoint.path / STATE)
+            snapshot = replace(snapshot, state=for_this_run(state.line.members, own, is_quiet=state.rank > 0))
+        saved = tree.restore(snapshot)
+        if about.pending_eval and saved["save"]:
+            state.requests.agree(save=True)  # It was due after the evaluation that a signal has left.
+        self._report_callbacks(saved["callbacks"])
+        tree.callbacks.load(saved["callbacks"], structural=False)
+        self._warn_of_environment(checkpoint)
+        is_own_run = state.folder is not None and is_inside(checkpoint.path, state.folder, *self._saver.folders)
+        source = checkpoint.path.parent.parent
+        restore_rows(self._records, state, group, source, saved["history"]["bytes"], is_own_run=is_own_run)
+        if is_own_run:
+            self._saver.continue_run(checkpoint.about.run, by_zero(group, found.next_generation))
+        else:
+            self._saver.continue_run(group.from_zero(self._saver.run_id), self._saver.generation)
+        self._saver.start_fit()
+        is_finished = checkpoint.about.finished and not is_extended and not self._asks_for_more(saved)
+        if checkpoint.about.finished and not is_finished:
+            state.requests.drop_stop()  # The run had stopped, and now it is asked to train longer.
+        return ResumePoint(
+            checkpoint=checkpoint.path,
+            random=saved["random"],
+            is_eval_pending=about.pending_eval and not saved["course"]["edge_pending"],
+            is_finished=is_finished,
+            ended=saved["ended"] if is_finished else None,
         )
-    return found
+
+    def _asks_for_more(self, saved: Mapping[str, Any]) -> bool:
+        """True if the script of a custom loop, which has no ``extend=``, gives a longer ``max_duration`` than before.
+
+        The durations in the scripts are compared, not those that hooks have set: the same script, started again, does
+        not train longer.
+        """
+        given = self._settings.max_duration
+        if self._state.task is not MISSING or given is None or self._state.clock.reached(given):
+            return False
+        if "given_duration" not in saved:  # An older version saved the duration that hooks had set.
+            stopped = saved["course"]["stop"] is not None
+            return not stopped or saved.get("max_duration", str(given)) != str(given)
+        before = None if saved["given_duration"] is None else Duration.parse(saved["given_duration"])
+        return before is None or before.unit != given.unit or before < given
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def _warn_if_nothing_saves(self) -> None:
+        """Warn if ``resume="auto"`` will find nothing at the next start either."""
+        resume, state = self._settings.resume, self._state
+        is_auto = resume is not None and resume.path == "auto"
+        if is_auto and not self._saver.saves_state and not state.rank and state.in_fit:
+            logger.warning(
+                "resume='auto', and no callback saves this run: unless run.request_save() is called, a restart begins "
+                "anew; add hl.Checkpointer()"
+            )
+
+    def _report_callbacks(self, saved: Mapping[str, Any]) -> None:
+        """Report callbacks that only this run has, and warn about states that no callback of this run takes."""
+        if self._state.rank:
+            return
+        here = {member.key for member in self._state.line.members if not member.is_task}
+        if new := sorted(here - saved.keys()):
+            logger.info("callbacks that the checkpoint does not know, and that begin anew: %s", ", ".join(new))
+        if missing := sorted(key for key in saved.keys() - here if holds_state(saved[key])):
+            _warn(f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}")
+
+    def _warn_of_environment(self, checkpoint: Checkpoint) -> None:
+        """Warn if the run will not continue bitwise as it would have."""
+        here, saved = self._tree.environment(), checkpoint.about.environment
+        # `of_this_rank` has reported another number of processes. The number of threads follows from it: torchrun gives
+        # one thread to each of several processes.
+        left_out = {"world_size"} if saved.get("world_size") == here["world_size"] else {"world_size", "threads"}
+        compared = [key for key in here if key in saved and key not in left_out]
+        differs = [f"{key} {saved[key]} → {here[key]}" for key in compared if saved[key] != here[key]]
+        if differs and not self._state.rank:
+            _warn(f"the run goes on, but not bitwise as it would have: {', '.join(differs)}")
 
 
-def _leading(
-    group: AnyGroup, store: Store, resume: Resume, load: Callable[[Checkpoint], Snapshot]
-) -> tuple[Checkpoint, Snapshot] | None:
-    """Rank zero: it looks for the newest, and tells the others which one it tries."""
-    found, errors = None, []
-
-    def try_one(checkpoint: Checkpoint) -> Snapshot:
-        group.from_zero(str(checkpoint.path))
-        return load(checkpoint)
-
-    try:
-        found = store.load_newest(strict=resume.strict, load=try_one)
-    except CheckpointError as error:
-        errors.append(error)
-    group.from_zero(None)  # there are no more
-    by_zero(group, partial(_raise_one_of, errors))
-    return found
-
-
-def _raise_one_of(errors: list[CheckpointError]) -> None:
-    for error in errors:
-        raise error
-
-
-def _following(group: AnyGroup, load: Callable[[Checkpoint], Snapshot]) -> tuple[Checkpoint, Snapshot] | None:
-    """The others: try what rank zero tries, until it has found one that all can read."""
-    found = None
-    while (path := group.from_zero(cast(str | None, None))) is not None:
-        checkpoint = Checkpoint(Path(path), MISSING)  # type: ignore[arg-type]  # it is looked at when it is loaded
-        try:
-            snapshot = load(checkpoint)
-            found = inspect(checkpoint.path), snapshot
-        except (CheckpointCorruptError, CheckpointNotFoundError):
-            found = None  # rank zero passes it over, too
-    by_zero(group, partial(_raise_one_of, []))
-    return found
-
-
-def _told(loop: Engine, act: Callable[[], T]) -> T:
-    """What rank zero finds; in one process, what is found."""
-    found: T = by_zero(loop.world.group, act)
-    return found
-
-
-def _generation(store: Store, checkpoint: Checkpoint) -> int:
-    newest, about = store.checkpoints()[-1].about, checkpoint.about
-    newer = (newest.generation, newest.step) > (about.generation, about.step)
-    return newest.generation + 1 if newer else about.generation
-
-
-def _passed_over(store: Store, checkpoint: Checkpoint, resume: Resume) -> list[Path]:
-    """The damaged ones that the newest was looked for among; none where a checkpoint was named."""
-    if resume.path != "auto" and (Path(resume.path) / MANIFEST).exists():
-        return []
-    there = [found.path for found in store.checkpoints() if found.about.exact and not found.weights_only]
-    newer = there[there.index(checkpoint.path) + 1 :]  # whole by their sizes, but not by their hashes
-    return [*(rejected.path for rejected in store.rejected()), *newer]
-
-
-def _begin_anew(loop: Engine) -> None:
-    """An earlier process was killed before it had saved anything."""
-    rows = loop.records.stream.rows
-    if rows is not None and rows.size:
-        logger.info("there is no checkpoint in %s: the run begins anew, and its metrics too", loop.state.folder)
-        rewind_rows_and_media(rows, 0)
-
-
-def _rewind(loop: Engine, checkpoint: Checkpoint, snapshot: Snapshot, *, own: bool) -> None:
-    """``metrics.jsonl`` as it was when the checkpoint was saved, and the history in memory with it."""
-    rows, group = loop.records.stream.rows, loop.world.group
-    size = snapshot.state["history"]["bytes"] if snapshot.state else 0
-    if group.rank:
-        group.barrier()  # until rank zero, who alone writes it, has done the same
-        if loop.state.folder is not None:
-            _read_history(loop, checkpoint, size, own=own)
-    if rows is None:
-        if not group.rank:
-            group.barrier()
-        return
-    theirs = checkpoint.path.parent.parent / rows.path.name
-    if not own and theirs.is_file():
-        rows.path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(theirs, rows.path)
-    if rows.size < size:
-        _warn(
-            loop,
-            f"{rows.path} is shorter ({rows.size} bytes) than when the checkpoint was saved ({size}): rows are lost",
-        )
-    _take_back(loop, size, own=own)
-    if not own:
-        for row in rows.read(size):
-            if isinstance(row, ImageRow | FileRow) and (theirs.parent / row.file).is_file():
-                (rows.path.parent / row.file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(theirs.parent / row.file, rows.path.parent / row.file)
-    group.barrier()
-
-
-def _read_history(loop: Engine, checkpoint: Checkpoint, size: int, *, own: bool) -> None:
-    """A rank that writes no rows: its history is that of rank zero."""
-    folder = loop.state.folder if own else checkpoint.path.parent.parent
-    if folder is not None:
-        loop.state.history.clear()
-        for row in JsonLines(folder / METRICS).read(size, quietly=True):
-            if isinstance(row, MetricRow):
-                loop.state.history.record(row)
-
-
-def rewind_rows(loop: Engine, size: int) -> None:
-    """In the middle of a run: take back the rows that were written since; sinks take up the run anew."""
-    rows = loop.records.stream.rows
-    if rows is None:
-        loop.state.history.go_back(loop.clock.step)
-    elif rows.size == size:
-        return
-    else:
-        _take_back(loop, size, own=True)
-    loop.records.restart(loop.saving.run_id)
-
-
-def _take_back(loop: Engine, size: int, *, own: bool) -> None:
-    rows, history = loop.records.stream.rows, loop.state.history
-    if rows is None:
-        return
-    if own:
-        rewind_rows_and_media(rows, size)
-    else:
-        rows.rewind(size)
-    history.clear()
-    for row in rows.read(size):
-        if isinstance(row, MetricRow):
-            history.record(row)
-
-
-def _say_callbacks(loop: Engine, snapshot: Snapshot) -> None:
-    saved = set(snapshot.state["callbacks"]) if snapshot.state else set()
-    here = {member.key for member in loop.line.members if not member.is_task}
-    if (new := sorted(here - saved)) and not loop.state.rank:
-        logger.info("callbacks that the checkpoint does not know, and that begin anew: %s", ", ".join(new))
-    with_state = [key for key in saved - here if holds_state(snapshot.state["callbacks"][key])]  # type: ignore[index]
-    if missing := sorted(with_state):
-        _warn(loop, f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}")
-
-
-def _say_environment(loop: Engine, checkpoint: Checkpoint) -> None:
-    here, saved = environment(loop), checkpoint.about.environment
-    # In another number of processes not all is bitwise the same, which was said (`of_this_rank`). How many threads each
-    # has follows from it: torchrun gives each of several one.
-    left_out = {"world_size"} if saved.get("world_size") == here["world_size"] else {"world_size", "threads"}
-    compared = [key for key in here if key in saved and key not in left_out]
-    differs = [f"{key} {saved[key]} → {here[key]}" for key in compared if saved[key] != here[key]]
-    if differs:
-        _warn(loop, f"the run goes on, but not bitwise as it would have: {', '.join(differs)}")
-
-
-def _warn(loop: Engine, text: str) -> None:
-    if not loop.state.rank:  # the others would say the same
-        warnings.warn(text, HooklineWarning, stacklevel=2)
+def _warn(text: str) -> None:
+    warnings.warn(text, HooklineWarning, stacklevel=2)

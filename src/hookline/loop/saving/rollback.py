@@ -1,79 +1,80 @@
-"""A moment of a run, kept in memory: to go back to it after a spike, or after a trial."""
+"""Snapshots of a run in memory, to return to after a loss spike or a trial."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hookline.errors import ScopeError
+from hookline.events import Member
 from hookline.loop.data.random_states import set_random_states
 from hookline.loop.model.buffers import load_buffers, other_buffers
-from hookline.loop.saving.resume import rewind_rows
-from hookline.loop.saving.tree import (
-    capture_state,
-    capture_weights,
-    load_callback_states,
-    metrics_by_path,
-    restore_training,
-)
+from hookline.loop.record.records import Records
+from hookline.loop.saving.rows import rewind_rows
+from hookline.loop.saving.saver import Saver
+from hookline.loop.saving.tree import RunTree
+from hookline.run import Run, RunState
 
-if TYPE_CHECKING:
-    from hookline.events import Member
-    from hookline.loop.engine.engine import Engine
-    from hookline.run import Run
-
-Moment = dict[str, Any]
-"""Plain values and tensors, so that whoever took it can save it with a checkpoint."""
+MemorySnapshot = dict[str, Any]
+"""Plain values and tensors, so that the callback that took it can save it with a checkpoint."""
 
 
-def take_moment(loop: Engine, by: Member[Run] | None = None) -> Moment:
-    """A copy of all that the next step depends on, but the state of the callback that asks."""
-    between_steps = loop.state.stage == "train" and loop.state.is_training
-    if loop.window.count or (by is not None and not between_steps):  # in an evaluation the model is in eval mode
-        raise ScopeError(
-            "run.snapshot(): inside a step or an evaluation there is no whole state; call it in on_train_start, "
-            "on_train_step_start, on_train_step_end or on_step_settled"
-        )
-    state = capture_state(loop, in_memory=True)
-    if by is not None:
-        state["callbacks"].pop(by.key, None)
-    weights, buffers = capture_weights(loop), other_buffers(loop.state.module)
-    return deepcopy({"weights": weights, "buffers": buffers, "state": state})
+class MemorySnapshots:
+    """Takes snapshots of a run in memory, and returns to them.
 
-
-def put_back(loop: Engine, moment: Moment) -> None:
-    """What training has changed since: the model, optimizers, schedulers, the scaler, random states.
-
-    It is copied: whoever gets it may keep it and change it, and the moment may be gone back to again.
+    Args:
+        tree: The state of the run, as a tree.
+        saver: The saver of the run. A rollback starts a new generation of checkpoints.
+        state: The state of the run.
+        records: The rows and the timeline of the run.
     """
-    saved = deepcopy(moment["state"])
-    load_buffers(loop.state.module, moment["buffers"], loop.state.device)
-    restore_training(loop, moment["weights"], saved)
-    set_random_states(saved["random"])
 
+    def __init__(self, tree: RunTree, saver: Saver, state: RunState, records: Records) -> None:
+        self._tree, self._saver, self._state, self._records = tree, saver, state, records
 
-def roll_back(loop: Engine, moment: Moment, by: Member[Run]) -> None:
-    """At the edge of a step: as if the steps since had not been made, but their data is used up."""
-    saved, clock, session = deepcopy(moment["state"]), loop.clock, loop
-    then = saved["clock"]
-    lost, same_epoch = clock.step - then["step"], clock.epoch == then["epoch"]
-    load_callback_states(loop, saved["callbacks"], structural=True, but=by)
-    put_back(loop, moment)
-    clock.go_back(then["step"], then["updates"])
-    loop.state.messages.load_state_dict(saved["messages"])
-    loop.steps.accumulate = saved["accumulate"] or loop.settings.accumulate
-    load_callback_states(loop, saved["callbacks"], structural=False, but=by)
-    session.book.go_back(saved["metrics"], metrics_by_path(loop), same_epoch=same_epoch)  # it resets what they hold
-    loop.edge.went_back(then["epoch"], saved["course"])
-    _forget_votes(loop, then["step"], by)
-    loop.saving.generation += 1
-    rewind_rows(loop, saved["history"]["bytes"])
-    session.records.note("rollback", f"by {by.name}: {lost} step{'' if lost == 1 else 's'} taken back")
-    loop.line.emit(loop.line.hooks.rollback)
+    def take(self, by: Member[Run] | None = None) -> MemorySnapshot:
+        """Return a copy of everything that the next step depends on.
 
+        Args:
+            by: The callback that asks for the snapshot. Its own state is left out.
+        """
+        state = self._tree.capture(in_memory=True)
+        if by is not None:
+            state["callbacks"].pop(by.key, None)
+        weights, buffers = self._tree.weights(), other_buffers(self._state.module)
+        return deepcopy({"weights": weights, "buffers": buffers, "state": state})
 
-def _forget_votes(loop: Engine, step: int, by: Member[Run]) -> None:
-    """Whoever wanted to stop because of a step that is taken back has not seen it."""
-    stop = loop.requests.agreed.stop
-    if stop is not None and stop.step > step and stop.by != by.name and not stop.interrupt:
-        loop.requests.drop_agreed_stop()
+    def restore(self, snapshot: MemorySnapshot) -> None:
+        """Restore what training changes: the model, optimizers, schedulers, the scaler, random states.
+
+        Args:
+            snapshot: The snapshot. Hookline copies it, so that it can be restored again.
+        """
+        saved = deepcopy(snapshot["state"])
+        load_buffers(self._state.module, snapshot["buffers"], self._state.device)
+        self._tree.restore_training(snapshot["weights"], saved)
+        set_random_states(saved["random"])
+
+    def roll_back(self, snapshot: MemorySnapshot, by: Member[Run]) -> None:
+        """At the end of a step: take back the steps since a snapshot. The data that they used stays used.
+
+        Args:
+            snapshot: The snapshot. Hookline copies it, so that it can be restored again.
+            by: The callback that asked for it, which keeps its state.
+        """
+        saved, clock, line = deepcopy(snapshot["state"]), self._state.clock, self._state.line
+        step = saved["clock"]["step"]
+        lost = clock.step - step
+        self._tree.callbacks.load(saved["callbacks"], structural=True, but=by)
+        self.restore(snapshot)
+        self._tree.go_back(saved, but=by)
+        self._drop_stop_after(step, by)
+        self._saver.start_generation()
+        rewind_rows(self._records, self._state, saved["history"]["bytes"], self._saver.run_id)
+        self._records.note("rollback", f"by {by.name}: {lost} step{'' if lost == 1 else 's'} taken back")
+        line.emit(line.hooks.rollback)
+
+    def _drop_stop_after(self, step: int, by: Member[Run]) -> None:
+        """Drop a stop that another callback asked for because of a step that is taken back."""
+        stop = self._state.requests.agreed.stop
+        if stop is not None and stop.step > step and stop.by != by.name and not stop.interrupt:
+            self._state.requests.drop_agreed_stop()

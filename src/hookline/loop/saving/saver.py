@@ -1,82 +1,117 @@
-"""Saving: the checkpoints of a run, written at the edges of steps, by the plans that callbacks have made."""
+"""``Saver``: writes the checkpoints of a run at the end of steps, by the plans of callbacks."""
 
 from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from hookline.checkpoint import Checkpoint, FolderLock, Store
+from hookline.checkpoint import Checkpoint, FolderLock, Snapshot, Store
 from hookline.checkpoint.agreement import by_zero
 from hookline.checkpoint.encode import check
 from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.request import Resume, has_checkpoint
 from hookline.checkpoint.retention import best
 from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary, words_of
-from hookline.loop.engine.signals import signal_name
+from hookline.events import Scopes
 from hookline.loop.record.media import rewind_rows_and_media
-from hookline.loop.record.notices import say_interrupted, unsavable_is_said
-from hookline.loop.saving.rank_slots import RankTarget
-from hookline.loop.saving.slots import Target
-from hookline.loop.saving.snapshots import take_snapshot
-from hookline.loop.saving.tree import callback_states, capture_state, load_callback_states
-from hookline.loop.saving.verification import AtSteps, Verification
+from hookline.loop.record.records import Records
+from hookline.loop.saving.slots import RankSlot, SaveSchedule, Slot
+from hookline.loop.saving.tree import RunTree
+from hookline.loop.saving.verification import AtSteps, Verification, told_to_command
+from hookline.loop.settings import Settings
 from hookline.loop.world.ranks import Ranks
 from hookline.loop.world.world import World
 from hookline.progress import Schedule
-from hookline.run import MISSING, StopRequest
-
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
+from hookline.run import RunState, StopRequest
+from hookline.run.requests import signal_name
 
 logger = logging.getLogger("hookline")
 
 OWN_PLAN = SavePlan(at_end=False)
-"""A run with a folder saves when it is asked or told to leave, also if no callback saves in it."""
+"""Plan of a run in which no callback saves: it saves on request, and when a signal ends it."""
 
 
-class Saving:
-    """Saves when asked: by a schedule, a callback, a signal, at the end, after an error."""
+class Agenda(Protocol):
+    """The steps at which the engine looks whether something is due."""
 
-    def __init__(self, loop: Engine) -> None:
-        self._loop = loop
-        self.targets: list[Target] = []
+    @property
+    def saves(self) -> list[SaveSchedule]:
+        """The schedules of the checkpoints."""
+
+    def look_now(self) -> None:
+        """Look at the end of this step."""
+
+
+class Saver:
+    """Saves when asked: by a schedule, a callback, a signal, at the end, after an error.
+
+    Args:
+        tree: The state of the run, as a tree.
+        state: The state of the run.
+        world: The processes of the run.
+        records: The rows and the timeline of the run.
+        scopes: The open scopes of callbacks.
+        settings: The options of the run.
+        agenda: The steps at which the engine looks whether something is due.
+        why_over: Function that returns why training is over, or ``None`` while it is not.
+        repeats_evaluation: Function that returns whether a resume can repeat an evaluation. It cannot repeat one in the
+            body of a custom loop.
+    """
+
+    def __init__(
+        self,
+        tree: RunTree,
+        state: RunState,
+        world: World,
+        records: Records,
+        scopes: Scopes,
+        settings: Settings,
+        agenda: Agenda,
+        why_over: Callable[[], str | None],
+        repeats_evaluation: Callable[[], bool],
+    ) -> None:
+        self._tree, self._state, self._world, self._records = tree, state, world, records
+        self._scopes, self._settings, self._agenda = scopes, settings, agenda
+        self._why_over, self._repeats_evaluation = why_over, repeats_evaluation
+        self._slots: list[Slot] = []
+        self._own: Slot | None = None
         self._locks: list[FolderLock] = []
-        self._own: Target | None = None
         self._uncopyable = False
-        self.verification: Verification | None = None
-        self.is_asked_to_save = False
-        """A callback of the script saves all of the state; ``verify-resume`` says where none does."""
+        self._verification: Verification | None = None
+        self._is_asked_to_save = False  # by a callback that saves the whole state
+        self._resumes: bool | None = None  # as rank zero has found it
+        self._reported: Path | None = None  # the checkpoint that was logged after Ctrl-C
+        self._cost = state.line.cost_of("(checkpoints)", "saving")  # in this thread, and without the hooks
         self.run_id = uuid.uuid4().hex
         self.generation = 0
         self.began_at = 0
-        """The step at which this fit began."""
-        self._goes_on: bool | None = None
-        self._told: Path | None = None  # what was saved after Ctrl-C
-        self._cost = loop.line.cost_of("(checkpoints)", "saving")  # in this thread, and without the hooks
-        loop.records.stream.continues_on_full_disk = self.continues_on_full_disk
+        """The step at which this fit started."""
+        records.stream.continue_on_full_disk_if(self.continues_on_full_disk)
 
-    # -- opening and closing -------------------------------------------------------------------
+    # -- opening and closing -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """The folder of the run is ours alone from here on, and what a killed run left in it is swept away."""
-        folder, resume, group = self._loop.state.folder, self._loop.settings.resume, self._world.group
-        self.targets, self._own = [], None
-        self._loop.agenda.saves.clear()
-        self._loop.requests.can_save = folder is not None
+        """By all: lock the folder of the run, and remove what a killed run has left in it."""
+        folder, resume, group = self._state.folder, self._settings.resume, self._world.group
+        self._slots, self._own = [], None
+        self._agenda.saves.clear()
+        self._state.requests.set_can_save(folder is not None)
         if folder is None:
             return
-        by_zero(group, lambda: self._take(folder))  # rank zero holds the folder for all ranks
-        self._goes_on = by_zero(group, lambda: resume is not None and has_checkpoint(folder, resume))
+        by_zero(group, lambda: self._lock(folder))  # Rank zero holds the folder for all ranks.
+        self._resumes = by_zero(group, lambda: resume is not None and has_checkpoint(folder, resume))
 
-    def _take(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)  # someone may have removed it since the last fit
+    def _lock(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)  # It may have been removed since the last fit.
         self._locks = [FolderLock(folder).acquire()]
         checkpoints = (folder / FOLDER).resolve()
         if checkpoints.is_dir() and not checkpoints.is_relative_to(folder.resolve()):
-            # A link to another disk: who comes to it over another path finds a lock there.
+            # A link to another disk: a run that comes to it over another path finds a lock there.
             try:
                 self._locks.append(FolderLock(checkpoints).acquire())
             except BaseException:
@@ -84,59 +119,59 @@ class Saving:
                 raise
         Store(folder / FOLDER).sweep()
 
-    def will_go_on(self, resume: Resume) -> bool:
-        """Whether there is a checkpoint to go on from; in several processes as rank zero has found it."""
-        return has_checkpoint(self._loop.state.folder, resume) if self._goes_on is None else self._goes_on
-
     def verify(self, verification: Verification) -> None:
         """Save what ``hookline verify-resume`` compares, and nothing else."""
-        folder, schedule = self._loop.state.folder, AtSteps(verification.save_at)
+        folder, schedule = self._state.folder, AtSteps(verification.save_at)
         if folder is not None:
-            self.verification = verification
-            self._loop.agenda.saves.append(schedule)
-            self.targets.append(self._target(SavePlan(at_end=False), folder, schedule))
+            self._verification = verification
+            self._agenda.saves.append(schedule)
+            self._slots.append(self._slot(SavePlan(at_end=False), folder, schedule))
 
-    @property
-    def _world(self) -> World:
-        """The processes of the run, until all is closed."""
-        return self._loop.world
+    def _slot(self, plan: SavePlan, folder: Path, schedule: SaveSchedule | None) -> Slot:
+        if isinstance(self._world, Ranks):
+            return RankSlot(plan, folder, schedule, self._world)
+        return Slot(plan, folder, schedule, self._state.requests.call_attention)
 
-    def _target(self, plan: SavePlan, folder: Path, schedule: Schedule | AtSteps | None) -> Target:
-        world = self._world
-        if isinstance(world, Ranks):
-            return RankTarget(plan, folder, schedule, world)
-        return Target(plan, folder, schedule, self._wake)
+    def add(self, plan: SavePlan) -> Slot:
+        """Add a callback's plan for this fit. Callbacks call it in ``on_setup``.
 
-    def add(self, plan: SavePlan) -> Target:
-        """A callback's plan, for this fit; called in ``on_setup``."""
-        folder = self._loop.state.folder
-        if folder is None:
-            raise SetupError("this run writes nothing (folder=False), so it cannot save; give it a folder")
-        self.is_asked_to_save |= not plan.weights_only
-        if self.verification is not None:
-            return self._target(plan, folder, None)  # one that is never asked
-        if any(target.plan.folder == plan.folder for target in self.targets):
+        Args:
+            plan: The plan.
+
+        Raises:
+            SetupError: If the run has no folder, or another callback saves in the same folder.
+        """
+        folder = self._folder()
+        self._is_asked_to_save |= not plan.weights_only
+        if self._verification is not None:
+            return self._slot(plan, folder, None)  # It is never asked.
+        if any(slot.plan.folder == plan.folder for slot in self._slots):
             raise SetupError(
                 f"two callbacks save in {plan.folder!r}, and each would delete what the other keeps; "
                 f"give one of them another dirpath"
             )
-        if not self._loop.state.rank:
+        if not self._state.rank:
             self._check_found(plan, folder)
-        agenda, schedule = self._loop.agenda, None
+        schedule = None
         if plan.every is not None:
-            schedule = Schedule.of(plan.every, self._loop.state.max_duration)
-            schedule.fired(self._loop.clock)
-            agenda.saves.append(schedule)
-            agenda.look_now()  # one that joins in the middle of a run may be due before anything else is
-        target = self._target(plan, folder, schedule)
-        target.sweep()
-        self.targets.append(target)
-        return target
+            schedule = Schedule.of(plan.every, self._state.max_duration)
+            schedule.fired(self._state.clock)
+            self._agenda.saves.append(schedule)
+            self._agenda.look_now()  # A callback that joins a run may be due before anything else is.
+        slot = self._slot(plan, folder, schedule)
+        slot.sweep()
+        self._slots.append(slot)
+        return slot
+
+    def _folder(self) -> Path:
+        if self._state.folder is None:
+            raise SetupError("this run writes nothing (folder=False), so it cannot save; give it a folder")
+        return self._state.folder
 
     def _check_found(self, plan: SavePlan, folder: Path) -> None:
-        """What ``resume="auto"`` does not find must not be begun anew in silence."""
-        resume = self._loop.settings.resume
-        asked = resume is not None and resume.path == "auto" and not self._loop.clock.step
+        """Raise if ``resume="auto"`` finds nothing although this run has saved in another folder."""
+        resume = self._settings.resume
+        asked = resume is not None and resume.path == "auto" and not self._state.clock.step
         if asked and not plan.weights_only and not plan.is_resumed and not Store(folder / FOLDER).latest():
             found = Store(folder / plan.folder).latest()
             if found is not None:
@@ -146,263 +181,337 @@ class Saving:
                 )
 
     def check_states(self) -> None:
-        """What cannot be saved is said before the first step, and is an error where a callback saves all of it."""
-        if not self.targets:
+        """Raise before the first step if the state cannot be saved; only warn if all callbacks save weights only."""
+        if not self._slots:
             return
         try:
-            check(capture_state(self._loop), spread=not self._world.is_alone)
+            check(self._tree.capture(), spread=not self._world.is_alone)
         except StateError as error:
-            if any(not target.plan.weights_only for target in self.targets):
+            if any(not slot.plan.weights_only for slot in self._slots):
                 raise
             logger.warning("only weights can be saved, also when a signal comes: %s", error)
 
     def wait(self) -> list[BaseException]:
-        """The run ends: wait for what is being written; the errors of it."""
+        """Wait for background saves at the end of the run. Return their errors."""
         errors: list[BaseException] = []
-        for target in self.targets:
+        for slot in self._slots:
             try:
-                self._cost.timed(target.close)
+                self._cost.timed(slot.close)
             except Exception as error:
                 try:
-                    self._failed(target, error)
+                    self._failed(slot, error)
                 except Exception as raised:
                     errors.append(raised)
         return errors
 
     def close(self) -> None:
-        """Give the folder free; where an interrupt has left a save that is being written, when that has ended."""
+        """Unlock the folder. If an interrupt left a background save, its thread unlocks the folder when it ends."""
         locks, self._locks = self._locks, []
-        writing = [target.writer for target in self.targets if target.writer is not None and target.writer.in_flight]
+        writing = [slot for slot in self._slots if slot.is_writing]
         for lock in locks:
-            for writer in writing:
-                writer.when_ended(lock.close)
+            for slot in writing:
+                slot.when_written(lock.close)
             if not writing:
                 lock.close()
 
+    # -- the identity of the run -------------------------------------------------------------------
+
+    def start_fit(self) -> None:
+        """A fit starts at the current step of the clock."""
+        self.began_at = self._state.clock.step
+
+    def continue_run(self, run_id: str, generation: int) -> None:
+        """Continue the run of a checkpoint.
+
+        Args:
+            run_id: The identity of the run.
+            generation: The generation of the checkpoints that follow.
+        """
+        self.run_id, self.generation = run_id, generation
+
+    def start_generation(self) -> None:
+        """Start a new generation of checkpoints, after steps were taken back."""
+        self.generation += 1
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def will_go_on(self, resume: Resume) -> bool:
+        """True if there is a checkpoint to resume from; with several ranks, if rank zero has found one."""
+        return has_checkpoint(self._state.folder, resume) if self._resumes is None else self._resumes
+
     def continues_on_full_disk(self) -> bool:
         """True if a callback saves with ``on_save_error="warn"`` and none with ``"raise"``."""
-        return bool(self.targets) and all(target.plan.on_error == "warn" for target in self.targets)
+        return bool(self._slots) and all(plan.on_error == "warn" for plan in self.plans)
 
-    # -- when ----------------------------------------------------------------------------------
+    @property
+    def plans(self) -> list[SavePlan]:
+        """The plans of the callbacks that save in this fit."""
+        return [slot.plan for slot in self._slots]
 
-    def ask(self, target: Target) -> None:
-        """Save for this plan at the end of this step."""
-        if target in self.targets:
-            target.asked = True
-            self._loop.requests.ask_plan()
+    @property
+    def folders(self) -> list[Path]:
+        """The folders in which callbacks save in this fit."""
+        return [slot.store.folder for slot in self._slots]
+
+    @property
+    def saves_state(self) -> bool:
+        """True if a callback or ``verify-resume`` saves the whole state, so that a resume is possible."""
+        return self._is_asked_to_save or self._verification is not None
+
+    @property
+    def due(self) -> bool:
+        """True if a checkpoint is due or asked for at this step."""
+        return self._state.requests.agreed.save or any(slot.is_due(self._state.clock) for slot in self._slots)
+
+    @property
+    def is_used(self) -> bool:
+        """True if a callback saves in this run, or if the run was resumed."""
+        return bool(self._slots) or self.began_at > 0
+
+    @property
+    def can_leave_evaluation(self) -> bool:
+        """True if a signal may end an evaluation, because a resume repeats it."""
+        return self._state.folder is not None and self._repeats_evaluation() and not self._uncopyable
+
+    def latest(self) -> Checkpoint | None:
+        """Return the newest checkpoint of this run that another process can resume from."""
+        slots = [slot for slot in (*self._slots, self._own) if slot is not None]
+        found = [checkpoint for slot in slots for checkpoint in slot.store.checkpoints()]
+        whole = [checkpoint for checkpoint in found if checkpoint.about.exact and not checkpoint.weights_only]
+        return max(whole, key=lambda checkpoint: (checkpoint.about.generation, checkpoint.about.step), default=None)
+
+    def of_this_step(self) -> Path | None:
+        """Return the newest checkpoint if it is of the current step.
+
+        A second signal may have come after the checkpoint was written, and before it was reported.
+        """
+        newest = self.latest() if self._state.in_fit else None
+        return None if newest is None or newest.about.step != self._state.clock.step else newest.path
+
+    def best(self) -> Path | None:
+        """Return the best checkpoint by the metric that a callback monitors."""
+        for slot in self._slots:
+            plan = slot.plan
+            if plan.monitor is not None:
+                found = best(slot.store.checkpoints(), plan.monitor, plan.mode, 1)
+                return found[0].path if found else None
+        return None
+
+    # -- when --------------------------------------------------------------------------------------
+
+    def ask(self, slot: Slot) -> None:
+        """Ask a slot to save at the end of this step."""
+        if slot in self._slots:
+            slot.ask()
+            self._state.requests.ask_plan()
 
     def settle(self) -> None:
-        """At the edge of a step: what was written behind our back, then what is due or asked for."""
-        requests, clock = self._loop.requests, self._loop.clock
-        for target in self.targets:
-            self._guarded(target, target.poll)
+        """By all, at the end of a step: finish background saves, then save what is due or asked for."""
+        requests, clock = self._state.requests, self._state.clock
+        for slot in self._slots:
+            self._guarded(slot, slot.poll)
         if requests.take_plan():
             self._agree_on_plans()
-        everywhere = requests.take_save()  # `run.request_save()` names no plan
-        over = self._loop.edge.is_over
-        due = [target for target in self.targets if everywhere or target.is_due(clock)]
-        for target in due or ([self._own_target()] if everywhere else []):
-            if target.schedule is not None:
-                target.schedule.fired(clock)
-            target.asked = False
-            target.deferred = over and target.plan.at_end
-            if not target.deferred:
-                self._save(target)
+        everywhere = requests.take_save()  # `run.request_save()` names no plan.
+        is_last = self._why_over() is not None
+        due = [slot for slot in self._slots if everywhere or slot.is_due(clock)]
+        for slot in due or ([self._own_slot()] if everywhere else []):
+            if slot.take_due(clock, is_last=is_last):
+                self._save(slot)
         if due:
-            self._world.vote()  # what was asked for in the hooks of a save
-        if self.verification is not None and clock.step >= self.verification.stop_at:
+            self._world.vote()  # on requests from the hooks of a save
+        if self._verification is not None and clock.step >= self._verification.stop_at:
             leave = Preempted(0)
             leave.code = 0
             raise leave
 
     def _agree_on_plans(self) -> None:
-        """By all: a plan that is asked for on one rank is asked for on all of them."""
-        for said in self._world.group.exchange([target.asked for target in self.targets]):
-            for target, asked in zip(self.targets, said, strict=True):
-                target.asked |= asked
+        """By all: a slot that one rank has asked saves on all ranks."""
+        for answers in self._world.group.exchange([slot.asked for slot in self._slots]):
+            for slot, asked in zip(self._slots, answers, strict=True):
+                if asked:
+                    slot.ask()
 
     def interrupted(self, *, pending_eval: bool = False) -> None:
-        """Ctrl-C: another process can go on where this one stops."""
-        resumed = [target for target in self.targets if target.plan.is_resumed]
-        if self._loop.requests.agreed.preempt is not None and self._loop.state.folder is not None:
-            resumed = resumed or [self._own_target()]  # a signal came in the last hooks as well, and always saves
-        for target in resumed:
-            with unsavable_is_said():
-                found = self._save_once(target, pending_eval=pending_eval)
-                if found not in (None, self._told):  # once before an evaluation that is left, and once after it
-                    self._told = found
-                    say_interrupted(self._loop, found)
+        """By all, after Ctrl-C: save, so that another process can resume.
+
+        Args:
+            pending_eval: True if the resume must repeat the evaluation of this step.
+        """
+        requests = self._state.requests
+        slots = [slot for slot in self._slots if slot.plan.is_resumed]
+        if requests.agreed.preempt is not None and self._state.folder is not None:
+            slots = slots or [self._own_slot()]  # A signal also came in the last hooks, and a signal always saves.
+        for slot in slots:
+            with _unsavable_logged():
+                found = self._save_once(slot, pending_eval=pending_eval)
+                # The saver may save twice: before an evaluation that is left, and after it.
+                if found is not None and found != self._reported:
+                    self._reported = found
+                    if not self._state.rank:
+                        stop = requests.agreed.stop
+                        logger.warning("%s: saved %s", "interrupted" if stop is None else stop.reason, found)
 
     def preempted(self, *, pending_eval: bool = False) -> Preempted:
-        """A signal: save what can be gone on from; the error to raise."""
-        loop, found = self._loop, None
-        requests, number = loop.requests, loop.requests.agreed.preempt or 0
-        earlier = requests.agreed.stop
-        stop = earlier or StopRequest(signal_name(number), "the system", loop.clock.step)
+        """By all, after a signal: save, so that another process can resume. Return the error to raise.
+
+        Args:
+            pending_eval: True if the resume must repeat the evaluation of this step.
+        """
+        state, line, requests, found = self._state, self._state.line, self._state.requests, None
+        number, earlier = requests.agreed.preempt or 0, requests.agreed.stop
+        stop = earlier or StopRequest(signal_name(number), "the system", state.clock.step)
         requests.set_signal_as_reason(stop)
-        loop.line.emit(loop.line.hooks.preempt)
-        requests.set_signal_as_reason(earlier)  # the signal stops this process, not the run
-        if loop.state.entry_point in ("fit", "train") and loop.state.folder is not None:
-            target = next((found for found in self.targets if found.plan.is_resumed), None) or self._own_target()
-            with unsavable_is_said():
-                found = self._save_once(target, pending_eval=pending_eval)
+        line.emit(line.hooks.preempt)
+        requests.set_signal_as_reason(earlier)  # The signal stops this process, not the run.
+        if state.in_fit and state.folder is not None:
+            slot = next((slot for slot in self._slots if slot.plan.is_resumed), None) or self._own_slot()
+            with _unsavable_logged():
+                found = self._save_once(slot, pending_eval=pending_eval)
         requests.set_signal_as_reason(stop)
         return Preempted(number, checkpoint=found)
 
     def finished(self) -> None:
-        """The run has come to its end."""
-        loop = self._loop
+        """By all, at the end of a fit without an error: the last save."""
+        requests = self._state.requests
         self._world.vote()  # on a signal or a request that came in the last hooks
-        if loop.requests.take_plan():
+        if requests.take_plan():
             self._agree_on_plans()
-        if loop.clock.step == self.began_at and not loop.edge.is_over:
+        is_over = self._why_over() is not None
+        if self._state.clock.step == self.began_at and not is_over:
             return
-        stop = loop.requests.agreed.stop
-        finished = loop.edge.is_over and not (stop is not None and stop.goes_on)
-        # In one of the last hooks; or a signal came there: what is done is saved, Checkpointer or not.
-        asked = loop.requests.take_save() or loop.requests.agreed.preempt is not None or self.verification is not None
-        for target in self.targets or ([self._own_target()] if asked else []):
-            if target.plan.at_end or target.asked or asked:
-                target.asked = target.deferred = False
-                self._save(target, finished=finished)
-        for target in self.targets if finished and loop.requests.agreed.preempt is None else ():
-            self._guarded(target, target.wait)
-            self._guarded(target, target.prune_finished)
+        stop = requests.agreed.stop
+        is_finished = is_over and not (stop is not None and stop.goes_on)
+        # A request or a signal in the last hooks saves also without a Checkpointer.
+        asked = requests.take_save() or requests.agreed.preempt is not None or self._verification is not None
+        for slot in self._slots or ([self._own_slot()] if asked else []):
+            if slot.take_final(asked=asked):
+                self._save(slot, finished=is_finished)
+        for slot in self._slots if is_finished and requests.agreed.preempt is None else ():
+            self._guarded(slot, slot.wait)
+            self._guarded(slot, slot.prune_finished)
 
     def failed(self, error: BaseException, *, exact: bool) -> None:
-        """The run ends with an error: save for those who asked for it; what goes wrong here is noted on the error."""
-        if self._loop.clock.step == self.began_at or not self._world.is_alone:
-            return  # there is nothing new; or other ranks, which would have to take part
-        for target in self.targets:
-            if target.plan.on_exception or target.deferred:
+        """Save after an error, for plans with ``on_exception``. Errors of these saves become notes on the error.
+
+        Args:
+            error: The error that ends the run.
+            exact: True if the error came between two steps, so that a resume is exact.
+        """
+        if self._state.clock.step == self.began_at or not self._world.is_alone:
+            return  # There is nothing new, or other ranks would have to take part.
+        for slot in self._slots:
+            if slot.plan.on_exception or slot.deferred:
                 try:
-                    self._save(target, exact=exact or target.deferred)
+                    self._save(slot, exact=exact or slot.deferred)
                 except Exception as late:
                     add_secondary(error, late)
 
-    @property
-    def can_leave_evaluation(self) -> bool:
-        """Whether a resume can make an evaluation up; one in the body of an own loop it cannot."""
-        loop = self._loop
-        return loop.state.folder is not None and loop.edge.evaluate is not None and not self._uncopyable
+    # -- an evaluation that a signal leaves ----------------------------------------------------------
 
     def states_before_evaluation(self) -> dict[str, Any] | None:
-        """A copy of what callbacks would save, and of the place in the records, for ``as_before_evaluation``."""
+        """By all: copy the states of callbacks and the size of the rows, for ``as_before_evaluation``.
+
+        Return ``None`` if a signal has to wait for the end of the evaluation.
+        """
         if not self.can_leave_evaluation:
             return None
         states = None
         try:
-            states = deepcopy(callback_states(self._loop))
-        except Exception as error:  # only a state that cannot be saved either: then a signal waits for the evaluation
+            states = deepcopy(self._tree.callbacks.capture())
+        except Exception as error:  # Such a state cannot be saved either, so a signal waits for the evaluation.
             logger.info("a signal will wait for the end of an evaluation: %s", error)
-        states = states if all(self._world.group.exchange(states is not None)) else None  # all leave it, or none
+        states = states if all(self._world.group.exchange(states is not None)) else None  # All ranks leave, or none.
         self._uncopyable = states is None
-        return None if states is None else {"callbacks": states, "rows": self._loop.records.size}
+        return None if states is None else {"callbacks": states, "rows": self._records.size}
 
     def as_before_evaluation(self, states: dict[str, Any]) -> None:
-        """A signal has left the evaluation, and a resume makes it up: nothing of it stays."""
-        load_callback_states(self._loop, states["callbacks"])
-        rows = self._loop.records.stream.rows
-        if rows is not None and rows.size > states["rows"]:  # pictures and texts
+        """Undo an evaluation that a signal has left: a resume repeats it.
+
+        Args:
+            states: What ``states_before_evaluation`` returned.
+        """
+        self._tree.callbacks.load(states["callbacks"])
+        rows = self._records.stream.rows
+        if rows is not None and rows.size > states["rows"]:  # images and texts
             rewind_rows_and_media(rows, states["rows"])
 
-    @property
-    def due(self) -> bool:
-        """Whether a checkpoint is due or asked for at this step."""
-        return self._loop.requests.agreed.save or any(target.is_due(self._loop.clock) for target in self.targets)
+    # -- how ---------------------------------------------------------------------------------------
 
-    @property
-    def is_used(self) -> bool:
-        """Whether a callback saves in this run, or it was resumed: then it matters what a resume can do."""
-        return bool(self.targets) or self.began_at > 0
-
-    def latest(self) -> Checkpoint | None:
-        """The newest checkpoint of this run that another process can go on from."""
-        targets = [target for target in (*self.targets, self._own) if target is not None]
-        found = [checkpoint for target in targets for checkpoint in target.store.checkpoints()]
-        whole = [checkpoint for checkpoint in found if checkpoint.about.exact and not checkpoint.weights_only]
-        return max(whole, key=lambda checkpoint: (checkpoint.about.generation, checkpoint.about.step), default=None)
-
-    def of_this_step(self) -> Path | None:
-        """The newest, if nothing was done since: a second signal may have come when it was written, before any word."""
-        newest = self.latest() if self._loop.entry_point in ("fit", "train") else None
-        return None if newest is None or newest.about.step != self._loop.clock.step else newest.path
-
-    def best(self) -> Path | None:
-        """The best checkpoint by the metric that a callback monitors."""
-        for target in self.targets:
-            plan = target.plan
-            if plan.monitor is not None:
-                found = best(target.store.checkpoints(), plan.monitor, plan.mode, 1)
-                return found[0].path if found else None
-        return None
-
-    # -- how -----------------------------------------------------------------------------------
-
-    def _own_target(self) -> Target:
-        """For a run in which no callback saves all of the state, and which has a folder."""
-        folder = self._loop.state.folder
-        if folder is None:
-            raise SetupError("this run writes nothing (folder=False), so it cannot save; give it a folder")
-        self._own = self._own or self._target(OWN_PLAN, folder, None)
+    def _own_slot(self) -> Slot:
+        """The slot of a run with a folder in which no callback saves the whole state."""
+        self._own = self._own or self._slot(OWN_PLAN, self._folder(), None)
         return self._own
 
-    def _save_once(self, target: Target, *, pending_eval: bool = False) -> Path | None:
-        """Not again what was saved at this very step. Where it is, unless it could not be saved."""
-        self._guarded(target, target.wait)
-        now = (self._loop.clock.step, self._loop.clock.batch)
-        if target.saved != now or pending_eval:
-            self._save(target, pending_eval=pending_eval, at_once=True)
-        newest = target.newest()
-        return newest if target.saved == now else None
+    def _save_once(self, slot: Slot, *, pending_eval: bool = False) -> Path | None:
+        """Save unless this step is saved. Return the path of the checkpoint, or ``None`` if the save failed."""
+        clock = self._state.clock
+        self._guarded(slot, slot.wait)
+        if not slot.is_saved(clock) or pending_eval:
+            self._save(slot, pending_eval=pending_eval, at_once=True)
+        newest = slot.newest()
+        return newest if slot.is_saved(clock) else None
 
-    def _save(self, target: Target, *, at_once: bool = False, **about: Any) -> None:
-        loop, line, scopes, cost = self._loop, self._loop.line, self._loop.scopes, self._cost
-        if loop.records.is_forked:
+    def _save(self, slot: Slot, *, at_once: bool = False, **about: Any) -> None:
+        line, scopes, cost = self._state.line, self._scopes, self._cost
+        if self._records.is_forked:
             return
-        if not loop.requests.may_save:
+        if not self._state.requests.may_save:
             logger.warning("not saved: a second signal came, and what it interrupted may be half done")
             return
         mark = len(scopes)
-        self._guarded(target, lambda: cost.timed(target.wait))  # an error of the one before is not one of this
+        self._guarded(slot, lambda: cost.timed(slot.wait))  # An error of the save before is not an error of this one.
         try:
             scopes.enter(line.hooks.around_save)
             line.emit(line.hooks.checkpoint_save)
-            snapshot = cost.timed(lambda: take_snapshot(loop, weights_only=target.plan.weights_only, **about))
-            target.saved, cost.calls = (loop.clock.step, loop.clock.batch), cost.calls + 1
-            if not target.background or at_once or about:  # the last of a run: nothing goes on behind it
-                self._guarded(target, lambda: self._saved(cost.timed(lambda: target.write(snapshot))))
+            snapshot = cost.timed(lambda: self._snapshot(weights_only=slot.plan.weights_only, **about))
+            slot.mark_saved(self._state.clock)
+            cost.count_call()
+            if not slot.background or at_once or about:  # The last save of a run is not written in the background.
+                self._guarded(slot, lambda: self._saved(cost.timed(lambda: slot.write(snapshot))))
             else:
-                self._guarded(target, lambda: cost.timed(lambda: target.submit(snapshot, self._saved)))
+                self._guarded(slot, lambda: cost.timed(lambda: slot.submit(snapshot, self._saved)))
         except BaseException as error:
             scopes.leave(mark, because=error)
             raise
         scopes.leave(mark)
 
-    def _saved(self, checkpoint: Checkpoint) -> None:
-        line, state = self._loop.line, self._loop.state
-        state.checkpoint = checkpoint.path
-        self._loop.records.note("checkpoint", checkpoint.path.name)
-        line.emit(line.hooks.checkpoint_saved)
-        state.checkpoint = MISSING
+    def _snapshot(self, *, weights_only: bool, **about: Any) -> Snapshot:
+        """By all, at the end of a step: the content of a checkpoint. Tensors are not copied."""
+        facts = self._tree.about(self.run_id, self.generation, **about)
+        self._world.before_evaluation()  # Batch norm statistics are those of rank zero, as in an evaluation.
+        state = None if weights_only else self._tree.capture_all(save_due=self.due)
+        if state is not None and self._verification is not None:
+            state["verification"] = told_to_command(self._state, saves=self._is_asked_to_save)
+        return Snapshot(facts, self._tree.weights(), state)
 
-    def _guarded(self, target: Target, act: Any) -> None:
+    def _saved(self, checkpoint: Checkpoint) -> None:
+        line = self._state.line
+        with self._state.showing_checkpoint(checkpoint.path):
+            self._records.note("checkpoint", checkpoint.path.name)
+            line.emit(line.hooks.checkpoint_saved)
+
+    def _guarded(self, slot: Slot, act: Callable[[], object]) -> None:
         try:
             act()
         except (CheckpointError, StateError) as error:
-            self._failed(target, error)
+            self._failed(slot, error)
 
-    def _failed(self, target: Target, error: Exception) -> None:
-        line, state = self._loop.line, self._loop.state
-        earlier, state.exception = state.exception, error
-        self._loop.records.note("checkpoint_failed", words_of(error))
-        line.emit(line.hooks.checkpoint_failed)
-        state.exception = earlier
-        target.saved = None
-        if target.plan.on_error == "raise" or not isinstance(error, CheckpointError | StateError):
+    def _failed(self, slot: Slot, error: Exception) -> None:
+        line = self._state.line
+        with self._state.showing_exception(error):
+            self._records.note("checkpoint_failed", words_of(error))
+            line.emit(line.hooks.checkpoint_failed)
+        slot.mark_failed()
+        if slot.plan.on_error == "raise" or not isinstance(error, CheckpointError | StateError):
             raise error
         logger.warning("a checkpoint could not be saved, and the run goes on: %s", error)
 
-    def _wake(self) -> None:
-        """From the thread of a save: it has ended, and the loop has to look."""
-        self._loop.requests.attention = True
+
+@contextmanager
+def _unsavable_logged() -> Iterator[None]:
+    """Log the error if the state cannot be saved. A run without callbacks that save has not checked it before."""
+    try:
+        yield
+    except StateError as error:
+        logger.error("not saved: %s", error)

@@ -1,11 +1,11 @@
-"""Checks the state of a checkpoint before it is loaded: a value of the wrong kind would fail later, in a step."""
+"""Check the state of a checkpoint before it is loaded: a value of the wrong kind would fail later, in a step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -14,53 +14,58 @@ from torch.optim.lr_scheduler import LRScheduler
 from hookline.errors import CheckpointCorruptError, CheckpointMismatchError, HooklineError, StopTraining, words_of
 from hookline.loop.data.random_states import random_states, set_random_states
 
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
-
 _SERIES = {"reduce": "mean", "values": [0.0], "weights": [0.0], "weight": 0.0}
 
 
-class StateSource:
-    """The file that a state is loaded from, while it is loaded."""
-
-    def __init__(self) -> None:
-        self.path: Path | None = None
-
-
 @contextmanager
-def names_state_file() -> Iterator[StateSource]:
-    """An error that comes from the state of a checkpoint names its file; it is a Hookline error."""
-    source = StateSource()
+def named_in_errors(path: Path) -> Iterator[None]:
+    """Name the file in each error that is raised while its state is loaded. Any other error becomes a Hookline error.
+
+    Args:
+        path: The file that the state was read from.
+
+    Raises:
+        CheckpointMismatchError: If the state does not fit this run.
+    """
     try:
-        yield source
+        yield
     except (HooklineError, StopTraining) as error:
-        if source.path is not None and str(source.path) not in str(error):
-            error.add_note(f"while {source.path} was loaded")
+        if str(path) not in str(error):
+            error.add_note(f"while {path} was loaded")
         raise
     except Exception as error:
-        if source.path is None:
-            raise
         raise CheckpointMismatchError(
-            f"{source.path}: the state does not fit this run ({words_of(error)}). Use another checkpoint, or resume "
+            f"{path}: the state does not fit this run ({words_of(error)}). Use another checkpoint, or resume "
             f"with the version of Hookline, the model and the callbacks that wrote it."
         ) from error
 
 
-def check_shape(loop: Engine, saved: Mapping[str, Any], path: Path) -> None:
-    """Compare the kinds of the saved values with those of this run; ``CheckpointCorruptError`` names the first."""
-    metrics, optimizers = saved["metrics"], loop.state.optimizers
-    clock = loop.clock.state_dict()
+def check_shape(
+    saved: Mapping[str, Any],
+    counted: Mapping[str, Any],
+    optimizers: Mapping[str, Optimizer],
+    schedulers: Sequence[Any],
+    path: Path,
+) -> None:
+    """Compare the kinds of the saved values with those of this run.
+
+    Args:
+        saved: The state of a checkpoint, for this rank.
+        counted: The counters of this run: ``clock``, ``course``, ``data`` and ``history``.
+        optimizers: The optimizers of this run.
+        schedulers: The schedulers of this run.
+        path: The file that the state was read from.
+
+    Raises:
+        CheckpointCorruptError: If a value is of another kind. The error names the first such value.
+    """
+    metrics = saved["metrics"]
     if isinstance(saved["clock"], Mapping) and saved["clock"].get("epoch_batches") is not None:
-        clock["epoch_batches"] = 0  # this run does not know the length of its epochs yet
-    counted = {
-        "clock": clock,
-        "course": loop.edge.state_dict(),
-        "data": loop.data.state_dict(seed=loop.data.seed, mid_epoch=False),
-        "history": {"bytes": 0},
-    }
+        # This run does not know the length of its epochs yet.
+        counted = {**counted, "clock": {**counted["clock"], "epoch_batches": 0}}
     expected = {
         "optimizers": {name: {"param_groups": _groups(optimizer)} for name, optimizer in optimizers.items()},
-        "schedulers": [_own_values(scheduler.scheduler) for scheduler in loop.state.schedulers],
+        "schedulers": [_own_values(scheduler.scheduler) for scheduler in schedulers],
         "model": {"frozen": [""], "evaluating": [""], "extra": {}, "task": {}},
         "messages": _each(saved["messages"], []),
         "callbacks": _each(saved["callbacks"], {"state": {}, "held": {}, "gates": {}}),
@@ -78,7 +83,7 @@ def check_shape(loop: Engine, saved: Mapping[str, Any], path: Path) -> None:
     if problem:
         raise CheckpointCorruptError(str(path), problem, "use another checkpoint")
     now = random_states()
-    set_random_states(saved["random"])  # it is set again when training starts, where nobody would name the file
+    set_random_states(saved["random"])  # Training sets them again when it starts, but there an error names no file.
     set_random_states(now)
 
 

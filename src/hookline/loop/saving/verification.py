@@ -1,4 +1,4 @@
-"""The engine's side of ``hookline verify-resume``: a script trains as it is told, whatever its own arguments say."""
+"""The engine's side of ``hookline verify-resume``: the command decides when a script saves, resumes and stops."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from torch import nn
 
 from hookline.events import Callback
 from hookline.progress import Clock
-
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
+from hookline.run import RunState
 
 VARIABLE = "HOOKLINE_VERIFY_RESUME"
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Save at these steps, in this folder, end at that step, and begin anew or go on."""
+    """What the command wants: where and at which steps to save, where to stop, and whether to resume."""
 
     folder: Path
     save_at: tuple[int, ...]
@@ -32,7 +30,7 @@ class Verification:
 
     @classmethod
     def asked_for(cls) -> Self | None:
-        """What the environment asks for; nothing outside of ``hookline verify-resume``."""
+        """Read the environment. Return ``None`` outside of ``hookline verify-resume``."""
         given = os.environ.get(VARIABLE)
         if given is None:
             return None
@@ -40,13 +38,18 @@ class Verification:
         return cls(Path(wanted["folder"]), tuple(wanted["save_at"]), int(wanted["stop_at"]), bool(wanted["resume"]))
 
 
-def told_to_command(loop: Engine) -> dict[str, Any]:
-    """What the command tells, besides what it compares: does the script save by itself, and what does nobody save."""
-    owners = {member.key: member.callback for member in loop.line.members if not member.is_task}
-    title = type(loop.state.model).__name__
-    owners |= {f"{title}.{name}".rstrip("."): part for name, part in loop.state.model.named_modules()}
+def told_to_command(state: RunState, *, saves: bool) -> dict[str, Any]:
+    """Return what the command reports in addition to what it compares: values that no checkpoint holds.
+
+    Args:
+        state: The state of the run.
+        saves: True if a callback of the script saves the whole state.
+    """
+    owners = {member.key: member.callback for member in state.line.members if not member.is_task}
+    title = type(state.model).__name__
+    owners |= {f"{title}.{name}".rstrip("."): part for name, part in state.model.named_modules()}
     found = {name: _countable(owner) for name, owner in owners.items() if _is_users(owner)}
-    return {"saves": loop.saving.is_asked_to_save, "beside": {name: plain for name, plain in found.items() if plain}}
+    return {"saves": saves, "beside": {name: plain for name, plain in found.items() if plain}}
 
 
 def _is_users(owner: object) -> bool:
@@ -54,7 +57,7 @@ def _is_users(owner: object) -> bool:
 
 
 def _countable(owner: object) -> dict[str, int | float | str]:
-    """Its plain attributes that no checkpoint holds; of a collection its size."""
+    """The plain attributes of a user's object that no checkpoint holds, and the sizes of its collections."""
     skipped = {*vars(nn.Module()), *(owner.state if isinstance(owner, Callback) else ())}
     values = {name: value for name, value in vars(owner).items() if name not in skipped}
     sized = {name: len(value) if isinstance(value, list | dict | set) else value for name, value in values.items()}
@@ -62,7 +65,11 @@ def _countable(owner: object) -> dict[str, int | float | str]:
 
 
 class AtSteps:
-    """Due at each of some steps; has the methods of ``Schedule``."""
+    """Schedule of an action that is due at each of some steps. It has the methods of ``Schedule``.
+
+    Args:
+        steps: The steps.
+    """
 
     every = None
 
@@ -70,10 +77,13 @@ class AtSteps:
         self._steps = sorted(steps)
 
     def due(self, clock: Clock) -> bool:
+        """True if one of the steps is reached."""
         return bool(self._steps) and clock.step >= self._steps[0]
 
     def fired(self, clock: Clock) -> None:
+        """The action was done at the step of the clock."""
         self._steps = [step for step in self._steps if step > clock.step]
 
     def next_step(self, clock: Clock) -> float:
+        """Return the step at which the action is due next."""
         return max(clock.step, self._steps[0]) if self._steps else math.inf

@@ -58,6 +58,10 @@ class Ranks:
         self.usual_weight: float | None = None
         """What the weight of a rank was in the last window, where there is a vote in every step."""
 
+    def restore_usual_weight(self, weight: float | None) -> None:
+        """Continue with the ``usual_weight`` of a checkpoint or a snapshot."""
+        self.usual_weight = weight
+
     @property
     def group(self) -> AnyGroup:
         """The collectives for small values."""

@@ -49,6 +49,9 @@ class World(Protocol):
     usual_weight: float | None
     """The weight of this rank in the last step, if there is a vote in every step."""
 
+    def restore_usual_weight(self, weight: float | None) -> None:
+        """Continue with the ``usual_weight`` of a checkpoint or a snapshot."""
+
     # -- opening and closing
 
     @property
@@ -160,6 +163,9 @@ class Alone:
         self._clock = clock
         self.group = SoloGroup()
         self.usual_weight: float | None = None
+
+    def restore_usual_weight(self, weight: float | None) -> None:
+        self.usual_weight = weight
 
     def open(self, strategy: Strategy, device: torch.device, *, may_be_skipped: bool) -> None: ...
 
