@@ -29,14 +29,16 @@ from hookline.loop.engine.trial import Trial, trial
 from hookline.loop.evaluation.evaluate import evaluation, prediction
 from hookline.loop.keywords import checked
 from hookline.loop.model.optimizers import watch_optimizers
+from hookline.loop.model.schedulers import given_schedulers
 from hookline.loop.record.monitors import warn_of_still_plateau
-from hookline.loop.record.notices import reached_already, say_finished, say_preempted, say_script_continues
+from hookline.loop.record.notices import log_finished, log_preempted, log_script_continues, reached_already
 from hookline.loop.record.run_file import RunRecord
 from hookline.loop.result import Result
 from hookline.loop.saving.resume import load_checkpoint
 from hookline.loop.saving.saver import Saving
 from hookline.loop.saving.verification import VARIABLE, Verification
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
+from hookline.loop.tasks.supervised import loss_of_task, title_of
 from hookline.loop.world.leaving import stop_in_batch
 from hookline.loop.world.world import Alone
 from hookline.progress import Duration
@@ -163,7 +165,7 @@ class Loop(Training):
             if self.entry_point in ("fit", "train"):
                 self.scopes.enter(self.line.hooks.around_fit)
                 self.line.emit(self.line.hooks.fit_start)
-                watch_optimizers(self)
+                self.session.restore.enter_context(watch_optimizers(self.state, title_of(self.session.module)))
         except BaseException as error:
             raised = self._close(error) or error
             raise raised from raised.__cause__  # not from the one that it replaces
@@ -182,7 +184,7 @@ class Loop(Training):
         if raised is None and self._was_interrupted:
             if self.settings.interrupt == "raise":
                 raise KeyboardInterrupt
-            say_script_continues(self)
+            log_script_continues(self.state)
         return stopped
 
     @property
@@ -209,7 +211,7 @@ class Loop(Training):
                 if self.signals.in_fit and self.requests.is_interrupted:
                     self.saving.interrupted()
                 elif self.signals.in_fit and not self.finished:
-                    warn_of_still_plateau(self)
+                    warn_of_still_plateau(self.state, self.settings.eval_every, has_evaluated=self.course.has_evaluated)
                     self.saving.finished()
             except BaseException as late:
                 error = self.session.failed(late)
@@ -222,13 +224,21 @@ class Loop(Training):
             if isinstance(error, Preempted):
                 error.checkpoint = error.checkpoint or self.saving.of_this_step()
                 error.result = self.result()
-                say_preempted(self, error)
+                latest = self.saving.latest()
+                log_preempted(self.state, error, None if latest is None else latest.path)
             return error
         finally:
             self.signals.restore()
             self.data.close()
             try:
-                self.record.end(self, error)
+                self.record.end(
+                    self.state,
+                    error,
+                    reason=self.stop_reason(),
+                    plans=[target.plan for target in self.saving.targets],
+                    sinks=self.session.records.stream.reports,
+                    newest=self.session.book.newest,
+                )
             finally:
                 self.saving.close()
 
@@ -252,7 +262,7 @@ class Loop(Training):
     def _load(self) -> None:
         """After ``setup``: what a run goes on from, once; and how long it goes on."""
         self.saving.began_at = self.clock.step
-        self.record.look_back(self)
+        self.record.look_back(self.state)
         if self._resume is not None:
             load_checkpoint(self, self._resume)
             self._resume = None  # not before: a fit after one that could not go on must not begin anew
@@ -261,7 +271,15 @@ class Loop(Training):
             self.state.max_duration = self.extend + Duration(done, self.extend.unit) if done else self.extend
             self.finished, self.ended = False, None
         self.saving.check_states()
-        self.record.begin(self)
+        self.record.begin(
+            self.state,
+            self.settings,
+            run_id=self.saving.run_id,
+            seed=self.data.seed,
+            plans=[target.plan for target in self.saving.targets],
+            loss=loss_of_task(self.session.task),
+            schedulers=given_schedulers(self.state.schedulers),
+        )
         self.session.records.start(self.saving.run_id)
         self.session.records.note("resume" if self.clock.step else "start")
 
@@ -296,10 +314,10 @@ class Loop(Training):
         check_loader(loader, "training")
         reached = self.state.max_duration is not None and self.clock.reached(self.state.max_duration)
         if reached and self.clock.step == self.saving.began_at and self.saved_random is None:
-            raise reached_already(self)
+            raise reached_already(self.state, is_custom_loop=self.is_own)
         self.state.loaders["train"] = loader
         if self.finished:
-            say_finished(self)
+            log_finished(self.state, self.stop_reason(), is_custom_loop=self.is_own)
             return self.handles.track(no_batches())
         self._feed_of(loader)  # what is wrong with it is known before the first hook of training
         return self.handles.track(self._train())

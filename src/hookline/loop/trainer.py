@@ -22,7 +22,7 @@ from hookline.loop.evaluation.tasks import Returning, check_returned, evaluate_t
 from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
 from hookline.loop.model.optimizers import needs_closure
-from hookline.loop.record.notices import say_anew, under_way
+from hookline.loop.record.notices import log_new_run, under_way
 from hookline.loop.result import Result
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
 from hookline.loop.tasks.supervised import SupervisedTask, title_of
@@ -353,7 +353,7 @@ class Trainer:
                 loop.session.records.stream.after(self._loop.session.records.stream)
                 if entry in ("fit", "train") and model is self._given[0]:
                     others = zip(("loss", "weight", "optimizer", "scheduler"), given[1:], self._given[1:], strict=True)
-                    say_anew(self._loop, [name for name, *pair in others if not _same(*pair)])
+                    log_new_run(self._loop.state, [name for name, *pair in others if not _same(*pair)])
             if self._loop is None or entry in ("fit", "train"):  # an evaluation of another model ends no fit
                 self._given, self._loop = given, loop
         if entry in ("fit", "train") and loop.loss_weights is not None:

@@ -18,10 +18,12 @@ from hookline.errors import Preempted, SetupError, add_place, first_of, words_of
 from hookline.events import Line, Member, Messages, Scopes
 from hookline.events.foreign_names import ATTRIBUTES
 from hookline.loop.data.fetcher import Fetcher
+from hookline.loop.data.random_states import seed_everything
 from hookline.loop.data.seeding import mix
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.blocked_hooks import blocked_hooks_named
-from hookline.loop.evaluation.untouched import same_modes, seed_everything
+from hookline.loop.engine.joining import facts_of_optimizers, join
+from hookline.loop.evaluation.untouched import same_modes
 from hookline.loop.metrics.book import MetricBook
 from hookline.loop.model.buffers import BuffersAsBuilt
 from hookline.loop.model.lazy_modules import named_lazy_module
@@ -32,8 +34,9 @@ from hookline.loop.record.folder import make_folder, place
 from hookline.loop.record.media import LoopMedia
 from hookline.loop.record.records import Records
 from hookline.loop.settings import Settings
+from hookline.loop.tasks.supervised import title_of
 from hookline.loop.tasks.task_methods import no_model
-from hookline.loop.world.joining import facts_of_optimizers, find_place, join, make_world, roots_of
+from hookline.loop.world.joining import find_place, make_world, roots_of
 from hookline.progress import Clock
 from hookline.run import MISSING, History, Requests, Run, RunState
 
@@ -215,7 +218,7 @@ class Session:
                 "scheduler= was given as a function and there are several optimizers; make it in configure_optimizers"
             )
         rebind(given, self._replaced)
-        optimizers = make_optimizers(given, self.module)
+        optimizers = make_optimizers(given, self.module, title_of(self.module))
         state.schedulers.extend(make_schedulers(scheduler, optimizers))
         state.optimizers.update(optimizers)
         state.clock.updates.update({name: 0 for name in state.optimizers if name not in state.clock.updates})

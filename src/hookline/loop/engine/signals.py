@@ -126,11 +126,3 @@ class Signals:
             os._exit(128 + number)
         if requests.waiting and not requests.whole and not requests.voted:  # alone no rank can leave a step
             raise LeaveWait
-
-
-def signal_name(number: int) -> str:
-    """As people know it: ``SIGTERM``."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

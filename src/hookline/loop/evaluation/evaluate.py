@@ -13,9 +13,10 @@ import torch
 
 from hookline.errors import DataError, Preempted
 from hookline.loop.data.batches import END, LEFT, begun, generators, second_iterator, sure_length
+from hookline.loop.data.random_states import same_random_state
 from hookline.loop.data.workers import Workers, end_at_exit, ignoring_workers
 from hookline.loop.evaluation.over_ranks import fetched_parts, idle_batch, open_parts
-from hookline.loop.evaluation.untouched import same_gradients, same_modes, same_random_state
+from hookline.loop.evaluation.untouched import same_gradients, same_modes
 from hookline.progress import EvalClock
 from hookline.run import MISSING
 from hookline.run.audience import Audience

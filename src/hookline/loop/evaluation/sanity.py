@@ -11,6 +11,7 @@ from hookline.loop.data.batches import is_one_shot
 from hookline.loop.evaluation.evaluate import evaluation
 from hookline.loop.evaluation.tasks import Returning, evaluate_task
 from hookline.loop.record.monitors import check_monitors
+from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.run.audience import Audience
 
 if TYPE_CHECKING:
@@ -39,7 +40,14 @@ def sanity_check(loop: Loop, loaders: dict[str | None, Any]) -> None:
     loop.course.agree()  # one rank may have asked to stop
     if loop.requests.agreed.stop is not None:
         return  # it may have been left, and nothing is trained
-    loop.course.doubts = check_monitors(loop, logged, seen=len(again), all_loaders=len(loaders))
+    loop.course.doubts = check_monitors(
+        loop.state,
+        logged,
+        seen=len(again),
+        all_loaders=len(loaders),
+        logs_losses=bool(loop.settings.log_every),
+        task_logs=type(loop.session.task) is not SupervisedTask,
+    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hookline.errors import HooklineWarning, MetricError
-from hookline.loop.evaluation.untouched import same_random_state
+from hookline.loop.data.random_states import same_random_state
 from hookline.loop.metrics.object_states import (
     SetAside,
     can_merge,

@@ -66,5 +66,10 @@ def make_schedulers(given: Any, optimizers: dict[str, Optimizer]) -> list[Schedu
     return [scheduler]
 
 
+def given_schedulers(schedulers: Iterable[Any]) -> list[Scheduler]:
+    """Return the schedulers that the user passed. A callback such as ``LRSchedule`` adds other ones."""
+    return [scheduler for scheduler in schedulers if type(scheduler) is Scheduler]
+
+
 def of_optimizer(schedulers: Iterable[Scheduler], optimizer: Optimizer, unit: str) -> list[Scheduler]:
     return [s for s in schedulers if s.unit == unit and s.scheduler.optimizer is optimizer]

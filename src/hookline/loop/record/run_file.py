@@ -7,30 +7,32 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from hookline.checkpoint.plan import SavePlan
 from hookline.errors import Preempted, words_of
+from hookline.events import Line
 from hookline.events.monitored import monitored_metrics
 from hookline.loop.record.run_settings import loader_settings, run_settings
 from hookline.loop.record.stream import EVENTS, METRICS, write_error
-from hookline.records import EventRow, Record, from_json
+from hookline.loop.settings import Settings
+from hookline.records import EventRow, Record, Value, from_json
 from hookline.records.metric import losses_not_finite
 from hookline.records.plain import public
 from hookline.records.redact import redact_arguments, redact_text
 from hookline.records.run_file import FILE, CallbackEntry, CostEntry, MonitorEntry, RunFile, SessionEntry, Status
+from hookline.run import RunState, StopRequest
 from hookline.sinks.jsonl import JsonLines
-
-if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+from hookline.sinks.pump import SinkReport
 
 logger = logging.getLogger("hookline")
 
@@ -52,25 +54,46 @@ class RunRecord:
         self.when_written: Callable[[Path], None] | None = None
         """Called with the run's folder when all is written, on every way out of a fit."""
 
-    def look_back(self, loop: Loop) -> None:
-        """Before a checkpoint is loaded, which takes rows back: how far a session came that was killed."""
-        folder = loop.state.folder
-        if folder is None or loop.state.rank:
+    def look_back(self, state: RunState) -> None:
+        """Read how far a killed session came, before a checkpoint is loaded and the rows after it are removed."""
+        folder = state.folder
+        if folder is None or state.rank:
             return
         self._earlier = _earlier(folder)
         killed = self._earlier is not None and self._earlier.status == "running" and self._earlier.sessions
         self._reached = reached(folder) if killed else None
 
-    def begin(self, loop: Loop) -> None:
-        """After a checkpoint is loaded, if there is one."""
-        folder = loop.state.folder
-        if folder is None or loop.state.rank:
+    def begin(
+        self,
+        state: RunState,
+        settings: Settings,
+        *,
+        run_id: str,
+        seed: int,
+        plans: Iterable[SavePlan],
+        loss: Any,
+        schedulers: Iterable[Any],
+    ) -> None:
+        """Write the file when a session begins, after a checkpoint is loaded.
+
+        Args:
+            state: The state of the run.
+            settings: The options.
+            run_id: The id of the run.
+            seed: The seed of the run.
+            plans: The plans by which checkpoints are saved.
+            loss: The loss function that was passed. ``None`` if there is none.
+            schedulers: The schedulers that were passed, each an ``hl.Scheduler``.
+        """
+        folder, step = state.folder, state.clock.step
+        if folder is None or state.rank:
             return
-        session = SessionEntry(started=_now(), first_step=loop.clock.step, last_step=loop.clock.step)
-        facts = _facts(loop)
+        session = SessionEntry(started=_now(), first_step=step, last_step=step)
+        options = public(run_settings(state, settings, loss, schedulers))
+        facts = _facts(state, run_id, seed, options, _monitors(plans))
         if self._earlier is not None:
             facts = replace(facts, started=self._earlier.started, sessions=self._close_killed(folder, self._earlier))
-            facts = facts if not loop.clock.step else _with_optimizers_of(self._earlier, facts)
+            facts = facts if not step else _with_optimizers_of(self._earlier, facts)
         self._file, self._session = facts.with_session(session), session
         self._write(folder)
 
@@ -89,31 +112,50 @@ class RunRecord:
             logger.warning("%s. The run continues without it", write_error(folder / EVENTS, error).problem)
         return *before, replace(last, status="killed", reason=KILLED, last_step=step, last_epoch=epoch, seconds=seconds)
 
-    def end(self, loop: Loop, error: BaseException | None) -> None:
-        folder = loop.state.folder
-        if self._file is None or self._session is None or folder is None or loop.entry_point not in ("fit", "train"):
+    def end(
+        self,
+        state: RunState,
+        error: BaseException | None,
+        *,
+        reason: str,
+        plans: Iterable[SavePlan],
+        sinks: Iterable[SinkReport],
+        newest: Mapping[str, Value],
+    ) -> None:
+        """Write the file when a session ends.
+
+        Args:
+            state: The state of the run.
+            error: The error that ends the session.
+            reason: Why training ended, if there is no error.
+            plans: The plans by which checkpoints are saved.
+            sinks: The reports of the sinks.
+            newest: The newest value of each metric.
+        """
+        folder = state.folder
+        if self._file is None or self._session is None or folder is None or not state.in_fit:
             return
-        stop, clock = loop.requests.agreed.stop, loop.clock
+        stop, clock, line = state.requests.agreed.stop, state.clock, state.line
         session = replace(
             self._session,
             ended=_now(),
-            status=_status(loop, error),
+            status=_status(stop, error),
             last_step=clock.step,
             last_epoch=clock.epoch,
             seconds=clock.seconds,
-            reason=redact_text(loop.stop_reason() if error is None else words_of(error)),
+            reason=redact_text(reason if error is None else words_of(error)),
             stopped_by=None if stop is None else stop.by,
-            costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in loop.line.costs()),
-            failures=tuple(redact_text(str(failure)) for failure in loop.line.failures),
-            sinks=tuple(redact_text(str(report)) for report in loop.session.records.stream.reports),
-            not_finite=tuple(losses_not_finite(loop.session.book.newest)),
+            costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in line.costs()),
+            failures=tuple(redact_text(str(failure)) for failure in line.failures),
+            sinks=tuple(redact_text(str(report)) for report in sinks),
+            not_finite=tuple(losses_not_finite(newest)),
         )
-        settings = {**self._file.settings, **public(loader_settings(loop))}
+        settings = {**self._file.settings, **public(loader_settings(state.loaders))}
         self._file = replace(
             self._file,
-            callbacks=_callbacks(loop),
-            monitors=_monitors(loop),
-            monitored=_monitored(loop),
+            callbacks=_callbacks(line),
+            monitors=_monitors(plans),
+            monitored=_monitored(state),
             settings=settings,
         )
         self._file = self._file.with_session(session, again=True)
@@ -196,8 +238,7 @@ def _earlier(folder: Path) -> RunFile | None:
         return None
 
 
-def _status(loop: Loop, error: BaseException | None) -> Status:
-    stop = loop.requests.agreed.stop
+def _status(stop: StopRequest | None, error: BaseException | None) -> Status:
     if isinstance(error, Preempted):
         return "preempted"
     if error is not None:
@@ -214,30 +255,31 @@ def _now() -> str:
 # -- what was run --------------------------------------------------------------------------------
 
 
-def _facts(loop: Loop) -> RunFile:
-    state = loop.state
+def _facts(
+    state: RunState, run_id: str, seed: int, settings: dict[str, Any], monitors: tuple[MonitorEntry, ...]
+) -> RunFile:
     parameters = list({id(p): p for p in state.model.parameters()}.values())
     sizes = [0 if _is_lazy(p) else p.numel() for p in parameters]
     return RunFile(
         project=redact_text(state.project),
         name=redact_text(state.name),
-        run_id=loop.saving.run_id,
+        run_id=run_id,
         started=state.started.isoformat(timespec="seconds"),
-        seed=loop.session.data.seed,
+        seed=seed,
         entry_point=state.entry_point,
         config=public(state.config),
-        settings=public(run_settings(loop)),
+        settings=settings,
         arguments=tuple(redact_arguments(sys.argv)),
-        callbacks=_callbacks(loop),
-        monitors=_monitors(loop),
-        monitored=_monitored(loop),
+        callbacks=_callbacks(state.line),
+        monitors=monitors,
+        monitored=_monitored(state),
         model={
             "class": type(state.model).__qualname__,
             "parameters": sum(sizes),
             "trainable": sum(size for size, p in zip(sizes, parameters, strict=True) if p.requires_grad),
         },
         versions=_versions(),
-        platform=_platform(loop),
+        platform=_platform(state.device),
         git=_git(),
     )
 
@@ -246,20 +288,19 @@ def _is_lazy(parameter: Any) -> bool:
     return isinstance(parameter, torch.nn.parameter.UninitializedParameter)
 
 
-def _callbacks(loop: Loop) -> tuple[CallbackEntry, ...]:
-    """In the order in which they run; one that was switched off comes last."""
-    ordered = loop.line.ordered(loop.line.order)
-    members = [*ordered, *(member for member in loop.line.members if member not in ordered)]
+def _callbacks(line: Line[Any]) -> tuple[CallbackEntry, ...]:
+    """Return the callbacks in the order in which they run. Disabled callbacks come last."""
+    ordered = line.ordered(line.order)
+    members = [*ordered, *(member for member in line.members if member not in ordered)]
     return tuple(CallbackEntry(m.name, redact_text(m.key), m.optional) for m in members if not m.is_task)
 
 
-def _monitors(loop: Loop) -> tuple[MonitorEntry, ...]:
-    plans = [target.plan for target in loop.saving.targets]
+def _monitors(plans: Iterable[SavePlan]) -> tuple[MonitorEntry, ...]:
     return tuple(MonitorEntry(plan.folder, plan.monitor, plan.mode) for plan in plans if plan.monitor is not None)
 
 
-def _monitored(loop: Loop) -> tuple[str, ...]:
-    return tuple(monitored_metrics(loop.line.order.callbacks, loop.state.schedulers))
+def _monitored(state: RunState) -> tuple[str, ...]:
+    return tuple(monitored_metrics(state.line.order.callbacks, state.schedulers))
 
 
 def _versions() -> dict[str, str]:
@@ -279,8 +320,7 @@ def _installed_version(package: str) -> str | None:
         return None
 
 
-def _platform(loop: Loop) -> dict[str, Any]:
-    device = loop.state.device
+def _platform(device: torch.device) -> dict[str, Any]:
     found = {
         "system": platform.platform(),
         "machine": platform.machine(),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookline.loop.data.batches import length
-from hookline.loop.model.schedulers import Scheduler
-from hookline.loop.tasks.supervised import SupervisedTask
-
-if TYPE_CHECKING:
-    from hookline.loop.loop import Loop
+from hookline.loop.settings import Settings
+from hookline.run import RunState
 
 STAGES = ("train", "val", "test")
 OF_PROGRESS = frozenset(
@@ -24,26 +21,33 @@ OF_PROGRESS = frozenset(
 """What a torch scheduler keeps among its arguments and is none: how far it is."""
 
 
-def run_settings(loop: Loop) -> dict[str, Any]:
-    """The options as they were read; where the run writes is no property of it."""
-    fields = loop.settings.__dataclass_fields__
+def run_settings(state: RunState, settings: Settings, loss: Any, schedulers: Iterable[Any]) -> dict[str, Any]:
+    """Return the settings of a run. Its folder, name and sinks are not settings.
+
+    Args:
+        state: The state of the run.
+        settings: The options.
+        loss: The loss function that was passed. ``None`` if there is none.
+        schedulers: The schedulers that were passed, each an ``hl.Scheduler``.
+    """
+    fields = settings.__dataclass_fields__
     left_out = ("config", "folder", "name", "sinks", "resume")
-    found = {name: getattr(loop.settings, name) for name in fields if name not in left_out}
-    processes = {} if loop.state.world_size == 1 else {"processes": loop.state.world_size}
+    found = {name: getattr(settings, name) for name in fields if name not in left_out}
+    processes = {} if state.world_size == 1 else {"processes": state.world_size}
     found["strategy"] = found["strategy"] if isinstance(found["strategy"], str) else type(found["strategy"]).__name__
-    found |= {**processes, "max_duration": loop.state.max_duration, "device": str(loop.state.device)}
+    found |= {**processes, "max_duration": state.max_duration, "device": str(state.device)}
     return {
         **found,
-        **_loss(loop),
-        "optimizers": {name: _optimizer(its) for name, its in loop.state.optimizers.items()},
-        **_schedulers(loop),
-        **loader_settings(loop),
+        **_loss(loss),
+        "optimizers": {name: _optimizer(its) for name, its in state.optimizers.items()},
+        **_schedulers(schedulers),
+        **loader_settings(state.loaders),
     }
 
 
-def loader_settings(loop: Loop) -> dict[str, Any]:
-    """The data of each stage that is known by now: an own loop tells when it asks for batches, not before."""
-    found = {stage: _loaders(loop.state.loaders[stage]) for stage in STAGES if stage in loop.state.loaders}
+def loader_settings(loaders: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the loaders of each stage. A custom loop passes a loader when it needs its batches."""
+    found = {stage: _loaders(loaders[stage]) for stage in STAGES if stage in loaders}
     return {"loaders": found} if found else {}
 
 
@@ -77,11 +81,9 @@ def _cut(loader: DataLoader[Any]) -> dict[str, Any]:
     return _said(found)
 
 
-def _loss(loop: Loop) -> dict[str, Any]:
-    task = loop.session.task
-    if not isinstance(task, SupervisedTask) or task.loss is None:
+def _loss(loss: Any) -> dict[str, Any]:
+    if loss is None:
         return {}
-    loss: Any = task.loss
     if not isinstance(loss, nn.Module):
         return {"loss": getattr(loss, "__qualname__", type(loss).__qualname__)}
     given = {name: value for name, value in vars(loss).items() if not name.startswith("_") and name != "training"}
@@ -109,15 +111,13 @@ def _differ(one: Any, other: Any) -> bool:
         return True
 
 
-def _schedulers(loop: Loop) -> dict[str, Any]:
-    """Those that were given as objects; what ``LRSchedule`` makes is told by its own arguments."""
+def _schedulers(schedulers: Iterable[Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
-    for its in loop.state.schedulers:
-        if type(its) is Scheduler:
-            when = {"monitor": its.monitor} if its.unit == "eval" else {"every": str(its.every)}
-            name = type(its.scheduler).__qualname__
-            number = sum(known.partition(" ")[0] == name for known in named) + 1
-            named[name if number == 1 else f"{name} ({number})"] = when | _scheduler(its.scheduler)
+    for its in schedulers:
+        when = {"monitor": its.monitor} if its.unit == "eval" else {"every": str(its.every)}
+        name = type(its.scheduler).__qualname__
+        number = sum(known.partition(" ")[0] == name for known in named) + 1
+        named[name if number == 1 else f"{name} ({number})"] = when | _scheduler(its.scheduler)
     return {"schedulers": named} if named else {}
 
 

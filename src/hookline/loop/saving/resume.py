@@ -27,7 +27,7 @@ from hookline.errors import (
 )
 from hookline.loop.record.folder import is_inside
 from hookline.loop.record.media import rewind_rows_and_media
-from hookline.loop.record.notices import say_resumed, warn_if_nothing_saves
+from hookline.loop.record.notices import log_resumed, warn_if_nothing_saves
 from hookline.loop.record.stream import METRICS
 from hookline.loop.saving.callback_matching import for_this_run, holds_state
 from hookline.loop.saving.environment import environment
@@ -54,8 +54,9 @@ def load_checkpoint(loop: Loop, resume: Resume) -> bool:
 
 
 def _load_checkpoint(loop: Loop, resume: Resume, source: StateSource) -> bool:
-    warn_if_nothing_saves(loop)
     state = loop.state
+    saves = loop.saving.is_asked_to_save or loop.saving.verification is not None
+    warn_if_nothing_saves(state, loop.settings.resume, saves=saves)
     store, found = _find(loop, resume)
     if found is None:
         _begin_anew(loop)
@@ -88,7 +89,8 @@ def _load_checkpoint(loop: Loop, resume: Resume, source: StateSource) -> bool:
     elif checkpoint.about.finished:
         loop.requests.drop_stop()  # it had stopped; now it is asked for more
     source.path = None  # what follows is not read from it
-    say_resumed(loop, checkpoint.path)
+    if not loop.finished:
+        log_resumed(state, checkpoint.path)
     for path in _told(loop, lambda: list(map(str, _passed_over(store, checkpoint, resume)))):
         state.checkpoint = Path(path)
         loop.line.emit(loop.line.hooks.checkpoint_rejected)

@@ -15,9 +15,8 @@ from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.request import Resume, has_checkpoint
 from hookline.checkpoint.retention import best
 from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary, words_of
-from hookline.loop.engine.signals import signal_name
 from hookline.loop.record.media import rewind_rows_and_media
-from hookline.loop.record.notices import say_interrupted, unsavable_is_said
+from hookline.loop.record.notices import log_interrupted, signal_name, unsavable_is_said
 from hookline.loop.saving.rank_slots import RankTarget
 from hookline.loop.saving.slots import Target
 from hookline.loop.saving.snapshots import take_snapshot
@@ -231,7 +230,7 @@ class Saving:
                 found = self._save_once(target, pending_eval=pending_eval)
                 if found not in (None, self._told):  # once before an evaluation that is left, and once after it
                     self._told = found
-                    say_interrupted(self._loop, found)
+                    log_interrupted(self._loop.state, found)
 
     def preempted(self, *, pending_eval: bool = False) -> Preempted:
         """A signal: save what can be gone on from; the error to raise."""

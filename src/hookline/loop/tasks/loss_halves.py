@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hookline.loop.evaluation.untouched import same_random_state
+from hookline.loop.data.random_states import same_random_state
 
 TOLERANCE: Final = 1e-3
 """Relative to the largest of the losses."""

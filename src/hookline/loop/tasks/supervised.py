@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from hookline.errors import DataError, HooklineError, SetupError, StopTraining, describe, describe_arguments
 from hookline.loop.tasks.loss_weights import LossWeights
-from hookline.loop.tasks.task import Task
+from hookline.loop.tasks.task import Task, counter
 from hookline.progress.counted import counted
 from hookline.run.targets import PARTS, TARGET_KEYS, argument_names, find_target, model_inputs
 
 if TYPE_CHECKING:
-    from hookline.run import Run, RunState
+    from hookline.run import Run
 
 
 class SupervisedTask(Task[Any]):
@@ -88,7 +88,7 @@ class SupervisedTask(Task[Any]):
             given = state.batch
             line.emit(line.hooks.forward_start)
             if state.batch is not given:
-                _check_count(state, given)
+                _check_count(self, given, state.batch)
                 batch = state.batch
         model: Any = self._modules["model"]  # nn.Module.__getattr__ would take 0.4 µs here
         try:
@@ -139,9 +139,10 @@ def _now(run: Run, given: Any, batch: Any) -> Any:
     return batch if now is given else now
 
 
-def _check_count(state: RunState, given: Any) -> None:
-    """A batch that is replaced when its samples are counted must have as many."""
-    before, now = state.loop.count(given), state.loop.count(state.batch)
+def _check_count(task: SupervisedTask, given: Any, replaced: Any) -> None:
+    """Raise if a batch that is replaced after its samples were counted has another number of samples."""
+    count = counter(task)
+    before, now = count(given), count(replaced)
     if before != now:
         raise DataError(
             f"run.batch = … in on_forward_start: the batch has {counted(now[0], 'sample')}, and {before[0]} are "
@@ -156,6 +157,11 @@ def title_of(module: nn.Module) -> str:
     'Linear'
     """
     return type(module.model if type(module) is SupervisedTask else module).__name__
+
+
+def loss_of_task(task: Any) -> Callable[..., Any] | None:
+    """Return the loss function of a ``SupervisedTask``. ``None`` for any other task, which computes its own loss."""
+    return task.loss if isinstance(task, SupervisedTask) else None
 
 
 def own_loss_of(task: Any) -> Any:
