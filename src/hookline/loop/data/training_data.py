@@ -125,14 +125,14 @@ class TrainingData:
             if before is not None:
                 before.close()
         if isinstance(self.feed, SharedFeed):
-            self.feed.circle = world.group  # that of this fit
+            self.feed.join(world.group)
         return self.feed
 
     def begin_epoch(self, feed: Feed) -> None:
         """Find the position in the epoch, before its data is asked for."""
         self._place = self._place.in_epoch(self._clock.epoch)
         if isinstance(feed, SharedFeed):
-            feed.limit = self.limit("train")
+            feed.set_limit(self.limit("train"))
 
     def measure_epoch(self, feed: Feed) -> None:
         """Find the number of batches of this rank, when the data of the epoch is open."""

@@ -188,7 +188,7 @@ class Steps:
         """The updates of a full window, then the end of the step, which counts unless a callback skipped it."""
         clock, line, requests, touched = self.clock, self.line, self.requests, self._touched
         if self.session.book.muted:
-            self.session.book.muted = False  # what is logged from here on is of the step, not of the batch
+            self.session.book.unmute()  # what is logged from here on is of the step, not of the batch
         self.world.complete_window(touched, self._driven)
         if requests.agreed.skip is not None:
             touched.update({name: 1 for name in self._names if name not in self._driven})

@@ -107,7 +107,7 @@ class Training(Steps):
             if self._batch_open:  # the body drove its optimizers itself
                 self.step()
             if gives_parts:
-                self.session.book.muted = False
+                self.session.book.unmute()
             if self._window:
                 continue
             if self.look_due or requests.rollback is not None:
@@ -156,7 +156,10 @@ class Training(Steps):
         known = part.known if part.samples in (None, state.samples) and state.tokens is None else None
         if not part.counts:
             state.samples, state.tokens = 0, state.tokens and 0
-        self.session.book.muted = not part.counts
+        if part.counts:
+            self.session.book.unmute()
+        else:
+            self.session.book.mute()
         world.fetched(state.samples, state.tokens, counts=part.counts, known=known)
 
     def _begin_epoch(self, feed: Feed) -> bool:

@@ -65,12 +65,12 @@ def idle_batch(loop: Loop, batch: Any) -> Generator[Any, None, None]:
     state, book = loop.state, loop.session.book
     state.outputs = MISSING
     loop.state.samples, loop.state.tokens = loop.count(batch)
-    book.muted = True
+    book.mute()
     try:
         with loop.precision.autocast(enabled=loop.precision.dtype is not None):
             yield batch
     finally:
-        book.muted = False
+        book.unmute()
         state.batch = state.outputs = MISSING
 
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from hookline.errors import MetricError
-from hookline.loop.metrics.epoch import EpochSums
 from hookline.loop.metrics.layer import Layer, opened
-from hookline.loop.metrics.names import MetricNames
-from hookline.loop.metrics.objects import MetricObjects, Tolerates, Values, is_metric_object
-from hookline.loop.metrics.objects_over_ranks import end_epoch
-from hookline.loop.metrics.over_ranks import Reduction
-from hookline.loop.metrics.rows import MetricRows
+from hookline.loop.metrics.object_states import is_metric_object
+from hookline.loop.metrics.objects import MetricObjects, Tolerates, Values
+from hookline.loop.metrics.over_ranks import Reduction, end_epoch
+from hookline.loop.metrics.rows import MetricNames, MetricRows
 from hookline.loop.metrics.series import (
     FOLD,
+    EpochSums,
     Group,
     Series,
     number_or_tensor,
@@ -105,12 +104,15 @@ class MetricBook:
         """
         return self._muted is not None
 
-    @muted.setter
-    def muted(self, muted: bool) -> None:
-        if muted and self._muted is None:
-            state, self._muted = self._state, self._layers[-1].objects
-            self._muted.mute(state.model if state.task is MISSING else state.task)
-        elif not muted and self._muted is not None:
+    def mute(self) -> None:
+        """Ignore what is logged until ``unmute``: a batch is computed only because other ranks have one."""
+        if self._muted is None:
+            self._muted = self._layers[-1].objects
+            self._muted.mute(self._state.module)
+
+    def unmute(self) -> None:
+        """Count what is logged again, and restore the metric objects to their states before ``mute``."""
+        if self._muted is not None:
             self._muted.unmute()
             self._muted = None
 
@@ -171,7 +173,7 @@ class MetricBook:
                 f"{name}: the loop logs the loss that is returned under this name, with its weight; leave it out of "
                 f"run.log, or give yours another name"
             )
-        series.is_direct, series.shape = of_loop, shape
+        series.declare(shape, is_direct=of_loop)
         series.add(value, 1.0 if weight is None else weight)
 
     def series(self, name: str, reduce: str = "mean") -> Series:
@@ -289,8 +291,7 @@ class MetricBook:
             "pending": {name: s.state_dict() for name, s in self._layers[0].series.items()},
             "dated": [(name, step, s.state_dict()) for (name, step), s in self._layers[0].dated.items()],
             **self._epoch.state_dict(),
-            "newest": dict(self._rows.newest),
-            "measured": dict(self._rows.measured),
+            **self._rows.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], by_path: Mapping[str, Any] | None = None) -> None:
@@ -301,7 +302,7 @@ class MetricBook:
         for name, step, its in state.get("dated", ()):
             self._layers[0].dated[name, step] = Series(its["reduce"])
             self._layers[0].dated[name, step].load_state_dict(its)
-        self._rows.newest, self._rows.measured = dict(state["newest"]), dict(state["measured"])
+        self._rows.load_state_dict(state)
 
     def go_back(self, state: Mapping[str, Any], by_path: Mapping[str, Any], *, same_epoch: bool) -> None:
         """Steps are taken back: what was pending before them is pending again, unless its epoch is over."""
@@ -317,7 +318,7 @@ class MetricBook:
     def join(self) -> None:
         """Add up the metrics of all ranks while the world is open, and only those of this process otherwise."""
         self._reduction = None if self._world.is_alone or not self._world.is_open else Reduction(self._world)
-        self.muted = False
+        self.unmute()
 
     @property
     def has_pending(self) -> bool:

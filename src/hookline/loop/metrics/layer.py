@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookline.errors import MetricError
-from hookline.loop.metrics.epoch import Sums
 from hookline.loop.metrics.objects import MetricObjects, Values
-from hookline.loop.metrics.objects_over_ranks import agree_on_objects, object_sums
-from hookline.loop.metrics.over_ranks import OBJECT, WHOLE, Key, Reduction, own_sums
-from hookline.loop.metrics.series import Series, to_python
+from hookline.loop.metrics.over_ranks import (
+    OBJECT,
+    WHOLE,
+    Key,
+    Reduction,
+    agree_on_objects,
+    object_sums,
+    own_sums,
+)
+from hookline.loop.metrics.series import Series, Sums, to_python
 from hookline.records import Value
 
 
@@ -66,8 +72,7 @@ class Layer:
                 series = opened(self.series, name, name, reduce)
             else:
                 series = opened(self.dated, (name, step), name, reduce)
-            series.shape = shape
-            series.agree(sums.value(), sums.weight if reduce == "mean" else 0.0)
+            series.agree(sums.value(), sums.weight if reduce == "mean" else 0.0, shape)
         agree_on_objects(self.objects, found, reduction, compute_whole=not of_epoch)
         return left
 

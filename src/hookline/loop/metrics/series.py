@@ -19,6 +19,10 @@ FOLD = 512
 """So many pending values are folded into one, to bound memory when an interval is long."""
 
 
+Sums = tuple[Any, Any]
+"""A total and its weight."""
+
+
 class Series:
     """The pending values of one metric."""
 
@@ -50,6 +54,19 @@ class Series:
         self.weights.append(weight)
         if len(self.values) >= FOLD:
             self.fold()
+
+    def add_sums(self, total: Any, weight: Any) -> None:
+        """Add the total and the weight of an interval."""
+        self.folded_total = total if self.folded_total is None else self.folded_total + total
+        self.folded_weight = self.folded_weight + weight
+
+    def declare(self, shape: tuple[int, ...], *, is_direct: bool) -> None:
+        """Set the shape of the values, and whether the engine logs them."""
+        self.shape, self.is_direct = shape, is_direct
+
+    def join(self, group: Group) -> None:
+        """Let a group hold values of this metric."""
+        self.group = group
 
     @property
     def is_empty(self) -> bool:
@@ -133,14 +150,15 @@ class Series:
         self.folded_total, self.folded_weight = state["total"], state["weight"]
         self.agreed_total, self.agreed_weight = None, 0.0
 
-    def agree(self, total: Any, weight: Any) -> None:
+    def agree(self, total: Any, weight: Any, shape: tuple[int, ...]) -> None:
         """What all ranks have logged since the last reduction, in place of what this one has."""
+        self.shape = shape
         self._forget_own()
         self.folded_total, self.folded_weight = total, weight
         self.agreed_total, self.agreed_weight = self.sums()
         self.folded_total, self.folded_weight = None, 0.0
 
-    def sums(self) -> tuple[Any, Any]:
+    def sums(self) -> Sums:
         """The total and its weight: of all ranks, and what this one has logged since."""
         self.fold()
         if self.agreed_total is None:
@@ -156,7 +174,7 @@ class Series:
                 both = [torch.as_tensor(total).to(torch.float64) for total in (self.agreed_total, self.folded_total)]
                 return _extreme(self.reduce, torch.stack(both)), self.folded_weight
 
-    def result(self, before: tuple[Any, Any] | None = None) -> Any:
+    def result(self, before: Sums | None = None) -> Any:
         """The reduced value: a number, or a tensor that is still on its device. A mean is that of ``before``, too."""
         total, weight = self.sums()
         if self.reduce != "mean":
@@ -195,7 +213,7 @@ class Group:
         self.stacks: list[Tensor] = []  # elsewhere
         self.weights: list[Any] = []
         for member in series:
-            member.group = self
+            member.join(self)
 
     @property
     def is_empty(self) -> bool:
@@ -232,6 +250,37 @@ class Group:
         self.rows.clear()
         self.stacks.clear()
         self.weights.clear()
+
+
+class EpochSums:
+    """The means and sums of training, over the whole epoch. In several processes they are the same on all ranks."""
+
+    def __init__(self) -> None:
+        self._whole: dict[str, Series] = {}
+        self.before: dict[str, Sums] = {}
+        """Those of the last interval, if it was of this epoch: a short one that follows is averaged with it."""
+
+    def add(self, interval: Mapping[str, Series]) -> None:
+        """An interval ends, with what was logged in it."""
+        self.before = {name: its.sums() for name, its in interval.items() if its.reduce in ("mean", "sum")}
+        for name, (total, weight) in self.before.items():
+            whole = self._whole.setdefault(name, Series(interval[name].reduce))
+            whole.add_sums(total, weight)
+
+    def take(self) -> dict[str, Any]:
+        """The epoch ends: what each comes to."""
+        found = {name: series.result() for name, series in self._whole.items()}
+        self._whole, self.before = {}, {}
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": {name: s.state_dict() for name, s in self._whole.items()}, "before": dict(self.before)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._whole = {name: Series(its["reduce"]) for name, its in state["epoch"].items()}
+        for name, series in self._whole.items():
+            series.load_state_dict(state["epoch"][name])
+        self.before = {name: (total, weight) for name, (total, weight) in state.get("before", {}).items()}
 
 
 def _row(values: tuple[Any, ...]) -> list[float] | None:
