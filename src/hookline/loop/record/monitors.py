@@ -74,22 +74,30 @@ def check_monitors(
             )
         if "/" not in name or name.startswith("val/") or not in_training:
             raise missing_metric(reader, name, known | losses)
-        if name.startswith("train/") or not at_epoch_end:  # else the callback raises when it first needs the metric
+        # In other cases the callback raises when it first needs the metric.
+        if name.startswith("train/") or not at_epoch_end:
             doubts.append((reader, name))
     return Doubts(tuple(doubts), frozenset(known))
 
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What the check before the first step could not decide."""
+    """Monitored metrics that the check before the first step could neither accept nor reject."""
 
     monitored: tuple[tuple[str, str], ...] = ()
     """Callback and metric. Only training can still log the metric."""
     known: frozenset[str] = frozenset()
+    """Metrics that are logged for certain."""
 
 
 def check_train_monitors(line: Line[Any], logged: set[str], doubts: Doubts) -> None:
-    """Raise after the first interval for a metric of training that no callback has logged or declared."""
+    """Raise after the first interval for a training metric that is neither logged nor declared.
+
+    Args:
+        line: The callbacks of the run.
+        logged: The metrics that are logged so far.
+        doubts: The result of ``check_monitors``.
+    """
     known = logged | doubts.known | _written(line)
     of_training = [(reader, name) for reader, name in _monitored(line, []) if name.startswith("train/")]
     for reader, name in (*doubts.monitored, *of_training):
@@ -103,14 +111,17 @@ def _plateau_metrics(state: RunState) -> list[str]:
 
 
 def _monitored(line: Line[Any], plateaus: list[str]) -> list[tuple[str, str]]:
-    """The metrics that callbacks and schedulers read, each with the name of its reader."""
+    """Return the metrics that callbacks and schedulers read, each with the name of its reader."""
     read = [(callback_name(callback), name) for callback in line.order.callbacks for name in callback.reads]
     found = [(reader, name) for reader, name in read if name != EVERYTHING and not is_resource(name)]
     return [*found, *(("ReduceLROnPlateau", name) for name in plateaus)]
 
 
 def _is_known(name: str, known: set[str]) -> bool:
-    """Averages over an epoch are logged by the loop."""
+    """True if a metric is logged.
+
+    The loop logs the average over an epoch for each training metric.
+    """
     return any(overlaps(name, other) or name == f"{other}_epoch" for other in known)
 
 
@@ -128,7 +139,7 @@ def _hears_evaluations(member: Member[Any]) -> bool:
 
 
 def warn_of_still_plateau(state: RunState, eval_every: Duration | None, *, has_evaluated: bool) -> None:
-    """Warn at the end of training if ``ReduceLROnPlateau`` never stepped, because nothing was evaluated.
+    """Warn if ``ReduceLROnPlateau`` never stepped because there was no evaluation.
 
     Args:
         state: The state of the run.

@@ -44,7 +44,7 @@ def warn_if_nothing_saves(state: RunState, resume: Resume | None, *, saves: bool
 
 
 def warn_of_parts(rank: int) -> None:
-    """Warn that fractions of an epoch are not known in the first epoch of a loader without a length."""
+    """Warn that a loader without a length has no fractions of an epoch in its first epoch."""
     if not rank:
         logger.warning(
             "A fraction of max_duration is less than an epoch, and the training loader has no length: in the first "
@@ -54,7 +54,7 @@ def warn_of_parts(rank: int) -> None:
 
 
 def log_preempted(state: RunState, error: Preempted, latest: Path | None) -> None:
-    """Log which checkpoint a run that a signal has ended can continue from, and the notes of the error.
+    """Log from which checkpoint a run can continue after a signal, and the notes of the error.
 
     Args:
         state: The state of the run.
@@ -72,7 +72,10 @@ def log_preempted(state: RunState, error: Preempted, latest: Path | None) -> Non
 
 @contextmanager
 def unsavable_is_said() -> Iterator[None]:
-    """Log an error if the state cannot be saved. A run without a callback that saves has not checked it before."""
+    """Log an error if the state cannot be saved.
+
+    A run without a callback that saves has not checked it before.
+    """
     try:
         yield
     except StateError as error:

@@ -1,4 +1,4 @@
-"""``run.json``: what was run, written when a fit begins and again when it ends."""
+"""``run.json``: a description of the run, written when a fit begins and again when it ends."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from hookline.sinks.pump import SinkReport
 logger = logging.getLogger("hookline")
 
 PACKAGES = ("torch", "numpy", "safetensors", "rich", "torchmetrics", "transformers", "datasets", "lightning")
-"""Whose versions are noted, if they are installed."""
+"""Packages whose versions are recorded, if they are installed."""
 TAIL = 1 << 16
-"""So many bytes at the end of a file of rows tell how far a session came."""
+"""Number of bytes at the end of a file of rows that are read to find how far a session came."""
 KILLED = "it ended without a word: killed, or the machine went down"
 
 
 class RunRecord:
-    """Keeps ``run.json``. It is for people and reports: what cannot be written is said, and the run goes on."""
+    """Write ``run.json``. If it cannot be written, Hookline warns and the run continues."""
 
     def __init__(self) -> None:
         self._file: RunFile | None = None
@@ -52,10 +52,10 @@ class RunRecord:
         self._earlier: RunFile | None = None
         self._reached: Reached | None = None
         self.when_written: Callable[[Path], None] | None = None
-        """Called with the run's folder when all is written, on every way out of a fit."""
+        """Called with the run's folder at the end of a fit, also after an error, when all files are written."""
 
     def look_back(self, state: RunState) -> None:
-        """Read how far a killed session came, before a checkpoint is loaded and the rows after it are removed."""
+        """Read how far a killed session came, before a resume removes the rows after its checkpoint."""
         folder = state.folder
         if folder is None or state.rank:
             return
@@ -98,7 +98,10 @@ class RunRecord:
         self._write(folder)
 
     def _close_killed(self, folder: Path, earlier: RunFile) -> tuple[SessionEntry, ...]:
-        """The sessions of before; one that has not said how it ended was killed, and the timeline is told so."""
+        """Return the earlier sessions.
+
+        The last one was killed, if it is not closed: note it in the timeline.
+        """
         if self._reached is None:
             return earlier.sessions
         *before, last = earlier.sessions
@@ -166,7 +169,7 @@ class RunRecord:
                 self.when_written(folder)
             except OSError as failed:
                 logger.warning("the report of this run could not be written: %s", failed)
-            except Exception:  # a run does not fail because of its report
+            except Exception:  # An error in the report must not end the run.
                 logger.warning("the report of this run could not be made", exc_info=True)
 
     def _write(self, folder: Path) -> None:
@@ -180,13 +183,16 @@ class RunRecord:
 
 
 def _with_optimizers_of(earlier: RunFile, facts: RunFile) -> RunFile:
-    """After a resume: a checkpoint holds the settings of optimizers, too, so that others that are given go unused."""
+    """Keep the optimizer settings of the earlier session, which the checkpoint has restored.
+
+    It warns about each setting that was passed with another value now, and has no effect.
+    """
     now, before = facts.settings.get("optimizers", {}), earlier.settings.get("optimizers")
     if not isinstance(before, dict) or before.keys() != now.keys():
         return facts
     for name, given in now.items():
         kept = before[name] if isinstance(before[name], dict) else {}
-        # In groups it is not told apart what was given now and what the checkpoint has put there.
+        # A parameter group does not show which of its values were passed now and which the checkpoint has set.
         for key in [key for key in given if key in kept and key != "groups" and given[key] != kept[key]]:
             logger.warning(
                 "%s goes on with %s=%s from the checkpoint, and not with the %s that is given now; to change it, set "
@@ -197,7 +203,7 @@ def _with_optimizers_of(earlier: RunFile, facts: RunFile) -> RunFile:
 
 
 class Reached(NamedTuple):
-    """How far a session came, as its rows tell."""
+    """The last step of a session that its rows show."""
 
     step: int = 0
     epoch: int = 0
@@ -205,12 +211,15 @@ class Reached(NamedTuple):
 
 
 def reached(folder: Path) -> Reached:
-    """From the last rows, and from what the newest session has put on the timeline, which no resume takes back."""
+    """Return how far the newest session of a run came.
+
+    It reads the last metrics, and the events of the newest session, which a resume never removes.
+    """
     events = list(_last(folder / EVENTS))
     begins = [place for place, row in enumerate(events) if row.name in ("start", "resume")]
     rows = [*_last(folder / METRICS), *events[begins[-1] if begins else 0 :]]
     found = [(row, Reached(row.step, row.epoch, row.seconds + getattr(row, "took", 0.0))) for row in rows]
-    # Any other row may have a step of its own: `run.log(step=…)`.
+    # Any other row may have been logged with `run.log(step=…)`.
     of_loop = [one for row, one in found if isinstance(row, EventRow) or row.name.startswith("train/")]
     newest = max(of_loop or [one for _, one in found], key=lambda one: (one.seconds, one.step), default=Reached())
     return newest._replace(seconds=max((one.seconds for _, one in found), default=0.0))
@@ -224,7 +233,7 @@ def _last(path: Path) -> Iterator[Record]:
     except OSError:
         return
     for line in lines:
-        with suppress(ValueError, KeyError, TypeError):  # the first and the last may be parts of lines
+        with suppress(ValueError, KeyError, TypeError):  # The first and the last line may be incomplete.
             yield from_json(line.decode())
 
 
@@ -252,7 +261,7 @@ def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-# -- what was run --------------------------------------------------------------------------------
+# -- description of the run --------------------------------------------------------------------------------
 
 
 def _facts(
@@ -313,7 +322,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _installed_version(package: str) -> str | None:
-    """The version of a package, which does not change while a process runs."""
+    """Return the version of a package. It does not change while a process runs."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -336,7 +345,7 @@ def _platform(device: torch.device) -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit of the working directory, and whether files that git knows were changed since."""
+    """Return the commit of the working directory, and whether tracked files have changed since."""
     head = _ask_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
     if head is None or len(head.split()) != 2:
         return None
@@ -346,8 +355,8 @@ def _git() -> dict[str, Any] | None:
 
 
 def _ask_git(*question: str) -> str | None:
-    """Git's answer; ``None`` without git, outside of a repository, or where it takes long."""
-    # A repository's own settings could make git run a program.
+    """Return the output of git. ``None`` without git, outside a repository, or after a timeout."""
+    # The settings of a repository could make git run a program.
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *question]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)

@@ -1,4 +1,4 @@
-"""The settings of a run, for its record: the options, and what the user has given in objects instead."""
+"""The settings of a run for ``run.json``: options, loss, optimizers, schedulers, loaders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAGES = ("train", "val", "test")
 OF_PROGRESS = frozenset(
     ("last_epoch", "base_lrs", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i", "mode_worse")
 )
-"""What a torch scheduler keeps among its arguments and is none: how far it is."""
+"""Attributes of torch schedulers that hold their progress and not an argument."""
 
 
 def run_settings(state: RunState, settings: Settings, loss: Any, schedulers: Iterable[Any]) -> dict[str, Any]:
@@ -46,7 +46,10 @@ def run_settings(state: RunState, settings: Settings, loss: Any, schedulers: Ite
 
 
 def loader_settings(loaders: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the loaders of each stage. A custom loop passes a loader when it needs its batches."""
+    """Return the settings of the loaders of each stage.
+
+    A custom loop passes a loader when it needs its batches.
+    """
     found = {stage: _loaders(loaders[stage]) for stage in STAGES if stage in loaders}
     return {"loaders": found} if found else {}
 
@@ -58,11 +61,11 @@ def _loaders(given: Any) -> dict[str, Any]:
 
 
 def _loader(loader: Any) -> dict[str, Any]:
-    """How it cuts the data; of what is no loader of torch only how many batches there are."""
+    """Return the settings of a loader. Only ``DataLoader`` has more than a class and a length."""
     its_class = {"class": type(loader).__qualname__}
     try:
         return _cut(loader) if isinstance(loader, DataLoader) else its_class | _said({"batches": length(loader)})
-    except Exception:  # of a class of the user's own: nobody's run fails because of its record
+    except Exception:  # An error in a user's loader class must not end the run because of its record.
         return its_class
 
 
@@ -91,7 +94,10 @@ def _loss(loss: Any) -> dict[str, Any]:
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:
-    """As it was made: what a schedule has made of it since is no setting."""
+    """Return the arguments of an optimizer.
+
+    A learning rate that a scheduler has set is not an argument.
+    """
     defaults: Mapping[str, Any] = getattr(optimizer, "defaults", {})
     found = {"class": type(optimizer).__qualname__, **_said(defaults)}
     groups = [_of_group(group, defaults) for group in getattr(optimizer, "param_groups", ())]
@@ -99,7 +105,8 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def _of_group(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What is its own; a schedule that has begun keeps the rate that was given apart."""
+    """Return the values of a parameter group that differ from the defaults of its optimizer."""
+    # A scheduler keeps the initial learning rate in `initial_lr`.
     given = {**group, "lr": group.get("initial_lr", group.get("lr"))}
     return {name: given[name] for name, usual in defaults.items() if name in given and _differ(given[name], usual)}
 
@@ -107,7 +114,7 @@ def _of_group(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 def _differ(one: Any, other: Any) -> bool:
     try:
         return bool(one != other)
-    except (RuntimeError, TypeError, ValueError):  # arrays have no one answer
+    except (RuntimeError, TypeError, ValueError):  # Arrays compare element by element.
         return True
 
 
@@ -122,11 +129,11 @@ def _schedulers(schedulers: Iterable[Any]) -> dict[str, Any]:
 
 
 def _scheduler(scheduler: Any) -> dict[str, Any]:
-    """Its arguments, as far as torch keeps them as numbers and texts, and what it is made of."""
+    """Return the arguments of a scheduler that are plain values, and its inner schedulers."""
     kept = {name: value for name, value in vars(scheduler).items() if name[0] != "_" and name not in OF_PROGRESS}
-    if isinstance(kept.get("milestones"), Counter):  # of MultiStepLR
+    if isinstance(kept.get("milestones"), Counter):  # MultiStepLR
         kept["milestones"] = sorted(kept["milestones"].elements())
-    if type(scheduler) is OneCycleLR:  # it keeps its highest rate nowhere else
+    if type(scheduler) is OneCycleLR:  # It keeps its highest learning rate only in the parameter groups.
         kept["max_lr"] = [group["max_lr"] for group in scheduler.optimizer.param_groups]
     parts = [{"class": type(part).__qualname__, **_scheduler(part)} for part in getattr(scheduler, "_schedulers", ())]
     made_of = {"parts": parts, "milestones": getattr(scheduler, "_milestones", None)} if parts else {}
@@ -140,5 +147,5 @@ def _is_plain(value: Any) -> bool:
 
 
 def _said(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is off, which most arguments are."""
+    """Leave out arguments that are ``None`` or False, as most are."""
     return {name: value for name, value in given.items() if value is not None and value is not False}
