@@ -1,4 +1,4 @@
-"""Optimizers in every form that a user may give them, and what can be wrong with them."""
+"""Create the optimizers of a run from what the user passed, and check them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from hookline.run import MISSING, RunState
 
 
 def make_optimizers(given: Any, module: nn.Module, title: str) -> dict[str, Optimizer]:
-    """By name: an instance, several, a dict of named ones, or a class or function given the parameters."""
+    """Return the optimizers of a run by name.
+
+    Args:
+        given: An optimizer, a list or dict of optimizers, or a class or function of the parameters.
+        module: The task, or the model of a custom loop.
+        title: Name of the model for messages.
+    """
     if not any(True for _ in module.parameters()):
         raise SetupError(f"{title} has no parameters, so there is nothing to train")
     if given is None:
@@ -51,7 +57,9 @@ def _no_optimizer(name: object, given: object) -> SetupError:
 
 @contextmanager
 def watch_optimizers(state: RunState, title: str) -> Iterator[None]:
-    """Warn about parameters without an optimizer and, in a custom loop, about calls of ``optimizer.step()``.
+    """Warn about parameters without an optimizer, and about calls of ``optimizer.step()``.
+
+    Only a custom loop can call ``optimizer.step()`` by mistake.
 
     Args:
         state: The state of the run.
@@ -66,7 +74,7 @@ def watch_optimizers(state: RunState, title: str) -> Iterator[None]:
 
 
 class _StepsBeside:
-    """Says once that the weights move twice: ``optimizer.step()`` was left in a loop that ``loop.step()`` came into."""
+    """Hook that warns once if ``optimizer.step()`` is called in addition to ``loop.step()``."""
 
     def __init__(self, name: str, state: RunState) -> None:
         self._name, self._state, self._said = name, state, False
@@ -86,9 +94,9 @@ class _StepsBeside:
 def _warn_of_unheld(
     optimizers: Mapping[str, Optimizer], module: nn.Module, title: str, callbacks: Iterable[object]
 ) -> None:
-    """Parameters with a gradient that nobody moves: most likely a part of the model was forgotten.
+    """Warn about trainable parameters that are in no optimizer.
 
-    Not beside a callback that gives them to an optimizer later.
+    A structural callback may add them to an optimizer later. If there is one, there is no warning.
     """
     if any(getattr(callback, "structural", False) for callback in callbacks):
         return
@@ -107,7 +115,7 @@ def _warn_of_unheld(
 
 
 def _named(optimizers: list[Any]) -> dict[str, Any]:
-    """The class's name, numbered from the second of one class on: ``Adam``, ``Adam-2``."""
+    """Return optimizers by class name, with a number from the second of a class on: ``Adam-2``."""
     named: dict[str, Any] = {}
     for optimizer in optimizers:
         kind = type(optimizer).__name__
@@ -136,13 +144,13 @@ def _check_parameters(name: str, optimizer: Optimizer, module: nn.Module, title:
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether ``step`` cannot be called without a closure, as that of LBFGS."""
+    """True if ``step`` of an optimizer needs a closure, as that of ``LBFGS``."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def name_of(optimizer: Optimizer | None, optimizers: Mapping[str, Optimizer]) -> str:
-    """The name of an optimizer of the run; ``None`` will do when there is only one."""
+    """Return the name of an optimizer. ``None`` stands for the only optimizer of a run."""
     names = [name for name, other in optimizers.items() if optimizer is other or optimizer is None]
     if len(names) == 1:
         return names[0]
