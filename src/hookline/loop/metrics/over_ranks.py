@@ -1,8 +1,12 @@
-"""Metrics over ranks: what each has pending becomes what all have, in one packed sum.
+"""Reduce metrics over ranks: numbers in one packed sum, metric objects in one exchange.
 
-All ranks keep the same layout (which names there are, how each is reduced, and its shape), and only the layout says
-how long the vector is: one of another length would end the process. A rank that lacks a name gives a weight of zero.
-One that has a new name says so in the first slot; then all exchange their names, and add up once more.
+All ranks keep the same layout: the names, how each is reduced, and its shape. The layout determines the length of the
+vector, because a vector of another length would end the process. A rank without a value for a name adds a weight of
+zero. A rank with a new name sets the first slot. Then all ranks exchange their names, and add up again.
+
+The states of metric objects are merged here. Torchmetrics would wait for all ranks in every object, also in one that
+was never updated. Hookline uses its way only for states that cannot be merged; then all ranks must have updated the
+object.
 """
 
 from __future__ import annotations
@@ -23,31 +27,37 @@ if TYPE_CHECKING:
     from hookline.loop.world.world import World
 
 OBJECT, WHOLE = "object", "whole object"
-"""In place of a reduction: a metric object whose states can be merged, and one whose states cannot."""
+"""Kinds of metric objects: with states that can be merged, and with states that cannot."""
 
 Key = tuple[str, int | None]
-"""A name, and the step of its own if it was logged with one."""
+"""A name, and the step if the value was logged with ``step=``."""
 Spec = tuple[str, tuple[int, ...]]
-"""How it is reduced, and its shape."""
+"""The reduction (or ``OBJECT`` or ``WHOLE``) and the shape."""
 
 
 class Sums(NamedTuple):
-    """What one rank has of a metric, or all have."""
+    """The total of a metric on one rank or on all ranks."""
 
     spec: Spec
     total: list[float]
     weight: float
     ranks: float = 1.0
-    """How many have it."""
+    """The number of ranks that have a value."""
 
     def value(self) -> Any:
-        """The total: a number, or an array."""
+        """Return the total as a number or a tensor."""
         shape = self.spec[1]
         return torch.tensor(self.total, dtype=torch.float64).reshape(shape) if shape else self.total[0]
 
 
 class Reduction:
-    """Adds up over the ranks of a run. Each call is to be made by all of them, at the same place."""
+    """Reduce metrics over the ranks of a run.
+
+    All ranks must make the same calls in the same order.
+
+    Args:
+        world: The processes of the run.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -58,12 +68,12 @@ class Reduction:
 
     @property
     def broken(self) -> bool:
-        """A rank has failed: what is pending is not added up any more, and no row is made of one rank's part."""
+        """True after a rank has failed: nothing is reduced, and no row is written."""
         return self._world.broken
 
     @property
     def part(self) -> int:
-        """Which part of the data this rank has; several may have the same."""
+        """The index of this rank's shard of the data. Several ranks may have the same shard."""
         return self._world.shares[1]
 
     def note_whole(self, names: Iterable[str]) -> None:
@@ -71,7 +81,7 @@ class Reduction:
         self._whole.update(names)
 
     def take_whole(self) -> set[str]:
-        """Return the objects that all ranks compute together at the end of the epoch, and forget them."""
+        """Return the names that ``note_whole`` has noted, and clear them."""
         names, self._whole = self._whole, set()
         return names
 
@@ -80,14 +90,19 @@ class Reduction:
         self._partial = True
 
     def take_partial(self) -> bool:
-        """Return whether in this epoch some ranks have not logged some object, and forget it."""
+        """Return whether ``note_partial`` was called in this epoch, and reset it."""
         partial, self._partial = self._partial, False
         return partial
 
     def reduce(self, place: str, mine: Mapping[Key, Sums], *, left: bool = False) -> tuple[dict[Key, Sums], bool]:
-        """By all: what all have pending by name, and whether any of them has ``left`` its evaluation.
+        """Return the totals of all ranks, and whether any rank has left its evaluation.
 
-        Each ``place`` (training, an evaluation) has a layout of its own.
+        All ranks must call it.
+
+        Args:
+            place: Name of the layout: ``"train"`` or the stage of an evaluation.
+            mine: The totals of this rank.
+            left: True if this rank has left its evaluation.
         """
         layout = self._layouts.setdefault(place, {})
         new = any(layout.get(key) != part.spec for key, part in mine.items())
@@ -104,7 +119,7 @@ class Reduction:
             if ranks:
                 found[key] = Sums(spec, self._settled(spec[0], total, ranks), weight, ranks)
         self._add_extremes(found, mine)
-        for key in [key for key in layout if key[1] is not None]:  # a step of its own does not come again
+        for key in [key for key in layout if key[1] is not None]:  # The same `step=` is not logged again.
             del layout[key]
         return found, sums[1] > 0
 
@@ -114,7 +129,7 @@ class Reduction:
             part = mine.get(key)
             if part is None or part.spec != spec:
                 vector += [0.0] * (_size(spec) + 2)
-            elif spec[0] in ("max", "min"):  # the numbers come later; NaN has no order, so it is told here
+            elif spec[0] in ("max", "min"):  # The sum only shows NaN. `_add_extremes` reduces the numbers.
                 vector += [value if math.isnan(value) else 0.0 for value in part.total] + [part.weight, part.ranks]
             else:
                 vector += [*part.total, part.weight, part.ranks]
@@ -122,14 +137,14 @@ class Reduction:
         return sums
 
     def _settled(self, reduce: str, total: list[float], ranks: float) -> list[float]:
-        if reduce == "last":  # of those that have it, the mean
+        if reduce == "last":  # the mean over the ranks that have a value
             return [value / ranks for value in total]
-        if reduce == "sum":  # ranks with the same data have counted the same
+        if reduce == "sum":  # Ranks with the same shard of the data have the same value.
             return [value / self._world.copies for value in total]
         return total
 
     def _add_extremes(self, found: dict[Key, Sums], mine: Mapping[Key, Sums]) -> None:
-        """The largest and smallest, in a reduction of their own where there are any."""
+        """Reduce metrics with ``max`` and ``min``, in a separate collective if there are any."""
         keys = [key for key, sums in found.items() if sums.spec[0] in ("max", "min")]
         if not keys:
             return
@@ -159,7 +174,7 @@ class Reduction:
 
 
 def own_sums(series: Mapping[Key, Series]) -> dict[Key, Sums]:
-    """What this rank has logged since the last reduction, read in one transfer."""
+    """Return the totals of this rank since the last reduction, read in one transfer."""
     own = {key: its for key, its in series.items() if not its.has_no_own}
     for its in own.values():
         its.fold()
@@ -175,7 +190,7 @@ def own_sums(series: Mapping[Key, Series]) -> dict[Key, Sums]:
 
 
 def object_sums(objects: MetricObjects) -> dict[Key, Sums]:
-    """Of each object that is open on this rank: whether there is anything new to merge."""
+    """Return a weight for each open object of this rank: 1 if it has new states to merge."""
     found: dict[Key, Sums] = {}
     for name, series in objects.series.items():
         if series.is_open and series.found is None and series.metric is not None:
@@ -188,7 +203,14 @@ def object_sums(objects: MetricObjects) -> dict[Key, Sums]:
 def agree_on_objects(
     objects: MetricObjects, found: Mapping[Key, Sums], reduction: Reduction, *, compute_whole: bool
 ) -> None:
-    """By all, after the sums, which say who has which: give each object the states of all ranks."""
+    """Give each object the merged states of all ranks. All ranks must call it, after ``reduce``.
+
+    Args:
+        objects: The objects of a layer.
+        found: The totals of all ranks, which show which ranks have which objects.
+        reduction: The reduction over ranks.
+        compute_whole: True to compute objects that cannot be merged now. False: at the end of the epoch.
+    """
     named = {name: sums for (name, _), sums in found.items() if sums.spec[0] == OBJECT and sums.weight}
     if named:
         _merge(objects, list(named), reduction)
@@ -209,7 +231,12 @@ def agree_on_objects(
 
 
 def end_epoch(objects: MetricObjects, reduction: Reduction) -> Values:
-    """By all: the rows of the whole epoch. What was merged at each interval needs no more than to be computed."""
+    """Return the values of the epoch. All ranks must call it.
+
+    Args:
+        objects: The objects of training.
+        reduction: The reduction over ranks.
+    """
     names = sorted(reduction.take_whole())
     if names:
         own = {name: objects.series.get(name) for name in names}
@@ -242,7 +269,7 @@ def _merge(objects: MetricObjects, names: list[str], reduction: Reduction) -> No
         series = objects.series.get(name)
         if series is None or series.metric is None:
             continue
-        parts: dict[int, Any] = {}  # ranks with the same data have measured the same
+        parts: dict[int, Any] = {}  # Ranks with the same shard of the data have the same states.
         for its in said:
             if name in its["states"]:
                 parts.setdefault(its["part"], its["states"][name])
@@ -253,7 +280,7 @@ def _merge(objects: MetricObjects, names: list[str], reduction: Reduction) -> No
 
 
 def _give(objects: MetricObjects, names: list[str], reduction: Reduction) -> None:
-    """A rank that has no such object cannot compute it: it is told what came out."""
+    """Send the values of objects to the ranks that do not have these objects."""
     own: Values = {}
     for name in names:
         series = objects.series.get(name)
@@ -272,7 +299,7 @@ def _is_of(row: str, name: str) -> bool:
 
 
 def _filled(rows: Values, reduction: Reduction) -> Values:
-    """By all: with the rows that only other ranks have."""
+    """Return these rows, and the rows that only other ranks have. All ranks must call it."""
     plain = dict(zip(rows, to_python(list(rows.values())), strict=True))
     found: Values = dict(rows)
     for its in reduction.group.exchange(plain):
