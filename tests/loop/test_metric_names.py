@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookline.errors import MetricError
-from hookline.loop.metrics.names import MetricNames
+from hookline.loop.metrics.rows import MetricNames
 
 
 def test_a_metric_is_found_by_its_new_name_and_hidden_behind_it() -> None:

@@ -77,6 +77,10 @@ class Votes:
     def under_way(self) -> bool:
         return self._sums is not None
 
+    def hold_always(self) -> None:
+        """Hold a vote in every step from now on. All ranks must call it at the same step."""
+        self.always = True
+
     def next_step(self) -> None:
         """Count a step. All ranks must call it once before each step."""
         self._wait -= 1

@@ -18,7 +18,7 @@ from hookline.loop.data.loaders import check_loader, named_loaders
 from hookline.loop.evaluation.tasks import Returning
 from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
-from hookline.loop.record.notices import say_anew, under_way
+from hookline.loop.record.notices import log_new_run, under_way
 from hookline.loop.result import Result
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
 from hookline.loop.tasks.supervised import SupervisedTask
@@ -320,7 +320,7 @@ class Trainer:
                 loop.engine.records.stream.after(self._loop.engine.records.stream)
                 if entry in ("fit", "train") and model is self._given[0]:
                     others = zip(("loss", "weight", "optimizer", "scheduler"), given[1:], self._given[1:], strict=True)
-                    say_anew(self._loop.engine, [name for name, *pair in others if not _same(*pair)])
+                    log_new_run(self._loop.engine.state, [name for name, *pair in others if not _same(*pair)])
             if self._loop is None or entry in ("fit", "train"):  # an evaluation of another model ends no fit
                 self._given, self._loop = given, loop
         weights = loop.engine.loss_weights

@@ -15,7 +15,7 @@ from torch import nn
 
 from hookline.events import Callback, Failure
 from hookline.loop import Loop, Result, SupervisedTask, Trainer
-from hookline.loop.evaluation.untouched import same_random_state
+from hookline.loop.data.random_states import same_random_state
 from hookline.testing.drive import Item
 from hookline.testing.surroundings import plain, random_states
 from hookline.testing.tiny import TinyModel, tiny_data

@@ -139,11 +139,13 @@ class SlowRankMonitor(Callback):
         # A sum over the ranks in which each has a column. What several have alike is counted once by the loop.
         work *= run.loop.engine.world.copies
         book = run.loop.engine.book
-        muted, book.muted = book.muted, False  # a batch that counts nothing takes its time all the same
+        muted = book.muted
+        book.unmute()  # a batch that counts nothing takes its time all the same
         try:
             run.log({WORK: work}, reduce="sum")
         finally:
-            book.muted = muted
+            if muted:
+                book.mute()
         self._logged_at = run.clock.step
 
     def around_eval(self, run: Run) -> Iterator[None]:

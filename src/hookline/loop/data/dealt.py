@@ -34,6 +34,14 @@ class SharedFeed:
     def __init__(self, circle: Circle, share: Share) -> None:
         self.circle, self.share = circle, share
 
+    def join(self, circle: Circle) -> None:
+        """Set the group of all ranks, which is another one in each fit."""
+        self.circle = circle
+
+    def set_limit(self, batches: float) -> None:
+        """Set the largest number of batches that all ranks together take in an epoch."""
+        self.limit = batches
+
     def iterate(self, epoch: int, start: int) -> Iterator[Part]:
         """By all: this rank's parts of an epoch, from so many batches of the loader on."""
         raise NotImplementedError
@@ -74,7 +82,7 @@ class DealtMap(SharedFeed):
         tickets = self.tickets
         if not isinstance(tickets, DealtTickets):
             raise TypeError(f"{type(tickets).__name__} deals nothing out")
-        tickets.limit = self.limit
+        tickets.set_limit(self.limit)
         batches = self._inner.iterate(epoch, start)
         self.length = self._inner.length
         group = tickets.group[: max(0, int(min(len(tickets.group), self.limit - start)))]

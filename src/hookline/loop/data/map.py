@@ -53,6 +53,10 @@ class DealtTickets(Tickets):
         self.group: list[Any] = []
         """What all shares together take first."""
 
+    def set_limit(self, batches: float) -> None:
+        """Set the largest number of batches that all ranks together take in an epoch."""
+        self.limit = batches
+
     def begin(self, epoch: int, start: int) -> None:
         super().begin(epoch, start)
         batches = self._order.indices(epoch, start)

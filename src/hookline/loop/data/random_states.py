@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,3 +38,40 @@ def set_random_states(saved: Mapping[str, Any]) -> None:
         import numpy as np  # the run that was saved had it
 
         np.random.set_state(saved["numpy"])
+
+
+@contextmanager
+def same_random_state(generators: Iterable[torch.Generator] = ()) -> Iterator[None]:
+    """Restore all random states after the block: of Python, NumPy if it is loaded, and torch on every device.
+
+    ``iter(DataLoader)`` draws from torch's global generator, so an evaluation without this would change every later
+    batch of training.
+
+    Args:
+        generators: Other generators to restore.
+    """
+    states = [(generator, generator.get_state()) for generator in generators]
+    python, cpu = random.getstate(), torch.get_rng_state()
+    numpy: Any = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy else None
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(cpu)
+        if numpy_state is not None:
+            numpy.random.set_state(numpy_state)
+        if devices is not None:
+            torch.cuda.set_rng_state_all(devices)
+        for generator, state in states:
+            generator.set_state(state)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy if it is loaded, and torch on every device."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy:
+        numpy.random.seed(seed % 2**32)

@@ -131,14 +131,14 @@ class TrainingData:
             if before is not None:
                 before.close()
         if isinstance(self.feed, SharedFeed):
-            self.feed.circle = world.group  # that of this fit
+            self.feed.join(world.group)
         return self.feed
 
     def begin_epoch(self, feed: Feed) -> None:
         """Find the position in the epoch, before its data is asked for."""
         self._place = self._place.in_epoch(self._clock.epoch)
         if isinstance(feed, SharedFeed):
-            feed.limit = self.limit("train")
+            feed.set_limit(self.limit("train"))
 
     def start(self, iterator: Iterator[Any]) -> None:
         """Read the batches of this epoch from an iterator."""

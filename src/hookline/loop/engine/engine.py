@@ -34,11 +34,12 @@ from hookline.loop.model.buffers import BuffersAsBuilt
 from hookline.loop.model.optimizers import watch_optimizers
 from hookline.loop.model.precision import Precision
 from hookline.loop.model.scheduler_steps import SchedulerSteps
+from hookline.loop.model.schedulers import given_schedulers
 from hookline.loop.model.weights import Weights
 from hookline.loop.record.folder import place
 from hookline.loop.record.media import LoopMedia
 from hookline.loop.record.monitors import check_monitors, warn_of_still_plateau
-from hookline.loop.record.notices import reached_already, say_finished, say_preempted, say_script_continues
+from hookline.loop.record.notices import log_finished, log_preempted, log_script_continues, reached_already
 from hookline.loop.record.records import Records
 from hookline.loop.record.run_file import RunRecord
 from hookline.loop.result import Result
@@ -48,7 +49,7 @@ from hookline.loop.saving.saver import Saver
 from hookline.loop.saving.tree import RunTree
 from hookline.loop.saving.verification import VARIABLE, Verification
 from hookline.loop.settings import Settings
-from hookline.loop.tasks.supervised import SupervisedTask
+from hookline.loop.tasks.supervised import SupervisedTask, loss_of_task, title_of
 from hookline.loop.tasks.task import counter
 from hookline.loop.tasks.task_methods import no_model
 from hookline.loop.world.joining import find_place, make_world
@@ -217,7 +218,7 @@ class Engine:
             if self.state.in_fit:
                 self.scopes.enter(self.line.hooks.around_fit)
                 self.line.emit(self.line.hooks.fit_start)
-                watch_optimizers(self)
+                self.opening.restore.enter_context(watch_optimizers(self.state, title_of(self.state.module)))
         except BaseException as error:
             raised = self._close(error) or error
             raise raised from raised.__cause__  # Not from the error that it replaces.
@@ -235,7 +236,7 @@ class Engine:
         if raised is None and self.signals.in_fit and stop is not None and stop.by_user:  # Not `TimeLimit`.
             if self.settings.interrupt == "raise":
                 raise KeyboardInterrupt
-            say_script_continues(self)
+            log_script_continues(self.state)
         return is_stop
 
     def _stops_here(self) -> bool:
@@ -269,13 +270,21 @@ class Engine:
             if isinstance(error, Preempted):
                 error.checkpoint = error.checkpoint or self.saving.of_this_step()
                 error.result = self.result()
-                say_preempted(self, error)
+                latest = self.saving.latest()
+                log_preempted(self.state, error, None if latest is None else latest.path)
             return error
         finally:
             self.signals.restore()
             self.data.close()
             try:
-                self.record.end(self, error)
+                self.record.end(
+                    self.state,
+                    error,
+                    reason=self.stop_reason(),
+                    plans=self.saving.plans,
+                    sinks=self.records.stream.reports,
+                    newest=self.book.newest,
+                )
             finally:
                 self.saving.close()
 
@@ -291,7 +300,7 @@ class Engine:
         if in_fit and self.requests.is_interrupted:
             self.saving.interrupted()
         elif in_fit and not self.finished:
-            warn_of_still_plateau(self)
+            warn_of_still_plateau(self.state, self.settings.eval_every, has_evaluated=self.edge.has_evaluated)
             self.saving.finished()
 
     def check_open(self, verb: str) -> None:
@@ -314,7 +323,7 @@ class Engine:
     def _load(self) -> None:
         """After ``setup``: load the checkpoint to continue from, once, and find how long the run is."""
         self.saving.start_fit()
-        self.record.look_back(self)
+        self.record.look_back(self.state)
         if self._resume is not None:
             point = self._loader.load(self._resume, is_extended=self.extend is not None)
             if point is not None:
@@ -325,7 +334,15 @@ class Engine:
             self.state.max_duration = self.extend + Duration(done, self.extend.unit) if done else self.extend
             self.finished, self.ended = False, None
         self.saving.check_states()
-        self.record.begin(self)
+        self.record.begin(
+            self.state,
+            self.settings,
+            run_id=self.saving.run_id,
+            seed=self.data.seed,
+            plans=self.saving.plans,
+            loss=loss_of_task(self.state.task),
+            schedulers=given_schedulers(self.state.schedulers),
+        )
         self.records.start(self.saving.run_id)
         self.records.note("resume" if self.clock.step else "start")
 
@@ -372,10 +389,10 @@ class Engine:
         check_loader(loader, "training")
         is_reached = state.max_duration is not None and self.clock.reached(state.max_duration)
         if is_reached and self.clock.step == self.saving.began_at and not self.training.is_resumed:
-            raise reached_already(self)
+            raise reached_already(state, is_custom_loop=self.is_custom)
         state.loaders["train"] = loader
         if self.finished:
-            say_finished(self)
+            log_finished(state, self.stop_reason(), is_custom_loop=self.is_custom)
             return False
         self.training.open_data()  # What is wrong with it is known before the first hook of training.
         return True
@@ -439,7 +456,14 @@ class Engine:
             logged, seen = sanity_check(self.evaluator, self.tasks, self.state, self.book, loaders)
         self.edge.agree()  # One rank may have asked to stop.
         if self.requests.agreed.stop is None:  # Else the check may have been left, and nothing is trained.
-            self.edge.doubts = check_monitors(self, logged, seen=seen, all_loaders=len(loaders))
+            self.edge.doubts = check_monitors(
+                self.state,
+                logged,
+                seen=seen,
+                all_loaders=len(loaders),
+                logs_losses=bool(self.settings.log_every),
+                task_logs=type(self.state.task) is not SupervisedTask,
+            )
 
     def _can_leave_evaluation(self) -> bool:
         """True if a signal may end an evaluation: in training, only one that a resume makes up."""

@@ -16,10 +16,12 @@ from hookline.errors import Preempted, SetupError, add_place, first_of, words_of
 from hookline.events import Member, Scopes
 from hookline.events.foreign_names import ATTRIBUTES
 from hookline.loop.data.fetcher import Fetcher
+from hookline.loop.data.random_states import seed_everything
 from hookline.loop.data.seeding import mix
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.blocked_hooks import blocked_hooks_named
-from hookline.loop.evaluation.untouched import same_modes, seed_everything
+from hookline.loop.engine.joining import facts_of_optimizers, join
+from hookline.loop.evaluation.untouched import same_modes
 from hookline.loop.metrics.book import MetricBook
 from hookline.loop.model.buffers import BuffersAsBuilt
 from hookline.loop.model.lazy_modules import named_lazy_module
@@ -28,7 +30,8 @@ from hookline.loop.model.schedulers import make_schedulers
 from hookline.loop.record.folder import make_folder
 from hookline.loop.record.records import Records
 from hookline.loop.settings import Settings
-from hookline.loop.world.joining import facts_of_optimizers, join, roots_of
+from hookline.loop.tasks.supervised import title_of
+from hookline.loop.world.joining import roots_of
 from hookline.loop.world.world import World
 from hookline.progress import Duration
 from hookline.run import MISSING, Run, RunState
@@ -188,7 +191,7 @@ class Opening:
                 "scheduler= was given as a function and there are several optimizers; make it in configure_optimizers"
             )
         rebind(given, self._replaced)
-        optimizers = make_optimizers(given, self.module)
+        optimizers = make_optimizers(given, self.module, title_of(self.module))
         state.schedulers.extend(make_schedulers(scheduler, optimizers))
         state.optimizers.update(optimizers)
         state.clock.updates.update({name: 0 for name in state.optimizers if name not in state.clock.updates})

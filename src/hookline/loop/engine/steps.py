@@ -441,14 +441,16 @@ class Steps:
         known = part.known if part.samples in (None, state.samples) and state.tokens is None else None
         if not part.counts:
             state.samples, state.tokens = 0, state.tokens and 0
-        if mutes:
-            self._book.muted = not part.counts
+        if mutes and part.counts:
+            self._book.unmute()
+        elif mutes:
+            self._book.mute()
         world.fetched(state.samples, state.tokens, counts=part.counts, known=known)
 
     def end_part(self) -> None:
         """The batch is over: values that are logged from here on count."""
         if self._gives_parts:
-            self._book.muted = False
+            self._book.unmute()
 
     # -- the second half: backward and update ---------------------------------------------------
 
@@ -571,7 +573,7 @@ class Steps:
         """Update the weights and end the step, unless it is skipped. Return whether the weights changed."""
         requests, window = self._requests, self._window
         if self._book.muted:
-            self._book.muted = False  # A value that is logged from here on belongs to the step, not to the batch.
+            self._book.unmute()  # A value that is logged from here on belongs to the step, not to the batch.
         self._world.complete_window(window.weights, window.driven)
         is_skipped = requests.agreed.skip is not None
         if is_skipped:

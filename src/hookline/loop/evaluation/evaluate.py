@@ -16,11 +16,12 @@ from hookline.events import Scopes
 from hookline.loop.data.batches import END, LEFT, begun, generators, second_iterator, sure_length
 from hookline.loop.data.fetcher import Fetcher
 from hookline.loop.data.part import Part
+from hookline.loop.data.random_states import same_random_state
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.data.workers import Workers, end_at_exit, ignoring_workers
 from hookline.loop.evaluation.handles import Handles
 from hookline.loop.evaluation.over_ranks import open_shard, shards_of_predictions
-from hookline.loop.evaluation.untouched import same_gradients, same_modes, same_random_state
+from hookline.loop.evaluation.untouched import same_gradients, same_modes
 from hookline.loop.metrics.book import MetricBook
 from hookline.loop.model.precision import Precision
 from hookline.loop.record.records import Records
@@ -329,12 +330,12 @@ class Evaluator:
         state, book = self._state, self._book
         state.outputs = MISSING
         state.samples, state.tokens = self._count(batch)
-        book.muted = True
+        book.mute()
         try:
             with self._precision.autocast(enabled=self._precision.dtype is not None):
                 yield batch
         finally:
-            book.muted = False
+            book.unmute()
             state.batch = state.outputs = MISSING
 
     def _make_up(self) -> None:

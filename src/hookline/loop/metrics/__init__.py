@@ -1,1 +1,1 @@
-"""Metrics of a run: collected, averaged, added up over ranks, written as rows."""
+"""Metrics of a run: collect, average, reduce over ranks, and write as rows."""

@@ -1,7 +1,7 @@
-"""The metric book: values stay tensors until their interval ends, then leave in one transfer.
+"""The metric book: values stay tensors until their interval ends.
 
-Every metric is a sum and a weight, in float64. ``log`` keeps a detached copy and its weight; nothing
-is read from the device before the interval ends, unless somebody reads ``run.metrics``.
+Every metric is a sum and a weight in float64. ``log`` keeps a detached copy and its weight. All values are
+read in one transfer when the interval ends, or earlier if a callback reads ``run.metrics``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from hookline.errors import MetricError
-from hookline.loop.metrics.epoch import EpochSums
 from hookline.loop.metrics.layer import Layer, opened
-from hookline.loop.metrics.names import MetricNames
-from hookline.loop.metrics.objects import MetricObjects, Tolerates, Values, is_metric_object
-from hookline.loop.metrics.objects_over_ranks import end_epoch
-from hookline.loop.metrics.over_ranks import Reduction
-from hookline.loop.metrics.rows import MetricRows
+from hookline.loop.metrics.object_states import is_metric_object
+from hookline.loop.metrics.objects import MetricObjects, Tolerates, Values
+from hookline.loop.metrics.over_ranks import Reduction, end_epoch
+from hookline.loop.metrics.rows import MetricNames, MetricRows
 from hookline.loop.metrics.series import (
     FOLD,
+    EpochSums,
     Group,
     Series,
     number_or_tensor,
@@ -43,7 +42,13 @@ REDUCTIONS = ("mean", "sum", "last", "max", "min")
 
 
 class MetricBook:
-    """Where ``run.log`` writes: one layer for training, and one for each evaluation that is open."""
+    """Collect what ``run.log`` logs, in one layer for training and one for each open evaluation.
+
+    Args:
+        state: The state of the run.
+        world: The processes of the run.
+        write: Writes rows to the record of the run.
+    """
 
     def __init__(self, state: RunState, world: World, write: Callable[[list[MetricRow]], None]) -> None:
         self._state, self._world = state, world
@@ -62,6 +67,15 @@ class MetricBook:
     def log(
         self, values: Mapping[str, Any], weight: Any, reduce: str, step: int | None = None, by: Run | None = None
     ) -> None:
+        """Log metrics.
+
+        Args:
+            values: Numbers, small arrays or metric objects by name; or a metric collection.
+            weight: Weight of the values in a mean. ``None`` for 1, or for the number of values in a vector.
+            reduce: How values become one: ``"mean"``, ``"sum"``, ``"last"``, ``"max"`` or ``"min"``.
+            step: Step of the row. ``None``: the step at which the interval ends.
+            by: The ``run`` of the callback that logs.
+        """
         if self._muted is not None:
             self._note_unheard(values, step, by)
             return
@@ -85,37 +99,40 @@ class MetricBook:
             self._group(values)
 
     def replace(self, values: Mapping[str, Any]) -> None:
-        """Set metrics of this interval to these values, whatever was logged before."""
+        """Set metrics of this interval to these values, and drop the values that were logged before."""
         self._groups.clear()
-        self._rows.measured.clear()  # the same metric may be set several times at one step
+        self._rows.measured.clear()  # The same metric may be set several times at one step.
         for name in values:
             self._layers[-1].series.pop(self.full_name(name), None)
         self.log(values, None, "mean")
 
     def log_loss(self, value: Any, weight: Any) -> None:
-        """The loss that a batch of an evaluation has come to: nobody else logs under its name."""
+        """Log the loss of a batch in an evaluation. Callbacks cannot log under its name."""
         if self._muted is None:
             self._add(self.full_name("loss"), value, weight, "mean", None, of_loop=True)
 
     @property
     def muted(self) -> bool:
-        """A batch is computed only for the sake of the other ranks: what is logged of it counts nothing.
+        """True in a padding batch, which this rank computes only because other ranks have a batch.
 
-        Metric objects, too, are then as they were before it.
+        The book ignores its values, and restores metric objects after it.
         """
         return self._muted is not None
 
-    @muted.setter
-    def muted(self, muted: bool) -> None:
-        if muted and self._muted is None:
-            state, self._muted = self._state, self._layers[-1].objects
-            self._muted.mute(state.model if state.task is MISSING else state.task)
-        elif not muted and self._muted is not None:
+    def mute(self) -> None:
+        """Ignore logged values until ``unmute``."""
+        if self._muted is None:
+            self._muted = self._layers[-1].objects
+            self._muted.mute(self._state.module)
+
+    def unmute(self) -> None:
+        """Stop ignoring logged values, and restore the metric objects to their earlier states."""
+        if self._muted is not None:
             self._muted.unmute()
             self._muted = None
 
     def _note_unheard(self, values: Mapping[str, Any], step: int | None, by: Run | None) -> None:
-        """Of a batch that does not count: which objects there are, for what the other ranks have measured."""
+        """Note the metric objects of a padding batch, to merge the states of other ranks into them."""
         if values.__class__ is not dict and is_metric_object(values):
             self._note_all(values, step, by)
             return
@@ -124,7 +141,7 @@ class MetricBook:
                 self._note(name, value, step, by)
 
     def _note(self, name: str, metric: Any, step: int | None, by: Run | None) -> None:
-        """A torchmetrics object: computed when the interval or the evaluation ends."""
+        """Note a torchmetrics object. It is computed when the interval or the evaluation ends."""
         full = self.full_name(name)
         if step is not None:
             raise MetricError(f"{full}: a metric object is computed at the end of its interval; leave step= out")
@@ -133,7 +150,7 @@ class MetricBook:
         self._layers[-1].objects.note(full, metric, of_loader=of_loader, tolerates=self._tolerance(by))
 
     def _note_all(self, collection: Any, step: int | None, by: Run | None) -> None:
-        """``run.log(collection)``: its keys are names."""
+        """Note a collection that was logged without a name, with ``run.log(collection)``."""
         prefix = self.full_name("all")[:-3]
         if step is not None or not hasattr(collection, "keys"):
             raise MetricError(f"run.log({type(collection).__name__}): give it a name, and no step: {{'acc': metric}}")
@@ -141,13 +158,13 @@ class MetricBook:
         self._layers[-1].objects.note(prefix, collection, of_loader=of_loader, tolerates=self._tolerance(by))
 
     def _tolerance(self, by: Run | None) -> Tolerates | None:
-        """An object is computed when the callback that logged it is not at work: its error is still that callback's."""
+        """Return how errors of an object are handled: as errors of the callback that logged it."""
         if by is None or not by.member.optional:
             return None
         return partial(self._state.line.tolerates, by, "compute")
 
     def _claimed(self, rows: Values) -> Values:
-        """The rows of objects: a number that is logged under one of these names would be lost."""
+        """Claim the names of the rows of metric objects, so that no number is logged under them."""
         for name in rows:
             self.claim(name, "a metric object")
         return rows
@@ -171,11 +188,11 @@ class MetricBook:
                 f"{name}: the loop logs the loss that is returned under this name, with its weight; leave it out of "
                 f"run.log, or give yours another name"
             )
-        series.is_direct, series.shape = of_loop, shape
+        series.declare(shape, is_direct=of_loop)
         series.add(value, 1.0 if weight is None else weight)
 
     def series(self, name: str, reduce: str = "mean") -> Series:
-        """The open series of a metric in the innermost layer."""
+        """Return the series of a metric in the innermost layer, and create it if there is none."""
         return opened(self._layers[-1].series, name, name, reduce)
 
     def direct_series(self, name: str) -> Series:
@@ -194,26 +211,31 @@ class MetricBook:
         return opened(self._layers[-1].dated, (name, step), name, reduce)
 
     def _group(self, values: Mapping[str, Any]) -> None:
-        """What is logged together once is probably logged together again."""
+        """Group metrics that are logged together, because they probably will be again."""
         key = (self._state.stage, *values)
         found = [self._layers[0].series.get(self.full_name(name)) for name in values]
         members = [series for series in found if series is not None]
         if len(members) < len(values) or len({series.reduce for series in members}) > 1 or members[0].reduce == "last":
             return
         for series in members:
-            # Of another group, or of the engine: values would come in another order than they were logged in.
+            # In another group, or logged by the engine, values would not keep the order in which they were logged.
             if series.group is not None or series.shape or series.is_direct:
                 return
         self._groups[key] = Group(members)
 
     def claim(self, name: str, kind: str) -> None:
-        """A name stays what it is: a number, an array of one shape, an image, a text."""
+        """Raise an error if a name was used for another kind of value.
+
+        Args:
+            name: Full name.
+            kind: The kind of value in words, such as ``"a number"`` or ``"an image"``.
+        """
         known = self._kinds.setdefault(name, kind)
         if known != kind:
             raise MetricError(f"{name}: {kind} is logged, and before it was {known}; give one of them another name")
 
     def full_name(self, name: str) -> str:
-        """With the prefix of the stage, unless it has one."""
+        """Return the name with the prefix of the stage, unless it has a prefix."""
         state = self._state
         key = (state.stage, state.loader_name, name)
         full = self._full_names.get(key)
@@ -226,21 +248,27 @@ class MetricBook:
         return full
 
     def rename(self, old: str, new: str, *, keep: bool = False) -> None:
-        """Show a metric under another full name from now on."""
+        """Show a metric under another full name from now on.
+
+        Args:
+            old: Current full name.
+            new: New full name.
+            keep: True to show the metric under both names.
+        """
         self._names.rename(old, new, keep=keep)
 
     def forget_names(self) -> None:
-        """A new run begins, with callbacks of its own."""
+        """Drop all renames: the callbacks of a new run rename again."""
         self._names.forget()
 
     # -- reading -------------------------------------------------------------------------------
 
     def value(self, name: str) -> Value:
-        """The newest value: what is pending in the innermost layer that has it, else the last row."""
+        """Return the newest value: pending in the innermost layer that has one, or of the last row."""
         inner = self._names.inner(name)
         for layer in () if self._names.is_hidden(name) else reversed(self._layers):
             if self._reduction is not None and layer is self._layers[0] and name in self._rows.newest:
-                break  # what is pending there is this rank's own part: others would see, and decide on, another number
+                break  # The pending value differs between ranks, and they must decide by the same number.
             series = layer.series.get(inner)
             if series is not None and not series.is_empty:
                 return to_python([series.result()])[0]
@@ -252,6 +280,7 @@ class MetricBook:
         return self._rows.newest[name]
 
     def names(self) -> Iterator[str]:
+        """Iterate over the names of all metrics that have a value."""
         seen = dict.fromkeys(self._rows.newest)
         for layer in self._layers:
             for name in (*layer.pending(), *layer.objects.names()):
@@ -260,23 +289,24 @@ class MetricBook:
 
     @property
     def newest(self) -> Mapping[str, Value]:
-        """The value of the last row of each metric; nothing that is pending is read."""
+        """The value of the last row of each metric. Pending values are not read."""
         return self._rows.newest
 
     def inner_name(self, name: str) -> str:
-        """The name under which a metric is logged that is shown by this one: who renames it reads it."""
+        """Return the name under which a metric is logged, which may have been renamed to this name."""
         return self._names.inner(name)
 
     def measured_at(self, name: str) -> int | None:
-        """The step of its newest value: this one, if it is pending in training or in an evaluation that is open."""
+        """Return the step of the newest value: the current step if a value is pending."""
         inner = self._names.inner(name)
         is_pending = any(inner in layer.pending() or inner in layer.objects.names() for layer in self._layers)
         return self._state.clock.step if is_pending else self._rows.measured.get(name)
 
     def measured_now(self, *, pending: bool = False) -> dict[str, float]:
-        """The numbers that were measured at this very step, those of an evaluation that is open included.
+        """Return the numbers that were measured at the current step, also in an open evaluation.
 
-        With ``pending`` also what was logged since the last interval of training has ended.
+        Args:
+            pending: True to include values that were logged since the last training interval ended.
         """
         step = self._state.clock.step
         found = {name: value for name, value in self._rows.newest.items() if self._rows.measured.get(name) == step}
@@ -286,31 +316,43 @@ class MetricBook:
         return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
     def state_dict(self, paths: Mapping[int, str] | None = None) -> dict[str, Any]:
-        """What is pending in training, the open epoch, and the newest values.
+        """Return the pending values of training, the sums of the open epoch, and the newest values.
 
-        ``paths`` are of the metric objects that are saved with the module or callback that holds them, by ``id``.
+        Args:
+            paths: Paths by ``id`` of the metric objects that a module or callback saves.
         """
         return {
             "objects": self._layers[0].objects.state_dict(paths or {}),
             "pending": {name: s.state_dict() for name, s in self._layers[0].series.items()},
             "dated": [(name, step, s.state_dict()) for (name, step), s in self._layers[0].dated.items()],
             **self._epoch.state_dict(),
-            "newest": dict(self._rows.newest),
-            "measured": dict(self._rows.measured),
+            **self._rows.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], by_path: Mapping[str, Any] | None = None) -> None:
+        """Load the state of ``state_dict``.
+
+        Args:
+            state: The state.
+            by_path: Metric objects that a module or callback has loaded, by path.
+        """
         self._epoch.load_state_dict(state)
         self._layers[0].objects.load_state_dict(state.get("objects", {}), by_path or {})
-        for name, its in state["pending"].items():  # in place: the engine holds the series of the loss
+        for name, its in state["pending"].items():  # Load in place: the engine holds the series of the loss.
             self._layers[0].series.setdefault(name, Series(its["reduce"])).load_state_dict(its)
         for name, step, its in state.get("dated", ()):
             self._layers[0].dated[name, step] = Series(its["reduce"])
             self._layers[0].dated[name, step].load_state_dict(its)
-        self._rows.newest, self._rows.measured = dict(state["newest"]), dict(state["measured"])
+        self._rows.load_state_dict(state)
 
     def go_back(self, state: Mapping[str, Any], by_path: Mapping[str, Any], *, same_epoch: bool) -> None:
-        """Steps are taken back: what was pending before them is pending again, unless its epoch is over."""
+        """Restore the pending values after a rollback, unless their epoch is over.
+
+        Args:
+            state: The state at the step to which the run returns.
+            by_path: Metric objects that a module or callback has loaded, by path.
+            same_epoch: True if that step is in the current epoch.
+        """
         self._layers[0].forget()
         self._layers[0].objects.go_back(state.get("objects", {}), by_path, same_epoch=same_epoch)
         over: dict[str, Any] = (
@@ -321,20 +363,28 @@ class MetricBook:
     # -- over ranks ----------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Add up the metrics of all ranks while the world is open, and only those of this process otherwise."""
+        """Reduce metrics over all ranks while the world is open. Otherwise use this process only."""
         self._reduction = None if self._world.is_alone or not self._world.is_open else Reduction(self._world)
-        self.muted = False
+        self.unmute()
 
     @property
     def has_pending(self) -> bool:
-        """Whether this rank has logged anything in training since the last row."""
+        """True if this rank has logged a value in training since the last row."""
         return self._layers[0].has_own
 
     def agree(self, *, left: bool = False, of_epoch: bool = False, depth: int = -1) -> bool:
-        """By all, at the same place: what each rank has logged since the last time becomes what all have.
+        """Reduce the values that were logged since the last call over all ranks.
 
-        At the end of an interval; before ``eval_loader_end`` and ``eval_end``, so that monitors see the value of all
-        ranks; and at the end of an evaluation or prediction. Whether any rank has ``left`` its evaluation.
+        All ranks must call it: at the end of an interval, at the end of an evaluation or prediction, and before
+        ``eval_loader_end`` and ``eval_end``, so that monitors see the value of all ranks.
+
+        Args:
+            left: True if this rank has left its evaluation.
+            of_epoch: True if the values count in the mean of the epoch.
+            depth: Index of the layer.
+
+        Returns:
+            True if any rank has left its evaluation.
         """
         reduction, layer = self._reduction, self._layers[depth]
         if reduction is None or reduction.broken:
@@ -345,19 +395,24 @@ class MetricBook:
     # -- intervals and evaluations ---------------------------------------------------------------
 
     def fold(self) -> None:
-        """Bound the memory of a long interval."""
+        """Add up pending values, to limit the memory of a long interval."""
         for series in self._layers[0].series.values():
             if len(series.values) >= FOLD // 2:
                 series.fold()
 
     def end_interval(self, *, of_epoch: bool = True, widened: bool = False) -> bool:
-        """Close the interval of training: one transfer, then rows. Whether there was anything.
+        """End the interval of training: read all values in one transfer, and write rows.
 
-        What is logged after the end of an epoch belongs to no epoch's mean. ``widened``: it is short, so its means are
-        those of the interval before as well, if that was of the same epoch.
+        Args:
+            of_epoch: True if the values count in the mean of the epoch. Values that are logged after its end do not.
+            widened: True if the interval is short. Then its means include the interval before, if that is in the same
+                epoch.
+
+        Returns:
+            True if there was a value.
         """
         if self._reduction is not None and self._reduction.broken:
-            self._layers[0].forget()  # a row is of all ranks, or there is none
+            self._layers[0].forget()  # A row must hold the values of all ranks.
             return False
         self.agree(of_epoch=of_epoch, depth=0)
         layer = self._layers[0]
@@ -374,11 +429,11 @@ class MetricBook:
         return bool(rows or dated)
 
     def end_epoch(self) -> None:
-        """Close the epoch: each averaged metric once more, over the whole epoch, as ``<name>_epoch``."""
+        """End the epoch: write each metric averaged over the epoch, as ``<name>_epoch``."""
         if self._reduction is None:
             self.end_interval()
             objects = self._layers[0].objects.end_epoch()
-        else:  # the interval has just been ended by all; its rows are those of all ranks, and add up to the epoch's
+        else:  # All ranks have just ended the interval. Its sums are those of all ranks.
             objects = end_epoch(self._layers[0].objects, self._reduction)
         found = {**self._epoch.take(), **objects}
         if found:
@@ -386,38 +441,53 @@ class MetricBook:
             self._rows.record(self._names.rows(rows, "_epoch"), "epoch")
 
     def open_layer(self, module: nn.Module | None = None) -> int:
-        """Open one; the depth below it, for ``drop_layers``.
+        """Open a layer for an evaluation, and return the depth below it, for ``drop_layers``.
 
-        Metric objects that were logged before begin anew in it and are put back after it; and, for one that leaves
-        no trace, so do all that are inside ``module``.
+        Metric objects that were logged before are reset in the layer, and restored after it.
+
+        Args:
+            module: Metric objects inside this module are reset and restored as well. For an evaluation that leaves no
+                trace.
         """
         self._layers.append(Layer(MetricObjects(self._layers[-1].objects, module)))
         return len(self._layers) - 1
 
     def drop_layers(self, depth: int) -> dict[str, Value]:
-        """After an error, or if it was left: nothing that was logged since counts, and there are no metrics."""
+        """Drop all layers above ``depth`` and their values, if an evaluation was not completed.
+
+        Args:
+            depth: The number of layers to keep.
+
+        Returns:
+            An empty dict, because such an evaluation has no metrics.
+        """
         while len(self._layers) > depth:
             self._layers.pop().objects.drop()
         return {}
 
     def end_loader(self) -> None:
-        """A loader of an evaluation is done: what measures several of them in turn begins anew."""
+        """End a loader of an evaluation, and reset the metric objects for the next loader."""
         self._layers[-1].objects.end_loader()
 
     @property
     def depth(self) -> int:
-        """How many layers there are, that of training included."""
+        """The number of layers, including the layer of training."""
         return len(self._layers)
 
     def detach_layer(self) -> Layer:
-        """Take an open layer away, to be attached again when it is known what becomes of it."""
+        """Remove the innermost layer and return it. ``attach_layer`` adds it again."""
         return self._layers.pop()
 
     def attach_layer(self, layer: Layer) -> None:
+        """Add a layer that ``detach_layer`` has removed."""
         self._layers.append(layer)
 
     def close_layer(self, *, keep: bool) -> dict[str, Value]:
-        """Close an evaluation: its metrics, recorded as rows or, for one that leaves no trace, not."""
+        """End an evaluation, and return its metrics.
+
+        Args:
+            keep: True to write rows. False for an evaluation that leaves no trace.
+        """
         self.agree()
         layer = self._layers.pop()
         rows, dated = layer.read(layer.pending(), self._claimed(layer.objects.close()), {})

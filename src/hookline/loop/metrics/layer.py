@@ -1,4 +1,4 @@
-"""One layer of the metric book: what is pending in training, or in one evaluation."""
+"""One layer of the metric book: the pending values of training or of one evaluation."""
 
 from __future__ import annotations
 
@@ -6,33 +6,52 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookline.errors import MetricError
-from hookline.loop.metrics.epoch import Sums
 from hookline.loop.metrics.objects import MetricObjects, Values
-from hookline.loop.metrics.objects_over_ranks import agree_on_objects, object_sums
-from hookline.loop.metrics.over_ranks import OBJECT, WHOLE, Key, Reduction, own_sums
-from hookline.loop.metrics.series import Series, to_python
+from hookline.loop.metrics.over_ranks import (
+    OBJECT,
+    WHOLE,
+    Key,
+    Reduction,
+    agree_on_objects,
+    object_sums,
+    own_sums,
+)
+from hookline.loop.metrics.series import Series, Sums, to_python
 from hookline.records import Value
 
 
 class Layer:
-    """The series and objects that were logged, by name."""
+    """The series and metric objects of a layer, by name.
+
+    Args:
+        objects: The metric objects of the layer.
+    """
 
     __slots__ = ("dated", "objects", "series")
 
     def __init__(self, objects: MetricObjects) -> None:
         self.objects = objects
-        """The torchmetrics objects among them."""
         self.series: dict[str, Series] = {}
         self.dated: dict[tuple[str, int], Series] = {}
-        """Values that were logged with a step of their own."""
+        """Values that were logged with ``step=``, by name and step."""
 
     def pending(self) -> dict[str, Series]:
+        """Return the series that have values."""
         return {name: series for name, series in self.series.items() if not series.is_empty}
 
     def read(
         self, pending: Mapping[str, Series], objects: Values, before: Mapping[str, Sums]
     ) -> tuple[dict[str, Value], dict[tuple[str, int], Value]]:
-        """What is pending and what ``objects`` came to, in one transfer; apart from it, what has steps of its own."""
+        """Read all values in one transfer.
+
+        Args:
+            pending: The series to read.
+            objects: The results of metric objects.
+            before: Sums of the interval before, which are included in means.
+
+        Returns:
+            Values by name, and the values that were logged with ``step=`` by name and step.
+        """
         numbers = [series.result(before.get(name)) for name, series in pending.items()]
         numbers += [series.result() for series in self.dated.values()]
         values = iter(to_python([*numbers, *objects.values()]))
@@ -42,19 +61,31 @@ class Layer:
 
     @property
     def has_own(self) -> bool:
-        """Whether anything is pending that was logged on this rank."""
+        """True if there are pending values that this rank has logged."""
         if self.dated or any(not series.has_no_own for series in self.series.values()):
             return True
         return any(series.noted for series in self.objects.series.values())
 
     def forget(self) -> None:
-        """Nothing that is pending counts; objects are left as they are."""
+        """Drop all pending values. Metric objects stay unchanged."""
         for series in self.series.values():
             series.forget()
         self.dated.clear()
 
     def agree(self, reduction: Reduction, place: str, *, left: bool, of_epoch: bool) -> bool:
-        """By all: what each rank has logged since the last time becomes what all have. Whether any has ``left``."""
+        """Reduce the values that were logged since the last call over all ranks.
+
+        All ranks must call it.
+
+        Args:
+            reduction: The reduction over ranks.
+            place: Name of the layout: ``"train"`` or the stage of an evaluation.
+            left: True if this rank has left its evaluation.
+            of_epoch: True if the values count in the mean of the epoch.
+
+        Returns:
+            True if any rank has left its evaluation.
+        """
         own: dict[Key, Series] = {(name, None): series for name, series in self.series.items()}
         own.update(self.dated.items())
         found, left = reduction.reduce(place, own_sums(own) | object_sums(self.objects), left=left)
@@ -66,14 +97,20 @@ class Layer:
                 series = opened(self.series, name, name, reduce)
             else:
                 series = opened(self.dated, (name, step), name, reduce)
-            series.shape = shape
-            series.agree(sums.value(), sums.weight if reduce == "mean" else 0.0)
+            series.agree(sums.value(), sums.weight if reduce == "mean" else 0.0, shape)
         agree_on_objects(self.objects, found, reduction, compute_whole=not of_epoch)
         return left
 
 
 def opened(layer: dict[Any, Series], key: Any, name: str, reduce: str) -> Series:
-    """The series of a name, made if there is none."""
+    """Return a series of a layer, and create it if there is none.
+
+    Args:
+        layer: The series by key.
+        key: The name, or the name and the step.
+        name: The name, for the error.
+        reduce: How values become one. It must be the same each time.
+    """
     series = layer.get(key)
     if series is None:
         series = layer[key] = Series(reduce)

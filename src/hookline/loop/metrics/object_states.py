@@ -1,6 +1,6 @@
-"""The states of torchmetrics objects: found in a module, saved without pickle, put back, set aside.
+"""The states of torchmetrics objects: find, save, load, merge, reset and restore them.
 
-``nn.Module.state_dict`` leaves them out, unless a metric says otherwise.
+``nn.Module.state_dict`` does not contain them, unless a metric has persistent states.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from torch import Tensor, nn
 from hookline.errors import CheckpointMismatchError
 
 OUTSIDE_STATES = ("_num_vals_seen", "min_val", "max_val")
-"""What wrappers of torchmetrics (``Running``, ``MinMaxMetric``) remember in plain attributes."""
+"""Plain attributes in which wrappers of torchmetrics (``Running``, ``MinMaxMetric``) keep state."""
 MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "dim_zero_sum": torch.add,
     "dim_zero_max": torch.maximum,
     "dim_zero_min": torch.minimum,
 }
-"""How two states become one, by the name of the function that reduces them over processes."""
+"""Function that merges two states, by the name of the function that reduces them over processes."""
 HELD = ("_computed", "_forward_cache", "_cache", "_groups")
-"""What else changes when a metric is used, and is no number."""
+"""Other attributes that change when a metric is used, and are not numbers."""
 
 
 def is_metric_object(value: object) -> bool:
-    """Whether it is a ``Metric`` or ``MetricCollection``; nothing is one before torchmetrics is imported."""
+    """True for a ``Metric`` or a ``MetricCollection``. It does not import torchmetrics."""
     return isinstance(value, nn.Module) and isinstance(value, _kinds())
 
 
 def metrics_in(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """All metrics and collections inside a module, itself included, each once and by its path."""
+    """Iterate over the metrics and collections in a module, including itself, with their paths."""
     if kinds := _kinds():
         yield from ((path, part) for path, part in module.named_modules() if isinstance(part, kinds))
 
 
 def holds_metrics(metric: nn.Module) -> bool:
-    """Whether it is a collection, a wrapper or a composition: others measure for it."""
+    """True for a collection, a wrapper or a composition, which contain other metrics."""
     return any(part is not metric for _, part in metrics_in(metric))
 
 
 def was_updated(metric: nn.Module) -> bool:
-    """Whether there is anything to compute from: torchmetrics itself gives a warning and some number."""
+    """True if a metric was updated. Otherwise ``compute`` would warn and return a number."""
     return any(
         vars(part).get("_num_vals_seen") or (getattr(part, "_update_count", 0) and not holds_metrics(part))
         for _, part in metrics_in(metric)
@@ -55,19 +55,19 @@ def was_updated(metric: nn.Module) -> bool:
 
 
 def settle_groups(metric: nn.Module) -> None:
-    """Inside a collection metrics share one state, which only one of them holds until it is asked for."""
+    """Let all metrics of a collection refer to the state that one of them holds for its group."""
     for _, part in metrics_in(metric):
         if _is_collection(part):
             part._compute_groups_create_state_ref(copy=False)
 
 
 def metric_states(module: nn.Module) -> dict[str, Any]:
-    """The state of every metric inside a module, by its path. Tensors are not copied; lists are."""
+    """Return the state of each metric in a module, by path. Lists are copied, tensors are not."""
     return {path: _state(part) for path, part in metrics_in(module)}
 
 
 def load_metric_states(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Put the states back, bit by bit. A metric that was not saved stays as it is."""
+    """Load states exactly. A metric that was not saved stays unchanged."""
     for path, part in metrics_in(module):
         if path in saved:
             _load(path, part, saved[path])
@@ -75,7 +75,7 @@ def load_metric_states(module: nn.Module, saved: Mapping[str, Any]) -> None:
 
 def _state(part: Any) -> dict[str, Any]:
     if _is_collection(part):
-        # Which of its metrics share one state was found out from the first batch; another batch may say otherwise.
+        # Torchmetrics derives from the first batch which metrics have equal states. Another batch may differ.
         return {"groups": [list(group) for group in part._groups.values()], "checked": part._groups_checked}
     own = vars(part)
     return {
@@ -107,7 +107,7 @@ def _load(path: str, part: Any, saved: Mapping[str, Any]) -> None:
 
 
 def _moved(value: Any, part: Any) -> Any:
-    """A copy where the metric is; what it keeps in lists may stay on the CPU."""
+    """Return a copy on the device of the metric. Lists may stay on the CPU."""
     if isinstance(value, Tensor):
         return value.detach().to(part.device, copy=True)
     if isinstance(value, list) and not part.compute_on_cpu:
@@ -121,11 +121,11 @@ def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
 
-# -- two states as one ---------------------------------------------------------------------------
+# -- merging two states ---------------------------------------------------------------------------
 
 
 def can_merge(metric: nn.Module) -> bool:
-    """Whether two states of it add up to one: those of two intervals then do as those of two processes."""
+    """True if two states of a metric can be merged, of two intervals or of two processes."""
     for _, part in metrics_in(metric):
         states = _declared(part)
         if holds_metrics(part):
@@ -137,11 +137,11 @@ def can_merge(metric: nn.Module) -> bool:
 
 
 def merged(metric: nn.Module, earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Two states of one metric as one."""
+    """Return two states of a metric merged into one."""
     found = dict(later)
     for path, part in metrics_in(metric):
         if path in earlier and "groups" in later[path] and earlier[path] != later[path]:
-            # Two that found out from other batches which metrics share one state: here none do.
+            # The two collections found different groups of metrics with equal states: use no groups.
             alone = [[name] for group in later[path]["groups"] for name in group]
             found[path] = {"groups": alone, "checked": True}
         if path in earlier and "states" in later[path]:
@@ -152,7 +152,7 @@ def merged(metric: nn.Module, earlier: Mapping[str, Any], later: Mapping[str, An
 
 
 def _merge(part: Any, name: str) -> Any:
-    """The function that merges a state, or ``None``."""
+    """Return the function that merges a state. ``None`` if it cannot be merged."""
     reduce = part._reductions[name]
     by_name = getattr(reduce, "__name__", "")
     if isinstance(part._defaults[name], list):
@@ -161,15 +161,19 @@ def _merge(part: Any, name: str) -> Any:
 
 
 def _joined(one: Any, two: Any) -> list[Any]:
-    """Lists; a metric may have made one tensor of its list."""
+    """Return two lists as one. A metric may have made one tensor of its list."""
     return [*(one if isinstance(one, list) else [one]), *(two if isinstance(two, list) else [two])]
 
 
-# -- aside -----------------------------------------------------------------------------------------
+# -- setting aside -----------------------------------------------------------------------------------------
 
 
 class SetAside:
-    """The metrics inside some modules begin anew, until they are given back the very state that they had."""
+    """Reset the metrics in some modules, until ``put_back`` restores their states.
+
+    Args:
+        modules: The modules.
+    """
 
     __slots__ = ("_kept",)
 
@@ -181,7 +185,7 @@ class SetAside:
                 changing = {*HELD, *_declared(part)}
                 kept = {name: value for name, value in vars(part).items() if name in changing or _is_plain(name, value)}
                 self._kept[id(part)] = part, kept
-                # It works on copies: an update adds in place, and a reset clears its lists.
+                # The metric works on copies, because an update adds in place and a reset clears its lists.
                 vars(part).update({name: _copy(name, value) for name, value in kept.items()})
         for metric in first:
             metric.reset()
@@ -190,17 +194,18 @@ class SetAside:
         return id(metric) in self._kept
 
     def add(self, metric: nn.Module) -> None:
-        """One that is met only now begins anew, and is put back as a new one."""
+        """Reset a metric that is found later. ``put_back`` restores it as reset."""
         for identity, (part, kept) in SetAside([metric])._kept.items():
             self._kept[identity] = part, {name: _copy(name, vars(part)[name]) for name in kept}
 
     def put_back(self) -> None:
+        """Restore the states of all metrics."""
         for part, kept in self._kept.values():
             vars(part).update(kept)
 
 
 def _outermost(module: nn.Module) -> Iterator[Any]:
-    """The metrics that are inside no other one: to reset these resets all."""
+    """Iterate over the metrics that are not inside another metric. Resetting them resets all."""
     if is_metric_object(module):
         yield module
     else:
@@ -209,7 +214,10 @@ def _outermost(module: nn.Module) -> Iterator[Any]:
 
 
 def _is_plain(name: str, value: Any) -> bool:
-    """A count, a flag or a tensor beside the states; the mode is not the metric's to change."""
+    """True for a count, a flag or a tensor that is not a state.
+
+    A metric does not change its mode.
+    """
     return isinstance(value, int | float | Tensor) and name != "training"
 
 
@@ -231,7 +239,7 @@ def _kinds() -> tuple[type, ...]:
 
 
 def _declared(part: nn.Module) -> dict[str, Any]:
-    """Its own states; a wrapper shows those of what it wraps as if they were its own."""
+    """Return the states that a metric itself declares. A wrapper also shows those of its metric."""
     own = vars(part)
     return {name: default for name, default in own.get("_defaults", {}).items() if name in own}
 

@@ -1,8 +1,12 @@
-"""Metrics over ranks: what each has pending becomes what all have, in one packed sum.
+"""Reduce metrics over ranks: numbers in one packed sum, metric objects in one exchange.
 
-All ranks keep the same layout (which names there are, how each is reduced, and its shape), and only the layout says
-how long the vector is: one of another length would end the process. A rank that lacks a name gives a weight of zero.
-One that has a new name says so in the first slot; then all exchange their names, and add up once more.
+All ranks keep the same layout: the names, how each is reduced, and its shape. The layout determines the length of the
+vector, because a vector of another length would end the process. A rank without a value for a name adds a weight of
+zero. A rank with a new name sets the first slot. Then all ranks exchange their names, and add up again.
+
+The states of metric objects are merged here. Torchmetrics would wait for all ranks in every object, also in one that
+was never updated. Hookline uses its way only for states that cannot be merged; then all ranks must have updated the
+object.
 """
 
 from __future__ import annotations
@@ -13,62 +17,92 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from hookline.checkpoint.packing import pack, unpack
 from hookline.errors import MetricError
+from hookline.loop.metrics.object_states import can_merge, merged, metric_states, settle_groups, was_updated
+from hookline.loop.metrics.objects import MetricObjects, ObjectSeries, Values
 from hookline.loop.metrics.series import Series, to_python
 
 if TYPE_CHECKING:
     from hookline.loop.world.world import World
 
 OBJECT, WHOLE = "object", "whole object"
-"""In place of a reduction: a metric object whose states can be merged, and one whose states cannot."""
+"""Kinds of metric objects: with states that can be merged, and with states that cannot."""
 
 Key = tuple[str, int | None]
-"""A name, and the step of its own if it was logged with one."""
+"""A name, and the step if the value was logged with ``step=``."""
 Spec = tuple[str, tuple[int, ...]]
-"""How it is reduced, and its shape."""
+"""The reduction (or ``OBJECT`` or ``WHOLE``) and the shape."""
 
 
 class Sums(NamedTuple):
-    """What one rank has of a metric, or all have."""
+    """The total of a metric on one rank or on all ranks."""
 
     spec: Spec
     total: list[float]
     weight: float
     ranks: float = 1.0
-    """How many have it."""
+    """The number of ranks that have a value."""
 
     def value(self) -> Any:
-        """The total: a number, or an array."""
+        """Return the total as a number or a tensor."""
         shape = self.spec[1]
         return torch.tensor(self.total, dtype=torch.float64).reshape(shape) if shape else self.total[0]
 
 
 class Reduction:
-    """Adds up over the ranks of a run. Each call is to be made by all of them, at the same place."""
+    """Reduce metrics over the ranks of a run.
+
+    All ranks must make the same calls in the same order.
+
+    Args:
+        world: The processes of the run.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.group = world.group
         self._layouts: dict[str, dict[Key, Spec]] = {}
-        self.whole: set[str] = set()
-        """Objects that were logged in this epoch of training and are computed at its end, by all ranks together."""
-        self.partial = False
-        """In this epoch some object was logged by some ranks only."""
+        self._whole: set[str] = set()  # objects of this epoch that all ranks compute together at its end
+        self._partial = False  # in this epoch some ranks have not logged some object
 
     @property
     def broken(self) -> bool:
-        """A rank has failed: what is pending is not added up any more, and no row is made of one rank's part."""
+        """True after a rank has failed: nothing is reduced, and no row is written."""
         return self._world.broken
 
     @property
     def part(self) -> int:
-        """Which part of the data this rank has; several may have the same."""
+        """The index of this rank's shard of the data. Several ranks may have the same shard."""
         return self._world.shares[1]
 
-    def reduce(self, place: str, mine: Mapping[Key, Sums], *, left: bool = False) -> tuple[dict[Key, Sums], bool]:
-        """By all: what all have pending by name, and whether any of them has ``left`` its evaluation.
+    def note_whole(self, names: Iterable[str]) -> None:
+        """Note objects that all ranks compute together when the epoch ends."""
+        self._whole.update(names)
 
-        Each ``place`` (training, an evaluation) has a layout of its own.
+    def take_whole(self) -> set[str]:
+        """Return the names that ``note_whole`` has noted, and clear them."""
+        names, self._whole = self._whole, set()
+        return names
+
+    def note_partial(self) -> None:
+        """Note that in this epoch some ranks have not logged some object."""
+        self._partial = True
+
+    def take_partial(self) -> bool:
+        """Return whether ``note_partial`` was called in this epoch, and reset it."""
+        partial, self._partial = self._partial, False
+        return partial
+
+    def reduce(self, place: str, mine: Mapping[Key, Sums], *, left: bool = False) -> tuple[dict[Key, Sums], bool]:
+        """Return the totals of all ranks, and whether any rank has left its evaluation.
+
+        All ranks must call it.
+
+        Args:
+            place: Name of the layout: ``"train"`` or the stage of an evaluation.
+            mine: The totals of this rank.
+            left: True if this rank has left its evaluation.
         """
         layout = self._layouts.setdefault(place, {})
         new = any(layout.get(key) != part.spec for key, part in mine.items())
@@ -85,7 +119,7 @@ class Reduction:
             if ranks:
                 found[key] = Sums(spec, self._settled(spec[0], total, ranks), weight, ranks)
         self._add_extremes(found, mine)
-        for key in [key for key in layout if key[1] is not None]:  # a step of its own does not come again
+        for key in [key for key in layout if key[1] is not None]:  # The same `step=` is not logged again.
             del layout[key]
         return found, sums[1] > 0
 
@@ -95,7 +129,7 @@ class Reduction:
             part = mine.get(key)
             if part is None or part.spec != spec:
                 vector += [0.0] * (_size(spec) + 2)
-            elif spec[0] in ("max", "min"):  # the numbers come later; NaN has no order, so it is told here
+            elif spec[0] in ("max", "min"):  # The sum only shows NaN. `_add_extremes` reduces the numbers.
                 vector += [value if math.isnan(value) else 0.0 for value in part.total] + [part.weight, part.ranks]
             else:
                 vector += [*part.total, part.weight, part.ranks]
@@ -103,14 +137,14 @@ class Reduction:
         return sums
 
     def _settled(self, reduce: str, total: list[float], ranks: float) -> list[float]:
-        if reduce == "last":  # of those that have it, the mean
+        if reduce == "last":  # the mean over the ranks that have a value
             return [value / ranks for value in total]
-        if reduce == "sum":  # ranks with the same data have counted the same
+        if reduce == "sum":  # Ranks with the same shard of the data have the same value.
             return [value / self._world.copies for value in total]
         return total
 
     def _add_extremes(self, found: dict[Key, Sums], mine: Mapping[Key, Sums]) -> None:
-        """The largest and smallest, in a reduction of their own where there are any."""
+        """Reduce metrics with ``max`` and ``min``, in a separate collective if there are any."""
         keys = [key for key, sums in found.items() if sums.spec[0] in ("max", "min")]
         if not keys:
             return
@@ -140,7 +174,7 @@ class Reduction:
 
 
 def own_sums(series: Mapping[Key, Series]) -> dict[Key, Sums]:
-    """What this rank has logged since the last reduction, read in one transfer."""
+    """Return the totals of this rank since the last reduction, read in one transfer."""
     own = {key: its for key, its in series.items() if not its.has_no_own}
     for its in own.values():
         its.fold()
@@ -150,6 +184,142 @@ def own_sums(series: Mapping[Key, Series]) -> dict[Key, Sums]:
         key: Sums((its.reduce, its.shape or ()), _flat(total), float(weight))
         for (key, its), total, weight in zip(own.items(), totals, weights, strict=True)
     }
+
+
+# -- metric objects ------------------------------------------------------------------------------
+
+
+def object_sums(objects: MetricObjects) -> dict[Key, Sums]:
+    """Return a weight for each open object of this rank: 1 if it has new states to merge."""
+    found: dict[Key, Sums] = {}
+    for name, series in objects.series.items():
+        if series.is_open and series.found is None and series.metric is not None:
+            mergeable = can_merge(series.metric)
+            new = series.is_changed if mergeable else was_updated(series.metric)
+            found[name, None] = Sums((OBJECT if mergeable else WHOLE, ()), [], float(new))
+    return found
+
+
+def agree_on_objects(
+    objects: MetricObjects, found: Mapping[Key, Sums], reduction: Reduction, *, compute_whole: bool
+) -> None:
+    """Give each object the merged states of all ranks. All ranks must call it, after ``reduce``.
+
+    Args:
+        objects: The objects of a layer.
+        found: The totals of all ranks, which show which ranks have which objects.
+        reduction: The reduction over ranks.
+        compute_whole: True to compute objects that cannot be merged now. False: at the end of the epoch.
+    """
+    named = {name: sums for (name, _), sums in found.items() if sums.spec[0] == OBJECT and sums.weight}
+    if named:
+        _merge(objects, list(named), reduction)
+        lacking = [name for name, sums in named.items() if sums.ranks < reduction.group.size]
+        if lacking:
+            reduction.note_partial()
+            _give(objects, lacking, reduction)
+    whole = {name: sums.weight for (name, _), sums in found.items() if sums.spec[0] == WHOLE}
+    if compute_whole:
+        for name, updated in whole.items():
+            if updated:
+                series = objects.series.get(name)
+                _check_all_have(name, None if series is None else series.metric, updated, reduction)
+                if series is not None:
+                    series.compute_together()
+    else:
+        reduction.note_whole(whole)
+
+
+def end_epoch(objects: MetricObjects, reduction: Reduction) -> Values:
+    """Return the values of the epoch. All ranks must call it.
+
+    Args:
+        objects: The objects of training.
+        reduction: The reduction over ranks.
+    """
+    names = sorted(reduction.take_whole())
+    if names:
+        own = {name: objects.series.get(name) for name in names}
+        said = reduction.group.exchange([_is_updated(series) for series in own.values()])
+        for index, (name, series) in enumerate(own.items()):
+            updated = sum(its[index] for its in said)
+            if updated:
+                _check_all_have(name, None if series is None else series.metric, updated, reduction)
+                if series is not None:
+                    series.compute_together()
+    rows = objects.end_epoch()
+    if reduction.take_partial():
+        rows = _filled(rows, reduction)
+    return rows
+
+
+def _is_updated(series: ObjectSeries | None) -> bool:
+    return series is not None and series.metric is not None and was_updated(series.metric)
+
+
+def _merge(objects: MetricObjects, names: list[str], reduction: Reduction) -> None:
+    own: dict[str, Any] = {}
+    for name in names:
+        series = objects.series.get(name)
+        if series is not None and _is_updated(series):
+            settle_groups(series.metric)
+            own[name] = metric_states(series.metric)
+    said = [unpack(data) for data in reduction.group.gather(pack({"part": reduction.part, "states": own}))]
+    for name in names:
+        series = objects.series.get(name)
+        if series is None or series.metric is None:
+            continue
+        parts: dict[int, Any] = {}  # Ranks with the same shard of the data have the same states.
+        for its in said:
+            if name in its["states"]:
+                parts.setdefault(its["part"], its["states"][name])
+        whole: dict[str, Any] = {}
+        for states in parts.values():
+            whole = merged(series.metric, whole, states) if whole else states
+        series.set_merged(whole)
+
+
+def _give(objects: MetricObjects, names: list[str], reduction: Reduction) -> None:
+    """Send the values of objects to the ranks that do not have these objects."""
+    own: Values = {}
+    for name in names:
+        series = objects.series.get(name)
+        if series is not None and series.metric is not None:
+            own.update(series.result())
+    by_name = {name: series.metric is not None for name, series in objects.series.items()}
+    given = _filled(own, reduction)
+    for name in names:
+        if not by_name.get(name):
+            series = objects.series.setdefault(name, ObjectSeries(name))
+            series.receive({row: value for row, value in given.items() if _is_of(row, name)})
+
+
+def _is_of(row: str, name: str) -> bool:
+    return row == name or row.startswith(name if name.endswith("/") else f"{name}/")
+
+
+def _filled(rows: Values, reduction: Reduction) -> Values:
+    """Return these rows, and the rows that only other ranks have. All ranks must call it."""
+    plain = dict(zip(rows, to_python(list(rows.values())), strict=True))
+    found: Values = dict(rows)
+    for its in reduction.group.exchange(plain):
+        for name, value in its.items():
+            found.setdefault(name, torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value)
+    return found
+
+
+def _check_all_have(name: str, metric: Any, updated: float, reduction: Reduction) -> None:
+    size = reduction.group.size
+    if updated < size:
+        kind = "metric object" if metric is None else type(metric).__name__
+        raise MetricError(
+            f"{name}: the states of this {kind} cannot be merged, so torchmetrics puts them together itself, which "
+            f"needs an update on each rank; {int(updated)} of {size} ranks have one. Use a metric whose states are "
+            f"sums, extremes or lists, or larger intervals"
+        )
+
+
+# ------------------------------------------------------------------------------------------------
 
 
 def _flat(value: Any) -> list[float]:

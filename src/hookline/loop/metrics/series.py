@@ -1,4 +1,4 @@
-"""The pending values of one metric, and how they become one: sums and weights in float64."""
+"""The pending values of one metric, and their reduction: sums and weights in float64."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ from hookline.records import Value
 
 LARGEST_ARRAY = 10_000
 FOLD = 512
-"""So many pending values are folded into one, to bound memory when an interval is long."""
+"""Number of pending values that are added up, to limit the memory of a long interval."""
+
+
+Sums = tuple[Any, Any]
+"""A total and its weight."""
 
 
 class Series:
-    """The pending values of one metric."""
+    """The pending values of one metric.
+
+    Args:
+        reduce: How values become one: ``"mean"``, ``"sum"``, ``"last"``, ``"max"`` or ``"min"``.
+    """
 
     __slots__ = (
         "agreed_total", "agreed_weight", "folded_total", "folded_weight", "group", "is_direct", "reduce", "shape",
@@ -30,20 +38,20 @@ class Series:
     def __init__(self, reduce: str) -> None:
         self.reduce = reduce
         self.group: Group | None = None
-        """Where more values wait, if it is logged together with others."""
+        """The group that holds further values, if the metric is logged together with others."""
         self.is_direct = False
-        """The engine's own, which adds values without asking: it stays out of groups, and nobody else logs to it."""
+        """True if the engine logs the metric. It appends values directly, so the metric is in no group."""
         self.shape: tuple[int, ...] | None = None
         self.values: list[Any] = []
         self.weights: list[Any] = []
         self.folded_total: Any = None
         self.folded_weight: Any = 0.0
         self.agreed_total: Any = None
-        """What all ranks have logged, up to the last reduction over them; the rest is this rank's own."""
+        """Total of all ranks at the last reduction. Later values are those of this rank."""
         self.agreed_weight: Any = 0.0
 
     def add(self, value: Any, weight: Any) -> None:
-        """One value more; those that wait in a group came before it."""
+        """Add a value, after the values that wait in the group."""
         if self.group is not None:
             self.group.spread()
         self.values.append(value)
@@ -51,23 +59,36 @@ class Series:
         if len(self.values) >= FOLD:
             self.fold()
 
+    def add_sums(self, total: Any, weight: Any) -> None:
+        """Add the total and the weight of an interval."""
+        self.folded_total = total if self.folded_total is None else self.folded_total + total
+        self.folded_weight = self.folded_weight + weight
+
+    def declare(self, shape: tuple[int, ...], *, is_direct: bool) -> None:
+        """Set the shape of the values, and whether the engine logs them."""
+        self.shape, self.is_direct = shape, is_direct
+
+    def join(self, group: Group) -> None:
+        """Let a group hold values of this metric."""
+        self.group = group
+
     @property
     def is_empty(self) -> bool:
         return self.agreed_total is None and self.has_no_own
 
     @property
     def has_no_own(self) -> bool:
-        """Nothing was logged on this rank since the last reduction over ranks."""
+        """True if this rank has logged nothing since the last reduction over ranks."""
         return not self.values and self.folded_total is None and (self.group is None or self.group.is_empty)
 
     def fold(self) -> None:
-        """Replace the pending values by their sum, maximum, … On an accelerator this reads nothing from it."""
+        """Replace the pending values by their sum, maximum and so on, without waiting for a device."""
         if self.group is not None:
             self.group.spread()
         if not self.values:
             return
         values, weights = self.values, self.weights
-        # On the CPU numbers are added faster than an operation starts; all are read at once.
+        # On the CPU, Python adds numbers in less time than torch needs to start one operation.
         numbers = None if self.shape else _numbers(values)
         counts = None if numbers is None else _numbers(weights)
         if numbers is None or counts is None:
@@ -81,7 +102,7 @@ class Series:
         earlier = [] if self.folded_total is None else [self.folded_total]
         match self.reduce:
             case "mean":
-                if 0.0 in weights:  # what counts nothing may be NaN: the mean over no tokens
+                if 0.0 in weights:  # A value without weight may be NaN, such as a mean over no tokens.
                     values = [value if weight else 0.0 for value, weight in zip(values, weights, strict=True)]
                 self.folded_total = sum(map(mul, values, weights), *earlier)
                 self.folded_weight = sum(weights, self.folded_weight)
@@ -111,9 +132,10 @@ class Series:
                 self.folded_total = _extreme(self.reduce, stacked)
 
     def state_dict(self) -> dict[str, Any]:
-        """As it is, not folded: whether a checkpoint was saved must not change how sums are rounded.
+        """Return the values of this rank, not added up.
 
-        This rank's own: in training, what all ranks have agreed on becomes a row at once.
+        Saving must not change how sums are rounded. In training, a total of all ranks becomes a row at once, so none is
+        pending here.
         """
         if self.group is not None:
             self.group.spread()
@@ -133,15 +155,22 @@ class Series:
         self.folded_total, self.folded_weight = state["total"], state["weight"]
         self.agreed_total, self.agreed_weight = None, 0.0
 
-    def agree(self, total: Any, weight: Any) -> None:
-        """What all ranks have logged since the last reduction, in place of what this one has."""
+    def agree(self, total: Any, weight: Any, shape: tuple[int, ...]) -> None:
+        """Replace the values of this rank by those of all ranks since the last reduction.
+
+        Args:
+            total: Total of all ranks.
+            weight: Weight of the total.
+            shape: Shape of the values.
+        """
+        self.shape = shape
         self._forget_own()
         self.folded_total, self.folded_weight = total, weight
         self.agreed_total, self.agreed_weight = self.sums()
         self.folded_total, self.folded_weight = None, 0.0
 
-    def sums(self) -> tuple[Any, Any]:
-        """The total and its weight: of all ranks, and what this one has logged since."""
+    def sums(self) -> Sums:
+        """Return the total and its weight: of all ranks, and of this rank since the last reduction."""
         self.fold()
         if self.agreed_total is None:
             return self.folded_total, self.folded_weight
@@ -156,8 +185,12 @@ class Series:
                 both = [torch.as_tensor(total).to(torch.float64) for total in (self.agreed_total, self.folded_total)]
                 return _extreme(self.reduce, torch.stack(both)), self.folded_weight
 
-    def result(self, before: tuple[Any, Any] | None = None) -> Any:
-        """The reduced value: a number, or a tensor that is still on its device. A mean is that of ``before``, too."""
+    def result(self, before: Sums | None = None) -> Any:
+        """Return the reduced value: a number, or a tensor on its device.
+
+        Args:
+            before: Total and weight of the interval before, to include in a mean.
+        """
         total, weight = self.sums()
         if self.reduce != "mean":
             return total
@@ -168,41 +201,46 @@ class Series:
         return total / weight
 
     def clear(self) -> None:
+        """Start a new interval, after ``sums`` has added up all values."""
         self.folded_total, self.folded_weight = None, 0.0
         self.agreed_total, self.agreed_weight = None, 0.0
 
     def forget(self) -> None:
-        """Nothing that is pending counts."""
+        """Drop all pending values."""
         self._forget_own()
         self.clear()
 
     def _forget_own(self) -> None:
         if self.group is not None:
-            self.group.spread()  # the others of the group keep theirs
+            self.group.spread()  # The other metrics of the group keep their values.
         self.values.clear()
         self.weights.clear()
         self.folded_total, self.folded_weight = None, 0.0
 
 
 class Group:
-    """Metrics that are logged together in every step: looked up once, and copied by one operation."""
+    """Metrics that are logged together in every step, copied by one operation.
+
+    Args:
+        series: The series of the metrics.
+    """
 
     __slots__ = ("rows", "series", "stacks", "weights")
 
     def __init__(self, series: list[Series]) -> None:
         self.series = series
-        self.rows: list[list[float]] = []  # on the CPU: the numbers
-        self.stacks: list[Tensor] = []  # elsewhere
+        self.rows: list[list[float]] = []  # numbers, for values on the CPU
+        self.stacks: list[Tensor] = []  # tensors, for values on another device
         self.weights: list[Any] = []
         for member in series:
-            member.group = self
+            member.join(self)
 
     @property
     def is_empty(self) -> bool:
         return not self.weights
 
     def add(self, values: tuple[Any, ...], weight: Any) -> bool:
-        """A copy of all; or nothing, if they are not of one kind."""
+        """Add a copy of all values. Return False without adding any if they are not of one kind."""
         row = _row(values)
         if row is not None and not self.stacks:
             self.rows.append(row)
@@ -217,7 +255,7 @@ class Group:
         return True
 
     def spread(self) -> None:
-        """Give each metric its own values."""
+        """Move the values to the series of each metric."""
         if not self.weights:
             return
         columns = zip(*self.rows, strict=True) if self.rows else map(list, torch.stack(self.stacks, 1))
@@ -228,35 +266,66 @@ class Group:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing waits here."""
+        """Drop all values."""
         self.rows.clear()
         self.stacks.clear()
         self.weights.clear()
 
 
+class EpochSums:
+    """The sums of all training metrics over the open epoch. They are equal on all ranks."""
+
+    def __init__(self) -> None:
+        self._whole: dict[str, Series] = {}
+        self.before: dict[str, Sums] = {}
+        """Sums of the last interval of this epoch. A short interval after it is averaged with it."""
+
+    def add(self, interval: Mapping[str, Series]) -> None:
+        """Add the series of an interval that ends."""
+        self.before = {name: its.sums() for name, its in interval.items() if its.reduce in ("mean", "sum")}
+        for name, (total, weight) in self.before.items():
+            whole = self._whole.setdefault(name, Series(interval[name].reduce))
+            whole.add_sums(total, weight)
+
+    def take(self) -> dict[str, Any]:
+        """Return the result of each metric at the end of the epoch, and reset the sums."""
+        found = {name: series.result() for name, series in self._whole.items()}
+        self._whole, self.before = {}, {}
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": {name: s.state_dict() for name, s in self._whole.items()}, "before": dict(self.before)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._whole = {name: Series(its["reduce"]) for name, its in state["epoch"].items()}
+        for name, series in self._whole.items():
+            series.load_state_dict(state["epoch"][name])
+        self.before = {name: (total, weight) for name, (total, weight) in state.get("before", {}).items()}
+
+
 def _row(values: tuple[Any, ...]) -> list[float] | None:
-    """The numbers of tensors that can be read without waiting."""
+    """Return the numbers of tensors on the CPU. ``None`` if a value is anything else."""
     row: list[Any] = []
     for value in values:
         if value.__class__ is not Tensor or not value.is_cpu or value.ndim:
             return None
         number: Any = value.tolist()
-        if number.__class__ is complex:  # asked of the number: to ask the tensor takes half as long as to read it
+        if number.__class__ is complex:  # `is_complex()` of the tensor would take half as long as `tolist()`.
             return None
         row.append(number)
     return row
 
 
 def _stacked(values: tuple[Any, ...]) -> Tensor | None:
-    """A detached copy of tensors of one kind, on their device."""
+    """Return a detached copy of tensors of one kind, on their device. ``None`` if they differ."""
     try:
         dtype = values[0].dtype
         for value in values:
-            # A large whole number would lose digits among floats; one that is spread over ranks is made whole apart.
+            # A large integer would lose digits among floats. A DTensor needs `full_tensor()`.
             if value.dtype is not dtype or hasattr(value, "full_tensor"):
                 return None
         stack = torch.stack(values)
-    except (AttributeError, TypeError, RuntimeError):  # no tensors, or of several shapes or devices
+    except (AttributeError, TypeError, RuntimeError):  # not tensors, or several shapes or devices
         return None
     if stack.ndim != 1 or stack.__class__ is not Tensor or stack.is_complex():
         return None
@@ -264,22 +333,27 @@ def _stacked(values: tuple[Any, ...]) -> Tensor | None:
 
 
 def number_or_copy(value: Tensor) -> float | Tensor:
-    """A number, where it can be read without waiting for a device, as it can on the CPU; else a detached copy.
+    """Return a number if the tensor is on the CPU, else a detached copy.
 
-    ``tolist`` and not ``item``: it reads the memory, and is no operation that a device would wait for. A copy in any
-    case: with ``total = loss.detach(); total += …`` the two share their memory.
+    ``tolist`` reads the memory; ``item`` would be an operation. The copy is needed because ``loss.detach()`` shares its
+    memory with the loss, which may change in place.
     """
     if value.is_cpu and value.__class__ is Tensor and not value.ndim and not value.is_complex():
         number: Any = value.tolist()
         return float(number)
-    if value.__class__ is not Tensor and hasattr(value, "full_tensor"):  # a DTensor: by all ranks, made whole
+    if value.__class__ is not Tensor and hasattr(value, "full_tensor"):  # A DTensor: all ranks gather it.
         spread: Any = value.detach()
         return number_or_copy(spread.full_tensor())
     return value.detach().clone()
 
 
 def number_or_tensor(name: str, value: Any) -> float | Tensor:
-    """A number, or a detached copy: a tensor that is changed in place later must not change the row."""
+    """Return a value as a number or a detached copy, so that in-place changes do not reach it.
+
+    Args:
+        name: Name of the metric, for errors.
+        value: A number, a tensor or an array.
+    """
     if isinstance(value, numbers.Real):
         try:
             return float(value)
@@ -306,27 +380,34 @@ def number_or_tensor(name: str, value: Any) -> float | Tensor:
 
 
 def step_of(name: str, step: Any) -> int:
-    """The step that a user gave, as a whole number of Python's own: JSON has no other."""
+    """Return the argument ``step`` as a Python integer, which JSON needs."""
     if isinstance(step, numbers.Integral) and not isinstance(step, bool) and (found := int(step)) >= 0:
         return found
     raise MetricError(f"{name}: step={step!r:.80}; give a whole number, 0 or more")
 
 
 def weight_of(name: str, weight: Any) -> Any:
-    """How much a value counts: a number that is not negative, or a copy of a tensor."""
+    """Return the checked weight of a value: a number >= 0, a copy of a tensor, or ``None``."""
     if isinstance(weight, Tensor):
         weight = number_or_copy(weight)
-        if isinstance(weight, Tensor):  # to look at it would wait for a device
+        if isinstance(weight, Tensor):  # A check of its sign would wait for a device.
             return weight
     if weight is None or (isinstance(weight, numbers.Real) and float(weight) >= 0):
         return weight
-    if isinstance(weight, Sized) and hasattr(weight, "__array__"):  # a vector of numpy
+    if isinstance(weight, Sized) and hasattr(weight, "__array__"):  # a NumPy vector
         return weight_of(name, torch.as_tensor(weight))
     raise MetricError(f"{name}: weight={weight!r:.80}; give how much the value counts, 0 or more, such as len(batch)")
 
 
 def of_samples(name: str, values: Tensor, weight: Any, reduce: str) -> tuple[Tensor, Any]:
-    """A vector is one value per sample: what they come to, and with which weight."""
+    """Return the reduced value and the weight of a vector, which holds one value per sample.
+
+    Args:
+        name: Name of the metric, for errors.
+        values: The vector.
+        weight: One weight, a vector of weights, or ``None`` for the number of values.
+        reduce: How the values become one.
+    """
     values = values.to(torch.float32 if values.device.type == "mps" else torch.float64)
     match reduce:
         case "sum":
@@ -339,14 +420,17 @@ def of_samples(name: str, values: Tensor, weight: Any, reduce: str) -> tuple[Ten
         if weight.shape != values.shape:
             raise MetricError(f"{name}: {len(values)} values with {len(weight)} weights; give one for each")
         weights = weight.to(values)
-        total = torch.where(weights == 0, 0.0, values * weights).sum()  # what counts nothing may be NaN
+        total = torch.where(weights == 0, 0.0, values * weights).sum()  # A value without weight may be NaN.
         return total / weights.sum(), weights.sum()
     return values.mean(), len(values) if weight is None else weight
 
 
 def _numbers(values: list[Any]) -> list[float] | None:
-    """Numbers and tensors of one number each, as numbers; or nothing, if they are not on the CPU."""
-    kinds = set(map(type, values))  # asked once, not of each of them: there may be hundreds
+    """Return numbers and tensors with one number as numbers.
+
+    ``None`` if they are not on the CPU.
+    """
+    kinds = set(map(type, values))  # There may be hundreds of values of few types.
     if kinds == {float}:
         return values
     if not any(issubclass(kind, Tensor) for kind in kinds):
@@ -359,10 +443,10 @@ def _numbers(values: list[Any]) -> list[float] | None:
 
 
 def _stack(values: list[Any]) -> Tensor:
-    """Numbers and tensors as one float64 tensor, on the device of the tensors."""
+    """Return numbers and tensors as one float64 tensor, on the device of the tensors."""
     try:
         stacked = torch.stack(values)
-    except (TypeError, RuntimeError):  # numbers, or numbers among tensors, or several devices
+    except (TypeError, RuntimeError):  # There are numbers, or tensors on several devices.
         if not any(isinstance(value, Tensor) for value in values):
             return torch.tensor(values, dtype=torch.float64)
         device = next(value.device for value in values if isinstance(value, Tensor))
@@ -371,7 +455,7 @@ def _stack(values: list[Any]) -> Tensor:
             v.to(device) if isinstance(v, Tensor) else torch.tensor(v, dtype=exact, device=device) for v in values
         ]
         stacked = torch.stack([v.reshape(()) if v.numel() == 1 else v for v in tensors])
-    return stacked if stacked.device.type == "mps" else stacked.to(torch.float64)  # MPS has no float64
+    return stacked if stacked.device.type == "mps" else stacked.to(torch.float64)  # MPS does not support float64.
 
 
 def _extreme(reduce: str, values: Tensor) -> Tensor:
@@ -386,7 +470,7 @@ def to_python(results: list[Any]) -> list[Value]:
         if isinstance(result, Tensor):
             by_device.setdefault(result.device, []).append(index)
     for indices in by_device.values():
-        flat = torch.cat([results[index].reshape(-1) for index in indices]).cpu()  # the sync point
+        flat = torch.cat([results[index].reshape(-1) for index in indices]).cpu()  # This waits for the device.
         parts = torch.split(flat, [results[index].numel() for index in indices])
         for index, part in zip(indices, parts, strict=True):
             values[index] = part.reshape(results[index].shape).tolist()

@@ -1,1 +1,1 @@
-"""The model of a run and its updates: precision, optimizers, schedulers, gradients, swapped weights."""
+"""The model of a run: precision, optimizers, schedulers, gradients and swapped weights."""

@@ -1,4 +1,7 @@
-"""Buffers that no state dict has (``persistent=False``): those that training changes are saved with a checkpoint."""
+"""Buffers that are not in the state dict (``persistent=False``).
+
+A checkpoint holds those that training has changed.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,23 @@ Fingerprint = tuple[object, ...]
 
 
 class BuffersAsBuilt:
-    """How these buffers were before training: a new process builds them so again, and needs only what differs."""
+    """Fingerprints of these buffers before training. A new process needs only those that differ."""
 
     def __init__(self) -> None:
         self._fingerprints: dict[str, Fingerprint] | None = None
-        self._alive: list[Tensor] = []  # what is known by its id, which must not become that of another tensor
+        # Some tensors are compared by their id. They stay alive, so that no other tensor gets the same id.
+        self._alive: list[Tensor] = []
         self._warned: set[str] = set()
 
     def remember(self, module: nn.Module) -> None:
-        """Before a checkpoint is loaded, the first time that the run is opened in this process."""
+        """Take the fingerprints once per process, before a checkpoint is loaded."""
         if self._fingerprints is None:
             built = other_buffers(module)
             self._alive = [buffer for buffer in built.values() if refusal(buffer)]
             self._fingerprints = {name: _fingerprint(buffer) for name, buffer in built.items()}
 
     def changed(self, module: nn.Module) -> dict[str, Tensor | None]:
-        """The buffers that differ from how they were built; ``None`` for one that is no longer set."""
+        """Return the buffers that have changed since ``remember``. ``None``: the buffer was removed."""
         built, now = self._fingerprints or {}, other_buffers(module)
         found: dict[str, Tensor | None] = {name: None for name in built if name not in now}
         for name, buffer in now.items():
@@ -56,18 +60,25 @@ class BuffersAsBuilt:
 
 
 def other_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """The buffers that the module's state dict does not have, by name."""
+    """Return the buffers that are not in the module's state dict, by name."""
     known = module.state_dict()
     return {name: buffer for name, buffer in module.named_buffers() if name not in known}
 
 
 def load_buffers(module: nn.Module, saved: Mapping[str, Tensor | None], device: torch.device) -> None:
-    """Set these buffers to copies of the saved values; one of the same shape is written in place."""
+    """Set buffers to copies of the saved values, in place if the shape is the same.
+
+    Args:
+        module: The module with the buffers.
+        saved: Values by name. ``None``: the buffer was removed.
+        device: The device of new buffers.
+    """
     for name, value in saved.items():
         path, _, leaf = name.rpartition(".")
         owner = dict(module.named_modules()).get(path)
         if owner is not None and leaf not in owner._buffers and not hasattr(owner, leaf):
-            owner.register_buffer(leaf, None, persistent=False)  # the model registers it later, as in its first forward
+            # The model registers this buffer later, for example in its first forward.
+            owner.register_buffer(leaf, None, persistent=False)
         if owner is None or leaf not in owner._buffers:
             raise CheckpointMismatchError(
                 f"the checkpoint has the buffer {name!r}, which this model lacks: make the same model as before, with "
@@ -88,7 +99,10 @@ def _fits(here: Tensor, value: Tensor) -> bool:
 
 
 def _fingerprint(buffer: Tensor) -> Fingerprint:
-    """Of its values: the version counter of a tensor does not see what ``.data`` or NumPy changes."""
+    """Return a digest of the values.
+
+    The version counter misses changes through ``.data`` or NumPy.
+    """
     if refusal(buffer):
         return id(buffer), buffer._version
     digest = blake2b(memory(on_cpu_in_order(buffer)), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Gradients of a window, and what is wrong with a loss that cannot be differentiated."""
+"""Gradients of an accumulation window, and errors for losses without a gradient."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from hookline.errors import HooklineWarning, LossError, kind_of
 
 
 def is_of_torch(file: str) -> bool:
-    """Not of a package beside it whose name begins alike, such as ``torch_xla``."""
+    """True for a file of torch itself, and not of a package such as ``torch_xla``."""
     return file.startswith(os.path.dirname(torch.__file__) + os.sep)
 
 
 ZERO_GRAD: Any = torch.optim.Optimizer.zero_grad
 _CODE = getattr(ZERO_GRAD, "__code__", None)
 IS_TORCHS = _CODE is not None and is_of_torch(_CODE.co_filename)
-"""Not where somebody has replaced it before this was imported."""
+"""False if another package has replaced ``zero_grad`` before this module was imported."""
 
 
 def clear_gradients(optimizer: Any) -> None:
-    """What ``optimizer.zero_grad()`` does, without what it does for torch's profiler and compiler.
+    """Set all gradients of an optimizer to ``None``, as ``optimizer.zero_grad()`` does.
 
-    That is a range in a profile and a way around ``torch.compile``, some 12 µs of each step. An optimizer with a
-    ``zero_grad`` of its own is asked itself.
+    It leaves out the profiler range and the ``torch.compile`` guard of torch's method, which take about 12 µs per step.
+    An optimizer that overrides ``zero_grad`` gets a call of its method.
     """
     own = not IS_TORCHS or getattr(type(optimizer), "zero_grad", None) is not ZERO_GRAD
     if own or "zero_grad" in vars(optimizer):
@@ -41,7 +41,7 @@ def clear_gradients(optimizer: Any) -> None:
 
 
 def warn_if_cleared(name: str, optimizer: torch.optim.Optimizer) -> None:
-    """Inside a window: the gradients of its first batches must still be there."""
+    """Warn if the gradients of an optimizer were cleared inside an accumulation window."""
     if all(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
         warnings.warn(
             f"the gradients of {name} were cleared inside a window of accumulate= batches, so that the first of them "
@@ -52,9 +52,9 @@ def warn_if_cleared(name: str, optimizer: torch.optim.Optimizer) -> None:
 
 
 def divide(optimizer: torch.optim.Optimizer, weight: Any) -> None:
-    """Divide the gradients, once, by the sum of weights that they were added up with.
+    """Divide the gradients of an optimizer by the sum of the weights of its losses.
 
-    Without any weight there is nothing to divide: the gradients are zero, and stay so.
+    With a sum of zero nothing is divided, because the gradients are zero.
     """
     if isinstance(weight, torch.Tensor):
         weight = torch.where(weight == 0, torch.ones_like(weight), weight)
@@ -71,7 +71,7 @@ def divide(optimizer: torch.optim.Optimizer, weight: Any) -> None:
 
 @contextmanager
 def others_untouched(optimizer: Any, optimizers: Mapping[str, torch.optim.Optimizer]) -> Iterator[None]:
-    """The loss of one of several optimizers leaves no gradient on the parameters of the others."""
+    """Restore the gradients of all other optimizers after the block."""
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     held = [p for o in optimizers.values() for group in o.param_groups for p in group["params"] if id(p) not in own]
     before = [p.grad if p.grad is None else p.grad.clone() for p in held]
@@ -81,7 +81,12 @@ def others_untouched(optimizer: Any, optimizers: Mapping[str, torch.optim.Optimi
 
 
 def check_weight(weight: Any, where: Callable[[], str]) -> Any:
-    """How much a loss counts: a number that is not negative, or a tensor with one."""
+    """Return the checked weight of a loss: a number >= 0, or a copy of a tensor with one number.
+
+    Args:
+        weight: The weight that was given.
+        where: Returns the current step, for the error.
+    """
     if isinstance(weight, torch.Tensor) and weight.numel() == 1:
         return weight.detach().reshape(()).clone()
     if isinstance(weight, numbers.Real) and float(weight) >= 0:
@@ -92,6 +97,7 @@ def check_weight(weight: Any, where: Callable[[], str]) -> Any:
 
 
 def no_backward(where: str) -> LossError:
+    """Return the error for a step without a backward."""
     return LossError(
         f"no backward in the step after {where}: return a loss from train_batch or call loop.backward(loss), "
         f"without loss.backward(), which Hookline calls; "
@@ -107,7 +113,18 @@ def count_weight(
     weighed: dict[str, tuple[int, Any]],
     where: Callable[[], str],
 ) -> None:
-    """A batch counts once: a second loss of it must have the same weight, or no division could be right."""
+    """Add the weight of a batch to the sum of an optimizer, once per batch.
+
+    A second loss of the same batch must have the same weight: otherwise no division would be correct.
+
+    Args:
+        name: Name of the optimizer.
+        batch: Number of the batch.
+        weight: Weight of the loss.
+        touched: Sum of weights by optimizer. This function changes it.
+        weighed: Number and weight of the last batch by optimizer. This function changes it.
+        where: Returns the current step, for the error.
+    """
     last, counted = weighed.get(name, (0, None))
     if last != batch:
         weighed[name] = (batch, weight)
@@ -122,13 +139,17 @@ def count_weight(
 def with_weight(
     names: Iterable[str], batch: int, weight: Any, touched: Mapping[str, Any], weighed: Mapping[str, tuple[int, Any]]
 ) -> dict[str, Any]:
-    """What the sums of weights will be after this batch is counted."""
+    """Return the sums of weights as they will be after ``count_weight`` for these optimizers."""
     new = {name: weight for name in names if weighed.get(name, (0, None))[0] != batch}
     return {**touched, **{name: touched.get(name, 0) + its for name, its in new.items()}}
 
 
 def added_up(pending: list[tuple[Any, Any, Any]], loss: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-    """A second loss of one batch and the first, which is taken out: ``backward`` twice is that of the sum."""
+    """Return the sum of a loss and an earlier loss of the same batch.
+
+    The earlier loss is removed from ``pending``.
+    Two calls of ``backward`` have the gradient of the sum.
+    """
     series, value, weight = loss
     for index in reversed(range(len(pending))):
         if pending[index][0] is series:
@@ -138,7 +159,10 @@ def added_up(pending: list[tuple[Any, Any, Any]], loss: tuple[Any, Any, Any]) ->
 
 
 def raise_explained(loss: Any, where: str, error: Exception) -> NoReturn:
-    """Raise what is wrong with the loss; or the error itself, when the loss is fine and something else failed."""
+    """Raise an error that explains what is wrong with a loss.
+
+    Raise ``error`` if the loss is correct.
+    """
     problem = _explain(loss, where, error)
     if problem is None:
         raise error
@@ -146,7 +170,7 @@ def raise_explained(loss: Any, where: str, error: Exception) -> NoReturn:
 
 
 def _explain(loss: Any, where: str, error: Exception) -> LossError | None:
-    """What is wrong with a loss, or ``None`` when it is fine and something else failed."""
+    """Return an error that explains what is wrong with a loss. ``None`` if the loss is correct."""
     if not isinstance(loss, torch.Tensor):
         return LossError(
             f"the loss at {where} is {kind_of(loss)} ({loss!r:.80}), not a tensor; "

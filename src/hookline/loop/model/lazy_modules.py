@@ -1,4 +1,4 @@
-"""A ``Lazy`` module has no parameters before its first call: what needs them before the first batch fails."""
+"""Errors of ``Lazy`` modules, which have no parameters before their first forward."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch.nn.parameter import is_lazy
 
 from hookline.errors import HooklineError, SetupError, words_of
 
-_SIGNS = ("uninitialized", "initialize_parameters")  # as torch words it
+_SIGNS = ("uninitialized", "initialize_parameters")  # words in the error messages of torch
 
 
 def named_lazy_module(module: nn.Module, error: BaseException) -> BaseException:
-    """The error to raise: one of torch about parameters without a size becomes one that names them."""
+    """Return the error to raise: torch's error about an uninitialized parameter gets its name."""
     if isinstance(error, HooklineError) or not any(sign in words_of(error) for sign in _SIGNS):
         return error
     lazy = [name for name, its in chain(module.named_parameters(), module.named_buffers()) if is_lazy(its)]

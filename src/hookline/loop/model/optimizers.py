@@ -1,28 +1,31 @@
-"""Optimizers in every form that a user may give them, and what can be wrong with them."""
+"""Create the optimizers of a run from what the user passed, and check them."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from hookline.errors import HooklineWarning, SetupError, kind_of
-from hookline.loop.tasks.supervised import title_of
-
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
-    from hookline.run import RunState
+from hookline.run import MISSING, RunState
 
 
-def make_optimizers(given: Any, module: nn.Module) -> dict[str, Optimizer]:
-    """By name: an instance, several, a dict of named ones, or a class or function given the parameters."""
+def make_optimizers(given: Any, module: nn.Module, title: str) -> dict[str, Optimizer]:
+    """Return the optimizers of a run by name.
+
+    Args:
+        given: An optimizer, a list or dict of optimizers, or a class or function of the parameters.
+        module: The task, or the model of a custom loop.
+        title: Name of the model for messages.
+    """
     if not any(True for _ in module.parameters()):
-        raise SetupError(f"{title_of(module)} has no parameters, so there is nothing to train")
+        raise SetupError(f"{title} has no parameters, so there is nothing to train")
     if given is None:
         raise SetupError("no optimizer; pass optimizer=torch.optim.AdamW, or give the task configure_optimizers(run)")
     if not isinstance(given, Optimizer | Mapping | Sequence) and callable(given):
@@ -36,7 +39,7 @@ def make_optimizers(given: Any, module: nn.Module) -> dict[str, Optimizer]:
     for name, optimizer in optimizers.items():
         if not isinstance(optimizer, Optimizer):
             raise _no_optimizer(name, optimizer)
-        _check_parameters(name, optimizer, module)
+        _check_parameters(name, optimizer, module, title)
     return optimizers
 
 
@@ -52,17 +55,26 @@ def _no_optimizer(name: object, given: object) -> SetupError:
     )
 
 
-def watch_optimizers(loop: Engine) -> None:
-    """When training begins: what each of them moves, and, in an own loop, that nobody else lets it."""
-    _warn_of_unheld(loop.state.optimizers, loop.state.module, loop.line.order.callbacks)
-    if loop.is_custom:
-        for name, optimizer in loop.state.optimizers.items():
-            handle = optimizer.register_step_pre_hook(_StepsBeside(name, loop.state))
-            loop.opening.restore.callback(handle.remove)
+@contextmanager
+def watch_optimizers(state: RunState, title: str) -> Iterator[None]:
+    """Warn about parameters without an optimizer, and about calls of ``optimizer.step()``.
+
+    Only a custom loop can call ``optimizer.step()`` by mistake.
+
+    Args:
+        state: The state of the run.
+        title: Name of the model for messages.
+    """
+    _warn_of_unheld(state.optimizers, state.module, title, state.line.order.callbacks)
+    with ExitStack() as hooks:
+        if state.task is MISSING:
+            for name, optimizer in state.optimizers.items():
+                hooks.callback(optimizer.register_step_pre_hook(_StepsBeside(name, state)).remove)
+        yield
 
 
 class _StepsBeside:
-    """Says once that the weights move twice: ``optimizer.step()`` was left in a loop that ``loop.step()`` came into."""
+    """Hook that warns once if ``optimizer.step()`` is called in addition to ``loop.step()``."""
 
     def __init__(self, name: str, state: RunState) -> None:
         self._name, self._state, self._said = name, state, False
@@ -79,10 +91,12 @@ class _StepsBeside:
         )
 
 
-def _warn_of_unheld(optimizers: Mapping[str, Optimizer], module: nn.Module, callbacks: Iterable[object]) -> None:
-    """Parameters with a gradient that nobody moves: most likely a part of the model was forgotten.
+def _warn_of_unheld(
+    optimizers: Mapping[str, Optimizer], module: nn.Module, title: str, callbacks: Iterable[object]
+) -> None:
+    """Warn about trainable parameters that are in no optimizer.
 
-    Not beside a callback that gives them to an optimizer later.
+    A structural callback may add them to an optimizer later. If there is one, there is no warning.
     """
     if any(getattr(callback, "structural", False) for callback in callbacks):
         return
@@ -93,7 +107,7 @@ def _warn_of_unheld(optimizers: Mapping[str, Optimizer], module: nn.Module, call
     if left:
         shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
         warnings.warn(
-            f"{len(left)} of {len(trainable)} trainable parameters of {title_of(module)} are in no optimizer and "
+            f"{len(left)} of {len(trainable)} trainable parameters of {title} are in no optimizer and "
             f"stay as they are: {shown}; if this is meant, freeze them with requires_grad_(False)",
             HooklineWarning,
             stacklevel=2,
@@ -101,7 +115,7 @@ def _warn_of_unheld(optimizers: Mapping[str, Optimizer], module: nn.Module, call
 
 
 def _named(optimizers: list[Any]) -> dict[str, Any]:
-    """The class's name, numbered from the second of one class on: ``Adam``, ``Adam-2``."""
+    """Return optimizers by class name, with a number from the second of a class on: ``Adam-2``."""
     named: dict[str, Any] = {}
     for optimizer in optimizers:
         kind = type(optimizer).__name__
@@ -110,18 +124,18 @@ def _named(optimizers: list[Any]) -> dict[str, Any]:
     return named
 
 
-def _check_parameters(name: str, optimizer: Optimizer, module: nn.Module) -> None:
+def _check_parameters(name: str, optimizer: Optimizer, module: nn.Module, title: str) -> None:
     own = {id(parameter) for parameter in module.parameters()}
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     foreign = sum(1 for parameter in held if id(parameter) not in own)
     if foreign == len(held):
         raise SetupError(
-            f"none of the {len(held)} parameters of optimizer {name} is a parameter of {title_of(module)}: "
+            f"none of the {len(held)} parameters of optimizer {name} is a parameter of {title}: "
             f"it would train something else; make it from this model's parameters(), after any copy or .to()"
         )
     if foreign:
         warnings.warn(
-            f"{foreign} of {len(held)} parameters of optimizer {name} are not {title_of(module)}'s: "
+            f"{foreign} of {len(held)} parameters of optimizer {name} are not {title}'s: "
             f"they are trained, but not saved with it, and in several processes their gradients are not averaged; pass "
             f"one model that holds them all, such as nn.ModuleDict(dict(model=model, loss=loss))",
             HooklineWarning,
@@ -130,13 +144,13 @@ def _check_parameters(name: str, optimizer: Optimizer, module: nn.Module) -> Non
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether ``step`` cannot be called without a closure, as that of LBFGS."""
+    """True if ``step`` of an optimizer needs a closure, as that of ``LBFGS``."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def name_of(optimizer: Optimizer | None, optimizers: Mapping[str, Optimizer]) -> str:
-    """The name of an optimizer of the run; ``None`` will do when there is only one."""
+    """Return the name of an optimizer. ``None`` stands for the only optimizer of a run."""
     names = [name for name, other in optimizers.items() if optimizer is other or optimizer is None]
     if len(names) == 1:
         return names[0]

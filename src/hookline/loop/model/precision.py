@@ -1,4 +1,4 @@
-"""Number formats: fp32 as it is, bf16 and fp16 under autocast, fp16 with a gradient scaler."""
+"""Precision of a run: fp32, or bf16 and fp16 with autocast; fp16 with a gradient scaler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """``autocast()`` for the forward pass; ``scaler`` where gradients would underflow."""
+    """Autocast for the forward, and a gradient scaler for fp16, whose gradients would underflow.
+
+    Args:
+        name: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        device: The device of the model.
+    """
 
     def __init__(self, name: PrecisionName, device: torch.device) -> None:
         self._device = device
@@ -24,16 +29,19 @@ class Precision:
 
         self._unit: float | None = None
         self.common_unit: float | None = None
-        """That of all ranks: with a unit of each rank's own, weights that differ between them would count alike."""
+        """Unit of the loss weights on all ranks. With one unit per rank, different weights would count the same."""
         self._unscaled: set[int] = set()
 
     def autocast(self, *, enabled: bool = True) -> torch.autocast:
+        """Return the autocast context for the forward."""
         return torch.autocast(self._device.type, dtype=self.dtype, enabled=enabled)
 
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
-        """Backward, scaled where there is a scaler.
+        """Compute the gradients of a loss, scaled if there is a scaler.
 
-        The loss of one of several optimizers leaves no gradient on the parameters of the others.
+        Args:
+            loss: The loss.
+            optimizer: Only the parameters of this optimizer get a gradient. ``None``: all parameters.
         """
         own: list[torch.Tensor] | None = None
         if optimizer is not None:
@@ -44,7 +52,10 @@ class Precision:
         scaled.backward(inputs=own)  # type: ignore[no-untyped-call]
 
     def relative(self, weight: Any) -> Any:
-        """A weight to multiply a loss with, in common units. In fp16 in those of the window's first: no overflow."""
+        """Return the weight by which a loss is multiplied, relative to a unit.
+
+        In fp16 the first weight of the accumulation window is the unit, so that the loss does not overflow.
+        """
         if isinstance(weight, torch.Tensor) and not weight.is_floating_point():
             weight = weight.to(torch.float32 if weight.device.type == "mps" else torch.float64)
         if self.common_unit is not None:
@@ -56,12 +67,18 @@ class Precision:
         return weight / self._unit
 
     def finish_gradients(self, optimizer: Optimizer, weight: Any) -> bool:
-        """Unscale, then divide once by the sum of weights over the window, in the same units. Whether fp16 overflowed.
+        """Unscale the gradients, and divide them by the sum of weights of the accumulation window.
 
-        To know it is a sync point, which ``GradScaler.step`` would be as well.
+        Args:
+            optimizer: The optimizer that steps next.
+            weight: The sum of weights. ``None``: divide nothing.
+
+        Returns:
+            True if gradients overflowed in fp16. To read it waits for the device, as ``GradScaler.step`` does.
         """
         if self.scaler is not None:
-            if id(optimizer) in self._unscaled:  # it steps several times in one window, as the critic of a GAN
+            # An optimizer may step several times in one window, as that of a GAN's critic.
+            if id(optimizer) in self._unscaled:
                 self._update_scale()
             self.scaler.unscale_(optimizer)
             self._unscaled.add(id(optimizer))
@@ -72,7 +89,7 @@ class Precision:
         return any(bool(found.item()) for found in self.scaler._found_inf_per_device(optimizer).values())
 
     def step(self, optimizer: Optimizer) -> None:
-        """The update. The weights that autocast holds in its cache are the old ones then."""
+        """Step an optimizer, and clear the autocast cache, which holds the old weights."""
         if self.scaler is None:
             optimizer.step()
         else:
@@ -80,7 +97,13 @@ class Precision:
         torch.clear_autocast_cache()
 
     def end_window(self, *, skipped: bool = False) -> None:
-        """One scale for all optimizers of a window; it may change after it, but not by one that was skipped."""
+        """Update the scale after an accumulation window.
+
+        All optimizers of a window have the same scale.
+
+        Args:
+            skipped: True if the step was skipped. The scale stays the same.
+        """
         self._unit = None
         if self._unscaled and skipped and self.scaler is not None:
             self._unscaled.clear()

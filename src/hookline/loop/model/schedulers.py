@@ -1,4 +1,4 @@
-"""Learning-rate schedulers: which is stepped when. ``run.schedulers`` alone is stepped."""
+"""Learning rate schedulers, and when they step. Hookline steps those in ``run.schedulers``."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ from hookline.progress import Duration
 
 @dataclass(slots=True)
 class Scheduler:
-    """A torch scheduler and when it moves: every so many steps or epochs, or on a plateau of a metric.
+    """A torch scheduler, and when it steps: every few steps or epochs, or after evaluations.
 
-    A scheduler that is given without this wrapper moves at every step, and ``ReduceLROnPlateau``
-    after every evaluation on ``val/loss``.
+    A scheduler without this wrapper steps after every training step, and ``ReduceLROnPlateau`` after every evaluation
+    on ``val/loss``.
 
-    >>> import torch
-    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> Scheduler(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), every="1ep").unit
-    'ep'
+    Args:
+        scheduler: The torch scheduler.
+        every: Number of steps or epochs from one step of the scheduler to the next, such as ``"1ep"``.
+        monitor: Metric of ``ReduceLROnPlateau``.
+
+    Raises:
+        SetupError: If ``every`` is not in steps or epochs.
+
+    Example:
+        >>> import torch
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        >>> Scheduler(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), every="1ep").unit
+        'ep'
     """
 
     scheduler: LRScheduler
@@ -43,11 +52,17 @@ class Scheduler:
         return "eval" if isinstance(self.scheduler, ReduceLROnPlateau) else self.every.unit  # type: ignore[union-attr]
 
     def due(self, count: int) -> bool:
+        """True if the scheduler steps after ``count`` steps or epochs."""
         return count % self.every.value == 0  # type: ignore[union-attr]
 
 
 def make_schedulers(given: Any, optimizers: dict[str, Optimizer]) -> list[Scheduler]:
-    """An instance, a ``Scheduler``, a function of the optimizer, or a list of these."""
+    """Return the schedulers of a run.
+
+    Args:
+        given: A torch scheduler, a ``Scheduler``, a function of the optimizer, or a list of these.
+        optimizers: The optimizers of the run.
+    """
     if given is None:
         return []
     if isinstance(given, list | tuple):
@@ -66,5 +81,14 @@ def make_schedulers(given: Any, optimizers: dict[str, Optimizer]) -> list[Schedu
     return [scheduler]
 
 
+def given_schedulers(schedulers: Iterable[Any]) -> list[Scheduler]:
+    """Return the schedulers that the user passed.
+
+    A callback such as ``LRSchedule`` adds other ones.
+    """
+    return [scheduler for scheduler in schedulers if type(scheduler) is Scheduler]
+
+
 def of_optimizer(schedulers: Iterable[Scheduler], optimizer: Optimizer, unit: str) -> list[Scheduler]:
+    """Return the schedulers of an optimizer that step in this unit."""
     return [s for s in schedulers if s.unit == unit and s.scheduler.optimizer is optimizer]

@@ -1,4 +1,4 @@
-"""Swapped weights: other tensors in the model for a while, the raw ones kept and put back."""
+"""Swap the weights of a model for other tensors, and restore the raw weights."""
 
 from __future__ import annotations
 
@@ -19,31 +19,39 @@ logger = logging.getLogger("hookline")
 
 
 class Weights:
-    """The weights of a model: which they are, and others in their place for a while."""
+    """The weights of a model: their version, and swaps for other tensors.
+
+    Args:
+        model: The model.
+        clock: The clock of the run, which counts updates.
+    """
 
     def __init__(self, model: nn.Module, clock: Clock) -> None:
         self._model = model
         self.raw: list[dict[str, torch.Tensor]] = []
-        """The raw tensors of each swap that is open."""
+        """The raw tensors of each open swap."""
         self.is_watched = False
-        """Whether ``put_back`` is called when this run ends."""
+        """True if ``put_back`` is called when this run ends."""
         self._clock = clock
 
     def updates(self) -> int:
-        """How often an optimizer has moved them."""
+        """Return the number of updates by all optimizers."""
         return sum(self._clock.updates.values())
 
     def version(self) -> int:
-        """A number that changes with the weights: by an update, a swap, or in place by whoever."""
+        """Return a number that changes with the weights, also by a swap or an in-place operation."""
         tensors = (*self._model.parameters(), *self._model.buffers())
-        swapped = len(self.raw)  # what is spread over ranks shows no swap
+        swapped = len(self.raw)  # The version of a sharded tensor does not show a swap.
         return hash((self.updates(), swapped, *map(version_of, tensors)))
 
     @contextmanager
     def swap(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Put other tensors in place; the raw ones come back on every way out.
+        """Replace weights inside the block. The raw weights return on every way out.
 
-        Nothing is copied, but weights that are spread over ranks: of these each rank copies its part.
+        Only sharded weights are copied: each rank copies its shard.
+
+        Args:
+            weights: Tensors by the names of parameters and buffers.
         """
         if not isinstance(weights, Mapping):
             raise SetupError("swap_weights: give a mapping of names to tensors, such as a state dict")
@@ -69,12 +77,12 @@ class Weights:
             yield
         finally:
             places = [place for place, kept in enumerate(self.raw) if kept is raw]
-            if places:  # else it was left open, and is put back already
+            if places:  # Otherwise `put_back` has restored the raw weights already.
                 self._put(own, raw)
                 del self.raw[places[0]]
 
     def put_back(self) -> None:
-        """When a run ends: a swap that is still open, as a pair of hooks leaves it with an error between them."""
+        """Restore the raw weights when a run ends, if a swap is open: an error came before its end."""
         self.is_watched = False
         if self.raw:
             logger.warning(
@@ -85,14 +93,14 @@ class Weights:
             self._put(self._own(), self.raw.pop())
 
     def _own(self) -> dict[str, Any]:
-        """Parameters and buffers by name."""
+        """Return the parameters and buffers by name."""
         own: dict[str, Any] = dict(self._model.named_parameters(remove_duplicate=False))
         return own | dict(self._model.named_buffers(remove_duplicate=False))
 
     def _put(self, own: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in tensors.items():
-            if is_spread(own[name]):  # FSDP gathers weights from the memory that it knows, so they go in there
+            if is_spread(own[name]):  # FSDP gathers weights from memory that it allocated, so copy into it.
                 part_of(own[name]).copy_(part_of(tensor))
             else:
                 own[name].data = tensor
-        torch.clear_autocast_cache()  # it holds the weights that were there before, in bf16
+        torch.clear_autocast_cache()  # The cache holds the old weights in bf16.

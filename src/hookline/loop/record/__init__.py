@@ -1,1 +1,1 @@
-"""What a run writes besides checkpoints, and what it says."""
+"""The record of a run: its files other than checkpoints, its sinks and its messages."""

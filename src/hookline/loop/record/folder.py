@@ -1,4 +1,4 @@
-"""Where a run lives on disk: ``runs/<project>/<name>``."""
+"""The folder of a run: ``runs/<project>/<name>``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookline.records.file_names import check_links
 
 
 def place(settings: Settings, started: datetime) -> tuple[str, str, Path | None]:
-    """The project, the name and the folder that a run will have; nothing is made here."""
+    """Return the project, the name and the folder that a run will have. It creates nothing."""
     project, _, name = (settings.name or "").rpartition("/")
     project = project or "default"
     if settings.folder is False:
@@ -21,11 +21,20 @@ def place(settings: Settings, started: datetime) -> tuple[str, str, Path | None]
     if settings.folder is not None:
         return project, name or settings.folder.name, settings.folder.absolute()
     name = name or f"{started:%Y-%m-%d_%H-%M-%S}"
-    return project, name, (Path("runs") / project / name).absolute()  # a run may change the working directory
+    # The path is absolute because a run may change the working directory.
+    return project, name, (Path("runs") / project / name).absolute()
 
 
 def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str, Path | None]:
-    """Make the folder. One that was asked for holds no run, or it goes on; another gets a number if it is taken."""
+    """Create the folder of a run, and return its name and path.
+
+    A folder that the user gave must not hold another run. A default folder gets a number if it exists.
+
+    Args:
+        settings: The options of the run.
+        name: Name of the run.
+        folder: Path from ``place``. ``None`` if the run writes nothing.
+    """
     if folder is None:
         return name, None
     if settings.folder is not None:
@@ -41,12 +50,18 @@ def make_folder(settings: Settings, name: str, folder: Path | None) -> tuple[str
 
 
 def is_inside(path: Path, folder: Path, *linked: Path) -> bool:
-    """True if a path is in a run's folder, or in one of its folders that are links to somewhere else."""
+    """True if a path is in a run's folder, also in a subfolder that is a link to another folder.
+
+    Args:
+        path: The path.
+        folder: The folder of the run.
+        linked: Other folders of the run, which may be links.
+    """
     return any(path.resolve().is_relative_to(part.resolve()) for part in (folder, folder / FOLDER, *linked))
 
 
 def _refuse_another_run(settings: Settings, folder: Path) -> None:
-    """A folder that was given holds no run, unless it is the one that goes on."""
+    """Raise an error if a folder that the user gave holds a run that is not resumed."""
     rows = (folder / "metrics.jsonl").exists()
     if not rows and not ((folder / FOLDER).is_dir() and Store(folder / FOLDER).checkpoints()):
         return
@@ -60,7 +75,10 @@ def _refuse_another_run(settings: Settings, folder: Path) -> None:
 
 
 def _make(folder: Path, *, exist_ok: bool = False) -> bool:
-    """Whether the folder was made; not if another run has just made it."""
+    """Create a folder.
+
+    Return False if it exists, for example because another run has just created it.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=exist_ok)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""What ``run.log_image`` and its siblings do: a row each, and a file where there is something to keep."""
+"""``run.log_image`` and similar methods. Each writes a row; images and files are copied."""
 
 from __future__ import annotations
 
@@ -33,9 +33,14 @@ MOST_BINS = 1_000
 
 
 class LoopMedia:
-    """Pictures, texts, tables, histograms and files of a run. They are written at once.
+    """Write images, strings, tables, histograms and files of a run at once.
 
-    With several processes rank zero's are kept, and those of the others dropped: nothing adds up two pictures.
+    Only rank zero writes them, because two images cannot be added up.
+
+    Args:
+        state: The state of the run.
+        book: The metric book, which knows the names in use.
+        records: The record of the run.
     """
 
     def __init__(self, state: RunState, book: MetricBook, records: Records) -> None:
@@ -113,7 +118,7 @@ class LoopMedia:
 
     @property
     def _is_unheard(self) -> bool:
-        """On another rank than the first, or of a batch that does not count: not worth the work."""
+        """True if nothing is written: on a rank other than zero, or in a padding batch."""
         return self._state.rank > 0 or self._book.muted
 
     @property
@@ -121,13 +126,18 @@ class LoopMedia:
         return self._state.folder if self._records.are_kept else None
 
     def _write(self, row: Record) -> None:
-        """Not what a sanity check, an answer or an evaluation of its own shows: they leave no trace."""
+        """Write a row, unless a sanity check or an answer logs it: these leave no trace."""
         if self._records.are_kept and not self._is_unheard:
             self._records.stream.write([row])
 
 
 def rewind_rows_and_media(rows: JsonLines, size: int) -> None:
-    """Take back the rows after ``size`` bytes, and delete the images and files that only these rows name."""
+    """Remove the rows after ``size`` bytes, and the images and files that only these rows name.
+
+    Args:
+        rows: The file of rows.
+        size: The size in bytes to which the file is truncated.
+    """
     before = _files_of(rows.read(rows.size, quietly=True))
     rows.rewind(size)
     delete_media(rows.path.parent, before - _files_of(rows.read(size, quietly=True)))
@@ -138,12 +148,17 @@ def _files_of(rows: Iterable[Record]) -> set[str]:
 
 
 def delete_media(folder: Path, files: Iterable[str]) -> None:
-    """Delete images and files that rows of this run have named, each relative to the run's folder."""
+    """Delete images and files of a run.
+
+    Args:
+        folder: The folder of the run.
+        files: Paths relative to the folder. Paths outside its media folder stay: the run did not write these files.
+    """
     for file in files:
         parts, path = PurePosixPath(file).parts, folder / file
-        if parts[:1] == (FOLDER,) and ".." not in parts and path.is_file():  # only what is kept here is ours
+        if parts[:1] == (FOLDER,) and ".." not in parts and path.is_file():
             path.unlink()
-            with suppress(OSError):  # it has others
+            with suppress(OSError):  # The folder is not empty.
                 path.parent.rmdir()
 
 
@@ -153,7 +168,7 @@ def _copy(file: BinaryIO, target: Path) -> None:
 
 
 def _free(folder: Path, name: str, step: int, suffix: str) -> str:
-    """Where a step keeps what it logs; also again, as in each batch of an evaluation: none is written over."""
+    """Return an unused path for a file of a step, which may log under one name several times."""
     first = again = f"{_place(name)}/step-{step:08d}"
     number = 1
     while (folder / f"{again}{suffix}").exists():
@@ -163,13 +178,13 @@ def _free(folder: Path, name: str, step: int, suffix: str) -> str:
 
 
 def _place(name: str) -> str:
-    """Where the files of a name are: names that differ have places that differ."""
+    """Return the folder for the files of a name. Different names have different folders."""
     parts = [_safe(part) for part in name.split("/") if part]
     return "/".join([FOLDER, *parts])
 
 
 def _safe(part: str) -> str:
-    """A file's name on every system."""
+    """Return a file name that is valid on every operating system."""
     safe = re.sub(r"[^A-Za-z0-9_.-]", "_", part).lstrip(".")[:80]
     if safe == part:
         return part
@@ -177,7 +192,7 @@ def _safe(part: str) -> str:
 
 
 def _table(name: str, rows: Any, columns: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
-    if hasattr(rows, "itertuples") and hasattr(rows, "columns"):  # a frame of pandas
+    if hasattr(rows, "itertuples") and hasattr(rows, "columns"):  # a pandas.DataFrame
         columns = list(map(str, rows.columns)) if columns is None else columns
         rows = rows.itertuples(index=False, name=None)
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):

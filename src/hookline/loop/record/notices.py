@@ -1,18 +1,18 @@
-"""What a run says in one line: that it goes on, that it leaves, that it is over, and what makes it longer.
+"""One-line messages about a run: that it resumes, that it ends, and how to continue it.
 
-They are warnings of the logger: Python shows these, also where nobody has set up logging. Rank zero speaks for all.
+The messages are logged as warnings, because Python shows warnings also if logging is not configured. Only rank zero
+logs them.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from hookline.errors import Preempted, ScopeError, SetupError
+from hookline.run import RunState
 from hookline.run.requests import signal_name
-
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
 
 logger = logging.getLogger("hookline")
 
@@ -20,7 +20,7 @@ EXTEND = "fit(…, extend='2ep')"
 
 
 def warn_of_parts(rank: int) -> None:
-    """The first epoch of a stream begins, and something is due at parts of an epoch."""
+    """Warn that a loader without a length has no fractions of an epoch in its first epoch."""
     if not rank:
         logger.warning(
             "A fraction of max_duration is less than an epoch, and the training loader has no length: in the first "
@@ -29,39 +29,56 @@ def warn_of_parts(rank: int) -> None:
         )
 
 
-def say_preempted(loop: Engine, error: Preempted) -> None:
-    """When all is done, and a signal ends a fit: what another process can go on from, and what went wrong."""
-    if error.signal and not loop.state.rank and loop.entry_point in ("fit", "train"):  # 0: by `verify-resume`
-        earlier = loop.saving.latest()
-        nothing = "nothing was saved" if earlier is None else f"nothing was saved since {earlier.path}"
+def log_preempted(state: RunState, error: Preempted, latest: Path | None) -> None:
+    """Log from which checkpoint a run can continue after a signal, and the notes of the error.
+
+    Args:
+        state: The state of the run.
+        error: The error that ends the process. Its ``signal`` is 0 in ``hookline verify-resume``.
+        latest: The newest checkpoint of the run that can be resumed from.
+    """
+    if error.signal and not state.rank and state.in_fit:
+        nothing = "nothing was saved" if latest is None else f"nothing was saved since {latest}"
         saved = nothing if error.checkpoint is None else f"saved {error.checkpoint}"
         logger.warning("%s: %s; the run exits with code %d", signal_name(error.signal), saved, 128 + error.signal)
-    for note in getattr(error, "__notes__", ()):  # Python shows no notes of a SystemExit
+    # Python does not show the notes of a SystemExit.
+    for note in getattr(error, "__notes__", ()):
         logger.error("%s", note)
 
 
-def say_script_continues(loop: Engine) -> None:
-    """After Ctrl-C, when ``fit`` is about to return."""
-    if not loop.state.rank:
+def log_script_continues(state: RunState) -> None:
+    """Log that ``fit`` returns after Ctrl-C and does not end the script."""
+    if not state.rank:
         logger.warning(
             "interrupted at step %d; the script continues. Press Ctrl-C again to end it, or twice during another fit",
-            loop.clock.step,
+            state.clock.step,
         )
 
 
-def say_finished(loop: Engine) -> None:
-    """The checkpoint that was loaded is that of a run that has come to its end."""
-    if loop.state.rank:
+def log_finished(state: RunState, reason: str, *, is_custom_loop: bool) -> None:
+    """Log that the loaded checkpoint belongs to a run that is finished.
+
+    Args:
+        state: The state of the run.
+        reason: Why the run ended.
+        is_custom_loop: True if the body of the loop is the user's. Only ``fit`` has ``extend=``.
+    """
+    if state.rank:
         return
-    longer, asked = "give a larger max_duration" if loop.is_custom else EXTEND, loop.state.max_duration
-    ignored = asked is not None and not loop.is_custom and not loop.clock.reached(asked)
+    longer, asked = "give a larger max_duration" if is_custom_loop else EXTEND, state.max_duration
+    ignored = asked is not None and not is_custom_loop and not state.clock.reached(asked)
     also = f", and max_duration={str(asked)!r} does not make it longer" if ignored else ""
-    logger.warning("this run is finished (%s)%s; to train longer: %s", loop.stop_reason(), also, longer)
+    logger.warning("this run is finished (%s)%s; to train longer: %s", reason, also, longer)
 
 
-def say_anew(before: Engine, differs: list[str]) -> None:
-    """This trainer has trained the model before, and its next fit does not go on from there."""
-    if before.clock.step and not before.state.rank:
+def log_new_run(before: RunState, differs: Sequence[str]) -> None:
+    """Log that a trainer does not continue its last run of the same model.
+
+    Args:
+        before: The state of the last run.
+        differs: The arguments of ``fit`` that are other objects than in the last run.
+    """
+    if before.clock.step and not before.rank:
         logger.warning(
             "this fit begins a new run at step 0, and does not go on at step %d of the last one: %s is another object; "
             "pass the same one again to go on, or use a new Trainer",
@@ -70,15 +87,20 @@ def say_anew(before: Engine, differs: list[str]) -> None:
         )
 
 
-def reached_already(loop: Engine) -> SetupError:
-    """There is nothing left to train in this process."""
-    longer = ": loop.run.max_duration = …" if loop.is_custom else f", or go on with {EXTEND}"
-    reached = f"max_duration={str(loop.state.max_duration)!r} is reached already ({loop.clock!r})"
+def reached_already(state: RunState, *, is_custom_loop: bool) -> SetupError:
+    """Return the error for a run that has reached ``max_duration`` before its first step.
+
+    Args:
+        state: The state of the run.
+        is_custom_loop: True if the body of the loop is the user's. Only ``fit`` has ``extend=``.
+    """
+    longer = ": loop.run.max_duration = …" if is_custom_loop else f", or go on with {EXTEND}"
+    reached = f"max_duration={str(state.max_duration)!r} is reached already ({state.clock!r})"
     return SetupError(f"{reached}; give a larger one{longer}")
 
 
 def under_way(entry: str) -> ScopeError:
-    """A hook calls the trainer that has called it."""
+    """Return the error for a hook that calls the trainer that runs the hook."""
     verb = {"test": "evaluate", "evaluate": "evaluate", "predict": "predict"}.get(entry)
     instead = f"ask run.{verb}(loader), which answers at once" if verb else "use another Trainer for another model"
     return ScopeError(f"{entry}(): this trainer is at work on this model already; inside a hook {instead}")

@@ -1,4 +1,4 @@
-"""What people give as a picture, as bytes in the shape (height, width, channels)."""
+"""Convert images of any kind to bytes in the shape (height, width, channels)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ MODES = {
     **dict.fromkeys(("CMYK", "HSV", "RGBX", "YCbCr"), "RGB"),
     **dict.fromkeys(("LA", "P", "PA", "RGBa"), "RGBA"),
 }
-"""Of Pillow, whose numbers are not red, green and blue: what they become."""
+"""Image modes of Pillow that are not RGB or gray, and the mode to which they are converted."""
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 LARGEST = 4096 * 4096
 GAP = 2
-"""Pixels between the pictures of a grid."""
+"""Number of pixels between the images of a grid."""
 
 
 def pixels_of(name: str, image: Any) -> tuple[Tensor, str]:
-    """The pixels, and what was done to them, if anything was: numbers outside of 0 to 1 are scaled."""
+    """Return the pixels of an image, and a description of how they were scaled.
+
+    Args:
+        name: Name of the image, for messages.
+        image: A tensor, an array or a PIL image; or a batch of images, which becomes a grid.
+
+    Returns:
+        The pixels as bytes in the shape (height, width, channels), and the description. It is empty unless numbers
+        outside 0 to 1 were scaled.
+    """
     found = _tensor(name, image)
     if found.ndim == 4:
         found = _grid(found if found.shape[1] in CHANNELS else found.permute(0, 3, 1, 2), name)
@@ -47,25 +56,29 @@ def _tensor(name: str, image: Any) -> Tensor:
         try:
             if not hasattr(image, "__array__") and not hasattr(image, "__array_interface__"):
                 raise TypeError(f"a {type(image).__name__}")
-            import numpy as np  # whoever has an array or a picture of Pillow has it
+            import numpy as np  # An array or a PIL image exists only if NumPy is installed.
 
             image = torch.from_numpy(np.array(_in_colours(image)))
         except (TypeError, ValueError, ImportError) as error:
             raise MetricError(f"{name}: this is no picture: {error}; give a tensor, an array or a PIL image") from error
     if image.is_complex():
         raise MetricError(f"{name}: complex numbers are no picture")
-    found: Tensor = image.detach().cpu()  # the sync point
-    return found.to(torch.int64) if found.dtype in UNSIGNED else found  # torch compares none of them
+    found: Tensor = image.detach().cpu()  # This waits for the device.
+    # Torch cannot compare these dtypes.
+    return found.to(torch.int64) if found.dtype in UNSIGNED else found
 
 
 def _in_colours(image: Any) -> Any:
-    """A picture of Pillow with a palette, with inks, … as red, green and blue; everything else as it is."""
+    """Convert a PIL image with a palette, CMYK and so on to RGB.
+
+    Return any other image unchanged.
+    """
     mode = MODES.get(str(getattr(image, "mode", "")))
     return image if mode is None or not hasattr(image, "convert") else image.convert(mode)
 
 
 def _is_channels_first(found: Tensor) -> bool:
-    """As torch has it, unless only the last dimension can be the channels."""
+    """True unless only the last dimension can be the channels."""
     return found.shape[0] in CHANNELS or found.shape[2] not in CHANNELS
 
 
@@ -88,7 +101,7 @@ def _bytes(found: Tensor) -> tuple[Tensor, str]:
 
 
 def _grid(pictures: Tensor, name: str) -> Tensor:
-    """A batch side by side, nearly square."""
+    """Return a batch of images as one image: a nearly square grid."""
     count, channels, height, width = pictures.shape
     if not pictures.numel():
         raise MetricError(f"{name}: a batch of no pictures, {tuple(pictures.shape)}")

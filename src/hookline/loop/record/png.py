@@ -1,7 +1,6 @@
-"""A tensor as a PNG.
+"""Encode a tensor as a PNG.
 
-Written here because it is a page of code: Pillow would be one more thing to install for every user, and torchvision,
-which has it too, is larger than all of Hookline.
+The encoder is one page of code. Pillow or torchvision would be another dependency for every user.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ from hookline.checkpoint.tensor_bytes import memory
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}
-"""What PNG calls gray, gray with alpha, RGB and RGBA, by the number of channels."""
+"""The color type of PNG by the number of channels: gray, gray with alpha, RGB, RGBA."""
 
 
 def encode_png(pixels: Tensor) -> bytes:
-    """The PNG of bytes in the shape (height, width, channels)."""
+    """Return the PNG of an image, given as bytes in the shape (height, width, channels)."""
     height, width, channels = pixels.shape
-    lines = pixels.new_zeros(height, 1 + width * channels)  # each line begins with its filter: none
+    # The first byte of each line names its filter: 0 is none.
+    lines = pixels.new_zeros(height, 1 + width * channels)
     lines[:, 1:] = pixels.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, COLOURS[channels], 0, 0, 0)
     data = zlib.compress(memory(lines), 6)
@@ -29,7 +29,11 @@ def encode_png(pixels: Tensor) -> bytes:
 
 
 def png_size(png: bytes) -> tuple[int, int]:
-    """Width and height; ``ValueError`` if it is no PNG."""
+    """Return the width and the height of a PNG.
+
+    Raises:
+        ValueError: If the bytes are not a PNG.
+    """
     if not png.startswith(SIGNATURE) or png[12:16] != b"IHDR":
         raise ValueError("this is no PNG")
     width, height = struct.unpack(">II", png[16:24])

@@ -1,4 +1,4 @@
-"""The record of a run: its rows, its timeline and its sinks, as the process that writes them sees them."""
+"""The record of a run: rows, timeline and sinks, in the process that writes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("hookline")
 
 
 class Records:
-    """Decides what becomes a record, and writes it to the stream.
+    """Decide which values become records, and write them to the stream.
 
     Args:
         state: The state of the run.
@@ -33,12 +33,12 @@ class Records:
         self.stream = Stream(sinks)
 
     def open(self) -> None:
-        """This process opens the run."""
+        """Note that this process opens the run."""
         self._process = os.getpid()
 
     @property
     def is_forked(self) -> bool:
-        """True in a child process that was forked while the run is open: the files of the run are its parent's."""
+        """True in a process that was forked while the run is open. Only its parent writes files."""
         return os.getpid() != self._process
 
     @property
@@ -48,12 +48,15 @@ class Records:
 
     @property
     def are_kept(self) -> bool:
-        """True if a logged value becomes a record now: not if only one caller hears it."""
+        """True if a logged value becomes a record now. A sanity check or an answer leaves none."""
         return self.are_written and self._state.audience is Audience.ALL
 
     @property
     def size(self) -> int:
-        """The size of ``metrics.jsonl`` in bytes. A checkpoint holds it, and a resume truncates the file to it."""
+        """The size of ``metrics.jsonl`` in bytes.
+
+        A resume truncates the file to the size in the checkpoint.
+        """
         return 0 if self.stream.rows is None else self.stream.rows.size
 
     def write(self, rows: Sequence[Record]) -> None:
@@ -108,7 +111,7 @@ class Records:
             self.stream.start(self._info(run_id))
 
     def restart(self, run_id: str) -> None:
-        """Restart the sinks, after rows were taken back in the middle of a run."""
+        """Restart the sinks, after a rollback has removed rows."""
         if not self._state.rank:
             self.stream.restart(self._info(run_id))
 

@@ -1,4 +1,4 @@
-"""``run.json``: what was run, written when a fit begins and again when it ends."""
+"""``run.json``: a description of the run, written when a fit begins and again when it ends."""
 
 from __future__ import annotations
 
@@ -7,42 +7,44 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from hookline.checkpoint.plan import SavePlan
 from hookline.errors import Preempted, words_of
+from hookline.events import Line
 from hookline.events.monitored import monitored_metrics
 from hookline.loop.record.run_settings import loader_settings, run_settings
 from hookline.loop.record.stream import EVENTS, METRICS, write_error
-from hookline.records import EventRow, Record, from_json
+from hookline.loop.settings import Settings
+from hookline.records import EventRow, Record, Value, from_json
 from hookline.records.metric import losses_not_finite
 from hookline.records.plain import public
 from hookline.records.redact import redact_arguments, redact_text
 from hookline.records.run_file import FILE, CallbackEntry, CostEntry, MonitorEntry, RunFile, SessionEntry, Status
+from hookline.run import RunState, StopRequest
 from hookline.sinks.jsonl import JsonLines
-
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
+from hookline.sinks.pump import SinkReport
 
 logger = logging.getLogger("hookline")
 
 PACKAGES = ("torch", "numpy", "safetensors", "rich", "torchmetrics", "transformers", "datasets", "lightning")
-"""Whose versions are noted, if they are installed."""
+"""Packages whose versions are recorded, if they are installed."""
 TAIL = 1 << 16
-"""So many bytes at the end of a file of rows tell how far a session came."""
+"""Number of bytes at the end of a file of rows that are read to find how far a session came."""
 KILLED = "it ended without a word: killed, or the machine went down"
 
 
 class RunRecord:
-    """Keeps ``run.json``. It is for people and reports: what cannot be written is said, and the run goes on."""
+    """Write ``run.json``. If it cannot be written, Hookline warns and the run continues."""
 
     def __init__(self) -> None:
         self._file: RunFile | None = None
@@ -50,32 +52,56 @@ class RunRecord:
         self._earlier: RunFile | None = None
         self._reached: Reached | None = None
         self.when_written: Callable[[Path], None] | None = None
-        """Called with the run's folder when all is written, on every way out of a fit."""
+        """Called with the run's folder at the end of a fit, also after an error, when all files are written."""
 
-    def look_back(self, loop: Engine) -> None:
-        """Before a checkpoint is loaded, which takes rows back: how far a session came that was killed."""
-        folder = loop.state.folder
-        if folder is None or loop.state.rank:
+    def look_back(self, state: RunState) -> None:
+        """Read how far a killed session came, before a resume removes the rows after its checkpoint."""
+        folder = state.folder
+        if folder is None or state.rank:
             return
         self._earlier = _earlier(folder)
         killed = self._earlier is not None and self._earlier.status == "running" and self._earlier.sessions
         self._reached = reached(folder) if killed else None
 
-    def begin(self, loop: Engine) -> None:
-        """After a checkpoint is loaded, if there is one."""
-        folder = loop.state.folder
-        if folder is None or loop.state.rank:
+    def begin(
+        self,
+        state: RunState,
+        settings: Settings,
+        *,
+        run_id: str,
+        seed: int,
+        plans: Iterable[SavePlan],
+        loss: Any,
+        schedulers: Iterable[Any],
+    ) -> None:
+        """Write the file when a session begins, after a checkpoint is loaded.
+
+        Args:
+            state: The state of the run.
+            settings: The options.
+            run_id: The id of the run.
+            seed: The seed of the run.
+            plans: The plans by which checkpoints are saved.
+            loss: The loss function that was passed. ``None`` if there is none.
+            schedulers: The schedulers that were passed, each an ``hl.Scheduler``.
+        """
+        folder, step = state.folder, state.clock.step
+        if folder is None or state.rank:
             return
-        session = SessionEntry(started=_now(), first_step=loop.clock.step, last_step=loop.clock.step)
-        facts = _facts(loop)
+        session = SessionEntry(started=_now(), first_step=step, last_step=step)
+        options = public(run_settings(state, settings, loss, schedulers))
+        facts = _facts(state, run_id, seed, options, _monitors(plans))
         if self._earlier is not None:
             facts = replace(facts, started=self._earlier.started, sessions=self._close_killed(folder, self._earlier))
-            facts = facts if not loop.clock.step else _with_optimizers_of(self._earlier, facts)
+            facts = facts if not step else _with_optimizers_of(self._earlier, facts)
         self._file, self._session = facts.with_session(session), session
         self._write(folder)
 
     def _close_killed(self, folder: Path, earlier: RunFile) -> tuple[SessionEntry, ...]:
-        """The sessions of before; one that has not said how it ended was killed, and the timeline is told so."""
+        """Return the earlier sessions.
+
+        The last one was killed, if it is not closed: note it in the timeline.
+        """
         if self._reached is None:
             return earlier.sessions
         *before, last = earlier.sessions
@@ -89,31 +115,50 @@ class RunRecord:
             logger.warning("%s. The run continues without it", write_error(folder / EVENTS, error).problem)
         return *before, replace(last, status="killed", reason=KILLED, last_step=step, last_epoch=epoch, seconds=seconds)
 
-    def end(self, loop: Engine, error: BaseException | None) -> None:
-        folder = loop.state.folder
-        if self._file is None or self._session is None or folder is None or loop.entry_point not in ("fit", "train"):
+    def end(
+        self,
+        state: RunState,
+        error: BaseException | None,
+        *,
+        reason: str,
+        plans: Iterable[SavePlan],
+        sinks: Iterable[SinkReport],
+        newest: Mapping[str, Value],
+    ) -> None:
+        """Write the file when a session ends.
+
+        Args:
+            state: The state of the run.
+            error: The error that ends the session.
+            reason: Why training ended, if there is no error.
+            plans: The plans by which checkpoints are saved.
+            sinks: The reports of the sinks.
+            newest: The newest value of each metric.
+        """
+        folder = state.folder
+        if self._file is None or self._session is None or folder is None or not state.in_fit:
             return
-        stop, clock = loop.requests.agreed.stop, loop.clock
+        stop, clock, line = state.requests.agreed.stop, state.clock, state.line
         session = replace(
             self._session,
             ended=_now(),
-            status=_status(loop, error),
+            status=_status(stop, error),
             last_step=clock.step,
             last_epoch=clock.epoch,
             seconds=clock.seconds,
-            reason=redact_text(loop.stop_reason() if error is None else words_of(error)),
+            reason=redact_text(reason if error is None else words_of(error)),
             stopped_by=None if stop is None else stop.by,
-            costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in loop.line.costs()),
-            failures=tuple(redact_text(str(failure)) for failure in loop.line.failures),
-            sinks=tuple(redact_text(str(report)) for report in loop.records.stream.reports),
-            not_finite=tuple(losses_not_finite(loop.book.newest)),
+            costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in line.costs()),
+            failures=tuple(redact_text(str(failure)) for failure in line.failures),
+            sinks=tuple(redact_text(str(report)) for report in sinks),
+            not_finite=tuple(losses_not_finite(newest)),
         )
-        settings = {**self._file.settings, **public(loader_settings(loop))}
+        settings = {**self._file.settings, **public(loader_settings(state.loaders))}
         self._file = replace(
             self._file,
-            callbacks=_callbacks(loop),
-            monitors=_monitors(loop),
-            monitored=_monitored(loop),
+            callbacks=_callbacks(line),
+            monitors=_monitors(plans),
+            monitored=_monitored(state),
             settings=settings,
         )
         self._file = self._file.with_session(session, again=True)
@@ -124,7 +169,7 @@ class RunRecord:
                 self.when_written(folder)
             except OSError as failed:
                 logger.warning("the report of this run could not be written: %s", failed)
-            except Exception:  # a run does not fail because of its report
+            except Exception:  # An error in the report must not end the run.
                 logger.warning("the report of this run could not be made", exc_info=True)
 
     def _write(self, folder: Path) -> None:
@@ -138,13 +183,16 @@ class RunRecord:
 
 
 def _with_optimizers_of(earlier: RunFile, facts: RunFile) -> RunFile:
-    """After a resume: a checkpoint holds the settings of optimizers, too, so that others that are given go unused."""
+    """Keep the optimizer settings of the earlier session, which the checkpoint has restored.
+
+    It warns about each setting that was passed with another value now, and has no effect.
+    """
     now, before = facts.settings.get("optimizers", {}), earlier.settings.get("optimizers")
     if not isinstance(before, dict) or before.keys() != now.keys():
         return facts
     for name, given in now.items():
         kept = before[name] if isinstance(before[name], dict) else {}
-        # In groups it is not told apart what was given now and what the checkpoint has put there.
+        # A parameter group does not show which of its values were passed now and which the checkpoint has set.
         for key in [key for key in given if key in kept and key != "groups" and given[key] != kept[key]]:
             logger.warning(
                 "%s goes on with %s=%s from the checkpoint, and not with the %s that is given now; to change it, set "
@@ -155,7 +203,7 @@ def _with_optimizers_of(earlier: RunFile, facts: RunFile) -> RunFile:
 
 
 class Reached(NamedTuple):
-    """How far a session came, as its rows tell."""
+    """The last step of a session that its rows show."""
 
     step: int = 0
     epoch: int = 0
@@ -163,12 +211,15 @@ class Reached(NamedTuple):
 
 
 def reached(folder: Path) -> Reached:
-    """From the last rows, and from what the newest session has put on the timeline, which no resume takes back."""
+    """Return how far the newest session of a run came.
+
+    It reads the last metrics, and the events of the newest session, which a resume never removes.
+    """
     events = list(_last(folder / EVENTS))
     begins = [place for place, row in enumerate(events) if row.name in ("start", "resume")]
     rows = [*_last(folder / METRICS), *events[begins[-1] if begins else 0 :]]
     found = [(row, Reached(row.step, row.epoch, row.seconds + getattr(row, "took", 0.0))) for row in rows]
-    # Any other row may have a step of its own: `run.log(step=…)`.
+    # Any other row may have been logged with `run.log(step=…)`.
     of_loop = [one for row, one in found if isinstance(row, EventRow) or row.name.startswith("train/")]
     newest = max(of_loop or [one for _, one in found], key=lambda one: (one.seconds, one.step), default=Reached())
     return newest._replace(seconds=max((one.seconds for _, one in found), default=0.0))
@@ -182,7 +233,7 @@ def _last(path: Path) -> Iterator[Record]:
     except OSError:
         return
     for line in lines:
-        with suppress(ValueError, KeyError, TypeError):  # the first and the last may be parts of lines
+        with suppress(ValueError, KeyError, TypeError):  # The first and the last line may be incomplete.
             yield from_json(line.decode())
 
 
@@ -196,8 +247,7 @@ def _earlier(folder: Path) -> RunFile | None:
         return None
 
 
-def _status(loop: Engine, error: BaseException | None) -> Status:
-    stop = loop.requests.agreed.stop
+def _status(stop: StopRequest | None, error: BaseException | None) -> Status:
     if isinstance(error, Preempted):
         return "preempted"
     if error is not None:
@@ -211,33 +261,34 @@ def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-# -- what was run --------------------------------------------------------------------------------
+# -- description of the run --------------------------------------------------------------------------------
 
 
-def _facts(loop: Engine) -> RunFile:
-    state = loop.state
+def _facts(
+    state: RunState, run_id: str, seed: int, settings: dict[str, Any], monitors: tuple[MonitorEntry, ...]
+) -> RunFile:
     parameters = list({id(p): p for p in state.model.parameters()}.values())
     sizes = [0 if _is_lazy(p) else p.numel() for p in parameters]
     return RunFile(
         project=redact_text(state.project),
         name=redact_text(state.name),
-        run_id=loop.saving.run_id,
+        run_id=run_id,
         started=state.started.isoformat(timespec="seconds"),
-        seed=loop.data.seed,
+        seed=seed,
         entry_point=state.entry_point,
         config=public(state.config),
-        settings=public(run_settings(loop)),
+        settings=settings,
         arguments=tuple(redact_arguments(sys.argv)),
-        callbacks=_callbacks(loop),
-        monitors=_monitors(loop),
-        monitored=_monitored(loop),
+        callbacks=_callbacks(state.line),
+        monitors=monitors,
+        monitored=_monitored(state),
         model={
             "class": type(state.model).__qualname__,
             "parameters": sum(sizes),
             "trainable": sum(size for size, p in zip(sizes, parameters, strict=True) if p.requires_grad),
         },
         versions=_versions(),
-        platform=_platform(loop),
+        platform=_platform(state.device),
         git=_git(),
     )
 
@@ -246,20 +297,19 @@ def _is_lazy(parameter: Any) -> bool:
     return isinstance(parameter, torch.nn.parameter.UninitializedParameter)
 
 
-def _callbacks(loop: Engine) -> tuple[CallbackEntry, ...]:
-    """In the order in which they run; one that was switched off comes last."""
-    ordered = loop.line.ordered(loop.line.order)
-    members = [*ordered, *(member for member in loop.line.members if member not in ordered)]
+def _callbacks(line: Line[Any]) -> tuple[CallbackEntry, ...]:
+    """Return the callbacks in the order in which they run. Disabled callbacks come last."""
+    ordered = line.ordered(line.order)
+    members = [*ordered, *(member for member in line.members if member not in ordered)]
     return tuple(CallbackEntry(m.name, redact_text(m.key), m.optional) for m in members if not m.is_task)
 
 
-def _monitors(loop: Engine) -> tuple[MonitorEntry, ...]:
-    plans = loop.saving.plans
+def _monitors(plans: Iterable[SavePlan]) -> tuple[MonitorEntry, ...]:
     return tuple(MonitorEntry(plan.folder, plan.monitor, plan.mode) for plan in plans if plan.monitor is not None)
 
 
-def _monitored(loop: Engine) -> tuple[str, ...]:
-    return tuple(monitored_metrics(loop.line.order.callbacks, loop.state.schedulers))
+def _monitored(state: RunState) -> tuple[str, ...]:
+    return tuple(monitored_metrics(state.line.order.callbacks, state.schedulers))
 
 
 def _versions() -> dict[str, str]:
@@ -272,15 +322,14 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _installed_version(package: str) -> str | None:
-    """The version of a package, which does not change while a process runs."""
+    """Return the version of a package. It does not change while a process runs."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _platform(loop: Engine) -> dict[str, Any]:
-    device = loop.state.device
+def _platform(device: torch.device) -> dict[str, Any]:
     found = {
         "system": platform.platform(),
         "machine": platform.machine(),
@@ -296,7 +345,7 @@ def _platform(loop: Engine) -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit of the working directory, and whether files that git knows were changed since."""
+    """Return the commit of the working directory, and whether tracked files have changed since."""
     head = _ask_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
     if head is None or len(head.split()) != 2:
         return None
@@ -306,8 +355,8 @@ def _git() -> dict[str, Any] | None:
 
 
 def _ask_git(*question: str) -> str | None:
-    """Git's answer; ``None`` without git, outside of a repository, or where it takes long."""
-    # A repository's own settings could make git run a program.
+    """Return the output of git. ``None`` without git, outside a repository, or after a timeout."""
+    # The settings of a repository could make git run a program.
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *question]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)

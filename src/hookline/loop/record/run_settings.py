@@ -1,49 +1,56 @@
-"""The settings of a run, for its record: the options, and what the user has given in objects instead."""
+"""The settings of a run for ``run.json``: options, loss, optimizers, schedulers, loaders."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookline.loop.data.batches import length
-from hookline.loop.model.schedulers import Scheduler
-from hookline.loop.tasks.supervised import SupervisedTask
-
-if TYPE_CHECKING:
-    from hookline.loop.engine.engine import Engine
+from hookline.loop.settings import Settings
+from hookline.run import RunState
 
 STAGES = ("train", "val", "test")
 OF_PROGRESS = frozenset(
     ("last_epoch", "base_lrs", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i", "mode_worse")
 )
-"""What a torch scheduler keeps among its arguments and is none: how far it is."""
+"""Attributes of torch schedulers that hold their progress and not an argument."""
 
 
-def run_settings(loop: Engine) -> dict[str, Any]:
-    """The options as they were read; where the run writes is no property of it."""
-    fields = loop.settings.__dataclass_fields__
+def run_settings(state: RunState, settings: Settings, loss: Any, schedulers: Iterable[Any]) -> dict[str, Any]:
+    """Return the settings of a run. Its folder, name and sinks are not settings.
+
+    Args:
+        state: The state of the run.
+        settings: The options.
+        loss: The loss function that was passed. ``None`` if there is none.
+        schedulers: The schedulers that were passed, each an ``hl.Scheduler``.
+    """
+    fields = settings.__dataclass_fields__
     left_out = ("config", "folder", "name", "sinks", "resume")
-    found = {name: getattr(loop.settings, name) for name in fields if name not in left_out}
-    processes = {} if loop.state.world_size == 1 else {"processes": loop.state.world_size}
+    found = {name: getattr(settings, name) for name in fields if name not in left_out}
+    processes = {} if state.world_size == 1 else {"processes": state.world_size}
     found["strategy"] = found["strategy"] if isinstance(found["strategy"], str) else type(found["strategy"]).__name__
-    found |= {**processes, "max_duration": loop.state.max_duration, "device": str(loop.state.device)}
+    found |= {**processes, "max_duration": state.max_duration, "device": str(state.device)}
     return {
         **found,
-        **_loss(loop),
-        "optimizers": {name: _optimizer(its) for name, its in loop.state.optimizers.items()},
-        **_schedulers(loop),
-        **loader_settings(loop),
+        **_loss(loss),
+        "optimizers": {name: _optimizer(its) for name, its in state.optimizers.items()},
+        **_schedulers(schedulers),
+        **loader_settings(state.loaders),
     }
 
 
-def loader_settings(loop: Engine) -> dict[str, Any]:
-    """The data of each stage that is known by now: an own loop tells when it asks for batches, not before."""
-    found = {stage: _loaders(loop.state.loaders[stage]) for stage in STAGES if stage in loop.state.loaders}
+def loader_settings(loaders: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the loaders of each stage.
+
+    A custom loop passes a loader when it needs its batches.
+    """
+    found = {stage: _loaders(loaders[stage]) for stage in STAGES if stage in loaders}
     return {"loaders": found} if found else {}
 
 
@@ -54,11 +61,11 @@ def _loaders(given: Any) -> dict[str, Any]:
 
 
 def _loader(loader: Any) -> dict[str, Any]:
-    """How it cuts the data; of what is no loader of torch only how many batches there are."""
+    """Return the settings of a loader. Only ``DataLoader`` has more than a class and a length."""
     its_class = {"class": type(loader).__qualname__}
     try:
         return _cut(loader) if isinstance(loader, DataLoader) else its_class | _said({"batches": length(loader)})
-    except Exception:  # of a class of the user's own: nobody's run fails because of its record
+    except Exception:  # An error in a user's loader class must not end the run because of its record.
         return its_class
 
 
@@ -77,11 +84,9 @@ def _cut(loader: DataLoader[Any]) -> dict[str, Any]:
     return _said(found)
 
 
-def _loss(loop: Engine) -> dict[str, Any]:
-    task = loop.state.task
-    if not isinstance(task, SupervisedTask) or task.loss is None:
+def _loss(loss: Any) -> dict[str, Any]:
+    if loss is None:
         return {}
-    loss: Any = task.loss
     if not isinstance(loss, nn.Module):
         return {"loss": getattr(loss, "__qualname__", type(loss).__qualname__)}
     given = {name: value for name, value in vars(loss).items() if not name.startswith("_") and name != "training"}
@@ -89,7 +94,10 @@ def _loss(loop: Engine) -> dict[str, Any]:
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:
-    """As it was made: what a schedule has made of it since is no setting."""
+    """Return the arguments of an optimizer.
+
+    A learning rate that a scheduler has set is not an argument.
+    """
     defaults: Mapping[str, Any] = getattr(optimizer, "defaults", {})
     found = {"class": type(optimizer).__qualname__, **_said(defaults)}
     groups = [_of_group(group, defaults) for group in getattr(optimizer, "param_groups", ())]
@@ -97,7 +105,8 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def _of_group(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What is its own; a schedule that has begun keeps the rate that was given apart."""
+    """Return the values of a parameter group that differ from the defaults of its optimizer."""
+    # A scheduler keeps the initial learning rate in `initial_lr`.
     given = {**group, "lr": group.get("initial_lr", group.get("lr"))}
     return {name: given[name] for name, usual in defaults.items() if name in given and _differ(given[name], usual)}
 
@@ -105,28 +114,26 @@ def _of_group(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 def _differ(one: Any, other: Any) -> bool:
     try:
         return bool(one != other)
-    except (RuntimeError, TypeError, ValueError):  # arrays have no one answer
+    except (RuntimeError, TypeError, ValueError):  # Arrays compare element by element.
         return True
 
 
-def _schedulers(loop: Engine) -> dict[str, Any]:
-    """Those that were given as objects; what ``LRSchedule`` makes is told by its own arguments."""
+def _schedulers(schedulers: Iterable[Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
-    for its in loop.state.schedulers:
-        if type(its) is Scheduler:
-            when = {"monitor": its.monitor} if its.unit == "eval" else {"every": str(its.every)}
-            name = type(its.scheduler).__qualname__
-            number = sum(known.partition(" ")[0] == name for known in named) + 1
-            named[name if number == 1 else f"{name} ({number})"] = when | _scheduler(its.scheduler)
+    for its in schedulers:
+        when = {"monitor": its.monitor} if its.unit == "eval" else {"every": str(its.every)}
+        name = type(its.scheduler).__qualname__
+        number = sum(known.partition(" ")[0] == name for known in named) + 1
+        named[name if number == 1 else f"{name} ({number})"] = when | _scheduler(its.scheduler)
     return {"schedulers": named} if named else {}
 
 
 def _scheduler(scheduler: Any) -> dict[str, Any]:
-    """Its arguments, as far as torch keeps them as numbers and texts, and what it is made of."""
+    """Return the arguments of a scheduler that are plain values, and its inner schedulers."""
     kept = {name: value for name, value in vars(scheduler).items() if name[0] != "_" and name not in OF_PROGRESS}
-    if isinstance(kept.get("milestones"), Counter):  # of MultiStepLR
+    if isinstance(kept.get("milestones"), Counter):  # MultiStepLR
         kept["milestones"] = sorted(kept["milestones"].elements())
-    if type(scheduler) is OneCycleLR:  # it keeps its highest rate nowhere else
+    if type(scheduler) is OneCycleLR:  # It keeps its highest learning rate only in the parameter groups.
         kept["max_lr"] = [group["max_lr"] for group in scheduler.optimizer.param_groups]
     parts = [{"class": type(part).__qualname__, **_scheduler(part)} for part in getattr(scheduler, "_schedulers", ())]
     made_of = {"parts": parts, "milestones": getattr(scheduler, "_milestones", None)} if parts else {}
@@ -140,5 +147,5 @@ def _is_plain(value: Any) -> bool:
 
 
 def _said(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is off, which most arguments are."""
+    """Leave out arguments that are ``None`` or False, as most are."""
     return {name: value for name, value in given.items() if value is not None and value is not False}

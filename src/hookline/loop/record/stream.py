@@ -1,4 +1,4 @@
-"""The stream of a run's records: to its files at once, and to each sink through a thread of its own."""
+"""The stream of records: to files at once, and to each sink through its own thread."""
 
 from __future__ import annotations
 
@@ -20,40 +20,45 @@ METRICS, EVENTS, MEDIA = "metrics.jsonl", "events.jsonl", "media"
 
 
 class Stream:
-    """``metrics.jsonl`` is rewound by a resume; ``events.jsonl``, the timeline, keeps what really happened.
+    """Write records to ``metrics.jsonl``, ``events.jsonl`` and the sinks.
 
-    Rows that a full disk does not take wait in memory. A file that cannot be written is a ``RecordWriteError``, or a
-    warning where the run continues without it.
+    A resume removes the rows of ``metrics.jsonl`` after its checkpoint. ``events.jsonl``, the timeline, keeps all rows.
+    On a full disk rows wait in memory. A file that cannot be written raises ``RecordWriteError``, or Hookline warns if
+    the run continues without the file.
+
+    Args:
+        sinks: The sinks of the run.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = _named(sinks)
         self._pumps: list[Pump] = []
-        self._left: list[Pump] = []  # of an earlier fit, whose sinks hang
+        self._left: list[Pump] = []  # pumps of an earlier fit whose sinks hang
         self._events: WaitingJsonLines | None = None
         self._is_open = False
         self._media_written = self._media_dropped = 0
         self._media_error = ""
         self.rows: WaitingJsonLines | None = None
         self.reports: tuple[SinkReport, ...] = ()
-        """How the sinks fared, once the run is over; the run's own files are in it if they could not be written."""
+        """Reports of the sinks after the run, and of each file of the run that could not be written."""
         self.continues_on_full_disk: Callable[[], bool] = lambda: False
-        """Whether a file that cannot be written is a warning and not an error."""
+        """True if Hookline warns about a file that cannot be written, and does not raise."""
 
     def continue_on_full_disk_if(self, condition: Callable[[], bool]) -> None:
         """Log a warning instead of raising an error for a file that cannot be written, while a condition holds."""
         self.continues_on_full_disk = condition
 
     def open(self, folder: Path | None) -> None:
+        """Set the folder of the run. ``None``: write no files."""
         self.rows = None if folder is None else WaitingJsonLines(folder / METRICS)
         self._events = None if folder is None else WaitingJsonLines(folder / EVENTS)
 
     def after(self, earlier: Stream) -> None:
-        """Another stream had the same sinks: one that hangs there is not given to a second thread."""
+        """Leave out sinks that hang in the earlier stream, so that no sink is used by two threads."""
         self._left = [*earlier._left]
 
     def start(self, info: RunInfo) -> None:
-        """From here on sinks get what is written."""
+        """Start the sinks."""
         hung = [pump.name for pump in self._left if pump.is_busy]
         if hung:
             logger.warning("left out, because they hang since the last fit: %s", ", ".join(hung))
@@ -64,7 +69,7 @@ class Stream:
             pump.start(info)
 
     def restart(self, info: RunInfo) -> None:
-        """The run has gone back: sinks take it up anew, each when it comes to it."""
+        """Restart the sinks after a rollback. Each sink restarts when its thread comes to it."""
         for pump in self._pumps:
             pump.restart(info)
 
@@ -76,10 +81,13 @@ class Stream:
             self._append(self.rows, records, is_needed=True)
 
     def note(self, row: EventRow) -> None:
-        """Something happened; what fails before the start leaves the folder as it was."""
+        """Write an event to the sinks and the timeline.
+
+        Before ``start`` the timeline stays unchanged.
+        """
         for pump in self._pumps:
             pump.put([row])
-        if self._is_open and self._events is not None:  # a timeline is for people: no run ends because of it
+        if self._is_open and self._events is not None:  # An unwritten timeline must not end the run.
             self._append(self._events, [row], is_needed=False)
 
     def _append(self, file: WaitingJsonLines, rows: Sequence[Record], *, is_needed: bool) -> None:
@@ -95,7 +103,15 @@ class Stream:
             logger.warning("%s can be written again: the rows that waited in memory are in it", file.path)
 
     def write_file(self, path: Path, write: Callable[[Path], object]) -> bool:
-        """Write an image or another file of the record; False if it could not be written and the run continues."""
+        """Write an image or another file of the record.
+
+        Args:
+            path: Path of the file.
+            write: Function that writes the file.
+
+        Returns:
+            False if the file could not be written and the run continues without it.
+        """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path)
@@ -114,11 +130,11 @@ class Stream:
         return True
 
     def trouble(self) -> list[str]:
-        """What has gone wrong with sinks for the first time."""
+        """Return the problems of sinks that have failed since the last call."""
         return [found for pump in self._pumps if (found := pump.trouble()) is not None]
 
     def close(self) -> tuple[SinkReport, ...]:
-        """Wait for the sinks, all at the same time and not for long."""
+        """End the sinks, wait a few seconds for all of them together, and return their reports."""
         for pump in self._pumps:
             pump.end()
         try:
@@ -126,12 +142,12 @@ class Stream:
         finally:
             self.reports += self._end()
         for report in self.reports:
-            if report.hung:  # nobody else says so, and somebody may have waited for it
+            if report.hung:  # The run may have waited for this sink, and nothing else explains the delay.
                 logger.warning("the sink %s", report)
         return self.reports
 
     def _end(self) -> tuple[SinkReport, ...]:
-        """Close the run's own files; a report for each that could not be written."""
+        """Close the files of the run, and return a report for each that could not be written."""
         self._left = [pump for pump in (*self._left, *self._pumps) if pump.is_busy]
         self._pumps, self._is_open = [], False
         reports = [_close_file(file) for file in (self.rows, self._events) if file is not None]
@@ -139,17 +155,17 @@ class Stream:
             lost = self._media_dropped
             reports.append(SinkReport(MEDIA, self._media_written, lost, lost, self._media_error))
         if self.rows is not None:
-            self.open(self.rows.path.parent)  # a next fit counts from zero
+            self.open(self.rows.path.parent)  # The counts of the next fit start from zero.
         return tuple(report for report in reports if report.failures)
 
 
 def write_error(path: Path, cause: OSError) -> RecordWriteError:
-    """The error for a file of a run's record."""
+    """Return the error for a file of the record that could not be written."""
     return RecordWriteError(str(path), cause, free=free_bytes(path.parent))
 
 
 def _close_file(file: WaitingJsonLines) -> SinkReport:
-    """Try the rows that wait a last time."""
+    """Try to write the waiting rows a last time, and close the file."""
     error = file.error
     if not file.retry() and file.error is not None:
         error, lost = file.error, file.abandon()
@@ -160,7 +176,7 @@ def _close_file(file: WaitingJsonLines) -> SinkReport:
 
 
 def _named(sinks: Sequence[Sink]) -> dict[str, Sink]:
-    """By the names of their classes, numbered when there are several of one class."""
+    """Return the sinks by class name, with a number from the second sink of a class on."""
     found: dict[str, Sink] = {}
     for sink in sinks:
         name = str(getattr(sink, "name", None) or type(sink).__name__)

@@ -1,1 +1,1 @@
-"""Tasks: what is done with each batch."""
+"""Tasks, which compute the loss or the predictions of a batch."""

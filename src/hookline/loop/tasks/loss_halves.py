@@ -1,4 +1,4 @@
-"""Find out by trial whether a loss is a mean over samples: compare the loss of a batch with those of its halves."""
+"""Test whether a loss is a mean over samples: compare a batch with its two halves."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hookline.loop.evaluation.untouched import same_random_state
+from hookline.loop.data.random_states import same_random_state
 
 TOLERANCE: Final = 1e-3
-"""Relative to the largest of the losses."""
+"""Tolerance of the comparison, relative to the largest loss."""
 SMALL_FLOATS: Final = (torch.float16, torch.bfloat16)
 
 
 class Halves(NamedTuple):
-    """The loss of a batch, and those of its halves."""
+    """The losses of a batch and of its halves."""
 
     whole: float
     first: float
     second: float
     fraction: float
-    """Samples of the first half, of all."""
+    """Fraction of the samples that are in the first half."""
 
     @property
     def mean(self) -> float:
@@ -45,20 +45,32 @@ class Halves(NamedTuple):
         return not self.is_mean and self.equals(self.first + self.second)
 
     def equals(self, other: float) -> bool:
-        """True if the loss of the batch is ``other``. NaN, as of a half without targets, is not equal."""
+        """True if the loss of the batch is ``other``.
+
+        NaN, as of a half without targets, is not equal.
+        """
         largest = max(abs(value) for value in (self.whole, self.first, self.second) if isfinite(value))
         return abs(self.whole - other) <= TOLERANCE * largest
 
 
 def compare_halves(loss: Any, outputs: Any, targets: Any) -> Halves | None:
-    """Compute the loss of a batch and of its halves; ``None`` where that tells nothing.
+    """Compute the loss of a batch and of its halves.
 
-    That is so if the batch cannot be split, or the loss is not finite, differs from call to call, or cannot be copied.
-    Hookline calls a copy of the loss, and restores the random states: nothing that the loss counts or keeps is changed.
+    Hookline calls a copy of the loss and restores the random states, so the state of the loss does not change.
+
+    Args:
+        loss: The loss module or function.
+        outputs: The outputs of the model.
+        targets: The targets of the batch.
+
+    Returns:
+        The losses. ``None`` if the batch cannot be split, or if the loss is not finite, differs from call to call or
+        cannot be copied.
     """
-    with suppress(Exception), torch.no_grad(), same_random_state():  # this must never end a run
+    with suppress(Exception), torch.no_grad(), same_random_state():  # This test must never end a run.
         n = _length(targets)
-        plain = getattr(loss, "_orig_mod", getattr(loss, "_torchdynamo_orig_callable", loss))  # else it compiles again
+        # A compiled loss would compile again for the smaller batches.
+        plain = getattr(loss, "_orig_mod", getattr(loss, "_torchdynamo_orig_callable", loss))
         compute = _copied(plain)
         parts = [slice(0, n), slice(0, n), slice(0, n // 2), slice(n // 2, n)]
         whole, again, first, second = (
@@ -70,20 +82,20 @@ def compare_halves(loss: Any, outputs: Any, targets: Any) -> Halves | None:
 
 
 def _length(value: Any) -> int:
-    """The number of samples: the first dimension of the first tensor."""
+    """Return the number of samples: the first dimension of the first tensor."""
     if isinstance(value, Tensor):
         return len(value)
     return _length(next(iter(value.values() if isinstance(value, Mapping) else value)))
 
 
 def _rows(value: Any, part: slice, length: int) -> Any:
-    """The samples ``part`` of outputs or targets. In float32, because autocast is off here."""
+    """Return the samples ``part`` of outputs or targets, in float32: autocast is off here."""
     if isinstance(value, Tensor):
         if len(value) != length:
             raise ValueError("not one row for each sample")
         return value[part].float() if value.dtype in SMALL_FLOATS else value[part]
     if isinstance(value, Mapping):
-        rows: Any = copy(value)  # of its class: outputs of Hugging Face have attributes
+        rows: Any = copy(value)  # Keep the class: outputs of Hugging Face have attributes.
         for key, its in value.items():
             rows[key] = _rows(its, part, length)
         return rows
@@ -93,7 +105,10 @@ def _rows(value: Any, part: slice, length: int) -> Any:
 
 
 def _copied(loss: Any) -> Any:
-    """The loss with its own state; of a function, a copy of the variables that it uses. Parameters are shared."""
+    """Return a copy of a loss: its state or, for a function, the variables that it uses.
+
+    Parameters are shared.
+    """
     if not isinstance(loss, FunctionType):
         return deepcopy(loss, _parameters_of([loss, getattr(loss, "__self__", None)]))
     found = getclosurevars(loss)
@@ -106,5 +121,5 @@ def _copied(loss: Any) -> Any:
 
 
 def _parameters_of(values: Any) -> dict[int, Any]:
-    """For ``deepcopy``: what is not copied."""
+    """Return the parameters by id: a ``memo`` with which ``deepcopy`` does not copy them."""
     return {id(p): p for value in values if isinstance(value, nn.Module) for p in value.parameters()}

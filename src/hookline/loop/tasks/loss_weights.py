@@ -1,4 +1,4 @@
-"""The weight of a loss: how much the loss of one batch counts in a mean over several batches.
+"""The weight of a loss: how much one batch counts in a mean over several batches.
 
 Accumulation, several ranks and evaluation take such a mean. It equals the loss of one full batch if the weight of each
 batch is the number that the loss has divided its sum by: samples, targets that are not ignored, class weights, tokens.
@@ -32,9 +32,12 @@ REMEDY_FOR_SUM = "Write reduction='mean', or return (loss_sum / n, n) from a los
 
 
 class LossWeights:
-    """Weighs the loss of each batch in the way that fits the loss; the way is chosen once for a loss.
+    """Weigh the loss of each batch. How it is weighed is chosen once for a loss.
 
     A weight of ``None`` stands for the number of samples.
+
+    Args:
+        given: The function that the user has passed as ``weight=``.
     """
 
     __slots__ = ("_computed", "_given", "_way", "has_usual_targets", "in_plain_step", "loss")
@@ -46,7 +49,7 @@ class LossWeights:
                 f"returns how much the loss of the batch counts, such as its number of tokens."
             )
         self._given = given
-        self._computed: tuple[Any, Any, Any] | None = None  # outputs, batch and targets of the newest loss
+        self._computed: tuple[Any, Any, Any] | None = None  # outputs, batch and targets of the last loss
         self.choose(None, None)
 
     @property
@@ -55,20 +58,28 @@ class LossWeights:
         return self._given is not None
 
     def choose(self, loss: Any, model: Any) -> None:
-        """Choose how the losses of ``loss`` are weighed; ``None`` stands for a model that computes its own loss."""
+        """Choose how a loss is weighed.
+
+        Args:
+            loss: The loss module or function. ``None``: the model computes its own loss.
+            model: The model.
+        """
         self.loss = loss
         self._way = way = _way_of(loss, model, self._given)
         self.in_plain_step = None if type(way) in (BySamples, Sums) else way.weigh
-        """The function that weighs, for a step that calls the loss itself; ``None`` where samples are the weight."""
+        """The function that weighs, for a step that calls the loss itself. ``None`` if samples are the weight."""
         self.has_usual_targets = type(way) is ByTargets and way.is_usual
-        """True if a step of one batch in one process weighs flat targets by the samples."""
+        """True if a step of one batch in one process weighs one-dimensional targets by the number of samples."""
 
     def computed(self, outputs: Any, batch: Any, targets: Any) -> None:
-        """Note that the task has computed its loss from these; the loop asks for the weight next."""
+        """Note the values from which the task has computed its loss.
+
+        The loop asks for the weight next.
+        """
         self._computed = outputs, batch, targets
 
     def check(self, accumulate: int, ranks: int) -> None:
-        """Refuse a loss that cannot be used with accumulation or several ranks."""
+        """Raise an error if a loss cannot be used with accumulation or several ranks."""
         if type(self._way) is Sums and (accumulate > 1 or ranks > 1):
             raise _refused_sum(self.loss, f"accumulate={accumulate}" if accumulate > 1 else f"{ranks} processes")
 
@@ -83,7 +94,11 @@ class LossWeights:
         )
 
     def in_training(self, *, needed: bool) -> Any:
-        """Return the weight of the loss that was computed last. ``needed``: for gradients, not only for the mean."""
+        """Return the weight of the last loss in training.
+
+        Args:
+            needed: True if gradients depend on the weight, and not only the mean in the metrics.
+        """
         computed, self._computed = self._computed, None
         if computed is None or (not needed and self.has_usual_targets and getattr(computed[2], "ndim", 0) == 1):
             return None
@@ -93,10 +108,10 @@ class LossWeights:
         return weight
 
     def in_evaluation(self, loss: Any, samples: int) -> tuple[Any, Any]:
-        """Return the loss of a batch of an evaluation and its weight."""
+        """Return the loss of a batch in an evaluation, and its weight."""
         if self._computed is not None and type(self._way) is Sums:
             self._computed = None
-            return loss / max(samples, 1), samples  # the number must not depend on the batch size
+            return loss / max(samples, 1), samples  # The metric must not depend on the batch size.
         return loss, self.in_training(needed=True)
 
 
@@ -107,7 +122,7 @@ class Way:
         self.loss = loss
 
     def weigh(self, outputs: Any, batch: Any, targets: Any) -> Any:
-        """Return the weight of a batch; ``None`` stands for the number of samples."""
+        """Return the weight of a batch. ``None`` stands for the number of samples."""
 
     def check_samples(self, outputs: Any, batch: Any, targets: Any) -> None:
         """Warn or raise an error if the number of samples is not the right weight of this batch."""
@@ -132,7 +147,7 @@ class Given(Way):
 
 
 class Sums(Way):
-    """``reduction="sum"``, which no weight makes right."""
+    """A loss with ``reduction="sum"``. No weight makes a mean of such losses correct."""
 
     def check_samples(self, outputs: Any, batch: Any, targets: Any) -> None:
         raise _refused_sum(self.loss, "accumulation or several processes")
@@ -148,8 +163,8 @@ class ByTargets(Way):
 
     def weigh(self, outputs: Any, batch: Any, targets: Any) -> Any:
         if not isinstance(targets, Tensor) or targets.is_floating_point():
-            return None  # probabilities of classes: the sum is divided by the samples
-        targets = targets.long()  # uint8 equals -100 at 156, and as an index it is a mask
+            return None  # With class probabilities as targets, torch divides by the number of samples.
+        targets = targets.long()  # In uint8, 156 equals -100, and as an index the tensor would be a mask.
         kept, weights = targets != _ignored(self.loss), _class_weights(self.loss)
         if weights is None:
             return _number(kept.sum())
@@ -157,7 +172,10 @@ class ByTargets(Way):
 
 
 class BySamples(Way):
-    """A loss that is taken for a mean over samples. Unless torch computes it, Hookline checks some of its batches."""
+    """A loss that is assumed to be a mean over samples.
+
+    Hookline checks the assumption on some batches, unless the loss is one of torch.
+    """
 
     def __init__(self, loss: Any, model: Any) -> None:
         super().__init__(loss)
@@ -168,8 +186,8 @@ class BySamples(Way):
     def check_samples(self, outputs: Any, batch: Any, targets: Any) -> None:
         self._batches += 1
         if is_of_torch(self.loss) or (self._batches > ALWAYS_CHECKED_BATCHES and self._batches.bit_count() > 1):
-            return  # after the first ones: 16, 32, 64, …
-        # Also after a warning: a loss with a collective inside must be called equally often on all ranks.
+            return  # After the first batches, it checks batch 16, 32, 64, …
+        # A loss with a collective inside must be called equally often on all ranks, so it runs after a warning as well.
         halves = None if self.loss is None else compare_halves(self.loss, outputs, targets)
         if self._is_warned or not (found := self._doubt(targets) if halves is None else _difference(halves)):
             return
@@ -182,7 +200,7 @@ class BySamples(Way):
         )
 
     def _doubt(self, targets: Any) -> str:
-        """Why the loss is probably not a mean over samples, where it cannot be compared with that of halves."""
+        """Return why the loss may not be a mean over samples, if its halves cannot be compared."""
         ignored = getattr(self.loss, "ignore_index", IGNORED)
         counts = isinstance(targets, Tensor) and not targets.is_floating_point() and isinstance(ignored, int)
         if counts and bool((targets == ignored).any()):
@@ -195,7 +213,7 @@ class BySamples(Way):
 
 
 class ByLabels(BySamples):
-    """A model that is given labels and computes its own loss, as those of Hugging Face do."""
+    """A model that gets labels and computes its own loss, as models of Hugging Face do."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(None, model)
@@ -235,7 +253,7 @@ def _way_of(loss: Any, model: Any, given: Any) -> Way:
 
 
 def _difference(halves: Halves) -> str:
-    """How the loss of a batch differs from that of its halves; empty if it does not."""
+    """Return how the loss of a batch differs from those of its halves. Empty if it does not."""
     if halves.is_mean:
         return ""
     if halves.is_sum:
@@ -248,7 +266,7 @@ def _difference(halves: Halves) -> str:
 
 
 def _option(loss: Any, name: str, default: Any) -> Any:
-    """An argument of a loss: the attribute of a module, the keyword of a ``partial``, or torch's default."""
+    """Return an argument of a loss: an attribute of a module or a keyword of a ``partial``."""
     if isinstance(loss, partial):
         return loss.keywords.get(name, default)
     return getattr(loss, name, default)
@@ -265,13 +283,13 @@ def _class_weights(loss: Any) -> Tensor | None:
 
 
 def is_of_torch(loss: Any) -> bool:
-    """True if torch computes the loss, so that it is known what its mean is over."""
+    """True if torch computes the loss, so that Hookline knows what its mean is over."""
     function = type(loss).forward if isinstance(loss, nn.Module) else getattr(loss, "func", loss)
     return str(getattr(function, "__module__", "")).startswith("torch.nn.")
 
 
 def _divides_by_class_weights(loss: Any) -> bool:
-    """Whether it is torch's cross entropy or negative log likelihood, as a module or a function."""
+    """True for torch's cross entropy and negative log likelihood, as a module or a function."""
     if isinstance(loss, nn.Module):
         return is_of_torch(loss) and hasattr(loss, "ignore_index")
     function = loss.func if isinstance(loss, partial) and not loss.args else loss
@@ -286,24 +304,27 @@ def _refused_sum(loss: Any, what: str) -> SetupError:
 
 
 def name_of_loss(loss: Any) -> str:
-    """The name of a function, or that of a module's class."""
+    """Return the name of a function, or of a module's class."""
     found: str = getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
     return found
 
 
 def _number(weight: Tensor) -> Any:
-    """Read it where nothing has to be waited for, as on the CPU."""
+    """Return the weight as a number if that does not wait for a device, else as a tensor."""
     return weight.tolist() if weight.is_cpu and type(weight) is Tensor else weight
 
 
 def _loss_type(model: Any) -> str:
-    """The name that transformers gives the loss of a model, such as ``ForCausalLM``."""
+    """Return the name of a model's loss in transformers, such as ``ForCausalLM``."""
     found = getattr(model, "loss_type", None)
     return found if isinstance(found, str) else type(model).__name__
 
 
 def _shifts_by_its_name(model: Any, kind: str) -> bool | None:
-    """Whether a model compares the logits of a token with the label of the next one, as far as names tell."""
+    """True if a model compares the logits of a token with the next label, by its name.
+
+    ``None`` if the name does not show it.
+    """
     if kind.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):
         return not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     return False if kind.endswith(("ForMaskedLM", "ForTokenClassification")) else None
@@ -311,9 +332,9 @@ def _shifts_by_its_name(model: Any, kind: str) -> bool | None:
 
 @torch.no_grad()
 def _shifts_by_its_loss(outputs: Any, labels: Tensor) -> bool | None:
-    """Whether a model compares the logits of a token with the label of the next one: which of the two gives its loss.
+    """True if a model compares the logits of a token with the next label, by its loss.
 
-    ``None`` if neither does, or both.
+    ``None`` if both ways of comparing, or neither, give the loss of the model.
     """
     read = outputs.get if isinstance(outputs, Mapping) else partial(getattr, outputs)
     logits, loss = read("logits", None), read("loss", None)
@@ -324,7 +345,7 @@ def _shifts_by_its_loss(outputs: Any, labels: Tensor) -> bool | None:
     if bool((classes < 0).any()) or bool((classes >= logits.shape[-1]).any()):
         return None
     sums = torch.zeros(2, dtype=torch.float64)
-    for scores, its in zip(logits, labels, strict=True):  # one sample at a time: all of them may not fit in memory
+    for scores, its in zip(logits, labels, strict=True):  # All samples at once may not fit in memory.
         scores = scores if scores.dtype == torch.float64 else scores.float()
         sums[0] += functional.cross_entropy(scores, its, reduction="sum").cpu()
         sums[1] += functional.cross_entropy(scores[:-1], its[1:], reduction="sum").cpu()

@@ -1,4 +1,7 @@
-"""``SupervisedTask``: a plain model, a loss and an optimizer as a task; to be subclassed with ``super()``."""
+"""``SupervisedTask``: a task of a plain model, a loss and an optimizer.
+
+Users may subclass it.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,34 @@ from hookline.run.state import MISSING
 from hookline.run.targets import PARTS, TARGET_KEYS, argument_names, find_target, model_inputs
 
 if TYPE_CHECKING:
-    from hookline.run import Run, RunState
+    from hookline.run import Run
 
 
 class SupervisedTask(Task[Any]):
-    """What ``Trainer.fit(model, …)`` uses.
+    """The task that ``Trainer.fit(model, …)`` creates.
 
-    A batch ``(inputs, targets)`` gives ``loss(model(inputs), targets)``; with more parts, all but the
-    last are inputs. Of a dict, the target is ``"labels"``, ``"label"``, ``"targets"``, ``"target"``, ``"y"``,
-    ``"masks"`` or ``"mask"``, the first of these that it has; the model gets the rest by name, and the target as well
-    if it takes an argument of that name. Anything else gives ``loss(model(batch), batch)``, and so does a dict without
-    a target. Without a loss function the loss is the model's own: a tensor, ``outputs.loss`` or ``outputs["loss"]``.
-    A loss function may return ``(loss, weight)``.
+    How the loss of a batch is computed:
 
-    The weight of a batch is the number that its loss is a mean over. Accumulation, several ranks and evaluation need it
-    to equal one full batch. Hookline knows it for the losses of torch, with class weights and ignored targets, and for
-    models of Hugging Face with ``labels``. For any other loss it is the number of samples, or what ``weight`` returns;
-    Hookline calls copies of that loss on halves of some batches, and warns if it is not a mean over samples.
+    - ``(inputs, targets)``: ``loss(model(inputs), targets)``. With more items, all but the last are inputs.
+    - A dict with a target: the target is the first of the keys ``"labels"``, ``"label"``, ``"targets"``, ``"target"``,
+      ``"y"``, ``"masks"`` and ``"mask"`` that the dict has. The model gets the other items by name, and the target as
+      well if it takes an argument of that name.
+    - Any other batch: ``loss(model(batch), batch)``.
+    - Without a loss function: the model computes the loss. It returns a tensor, ``outputs.loss`` or
+      ``outputs["loss"]``.
+
+    A loss function may return ``(loss, weight)``. The weight of a batch is the number that its loss is a mean over.
+    With it, accumulation, several ranks and evaluation give the same result as one full batch. Hookline knows the
+    weight for the losses of torch, with class weights and ignored targets, and for models of Hugging Face with
+    ``labels``. For any other loss it is the number of samples, or the result of ``weight``. Hookline calls copies of
+    such a loss on halves of some batches, and warns if it is not a mean over samples.
 
     Args:
         model: The model.
-        loss: A loss module or a function of outputs and targets. ``None`` if the model computes its loss itself.
-        optimizer: An optimizer, or a class or function that is given the parameters.
-        scheduler: A scheduler, or a function that is given the optimizer.
-        weight: A function of ``(outputs, batch)`` that returns how much the loss of the batch counts.
+        loss: A loss module or a function of outputs and targets. ``None`` if the model computes its loss.
+        optimizer: An optimizer, or a class or function of the parameters.
+        scheduler: A scheduler, or a function of the optimizer.
+        weight: A function of ``(outputs, batch)`` that returns the weight of the batch.
     """
 
     def __init__(
@@ -59,12 +66,12 @@ class SupervisedTask(Task[Any]):
         self.loss = loss
         self.optimizer = optimizer
         self.scheduler = scheduler
-        self._arguments: tuple[Any, frozenset[str] | None] = (None, None)  # a model, and the names that it takes
+        self._arguments: tuple[Any, frozenset[str] | None] = (None, None)  # a model, and its argument names
         self.loss_weights = LossWeights(weight)
         self.loss_weights.choose(loss, model)
 
     def configure_optimizers(self, run: Run) -> Any:
-        """What was given: an optimizer, or a class or function that is given the parameters; and the scheduler."""
+        """Return the optimizer and the scheduler that were passed to the constructor."""
         return self.optimizer, self.scheduler
 
     def train_batch(self, run: Run, batch: Any, /) -> Any:
@@ -82,16 +89,16 @@ class SupervisedTask(Task[Any]):
         return self.call_model(run, batch)
 
     def call_model(self, run: Run, batch: Any, /) -> Any:
-        """The forward pass on the inputs of a batch, between ``forward_start`` and ``forward_end``."""
+        """Run the forward on the inputs of a batch, between ``forward_start`` and ``forward_end``."""
         state = run._state
         line = state.line
         if line.hooks.forward_start:
             given = state.batch
             line.emit(line.hooks.forward_start)
             if state.batch is not given:
-                _check_count(state, given)
+                _check_count(self, given, state.batch)
                 batch = state.batch
-        model: Any = self._modules["model"]  # nn.Module.__getattr__ would take 0.4 µs here
+        model: Any = self._modules["model"]  # nn.Module.__getattr__ would take 0.4 µs.
         try:
             if isinstance(batch, PARTS):
                 outputs = model(batch[0]) if len(batch) <= 2 else model(*batch[:-1])
@@ -114,14 +121,14 @@ class SupervisedTask(Task[Any]):
         return self._arguments[1]
 
     def compute_loss(self, outputs: Any, batch: Any, /) -> Any:
-        """The loss of the outputs on the targets of a batch, or a dict with its weight."""
+        """Return the loss of a batch, or a dict with the loss and its weight."""
         compute = self._modules.get("loss") or self.loss
         weights = self.loss_weights
         if isinstance(batch, PARTS) and batch:
             targets = batch[-1]
         elif (targets := find_target(batch)) is None:
             targets = batch
-        if weights.loss is not compute:  # a callback has replaced it
+        if weights.loss is not compute:  # A callback has replaced the loss.
             weights.choose(compute, self._modules["model"])
         try:
             loss = _loss_of(outputs) if compute is None else compute(outputs, targets)
@@ -148,15 +155,15 @@ class SupervisedTask(Task[Any]):
 
 
 def _now(run: Run, given: Any, batch: Any) -> Any:
-    """The batch that the loss is computed on: another one if a hook has replaced it before the forward."""
+    """Return the batch for the loss: another one if a hook has replaced it before the forward."""
     now = run._state.batch
     return batch if now is given else now
 
 
-def _check_count(state: RunState, given: Any) -> None:
-    """A batch that is replaced when its samples are counted must have as many."""
-    count = counter(state.task)
-    before, now = count(given), count(state.batch)
+def _check_count(task: SupervisedTask, given: Any, replaced: Any) -> None:
+    """Raise if a replaced batch has another number of samples than the batch that was counted."""
+    count = counter(task)
+    before, now = count(given), count(replaced)
     if before != now:
         raise DataError(
             f"run.batch = … in on_forward_start: the batch has {counted(now[0], 'sample')}, and {before[0]} are "
@@ -165,7 +172,7 @@ def _check_count(state: RunState, given: Any) -> None:
 
 
 def title_of(module: nn.Module) -> str:
-    """The class that the user wrote, for messages: of a plain model its own, not that of the task around it.
+    """Return the name of the user's class, for messages: the model, if Hookline made the task.
 
     >>> title_of(SupervisedTask(nn.Linear(2, 2)))
     'Linear'
@@ -173,10 +180,18 @@ def title_of(module: nn.Module) -> str:
     return type(module.model if type(module) is SupervisedTask else module).__name__
 
 
-def own_loss_of(task: Any) -> Any:
-    """The loss of a task, where a plain step may call model and loss itself: one of torch's, which nobody looks into.
+def loss_of_task(task: Any) -> Callable[..., Any] | None:
+    """Return the loss function of a ``SupervisedTask``.
 
-    It gives a scalar, and a tensor that nobody else holds. ``None`` for any other.
+    ``None`` for any other task, which computes its own loss.
+    """
+    return task.loss if isinstance(task, SupervisedTask) else None
+
+
+def own_loss_of(task: Any) -> Any:
+    """Return the loss of a task if a plain step may call the model and the loss itself.
+
+    That is a loss module of torch without hooks: it returns a new scalar tensor. ``None`` for any other loss.
     """
     if type(task) is not SupervisedTask or not type(task.loss).__module__.startswith("torch.nn."):
         return None
@@ -185,7 +200,7 @@ def own_loss_of(task: Any) -> Any:
 
 
 def note_model_error(error: Exception, model: nn.Module, batch: Any) -> None:
-    """Say what the model was called with when it failed."""
+    """Add a note to an error of the model: its inputs, and why they do not fit its arguments."""
     if isinstance(error, HooklineError | StopTraining):
         return
     note = _misfit(model, batch) if isinstance(error, TypeError) else ""
@@ -199,7 +214,7 @@ def note_model_error(error: Exception, model: nn.Module, batch: Any) -> None:
 
 
 def note_loss_error(error: Exception, loss: Any, outputs: Any, targets: Any, batch: Any) -> None:
-    """Say what the loss was called with when it failed, and why it got a dict."""
+    """Add a note to an error of the loss: its inputs, and why it got a dict."""
     if isinstance(error, HooklineError | StopTraining):
         return
     name = getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
@@ -213,7 +228,7 @@ def note_loss_error(error: Exception, loss: Any, outputs: Any, targets: Any, bat
 
 
 def _misfit(model: nn.Module, batch: Any) -> str:
-    """How a batch was spread over the arguments of a model that do not fit it; empty if they do, and it failed inside.
+    """Return how a batch became arguments that the model does not take. Empty if it takes them.
 
     >>> _misfit(nn.Linear(2, 2), {"image": 1, "label": 2})  # doctest: +ELLIPSIS
     'the batch is a dict, so that the model is called by its names: Linear(image=…), and takes (input); ...'
@@ -235,7 +250,7 @@ def _misfit(model: nn.Module, batch: Any) -> str:
         instead = "give batches (inputs, targets)"
     try:
         takes = signature(model.forward)
-    except (TypeError, ValueError):  # some callables have none
+    except (TypeError, ValueError):  # Some callables have no signature.
         return ""
     try:
         takes.bind(*inputs, **by_name)
@@ -249,7 +264,7 @@ def _misfit(model: nn.Module, batch: Any) -> str:
 
 
 def _loss_of(outputs: Any) -> Any:
-    """The loss that a model computes itself."""
+    """Return the loss that a model has computed."""
     if isinstance(outputs, Mapping) and "loss" in outputs:
         return outputs["loss"]
     if isinstance(getattr(outputs, "loss", None), Tensor):

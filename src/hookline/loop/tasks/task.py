@@ -1,4 +1,4 @@
-"""``Task``: your own computation. Any subset of its three methods, and any hook that a callback has."""
+"""``Task``: the computation of one batch, with the hooks of a callback."""
 
 from __future__ import annotations
 
@@ -18,35 +18,44 @@ Batch = TypeVar("Batch")
 
 
 class Task(nn.Module, Hooks, Generic[Batch]):
-    """A module that says what one batch means; define what you need of these methods.
+    """A module that computes the loss or the predictions of a batch.
 
-    ``train_batch(run, batch)`` returns the mean loss over the batch, or a dict with ``"loss"`` and, if
-    you like, ``"weight"`` (tokens; samples if not given) and ``"outputs"``; or it drives its optimizers
-    itself with ``run.loop.backward(loss, optimizer)`` and ``run.loop.step(optimizer)``.
-    ``eval_batch(run, batch)`` may return the same, and its loss is logged as ``loss``.
-    ``predict_batch(run, batch)`` returns the predictions.
-    ``configure_optimizers(run)`` returns an optimizer, several, a dict of named ones, or
-    ``(optimizers, schedulers)``.
+    Define the methods that you need:
 
-    >>> import torch
-    >>> class Fit(Task):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.net = nn.Linear(4, 1)
-    ...
-    ...     def configure_optimizers(self, run):
-    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
-    ...
-    ...     def train_batch(self, run, batch):
-    ...         x, y = batch
-    ...         return (self.net(x) - y).square().mean()
+    - ``train_batch(run, batch)`` returns the mean loss over the batch, or a dict with ``"loss"`` and optionally
+      ``"weight"`` (default: the number of samples) and ``"outputs"``. Or it steps its optimizers itself, with
+      ``run.loop.backward(loss, optimizer)`` and ``run.loop.step(optimizer)``.
+    - ``eval_batch(run, batch)`` may return the same. Hookline logs its loss as ``loss``.
+    - ``predict_batch(run, batch)`` returns the predictions.
+    - ``configure_optimizers(run)`` returns an optimizer, a list or a dict of optimizers, or
+      ``(optimizers, schedulers)``.
+
+    Example:
+        >>> import torch
+        >>> class Fit(Task):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.net = nn.Linear(4, 1)
+        ...
+        ...     def configure_optimizers(self, run):
+        ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+        ...
+        ...     def train_batch(self, run, batch):
+        ...         x, y = batch
+        ...         return (self.net(x) - y).square().mean()
     """
 
     events: tuple[Event, ...] = ()
-    """Events of its own, fired with ``run.emit``."""
+    """Events that the task defines and sends with ``run.emit``."""
 
     def count(self, batch: Batch) -> tuple[int, int | None]:
-        """The samples and, if known, the tokens in a batch; the first dimension of the first tensor."""
+        """Return the number of samples in a batch and, if known, of tokens.
+
+        The default is the first dimension of the first tensor.
+
+        Args:
+            batch: The batch.
+        """
         return count(batch)
 
     if TYPE_CHECKING:
@@ -58,7 +67,7 @@ class Task(nn.Module, Hooks, Generic[Batch]):
 
 
 def counter(task: Task[Any] | None) -> Callable[[Any], tuple[int, int | None]]:
-    """How batches are counted: by the task if it says how, else directly, which saves a call a step."""
+    """Return the function that counts batches. The default itself saves a call per step."""
     if task is None or type(task).count is Task.count:
         return count
 
@@ -67,6 +76,6 @@ def counter(task: Task[Any] | None) -> Callable[[Any], tuple[int, int | None]]:
         if not isinstance(found, tuple) or len(found) != 2 or found[0] is None:
             raise SetupError(f"{type(task).__name__}.count(batch) returned {found!r}; return (samples, tokens or None)")
         samples, tokens = found
-        return int(samples), None if tokens is None else int(tokens)  # a clock counts in plain numbers
+        return int(samples), None if tokens is None else int(tokens)  # The clock counts in Python integers.
 
     return counted

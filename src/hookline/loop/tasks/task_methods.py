@@ -1,4 +1,4 @@
-"""The methods of a task: names of other systems, and signatures, are found before the first step."""
+"""Check the methods of a task before the first step: their signatures and names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TAKES = {
     "configure_optimizers": ("run",),
     "count": ("batch",),
 }
-"""The methods that a task may have, and what each is called with."""
+"""The methods that a task may have, and their arguments."""
 
 FOREIGN_METHODS = {
     **dict.fromkeys(("training_step", "train_step", "training_batch", "forward_step"), "train_batch"),
@@ -33,17 +33,23 @@ FOREIGN_METHODS = {
     **dict.fromkeys(("predict_step", "prediction_step", "predict", "get_predictions"), "predict_batch"),
     **dict.fromkeys(("configure_optimizer", "create_optimizer", "configure_optimizers_and_lr"), "configure_optimizers"),
 }
-"""The methods of other systems, and ours."""
+"""Methods of other frameworks, and the method of Hookline for each."""
 
 STEPS = ("training_step", "train_step", "validation_step", "val_step", "eval_step", "test_step")
-"""Those of them that nobody has as a helper of his own."""
+"""Methods of other frameworks whose names are not used for helper methods."""
 
 
 def check_task(task: Task[Any], loss: object = None, weight: object = None, optimizer: object = None) -> None:
-    """Each method takes what it will be given; none is one of another system, which nobody would call.
+    """Check the signatures of a task's methods, and warn about arguments that it does not use.
 
-    ``loss``, ``weight`` and ``optimizer`` were passed next to the task: nothing calls the first two, and the optimizer
-    takes the place of the task's own.
+    Args:
+        task: The task.
+        loss: The argument ``loss`` that was passed with the task, which does not use it.
+        weight: The argument ``weight`` that was passed with the task, which does not use it.
+        optimizer: The argument ``optimizer``, which replaces ``configure_optimizers``.
+
+    Raises:
+        SetupError: If a method has other parameters, or the name that another framework gives it.
     """
     kind = type(task)
     if loss is not None:
@@ -63,7 +69,7 @@ def check_task(task: Task[Any], loss: object = None, weight: object = None, opti
         if callable(method):
             _check_takes(f"{kind.__name__}.{name}", name, method, takes)
     if not isinstance(task, SupervisedTask):
-        return  # a method that it needs and lacks is said when it is needed
+        return  # A missing method raises when it is needed.
     for theirs in STEPS:
         ours = FOREIGN_METHODS[theirs]
         is_inherited = getattr(kind, ours, None) is getattr(SupervisedTask, ours)
@@ -74,20 +80,26 @@ def check_task(task: Task[Any], loss: object = None, weight: object = None, opti
 
 
 def _has_optimizers(task: Any) -> bool:
-    """Whether it brings its own; the method that a ``SupervisedTask`` inherits only hands on what it was given."""
+    """True if a task has optimizers. ``SupervisedTask`` has those that were passed to it."""
     own = getattr(type(task), "configure_optimizers", None)
     return task.optimizer is not None if own is SupervisedTask.configure_optimizers else own is not None
 
 
 def no_model(given: object) -> SetupError:
-    """What was given as the model and is none."""
+    """Return the error for a model that is not a module."""
     if inspect.isclass(given) and issubclass(given, nn.Module):
         return SetupError(f"{given.__name__} is a class, not a model; write {given.__name__}(…)")
     return SetupError(f"the model is {kind_of(given)}, not a torch.nn.Module")
 
 
 def missing_method(task: object, method: str, verb: str) -> SetupError:
-    """A method that is needed and is not there; maybe it has the name that another system gives it."""
+    """Return the error for a method that a task needs and does not have.
+
+    Args:
+        task: The task.
+        method: Name of the method.
+        verb: Name of the call that needs the method.
+    """
     theirs = [name for name, ours in FOREIGN_METHODS.items() if ours == method and callable(getattr(task, name, None))]
     hint = f"; {_rename(theirs[0], method)}" if theirs else ""
     return SetupError(f"{type(task).__name__} has no {_called(method)}, which {verb} needs{hint}")
@@ -96,7 +108,7 @@ def missing_method(task: object, method: str, verb: str) -> SetupError:
 def _check_takes(where: str, name: str, method: Any, takes: tuple[str, ...]) -> None:
     try:
         signature = inspect.signature(method)
-    except (TypeError, ValueError):  # some callables have no signature; they fail when called
+    except (TypeError, ValueError):  # Some callables have no signature. A wrong one fails when it is called.
         return
     first = next(iter(signature.parameters), "")
     try:
@@ -104,7 +116,7 @@ def _check_takes(where: str, name: str, method: Any, takes: tuple[str, ...]) -> 
     except TypeError:
         pass
     else:
-        if takes[0] != "run" or first not in FOREIGN_PARAMETERS:  # (batch, batch_idx) would bind, too
+        if takes[0] != "run" or first not in FOREIGN_PARAMETERS:  # (batch, batch_idx) would bind as well.
             return
     given = ", ".join(map(str, signature.parameters.values())) or "nothing"
     raise SetupError(

@@ -113,7 +113,8 @@ class Ranks:
         """By all: the optimizers are there, and the model is loaded."""
         self._names = tuple(optimizers)
         self._votes = Votes(self._group)
-        self._votes.always = self._may_be_skipped or self._is_custom_loop
+        if self._may_be_skipped or self._is_custom_loop:
+            self._votes.hold_always()
         self.strategy.attach(optimizers)
 
     @property
@@ -217,7 +218,7 @@ class Ranks:
 
         The clock counts what all have done, once the step is made.
         """
-        self.watchdog.beat += 1
+        self.beat()
         self.is_padding = not counts
         self._known = None if known is None or self._known is None else self._known + known
         self._samples += samples
@@ -314,14 +315,14 @@ class Ranks:
 
     def undone(self) -> None:
         """Steps were taken back: as they must be on all ranks, which the next vote shows."""
-        self._wishes.undone += 1
+        self._wishes.note_undone()
 
     def vote(self, *, logged: bool = False) -> bool:
         """By all, at an edge: an interval, an evaluation, an epoch or a save has ended. What was asked for counts.
 
         Whether any rank has ``logged`` something.
         """
-        self.watchdog.beat += 1
+        self.beat()
         self._votes.begin(self._ballot(counts=False, logged=logged), [0.0] * len(self._names))
         found = self._votes.end(self._clock.step)[0]
         self._apply(found)
@@ -330,7 +331,7 @@ class Ranks:
     def compare_parameters(self) -> None:
         """By all, when the updates of an epoch are done: raise an error if replicas have drifted apart."""
         replicated: Callable[[], Mapping[str, Tensor]] = getattr(self.strategy, "replicated_parameters", dict)
-        self.watchdog.beat += 1
+        self.beat()
         check_same_parameters(self._group, replicated(), f"At step {self._clock.step}")
 
     def before_evaluation(self) -> None:
@@ -366,7 +367,8 @@ class Ranks:
                     f"{what} was given for the first time at step {self._clock.step}: in several processes "
                     f"it is to be given from the first step on"
                 )
-        self._votes.always |= alone
+        if alone:
+            self._votes.hold_always()
         return self._votes.is_due
 
     def _settle_by_count(self, touched: dict[str, Any]) -> None:
@@ -380,7 +382,8 @@ class Ranks:
         return self._wishes.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
 
     def _apply(self, found: Ballot) -> None:
-        self._votes.always |= found.weighted > 0
+        if found.weighted > 0:
+            self._votes.hold_always()
         self._wishes.grant(found)
 
 

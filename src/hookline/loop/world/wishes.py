@@ -17,8 +17,11 @@ class Wishes:
 
     def __init__(self, group: Group, requests: Requests, clock: Clock) -> None:
         self._group, self._requests, self._clock = group, requests, clock
-        self.undone = 0
-        """How often steps were taken back since the last vote."""
+        self._undone = 0  # rollbacks since the last vote
+
+    def note_undone(self) -> None:
+        """Count a rollback: the next vote checks that all ranks have made it."""
+        self._undone += 1
 
     def ballot(self, *, skips: bool, **counts: float) -> Ballot:
         """What this rank says. ``skips``: the vote is one of a step, which may be skipped."""
@@ -31,8 +34,8 @@ class Wishes:
             evaluate=asked.evaluate,
             skip=skips and asked.skip is not None,
             signal=asked.preempt is not None,
-            undone=self.undone,
-            undone_squared=self.undone**2,
+            undone=self._undone,
+            undone_squared=self._undone**2,
             seconds=self._clock.seconds if self._group.rank == 0 else 0.0,
         )
 
@@ -45,7 +48,7 @@ class Wishes:
                 f"before step {self._clock.step} some ranks have taken steps back and others have not: run.roll_back() "
                 f"must be called on all ranks alike"
             )
-        self.undone = 0
+        self._undone = 0
         requests.agree(evaluate=found.evaluate > 0, save=found.save > 0, plan=found.plan > 0)
         if found.stop or found.skip or found.signal:
             self._learn_whose(found)
