@@ -63,6 +63,7 @@ class Requests:
         "can_evaluate",
         "can_save",
         "can_skip",
+        "is_leaving",
         "is_trained",
         "leave_evaluation",
         "may_save",
@@ -87,6 +88,7 @@ class Requests:
         self.asked = self.agreed = Wanted(preempt=self.agreed.preempt)
         self.attention = self.can_skip = False
         self.leave_evaluation = False
+        self.is_leaving = False  # because of a signal: hooks hear of it, and the last checkpoint is saved
         self.is_trained = False  # training has come to its end: there is nothing left to stop
         self.may_save = True  # not after a second signal: what it interrupted may be half done
         self.waiting = False  # for data: the only time at which a signal leaves at once

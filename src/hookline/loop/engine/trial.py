@@ -109,7 +109,7 @@ def trial(loop: Loop) -> Iterator[Trial]:
     if not hasattr(loop.session.task, "train_batch"):
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
     if loop.course.epoch_open:
-        raise ScopeError("loop.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
+        raise ScopeError("run.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
     moment, clock = take_moment(loop), loop.clock.state_dict()
     loader: Any = state.loaders.get("train")
     has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

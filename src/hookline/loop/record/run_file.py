@@ -51,10 +51,13 @@ class RunRecord:
         self._reached: Reached | None = None
         self.when_written: Callable[[Path], None] | None = None
         """Called with the run's folder when all is written, on every way out of a fit."""
+        self.then: list[Callable[[Path], None]] = []
+        """Called in the same way after it, at the end of this fit."""
 
     def look_back(self, loop: Loop) -> None:
         """Before a checkpoint is loaded, which takes rows back: how far a session came that was killed."""
         folder = loop.state.folder
+        self.then.clear()
         if folder is None or loop.state.rank:
             return
         self._earlier = _earlier(folder)
@@ -126,6 +129,11 @@ class RunRecord:
                 logger.warning("the report of this run could not be written: %s", failed)
             except Exception:  # a run does not fail because of its report
                 logger.warning("the report of this run could not be made", exc_info=True)
+        for call in self.then:
+            try:
+                call(folder)
+            except Exception:
+                logger.warning("a function that a callback passed to run.when_written failed", exc_info=True)
 
     def _write(self, folder: Path) -> None:
         try:

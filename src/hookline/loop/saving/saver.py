@@ -237,6 +237,7 @@ class Saving:
         """A signal: save what can be gone on from; the error to raise."""
         loop, found = self._loop, None
         requests, number = loop.requests, loop.requests.agreed.preempt or 0
+        requests.is_leaving = True
         earlier = requests.agreed.stop
         stop = earlier or StopRequest(signal_name(number), "the system", loop.clock.step)
         requests.set_signal_as_reason(stop)
