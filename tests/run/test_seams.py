@@ -331,8 +331,8 @@ def test_training_without_a_duration_ends_with_a_stop() -> None:
 
 
 class Limit(hl.Callback):
-    def __init__(self, name: str, stage: str, count: int | None, **options: Any) -> None:
-        self.name, self.given, self.options = name, (stage, count), options
+    def __init__(self, stage: str, count: int | None, **options: Any) -> None:
+        self.given, self.options = (stage, count), options
         self.counts: int | None = None
 
     def on_setup(self, run: hl.Run) -> None:
@@ -340,7 +340,7 @@ class Limit(hl.Callback):
 
 
 def test_the_smallest_limit_counts() -> None:
-    limits = Limit("a", "train", 3), Limit("b", "train", 2), Limit("c", "train", 5), Limit("d", "val", 1)
+    limits = Limit("train", 3), Limit("train", 2), Limit("train", 5), Limit("val", 1)
     found: list[int] = []
     look = hl.on("eval_end")(lambda run: found.append(run.clock.eval.batch))
     result = fit(*limits, look, train=tiny_data(8), val=tiny_data(4))
@@ -349,7 +349,7 @@ def test_the_smallest_limit_counts() -> None:
 
 
 def test_a_limit_is_for_one_fit_and_can_be_removed() -> None:
-    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[limit := Limit("a", "train", 2)])
+    trainer = Trainer(max_duration="1ep", folder=False, callbacks=[limit := Limit("train", 2)])
     model = TinyModel()
     trainer.fit(model, tiny_data(8), loss=CE, optimizer=sgd)
     limit.given = ("train", None)
@@ -359,7 +359,7 @@ def test_a_limit_is_for_one_fit_and_can_be_removed() -> None:
 @pytest.mark.parametrize(("stage", "count"), [("training", 2), ("train", 0), ("train", 0.5)])
 def test_a_limit_that_means_nothing_is_an_error(stage: str, count: Any) -> None:
     with pytest.raises(SetupError, match=r"run.limit_batches\("):
-        fit(Limit("a", stage, count))
+        fit(Limit(stage, count))
 
 
 def test_an_epoch_can_be_repeated() -> None:
@@ -367,7 +367,7 @@ def test_an_epoch_can_be_repeated() -> None:
     loader = DataLoader(data, batch_size=2, shuffle=True)
     found: list[list[float]] = []
     look = hl.on("train_batch_start")(lambda run: found.append(run.batch[0][:, 0].tolist()))
-    fit(Limit("a", "train", 2, repeat=True), look, train=loader)
+    fit(Limit("train", 2, repeat=True), look, train=loader)
     assert found[:2] == found[2:]
 
 
@@ -380,7 +380,7 @@ def test_the_number_of_batches_is_known_with_its_limits() -> None:
     ask = lambda run: (run.num_batches("train"), run.num_batches("val"), run.num_batches("train", tiny_data(3)))  # noqa: E731
     assert seen_in("fit_start", ask, **options) == [(5, 6, 3)]
     found: list[Any] = []
-    fit(Limit("a", "train", 2), hl.on("train_step_end")(lambda run: found.append(ask(run))), **options)
+    fit(Limit("train", 2), hl.on("train_step_end")(lambda run: found.append(ask(run))), **options)
     assert found == [(2, 6, 2)] * 2
 
 

@@ -724,7 +724,7 @@ class Run:
             ...         run.limit_batches("val", 10)
         """
         self._required("called run.limit_batches()")
-        return self._state.answers.limit_batches(stage, count, self.member.name, repeat=repeat)
+        return self._state.answers.limit_batches(stage, count, self.member, repeat=repeat)
 
     def num_batches(self, stage: str, loader: Any = None) -> int | None:
         """Return the number of batches of an epoch, an evaluation or a prediction on this rank, with its limits.

@@ -46,7 +46,7 @@ class LoopAnswers:
         self._loop = loop
         self._kept: dict[tuple[object, ...], tuple[int, Any, Any]] = {}
         self._limits: dict[str, int] = {}  # those of the fit in which ``_limits_by`` was filled
-        self._limits_by: dict[str, dict[str, int]] = {}
+        self._limits_by: dict[str, dict[object, int]] = {}
 
     # -- evaluations and trials ------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class LoopAnswers:
 
     # -- data --------------------------------------------------------------------------------------
 
-    def limit_batches(self, stage: str, count: int | None, by: str, *, repeat: bool) -> int | None:
+    def limit_batches(self, stage: str, count: int | None, by: object, *, repeat: bool) -> int | None:
         """Set the limit of one callback. The smallest of a stage counts."""
         data, where = self._loop.data, f"run.limit_batches({stage!r}, {count!r})"
         if stage not in LOADERS:
