@@ -176,6 +176,48 @@ def gathered(strategy: str) -> list[Any]:
     return found
 
 
+class Seams(hl.Callback):
+    """A callback of another package, on ranks of which one has a batch more than the other."""
+
+    writes = ("train/counted", "train/made", "optimizer")
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {"padding": [], "shards": []}
+
+    def on_train_batch_end(self, run: hl.Run) -> None:
+        self.found["padding"].append(run.is_padding)
+        run.log({"train/counted": 1.0}, reduce="sum")
+        run.log({"train/made": 1.0}, reduce="sum", padding=True)
+
+    def on_gradients_ready(self, run: hl.Run) -> None:
+        if run.clock.epoch == 1:
+            run.skip_step(together=True)
+            run.stop(run.gather(f"rank {run.rank} has enough")[1], together=True)
+
+    def on_eval_batch_end(self, run: hl.Run) -> None:
+        self.found["shards"].append(run.eval_shard)
+
+    def on_train_end(self, run: hl.Run) -> None:
+        tensors = [torch.full((2,), float(run.rank))]
+        self.found["reduced"] = [run.reduce(run.rank + 1, op) for op in ("sum", "mean", "max", "min")]
+        self.found["unchanged"] = (
+            run.reduce(tensors[0]).tolist() == [1.0, 1.0] and tensors[0].tolist() == [run.rank] * 2
+        )
+        run.broadcast(tensors)
+        self.found["broadcast"] = tensors[0].tolist()
+        self.found["batches"] = [run.num_batches("train"), run.num_batches("val"), run.data_parallel_size]
+        self.found["ending"] = None if run.ending is None else [run.ending.kind, run.ending.reason, run.ending.step]
+
+
+def used_seams() -> dict[str, Any]:
+    """What a callback finds that uses all of ``run`` that is about ranks."""
+    model, loader = model_and_data(samples=20)
+    trainer = Trainer(max_duration="2ep", folder=False, callbacks=[seams := Seams()], log_every="1st")
+    result = trainer.fit(model, list(loader), loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    logged = [result.history[name] for name in ("train/counted", "train/made")]
+    return {**seams.found, "logged": logged, "steps": result.clock.step}
+
+
 def vote_steps() -> list[int]:
     """The steps of half a millisecond, by the run's clock, in which the ranks vote: no interval, no edge."""
     model, loader = model_and_data(samples=1200, batch_size=4)

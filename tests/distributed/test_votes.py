@@ -70,6 +70,25 @@ def test_a_hook_gathers_the_values_of_all_ranks(ranks: Any, strategy: str) -> No
     assert ranks.values(f"{CASES}:gathered", 2, strategy=strategy) == [expected, expected]
 
 
+def test_a_callback_of_another_package_can_do_on_ranks_what_ours_can(ranks: Any) -> None:
+    found = ranks.values(f"{CASES}:used_seams", 2)
+    assert [its.pop("padding") for its in found] == [[False] * 4, [False, False, True, False]]
+    assert [its.pop("shards") for its in found] == [
+        [[0, False], [8, False], [16, True]],
+        [[4, False], [12, True]],
+    ]
+    expected = {
+        "reduced": [3.0, 1.5, 2.0, 1.0],
+        "unchanged": True,
+        "broadcast": [0.0, 0.0],
+        "batches": [3, 3, 2],
+        "ending": ["stop", "rank 1 has enough", 3],
+        "logged": [[2.0, 2.0, 1.0], [2.0, 2.0, 2.0]],
+        "steps": 3,
+    }
+    assert found == [expected, expected]
+
+
 def test_time_is_rank_zeros(either_ranks: Any) -> None:
     first, second = either_ranks.values(f"{CASES}:time_limit", 2)
     assert first == second > 0

@@ -141,7 +141,7 @@ def test_a_window_that_cannot_be_is_refused(size: Any) -> None:
         def on_train_epoch_start(self, run: Any) -> None:
             set_accumulation(run, size)
 
-    with pytest.raises(SetupError, match=r"loop\.accumulate"):
+    with pytest.raises(SetupError, match=r"run\.accumulate"):
         fit(Wrong())
 
 

@@ -87,29 +87,29 @@ def signal_arrived_here(run: Any) -> bool:
 
 def accumulation_of(run: Any) -> int:
     """The number of batches per step, at the moment."""
-    batches: int = run.loop.accumulate
+    batches: int = run.accumulate
     return batches
 
 
 def set_accumulation(run: Any, batches: Any) -> None:
     """Change the number of batches per step, as ``AccumulationSchedule`` does."""
-    run.loop.accumulate = batches
+    run.accumulate = batches
 
 
 def trial_of(run: Any) -> AbstractContextManager[Any]:
     """Training steps that leave no trace, as ``LRFinder`` makes them."""
-    trial: AbstractContextManager[Any] = run.loop.trial()
+    trial: AbstractContextManager[Any] = run.trial()
     return trial
 
 
 def save_now(run: Any, checkpointer: Any) -> None:
     """Let one rank ask this checkpointer for a save, as its own schedule does on all ranks."""
-    run.loop.engine.saving.ask(checkpointer._target)
+    run.request_save(checkpointer._plan)
 
 
 def is_padding(run: Any) -> bool:
     """True if the batch is only there so that this rank does what the other ranks do."""
-    return bool(run.loop.engine.book.muted)
+    return bool(run.is_padding)
 
 
 def weights_and_state(run: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -128,10 +128,9 @@ def loss_scale_of(loop: Loop) -> float:
     return scale
 
 
-def bytes_held_by(checkpointer: Any) -> int:
+def bytes_held_by_saves(run: Any) -> int:
     """The size of the copies that saves in the background have made and not freed."""
-    size: int = checkpointer._target._writer._copies.size
-    return size
+    return sum(slot.writer._copies.size for slot in run.loop.engine.saving._slots)
 
 
 # -- ranks --------------------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hookline.errors import SetupError
 from hookline.records.file_names import check_links
-from hookline.run.paths import in_run_folder
+from hookline.run.paths import in_run_folder, leaves_folder
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -21,7 +20,7 @@ def written_path(run: Run, path: Path, argument: str, of: str) -> Path:
     Raises:
         SetupError: If the path is relative, and the run has no folder or the path leaves the folder.
     """
-    if os.path.normpath(path).split(os.sep)[0] == os.pardir:
+    if leaves_folder(path):
         raise SetupError(
             f"{of}({argument}={str(path)!r}): this path leaves the run's folder. Give a path inside the folder, or an "
             f"absolute path."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ class SampledSteps:
 
     def begin(self, run: Run) -> None:
         """In ``on_setup``: a share of ``max_duration`` is known now."""
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             every = self.every.of(run.max_duration)
             self._unit = every.unit
             self._value = Fraction(repr(every.value)) if every.unit == PASSES else every.value
@@ -57,11 +56,10 @@ class SampledSteps:
 
     def _part_of_epoch(self, run: Run, at_end: bool) -> int | Fraction:
         """How much of the epoch's data has been read once this step is made; of whole epochs, all or nothing."""
-        data, accumulate = run.loop.engine.data, run.loop.accumulate
-        read, length = data.position + (0 if at_end else accumulate - 1), data.length
-        if self._unit == "ep" or math.isinf(length):
-            return int(read >= length)
-        return min(Fraction(read, int(length)), Fraction(1))
+        read, length = run.batches_read + (0 if at_end else run.accumulate - 1), run.num_batches("train")
+        if self._unit == "ep" or length is None:
+            return int(length is not None and read >= length)
+        return min(Fraction(read, length), Fraction(1))
 
     def take_back(self) -> None:
         """The step that was looked at was skipped: the next is looked at in its place."""

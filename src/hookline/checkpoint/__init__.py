@@ -3,7 +3,8 @@
 from hookline.checkpoint.inspect import Checkpoint
 from hookline.checkpoint.lock import FolderLock
 from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.plan import SavePlan
 from hookline.checkpoint.snapshot import About, Snapshot
 from hookline.checkpoint.store import Rejected, Store
 
-__all__ = ["About", "Checkpoint", "FolderLock", "Manifest", "Rejected", "Snapshot", "Store"]
+__all__ = ["About", "Checkpoint", "FolderLock", "Manifest", "Rejected", "SavePlan", "Snapshot", "Store"]

@@ -60,6 +60,18 @@ def path_to_read(path: str | os.PathLike[str], argument: str, of: str = "") -> P
     return _local(path, argument, of, "reads", "Give a local path: download it first.")
 
 
+def leaves_folder(path: Path) -> bool:
+    """True if a relative path leads out of the folder that it is relative to.
+
+    Args:
+        path: The path.
+
+    >>> leaves_folder(Path("../other")), leaves_folder(Path("plots/../loss.png")), leaves_folder(Path("/tmp"))
+    (True, False, False)
+    """
+    return os.path.normpath(path).split(os.sep)[0] == os.pardir
+
+
 def in_run_folder(path: Path, folder: Path | None, argument: str, of: str) -> Path:
     """Return the absolute path to which a callback or sink writes.
 

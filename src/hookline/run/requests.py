@@ -64,6 +64,7 @@ class Requests:
         "can_evaluate",
         "can_save",
         "can_skip",
+        "is_leaving",
         "is_trained",
         "leave_evaluation",
         "may_save",
@@ -88,6 +89,7 @@ class Requests:
         self.asked = self.agreed = Wanted(preempt=self.agreed.preempt)
         self.attention = self.can_skip = False
         self.leave_evaluation = False
+        self.is_leaving = False  # because of a signal: hooks hear of it, and the last checkpoint is saved
         self.is_trained = False  # training has come to its end: there is nothing left to stop
         self.may_save = True  # not after a second signal: what it interrupted may be half done
         self.waiting = False  # for data: the only time at which a signal leaves at once
@@ -182,6 +184,10 @@ class Requests:
             logger.warning("%s asked to stop (%s) when training was over", request.by, request.reason)
             return True
         return False
+
+    def leave_because_of_signal(self) -> None:
+        """The run leaves because of a signal: hooks hear of it, and the last checkpoint is saved."""
+        self.is_leaving = True
 
     def ask_preempt(self, number: int) -> None:
         """A signal asks the run to end this process."""

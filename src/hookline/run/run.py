@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from difflib import get_close_matches
@@ -15,12 +15,16 @@ from hookline.events.spec import moments
 from hookline.progress import Clock, Duration
 from hookline.progress.read_only import ReadOnly
 from hookline.run.callbacks import Callbacks
+from hookline.run.ending import Ending
 from hookline.run.history import History
+from hookline.run.paths import in_run_folder, leaves_folder
 from hookline.run.requests import StopRequest
-from hookline.run.state import MISSING, RunState
+from hookline.run.state import MISSING, EvalShard, RunState, Trial
 
 if TYPE_CHECKING:
     import torch
+
+    from hookline.checkpoint.plan import SavePlan
 
 Stage = Literal["train", "val", "test", "predict"]
 
@@ -38,6 +42,9 @@ MEANT = {
     **dict.fromkeys(("global_rank", "local_rank"), "run.rank"),
     **dict.fromkeys(("save", "save_checkpoint", "checkpoint_now"), "run.request_save()"),
     **dict.fromkeys(("should_stop", "stop_training"), "run.stop('why')"),
+    **dict.fromkeys(("is_stopping", "interrupted", "received_sigterm"), "run.ending"),
+    **dict.fromkeys(("accumulate_grad_batches", "gradient_accumulation_steps"), "run.accumulate"),
+    **dict.fromkeys(("num_training_batches", "num_val_batches"), "run.num_batches('train')"),
     "control": "run.stop('why'), run.request_eval() or run.request_save()",
     **dict.fromkeys(("lr", "learning_rate"), "run.optimizers"),
     "val_loader": "run.loaders['val']",
@@ -61,6 +68,11 @@ INSTEAD = {
     "project": "Give Trainer(name='project/run').",
     "device": "Give Trainer(device=…).",
     "messages": "Call run.messages.send(key, value).",
+    "ending": "Call run.stop('why') or run.pause('why').",
+    "eval_every": "Give Trainer(eval_every=…), or call run.request_eval().",
+    "log_every": "Give Trainer(log_every=…).",
+    "precision": "Give Trainer(precision=…).",
+    "skip_requested": "Call run.skip_step().",
 }
 """Advice for an assignment to a read-only field of ``run``."""
 
@@ -118,6 +130,12 @@ class Run:
         return self._get("optimizer", "all of them are in run.optimizers, by name")  # type: ignore[no-any-return]
 
     @property
+    def optimizer_name(self) -> str:
+        """Name of ``run.optimizer`` in ``run.optimizers``."""
+        optimizer = self.optimizer
+        return next(name for name, other in self._state.optimizers.items() if other is optimizer)
+
+    @property
     def schedulers(self) -> list[Any]:
         """List of ``hl.Scheduler`` objects. The loop steps only these, so add or remove them here."""
         return self._state.schedulers
@@ -140,6 +158,35 @@ class Run:
     def device(self) -> torch.device:
         """Device of the model."""
         return self._state.device
+
+    @property
+    def precision(self) -> str:
+        """Precision of the forward pass: ``"fp32"``, ``"bf16"`` or ``"fp16"``."""
+        return self._state.answers.precision()
+
+    @property
+    def accumulate(self) -> int:
+        """Number of batches that make one step.
+
+        Assign another number at the edge of a step: in ``on_train_start``, ``on_train_epoch_start`` or
+        ``on_train_step_end``.
+        """
+        return self._state.answers.accumulate()
+
+    @accumulate.setter
+    def accumulate(self, value: int) -> None:
+        self._required("set run.accumulate")
+        self._state.answers.set_accumulate(value)
+
+    @property
+    def eval_every(self) -> Duration | None:
+        """Interval between two evaluations during training, or ``None`` for no evaluation."""
+        return self._state.answers.eval_every()
+
+    @property
+    def log_every(self) -> Duration | None:
+        """Interval over which training metrics are averaged, or ``None`` for means over epochs only."""
+        return self._state.answers.log_every()
 
     # -- the current event ---------------------------------------------------------------------
 
@@ -183,6 +230,38 @@ class Run:
         self._state.outputs = value
 
     @property
+    def batch_size(self) -> int:
+        """Number of samples in the current batch, as the task counts them."""
+        return self._state.answers.batch_size(self.batch)
+
+    @property
+    def is_padding(self) -> bool:
+        """True if this rank computes the current batch only because other ranks have one more.
+
+        Such a batch changes no metric and adds nothing to the gradients. The field has its value from the forward pass
+        to the end of the batch. In one process it is always False.
+        """
+        return self._state.answers.is_padding()
+
+    @property
+    def eval_shard(self) -> EvalShard | None:
+        """Position of the current evaluation batch in the loader that several processes share.
+
+        ``None`` in one process: there each batch follows the one before it.
+        """
+        return self._state.answers.eval_shard()
+
+    @property
+    def batches_read(self) -> int:
+        """Number of batches of this epoch that this rank has read, the current batch included."""
+        return self._state.answers.batches_read()
+
+    @property
+    def window_is_full(self) -> bool:
+        """True if the current training batch is the last of its step. The update follows it."""
+        return self._state.answers.window_is_full()
+
+    @property
     def loss(self) -> torch.Tensor:
         """Loss of the current batch.
 
@@ -206,6 +285,11 @@ class Run:
         return self._state.entry_point
 
     @property
+    def is_training_run(self) -> bool:
+        """True in ``fit``, ``train`` and a custom loop; False in ``evaluate``, ``test`` and ``predict``."""
+        return self._state.entry_point in ("fit", "train")
+
+    @property
     def loader_name(self) -> str | None:
         """Name of the current evaluation loader, or ``None`` if it has no name."""
         return self._get("loader_name")  # type: ignore[no-any-return]
@@ -217,14 +301,17 @@ class Run:
 
     @property
     def max_duration(self) -> Duration | None:
-        """Length of training. Assign a duration such as ``"20ep"`` to change it during the run."""
+        """Length of training. Assign a duration such as ``"20ep"`` to change it during the run.
+
+        ``None``: training continues until a request to stop.
+        """
         return self._state.max_duration
 
     @max_duration.setter
-    def max_duration(self, value: str | Duration) -> None:
+    def max_duration(self, value: str | Duration | None) -> None:
         self._required("set run.max_duration")
-        duration = Duration.parse(value, "run.max_duration = …")
-        if duration.unit == "dur":
+        duration = None if value is None else Duration.parse(value, "run.max_duration = …")
+        if duration is not None and duration.unit == "dur":
             raise SetupError(f"run.max_duration = {str(duration)!r}: 'dur' is a fraction of max_duration itself")
         self._state.max_duration = duration
         self._state.requests.attention = True
@@ -245,6 +332,45 @@ class Run:
         return self._state.requests.agreed.stop.reason
 
     @property
+    def ending(self) -> Ending | None:
+        """How training ends: ``None`` while it continues, else an ``Ending``.
+
+        It has a value after a request to stop, from the evaluation at the end of training on, and in all hooks after
+        that. ``evaluate``, ``test`` and ``predict`` have none.
+
+        Example:
+            >>> import hookline as hl
+            >>> class Goodbye(hl.Callback):
+            ...     def on_fit_end(self, run):
+            ...         if run.ending.can_resume:
+            ...             print(f"Continue with resume='auto' ({run.ending.reason}).")
+        """
+        return self._state.answers.ending()
+
+    @property
+    def will_resume(self) -> bool:
+        """True in ``on_setup`` if Hookline will load a checkpoint after it, to continue an earlier run."""
+        return self._state.answers.will_resume()
+
+    @property
+    def can_skip_step(self) -> bool:
+        """True if ``run.skip_step()`` can still skip the update of this step."""
+        return self._state.requests.can_skip
+
+    @property
+    def skip_requested(self) -> bool:
+        """True if a callback has asked to skip this step, and all ranks skip it."""
+        return self._state.requests.agreed.skip is not None
+
+    @property
+    def interval_may_end(self) -> bool:
+        """True in ``on_train_step_end`` if the interval of metrics may end after this step.
+
+        A callback that measures something costly measures and logs it only then.
+        """
+        return self._state.answers.interval_may_end()
+
+    @property
     def checkpoint(self) -> Path:
         """Path of the checkpoint that was saved, loaded or rejected."""
         return self._get("checkpoint")  # type: ignore[no-any-return]
@@ -252,10 +378,11 @@ class Run:
     # -- metrics, callbacks, folder and ranks --------------------------------------------------
 
     @property
-    def metrics(self) -> Mapping[str, Any]:
+    def metrics(self) -> LatestMetrics:
         """Latest value of each metric: a float, or a list for an array.
 
-        Reading a metric that is still being averaged causes a transfer from the device.
+        Reading a metric that is still being averaged causes a transfer from the device. ``run.metrics.new()`` returns
+        the metrics of this step, and ``run.metrics.step_of(name)`` the step of a value.
         """
         return LatestMetrics(self._state)
 
@@ -322,8 +449,13 @@ class Run:
         return self._state.answers.is_sharded()
 
     @property
+    def data_parallel_size(self) -> int:
+        """Number of processes that read different data: ``world_size``, unless several share one shard of the data."""
+        return self._state.answers.data_parallel_size()
+
+    @property
     def loop(self) -> Any:
-        """Engine of the run.
+        """Engine of the run. Its fields may change between versions, so callbacks do not use it.
 
         A task can call ``run.loop.backward(loss, optimizer)`` and ``run.loop.step(optimizer)``.
         """
@@ -338,6 +470,7 @@ class Run:
         weight: float | torch.Tensor | None = None,
         reduce: Literal["mean", "sum", "last", "max", "min"] = "mean",
         step: int | None = None,
+        padding: bool = False,
     ) -> None:
         """Log numbers or small arrays. A name without a slash gets the prefix of the stage.
 
@@ -351,12 +484,18 @@ class Run:
             weight: Weight of the values in the mean.
             reduce: Reduction over the values of an interval.
             step: Step of the row, if it is not the clock's step. The steps of one metric must increase.
+            padding: Log also in a batch that is padding (``run.is_padding``), for values that do not depend on its
+                samples, such as times.
 
         Raises:
             MetricError: If a value cannot be logged.
         """
         if values.__class__ is not dict or more:
             _check_logged(values, more)
+        if padding:
+            with self._state.answers.padding_counts():
+                self._state.metrics.log(values, weight, reduce, step, self)
+            return
         self._state.metrics.log(values, weight, reduce, step, self)
 
     def log_image(self, name: str, image: Any, *, caption: str = "", step: int | None = None) -> None:
@@ -424,14 +563,59 @@ class Run:
         """
         self._state.media.file(name, path, step)
 
-    def stop(self, reason: str) -> None:
+    def log_event(self, name: str, text: str = "") -> None:
+        """Add an event to the timeline of the run, in ``events.jsonl`` and in the report.
+
+        Args:
+            name: Kind of the event, such as ``"restore"``.
+            text: What happened.
+        """
+        self._state.answers.log_event(name, text)
+
+    def rename_metric(self, old: str, new: str, *, keep: bool = False) -> None:
+        """Show a metric under another name from now on. Call it in ``on_setup``.
+
+        Args:
+            old: Full name under which the metric is logged, such as ``"val/acc"``.
+            new: Full name under which history, sinks and callbacks find it.
+            keep: True to show the metric under both names.
+        """
+        self._required("called run.rename_metric()")
+        self._state.metrics.rename(old, new, keep=keep)
+
+    def stop(self, reason: str, *, together: bool = False) -> None:
         """Ask to stop training at the end of this step, after the evaluation that is due.
 
         Args:
             reason: Reason that ``run.stop_reason`` and the result show.
+            together: True if all ranks call it in the same hook, with the same reason: then the ranks need no vote.
         """
         self._required("called run.stop()")
-        self._state.requests.ask_stop(StopRequest(reason, self.member.name, self.clock.step))
+        request = StopRequest(reason, self.member.name, self.clock.step)
+        self._state.requests.ask_stop(request)
+        if together:
+            self._state.requests.agree_on_stop(request)
+
+    def pause(self, reason: str) -> None:
+        """Ask to end training at the end of this step so that a resumed run continues it, as after Ctrl-C.
+
+        Hookline saves a checkpoint if the run has a folder, and makes no last evaluation.
+
+        Args:
+            reason: Reason that ``run.ending`` and the result show.
+
+        Example:
+            >>> import os
+            >>> import hookline as hl
+            >>> class PauseFile(hl.Callback):
+            ...     def on_train_step_end(self, run):
+            ...         if os.path.exists("pause"):
+            ...             run.pause("the file 'pause' exists")
+        """
+        self._required("called run.pause()")
+        self._state.requests.ask_stop(StopRequest(reason, self.member.name, self.clock.step, interrupt=True))
+        if self.has_folder:
+            self._state.requests.ask_save()
 
     def request_eval(self) -> None:
         """Ask for an evaluation at the end of this step.
@@ -442,25 +626,172 @@ class Run:
         self._required("called run.request_eval()")
         self._state.requests.ask_eval()
 
-    def request_save(self) -> None:
+    def request_save(self, plan: SavePlan | None = None) -> None:
         """Ask for a checkpoint at the end of this step.
+
+        Args:
+            plan: A plan that was added with ``run.add_save_plan``. ``None``: all plans of the run save or, if the run
+                has no plan, Hookline saves in ``checkpoints``.
 
         Raises:
             SetupError: If the run has no folder.
         """
         self._required("called run.request_save()")
-        self._state.requests.ask_save()
+        if plan is None:
+            self._state.requests.ask_save()
+        else:
+            self._state.answers.request_plan(plan)
 
-    def skip_step(self) -> None:
+    def add_save_plan(self, plan: SavePlan) -> None:
+        """Let Hookline save checkpoints by a plan in this run. Call it in ``on_setup``.
+
+        Args:
+            plan: When to save, what, where, and which checkpoints to keep.
+
+        Raises:
+            SetupError: If the run has no folder, or if another plan has the same folder.
+
+        Example:
+            >>> import hookline as hl
+            >>> from hookline.checkpoint import SavePlan
+            >>> class SaveAfterEvaluations(hl.Callback):
+            ...     plan = SavePlan(folder="evaluated", at_end=False)
+            ...
+            ...     def on_setup(self, run):
+            ...         if run.is_training_run:
+            ...             run.add_save_plan(self.plan)
+            ...
+            ...     def on_eval_end(self, run):
+            ...         run.request_save(self.plan)
+        """
+        self._required("called run.add_save_plan()")
+        self._state.answers.add_save_plan(plan)
+
+    def listen_to_signals(self, signals: Iterable[int]) -> None:
+        """Let more signals than SIGTERM save a checkpoint and end the process. Call it in ``on_setup``.
+
+        Args:
+            signals: The signals, such as ``[signal.SIGUSR1]``.
+        """
+        self._required("called run.listen_to_signals()")
+        self._state.answers.listen_to_signals(signals)
+
+    def when_written(self, call: Callable[[Path], None]) -> None:
+        """Call a function when all files of this fit are written, after the last hook, on rank zero.
+
+        Hookline logs an error of the function, and the run does not fail.
+
+        Args:
+            call: Function of the run's folder.
+        """
+        self._state.answers.when_written(call)
+
+    def skip_step(self, *, together: bool = False) -> None:
         """Skip the update of the current step. The weights and the step count do not change.
 
         The batches of the step stay read.
+
+        Args:
+            together: True if all ranks call it in the same hook: then the ranks need no vote, and a step can be skipped
+                until ``on_gradients_ready``.
 
         Raises:
             ScopeError: If no update is being prepared, or if it is too late for all ranks to skip it.
         """
         self._required("called run.skip_step()")
-        self._state.requests.ask_skip(self.member.name)
+        if together:
+            self._state.requests.agree_on_skip(self.member.name)
+        else:
+            self._state.requests.ask_skip(self.member.name)
+
+    def limit_batches(self, stage: str, count: int | None, *, repeat: bool = False) -> int | None:
+        """Limit the batches of an epoch, an evaluation or a prediction in this run, and return the limit that counts.
+
+        Each callback has one limit for each stage. The smallest limit of all callbacks counts.
+
+        Args:
+            stage: ``"train"``, ``"val"``, ``"test"`` or ``"predict"``.
+            count: Largest number of batches, of all ranks together. ``None`` removes the callback's limit.
+            repeat: True to train on the same batches in every epoch. For ``"train"`` only.
+
+        Raises:
+            SetupError: If ``stage`` is unknown, or if ``count`` is less than 1.
+
+        Example:
+            >>> import hookline as hl
+            >>> class ShortEvaluations(hl.Callback):
+            ...     def on_setup(self, run):
+            ...         run.limit_batches("val", 10)
+        """
+        self._required("called run.limit_batches()")
+        return self._state.answers.limit_batches(stage, count, self.member, repeat=repeat)
+
+    def num_batches(self, stage: str, loader: Any = None) -> int | None:
+        """Return the number of batches of an epoch, an evaluation or a prediction on this rank, with its limits.
+
+        Args:
+            stage: ``"train"``, ``"val"``, ``"test"`` or ``"predict"``.
+            loader: The loader. ``None``: the loader of the stage; for ``"train"`` in an epoch, that epoch's.
+
+        Returns:
+            The number, or ``None`` if the loader has no length.
+        """
+        return self._state.answers.num_batches(stage, loader)
+
+    def sample_indices(self, batch: int) -> list[int] | None:
+        """Return the indices in the data set of the samples in a training batch of this epoch.
+
+        Args:
+            batch: Number of the batch in the epoch, as ``run.clock.batch_in_epoch`` shows it in
+                ``on_train_batch_start``.
+
+        Returns:
+            The indices, or ``None`` if the order of the loader is not known: it is known for a ``DataLoader`` over a
+            data set with ``__getitem__`` and torch's own samplers.
+        """
+        return self._state.answers.sample_indices(batch)
+
+    def to_device(self, batch: Any) -> Any:
+        """Return a batch on the device of the model, as the loop moves it.
+
+        Args:
+            batch: A batch of a loader.
+        """
+        return self._state.answers.to_device(batch)
+
+    def path(self, name: str | Path) -> Path:
+        """Return the path of a file that a callback writes. A relative path is inside the run's folder.
+
+        Args:
+            name: Path of the file, such as ``"plots/loss.png"``. An absolute path stays as it is.
+
+        Raises:
+            SetupError: If the path is relative, and the run has no folder or the path leaves the folder.
+        """
+        path, folder = Path(name), self._state.folder
+        if leaves_folder(path):
+            raise SetupError(f"run.path({str(path)!r}): this path leaves the run's folder. Give a path inside it.")
+        return in_run_folder(path, folder, "name", "run.path")
+
+    def trial(self) -> AbstractContextManager[Trial]:
+        """Make training steps that leave no trace, inside a ``with`` block in ``on_fit_start`` or ``on_train_start``.
+
+        After the block weights, optimizers, random states, metrics and the position in the data are as before it. No
+        hook is called inside it.
+
+        Raises:
+            SetupError: If the run has no task, as in a custom loop.
+            ScopeError: If an epoch has begun.
+
+        Example:
+            >>> import hookline as hl
+            >>> class FirstLoss(hl.Callback):
+            ...     def on_fit_start(self, run):
+            ...         with run.trial() as trial:
+            ...             losses = [float(trial.step(batch)) for batch in trial.batches(10)]
+            ...         print(f"after 10 steps the loss is {losses[-1]:.3f}")
+        """
+        return self._state.answers.trial()
 
     def evaluate(self, what: Any = "val") -> dict[str, Any]:
         """Evaluate now and return the metrics. The run does not change.
@@ -491,6 +822,43 @@ class Run:
             value: A value that JSON can represent.
         """
         return self._state.answers.gather(value)
+
+    def reduce(self, value: Any, op: Literal["sum", "mean", "max", "min"] = "sum") -> Any:
+        """Return the sum, mean, maximum or minimum over the ranks. All ranks must call it in the same hook.
+
+        Ranks with the same data count once in a sum or mean. After an error on any rank, the result is the value of
+        this process.
+
+        Args:
+            value: A number, or a tensor of the same shape on all ranks. It does not change.
+            op: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``.
+
+        Returns:
+            A float for a number, a tensor on the same device for a tensor.
+        """
+        return self._state.answers.reduce(value, op)
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Copy the values of rank zero into the tensors of all ranks. All ranks must call it in the same hook.
+
+        Args:
+            tensors: Tensors of the same shapes and kinds on all ranks. They change in place.
+        """
+        self._state.answers.broadcast(tensors)
+
+    def raw_weights(self) -> dict[str, torch.Tensor]:
+        """Return the weights that training changes, by name, also while ``run.swap_weights`` is open.
+
+        They are the tensors themselves, not copies.
+        """
+        return self._state.answers.raw_weights()
+
+    def prediction_weights(self) -> AbstractContextManager[None]:
+        """Use the weights of predictions inside a ``with`` block, such as the averages of ``EMA``.
+
+        Hookline opens ``around_predict`` of each callback that declares ``writes = ("weights",)``.
+        """
+        return self._state.answers.prediction_weights()
 
     def swap_weights(self, weights: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
         """Use other weights inside a ``with`` block, for example in ``around_eval``.
@@ -654,6 +1022,23 @@ class LatestMetrics(ReadOnly[Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def new(self, *, pending: bool = False) -> dict[str, float]:
+        """Return the numbers that were measured at this step, also those of an evaluation that is not over.
+
+        Args:
+            pending: True to include training metrics of the interval that is not over. Reading them causes a transfer
+                from the device.
+        """
+        return self._state.metrics.measured_now(pending=pending)
+
+    def step_of(self, name: str) -> int | None:
+        """Return the step of the latest value of a metric, or ``None`` if it has no value.
+
+        Args:
+            name: Full name of the metric.
+        """
+        return self._state.metrics.measured_at(name)
 
 
 def _check_logged(values: object, more: tuple[object, ...]) -> None:

@@ -45,3 +45,12 @@ class NotedMetrics:
 
     def names(self) -> Iterator[str]:
         return self._book.names()
+
+    def measured_at(self, name: str) -> int | None:
+        return self._book.measured_at(name)
+
+    def measured_now(self, *, pending: bool = False) -> dict[str, float]:
+        return self._book.measured_now(pending=pending)
+
+    def rename(self, old: str, new: str, *, keep: bool = False) -> None:
+        self._book.rename(old, new, keep=keep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields as dataclass_fields
@@ -25,7 +26,7 @@ MOMENT = ("batch", "outputs", "loss", "optimizer", "loader_name", "exception", "
 """The fields that have a value at some events only; the table says at which."""
 COUNTERS = ("step", "epoch", "sample", "token")
 MACHINERY = (
-    *("line", "requests", "metrics", "answers", "loop", "clock", "history", "messages", "optimizers"),
+    *("line", "requests", "metrics", "answers", "loop", "clock", "history", "messages", "optimizers", "failure"),
     *("samples", "tokens", "audience", "failed_in"),
 )
 PLAIN = tuple(f.name for f in dataclass_fields(RunState) if f.name not in (*MOMENT, *MACHINERY))
@@ -119,6 +120,7 @@ class Stage:
         self._set_stage(event, fields)
         if event.name in ("train_start", "train_end"):
             state.is_training = event.name == "train_start"
+            self.loop.engine.agenda.finished = self.requests.is_trained = event.name == "train_end"
         if event.name == "train_epoch_start":
             clock.mark_epoch()
         clock.step += event.name == "train_step_end"
@@ -129,10 +131,15 @@ class Stage:
             self.state.module.zero_grad()
         if "stop_reason" in event.valid and self.requests.agreed.stop is None:
             self.requests.agree_on_stop(StopRequest("drive() sent a stop", "drive", clock.step))
+        if event.name == "preempt":
+            self.requests.agree_on_signal(signal.SIGTERM)
+            self.requests.leave_because_of_signal()
         self.requests.can_skip = state.stage == "train" and (event.scope == "batch" or event.name in SKIPPABLE)
         for name, value in fields.items():
             self._set(name, value)
         self._fill(event, fields)
+        if event.name == "exception":
+            state.failure = state.exception
 
     def send(self, event: Event, payload: dict[str, object]) -> None:
         line = self.line

@@ -237,6 +237,12 @@ def test_a_smaller_limit_beside_it_counts() -> None:
     assert fit_long(DryRun(4), LimitBatches(train=2)).clock.step == 2
 
 
+def test_a_fraction_does_not_lengthen_a_dry_run() -> None:
+    recorder = Recorder(fields=("stage",), only=("train_batch_end", "eval_batch_end"))
+    fit_long(DryRun(1), LimitBatches(train=0.5, val=0.5, test=0.5), recorder)
+    assert Counter(row["stage"] for row in recorder.rows) == {"train": 1, "val": 1, "test": 1}
+
+
 def test_with_accumulation_the_one_window_is_short() -> None:
     assert fit_long(DryRun(1), accumulate=4).clock.step == 1
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hookline.callbacks.debug import LimitBatches
 from hookline.callbacks.saving import prediction_formats
 from hookline.callbacks.saving.prediction_parts import fingerprint
 from hookline.callbacks.saving.prediction_writer import PredictionWriter
@@ -63,6 +64,12 @@ def parts(folder: Path) -> list[Path]:
 
 
 # -- files ---------------------------------------------------------------------------------------
+
+
+def test_batches_that_are_limited_are_all_written(tmp_path: Path) -> None:
+    predict(tmp_path, PredictionWriter(), LimitBatches(predict=2))
+    (file,) = (path for path in tmp_path.rglob("*") if path.suffix in (".npz", ".parquet", ".csv"))
+    assert read(file)["index"].tolist() == list(range(8))
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv", "npz"])

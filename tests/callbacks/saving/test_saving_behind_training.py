@@ -16,7 +16,7 @@ from hookline.checkpoint import Store
 from hookline.errors import CheckpointWriteError
 from hookline.testing import Recorder, tiny_data
 from tests.support import at_step, crash_at, fit, saved_steps, wait_until
-from tests.support.inside import bytes_held_by
+from tests.support.inside import bytes_held_by_saves
 
 fit_six_steps = partial(fit, train=tiny_data(3), max_duration="6st")
 
@@ -151,10 +151,10 @@ def test_an_error_of_the_save_in_flight_does_not_hide_that_of_the_run(tmp_path: 
 
 
 def test_no_thread_and_no_buffer_is_left_behind(tmp_path: Path) -> None:
-    checkpointer = hl.Checkpointer("1st", background=True)
-    fit_six_steps(checkpointer, folder=tmp_path)
+    runs: list[hl.Run] = []
+    fit_six_steps(hl.Checkpointer("1st", background=True), hl.on("teardown")(runs.append), folder=tmp_path)
     assert not is_saving()
-    assert bytes_held_by(checkpointer) == 0
+    assert bytes_held_by_saves(runs[0]) == 0
 
 
 def test_a_script_that_leaves_has_its_last_save(tmp_path: Path, disk: Disk) -> None:

@@ -43,9 +43,8 @@ def test_a_bar_that_is_drawn_at_every_step_reads_nothing_more_than_the_loop() ->
 
 
 def a_run(loss: Any, **metrics: float) -> Any:
-    loop = SimpleNamespace(settings=SimpleNamespace(log_every="1st"))
     return SimpleNamespace(
-        loss=loss, metrics=metrics, entry_point="fit", stage="train", callbacks=(), schedulers=(), loop=loop
+        loss=loss, metrics=metrics, entry_point="fit", stage="train", callbacks=(), schedulers=(), log_every="1st"
     )
 
 

@@ -235,6 +235,5 @@ def test_the_peak_is_that_of_the_numbers_that_are_trained_with(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")  # there is none here
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: matmul)
-    loop = SimpleNamespace(settings=SimpleNamespace(precision=precision))
-    run: Any = SimpleNamespace(device=torch.device("cuda"), loop=loop, model=nn.Linear(2, 2, dtype=dtype))
+    run: Any = SimpleNamespace(device=torch.device("cuda"), precision=precision, model=nn.Linear(2, 2, dtype=dtype))
     assert speed_monitor._peak_of(run) == tera * 1e12

@@ -70,16 +70,10 @@ class DryRun(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._forget()
-        limits = run.loop.engine.data.limits
         for stage in ("train", "val", "test", "predict"):
-            limits[stage] = min(self.batches, limits.get(stage, self.batches))
-        if run.entry_point in ("fit", "train"):
-            if run.clock.epoch and run.loop.engine.extend is None:
-                raise SetupError(
-                    f"DryRun is one epoch, and this trainer has trained {run.clock.epoch}: the dry run is over; make a "
-                    f"new trainer without it for the real run"
-                )
-            if run.loop.engine.will_resume:
+            run.limit_batches(stage, self.batches)
+        if run.is_training_run:
+            if run.will_resume:
                 raise SetupError(
                     "DryRun begins anew, and this run has a checkpoint to go on from: leave out resume, "
                     "or give the dry run a folder of its own"
@@ -88,6 +82,11 @@ class DryRun(Callback):
             run.max_duration = "1ep"
 
     def on_fit_start(self, run: Run) -> None:
+        if run.max_duration is not None and run.clock.epoch and run.clock.reached(run.max_duration):  # not extended
+            raise SetupError(
+                f"DryRun is one epoch, and this trainer has trained {run.clock.epoch}: the dry run is over; make a "
+                f"new trainer without it for the real run"
+            )
         self._modules = dict(run.model.named_modules(remove_duplicate=False))
         self._weights = {name: tensor.detach().cpu().clone() for name, tensor in _tensors(run.model)}
         self._optimizers = [(optimizer, deepcopy(optimizer.state_dict())) for optimizer in run.optimizers.values()]
@@ -100,7 +99,7 @@ class DryRun(Callback):
 
     def on_teardown(self, run: Run) -> None:
         if self._is_shortened:
-            run.loop.engine.state.max_duration = self._max_duration  # which may be none at all
+            run.max_duration = self._max_duration
         _put_back(self._modules)
         with torch.no_grad():
             for name, tensor in _tensors(run.model):

@@ -52,7 +52,7 @@ class LimitBatches(Callback):
     def on_setup(self, run: Run) -> None:
         for stage, limit in self.limits.items():
             if isinstance(limit, int):
-                run.loop.engine.data.limits[stage] = limit
+                run.limit_batches(stage, limit)
             else:
                 self._set(run, stage)
 
@@ -71,7 +71,7 @@ class LimitBatches(Callback):
         if isinstance(share, float) and loaders is not None:
             named = loaders if isinstance(loaders, Mapping) else {None: loaders}
             read = named.values() if name is None else [named[name]]
-            run.loop.engine.data.limits[stage] = max(_share_of(stage, share, loader) for loader in read)
+            run.limit_batches(stage, max(_share_of(stage, share, loader) for loader in read))
 
 
 def _checked(stage: str, limit: int | float) -> int | float:

@@ -15,8 +15,6 @@ from hookline.run.paths import path_to_write
 if TYPE_CHECKING:
     from hookline.run import Run
 
-IN_FIT = ("fit", "train")
-
 
 class MemorySnapshot(Callback):
     """Records what happens to memory in ``steps`` steps, after ``start`` steps have passed, and writes it.
@@ -80,24 +78,24 @@ class MemorySnapshot(Callback):
         self._tick(run, run.clock.step)
 
     def on_eval_batch_end(self, run: Run) -> None:
-        if run.entry_point not in IN_FIT:
+        if not run.is_training_run:
             self._tick(run, run.clock.eval.batch)
 
     def on_predict_batch_end(self, run: Run) -> None:
-        if run.entry_point not in IN_FIT:
+        if not run.is_training_run:
             self._tick(run, run.clock.eval.batch)
 
     def around_train(self, run: Run) -> Iterator[None]:
         yield from self._window(run, run.clock.step)
 
     def around_eval(self, run: Run) -> Iterator[None]:
-        if run.entry_point in IN_FIT:
+        if run.is_training_run:
             yield
         else:
             yield from self._window(run, 0)
 
     def around_predict(self, run: Run) -> Iterator[None]:
-        if run.entry_point in IN_FIT:
+        if run.is_training_run:
             yield
         else:
             yield from self._window(run, 0)
@@ -137,7 +135,7 @@ class MemorySnapshot(Callback):
 
     def _write(self, run: Run, recording: CudaRecording | HostRecording) -> None:
         folder = output_folder(run, self.dirpath, "memory", "MemorySnapshot")
-        in_fit = run.entry_point in IN_FIT
+        in_fit = run.is_training_run
         number, stage = (run.clock.step, "train") if in_fit else (run.clock.eval.batch, run.stage)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)

@@ -46,10 +46,8 @@ class OverfitBatches(Callback):
         self.batches = batches
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train"):
-            limits = run.loop.engine.data.limits
-            limits["train"] = min(self.batches, limits.get("train", self.batches))
-            run.loop.engine.data.repeat_epoch = True
+        if run.is_training_run:
+            run.limit_batches("train", self.batches, repeat=True)
 
     def on_fit_start(self, run: Run) -> None:
         if isinstance(run.loaders.get("train"), Iterator):
@@ -59,13 +57,13 @@ class OverfitBatches(Callback):
             )
         if "val" not in run.loaders or not _has_task(run):
             return
-        count = run.loop.engine.data.limits["train"]
+        count = run.limit_batches("train", self.batches, repeat=True) or self.batches  # others may limit it further
         with suppress(TypeError, NotImplementedError):  # a loader without a length
             count = min(count, len(run.loaders["train"]))
-        with run.loop.trial() as trial:
+        with run.trial() as trial:
             batches = list(trial.batches(count, whole=True))
         val = run.loaders["val"]
-        run.loop.engine.data.replace_loader("val", dict.fromkeys(val, batches) if isinstance(val, Mapping) else batches)
+        run.loaders["val"] = dict.fromkeys(val, batches) if isinstance(val, Mapping) else batches
 
 
 def _has_task(run: Run) -> bool:

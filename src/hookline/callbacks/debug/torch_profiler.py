@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookline")
 
-IN_FIT = ("fit", "train")
-
 
 class TorchProfiler(Callback):
     """Records a few steps with ``torch.profiler``, and writes a trace and a table of the operators that took most.
@@ -102,7 +100,7 @@ class TorchProfiler(Callback):
         if any(isinstance(other, TorchProfiler) and other is not self for other in run.callbacks):
             raise SetupError("there are two TorchProfilers, and torch can have one at a time: leave one of them out")
         check_dirpath(run, self.dirpath, "TorchProfiler")
-        if run.entry_point in IN_FIT and run.clock.step == 0:  # a state that is about to be loaded comes later
+        if run.is_training_run and run.clock.step == 0:  # a state that is about to be loaded comes later
             self.steps = self._recorded = 0
 
     def on_train_step_end(self, run: Run) -> None:
@@ -130,14 +128,14 @@ class TorchProfiler(Callback):
         yield from self._alone(run)
 
     def on_teardown(self, run: Run) -> None:
-        if run.entry_point in IN_FIT and not self._recorded and 0 < self.steps < self._last:
+        if run.is_training_run and not self._recorded and 0 < self.steps < self._last:
             logger.warning("TorchProfiler recorded nothing: the run ended at its step %d, too early", self.steps)
 
     # ------------------------------------------------------------------------------------------
 
     def _alone(self, run: Run) -> Iterator[None]:
         """An evaluation or a prediction: recorded by itself, unless it is a part of a fit."""
-        if run.entry_point in IN_FIT:
+        if run.is_training_run:
             yield
             return
         steps, self.steps = self.steps, 0
@@ -197,7 +195,7 @@ class TorchProfiler(Callback):
 
     def _writer(self, own_handler: Callable[[Any], Any] | None) -> Callable[[Any], None]:
         def write(profiler: Any) -> None:
-            self._recorded += self._run.entry_point in IN_FIT
+            self._recorded += self._run.is_training_run
             if own_handler is not None:
                 own_handler(profiler)
             self._write(profiler, trace=own_handler is None)
@@ -214,8 +212,8 @@ class TorchProfiler(Callback):
                 logger.warning("TorchProfiler: the run has no folder, so the trace is not written; give it a dirpath")
             return
         folder.mkdir(parents=True, exist_ok=True)
-        number = run.clock.step if run.entry_point in IN_FIT else self.steps
-        stage = "train" if run.entry_point in IN_FIT else run.stage
+        number = run.clock.step if run.is_training_run else self.steps
+        stage = "train" if run.is_training_run else run.stage
         name = f"{stage}-{number:08d}-rank{run.rank}"
         (folder / f"{name}.txt").write_text(table)
         if trace:

@@ -73,7 +73,7 @@ class DerivedMetric(Callback):
         if any(read.startswith(EVALUATIONS) or read.endswith("_epoch") for read in self.reads):
             return
         metrics = self._inputs(run) or {}
-        steps = {name: run.loop.engine.book.measured_at(name) for name in metrics}
+        steps = {name: run.metrics.step_of(name) for name in metrics}
         if steps != self.seen:  # else its curve would have points at which nothing was measured
             self.seen = steps
             self._derive(run)

@@ -92,7 +92,7 @@ class HistoryPlot(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._forget()
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             check_dirpath(run, self.dirpath, "HistoryPlot")
         if self.every is not None and (self.every.unit != "dur" or run.max_duration is not None):
             self._schedule = Schedule(self.every.of(run.max_duration))

@@ -113,7 +113,7 @@ class ImageSamples(Callback):
 
     def _fires(self, run: Run) -> bool:
         """Whether it is due; always for a test, and for an evaluation that is no part of training."""
-        if self._schedule is None or run.stage == "test" or run.entry_point not in ("fit", "train"):
+        if self._schedule is None or run.stage == "test" or not run.is_training_run:
             return True
         if not self._schedule.due(run.clock):
             return False

@@ -104,7 +104,7 @@ class Metrics(Callback):
             for name, metric in metrics.items():
                 try:
                     if not _is_object(metric):
-                        run.log({name: metric(outputs, targets)}, weight=run.loop.engine.steps.count(run.batch)[0])
+                        run.log({name: metric(outputs, targets)}, weight=run.batch_size)
                         continue
                     metric.update(outputs, targets)
                 except Exception as error:

@@ -87,7 +87,7 @@ class PrintMetrics(Callback):
 
     def on_metrics_ready(self, run: Run) -> None:
         if self._in_epochs is False and self._is_due(run):
-            new = _measured(run, pending=True)
+            new = run.metrics.new(pending=True)
             self._print(run, {name: value for name, value in new.items() if not name.startswith(EVALUATIONS)})
 
     def on_train_epoch_end(self, run: Run) -> None:
@@ -95,17 +95,17 @@ class PrintMetrics(Callback):
 
     def on_eval_end(self, run: Run) -> None:
         if not (self._at_edge and self._in_epochs):  # else the line of the epoch says it
-            new = _measured(run)
+            new = run.metrics.new()
             self._print(run, {name: value for name, value in new.items() if name.startswith(f"{run.stage}/")})
 
     def on_epoch_end(self, run: Run) -> None:
         self._at_edge = False
         if self._in_epochs and self._is_due(run):
-            self._print(run, _measured(run, pending=True))
+            self._print(run, run.metrics.new(pending=True))
 
     def on_train_end(self, run: Run) -> None:
         if self._printed_step < run.clock.step:
-            self._print(run, _measured(run, pending=True))
+            self._print(run, run.metrics.new(pending=True))
 
     def on_fit_end(self, run: Run) -> None:
         unknown = [name for name in self.metrics if name not in self._matched]
@@ -145,12 +145,6 @@ class PrintMetrics(Callback):
                     self._matched.add(pattern)
                     found[name] = measured[name]
         return found
-
-
-def _measured(run: Run, *, pending: bool = False) -> dict[str, float]:
-    """The numbers that are of this very moment; at the end of an interval also what other hooks have just logged."""
-    found: dict[str, float] = run.loop.engine.book.measured_now(pending=pending)
-    return found
 
 
 def _shown(value: Any, spec: str) -> str:

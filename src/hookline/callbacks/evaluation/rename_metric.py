@@ -52,7 +52,7 @@ class RenameMetric(Callback):
         if not self.keep:
             self._check_readers(run)
         for old, new in self.names.items():
-            run.loop.engine.book.rename(old, new, keep=self.keep)
+            run.rename_metric(old, new, keep=self.keep)
 
     def _check_readers(self, run: Run) -> None:
         for callback in run.callbacks:

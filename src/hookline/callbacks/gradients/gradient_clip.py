@@ -98,7 +98,7 @@ class GradientClip(Callback):
     def on_gradients_ready(self, run: Run) -> None:
         optimizer, limits, name = run.optimizer, self._limits, ""
         if len(run.optimizers) > 1 or isinstance(limits, Mapping):
-            name = next(name for name, other in run.optimizers.items() if other is optimizer)
+            name = run.optimizer_name
         limit = limits.get(name) if isinstance(limits, Mapping) else limits
         if limit is None:
             return
@@ -108,7 +108,7 @@ class GradientClip(Callback):
             clip_grad_value_(parameters, limit)
             return
         # While the step may still be skipped by one who comes later, an error waits.
-        strict = self.error_if_nonfinite and not run.loop.engine.requests.can_skip
+        strict = self.error_if_nonfinite and not run.can_skip_step
         self._found = name, clip_grad_norm_(parameters, limit, self.norm_type, strict), limit
 
     def on_optimizer_step_start(self, run: Run) -> None:

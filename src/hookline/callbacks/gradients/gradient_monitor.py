@@ -174,4 +174,4 @@ def _of(run: Run) -> str:
     """Behind a name: which optimizer, if there are several."""
     if len(run.optimizers) == 1:
         return ""
-    return "/" + next(name for name, optimizer in run.optimizers.items() if optimizer is run.optimizer)
+    return "/" + run.optimizer_name

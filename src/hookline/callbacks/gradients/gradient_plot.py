@@ -98,7 +98,7 @@ class GradientPlot(Callback):
         self._measured = {}
         check_layers(run.model, self._patterns, "GradientPlot")
         self._folder = None
-        if self.dirpath is not None and run.entry_point in ("fit", "train") and not run.rank:
+        if self.dirpath is not None and run.is_training_run and not run.rank:
             self._folder = written_path(run, self.dirpath, "dirpath", "GradientPlot")
             check_writable(self._folder / "plot", "GradientPlot(dirpath=…)")
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class GradientPlot(Callback):
     def _draw(self, run: Run) -> None:
         step, of = run.clock.step + 1, ""
         if len(run.optimizers) > 1:
-            of = next(name for name, optimizer in run.optimizers.items() if optimizer is run.optimizer)
+            of = run.optimizer_name
         measured, self._measured = self._measured, {}
         if run.rank:  # it was needed to make sharded gradients whole; rank zero draws
             return

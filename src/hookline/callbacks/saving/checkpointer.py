@@ -100,7 +100,6 @@ class Checkpointer(Callback):
         self._said = False
         given = None if keep_every is None else Duration.parse(keep_every, "Checkpointer(keep_every=…)")
         self._share = given if given is not None and given.unit == "dur" else None  # until max_duration is known
-        self._target: Any = None
         keep = _keep(
             last=1 if keep_last is None else keep_last,
             best=keep_best,
@@ -121,19 +120,21 @@ class Checkpointer(Callback):
             folder=str(folder),
             on_error=on_save_error,
         )
+        self._plan = self.plan  # with ``keep_every`` as a number of epochs or steps
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             plan = self.plan
             if self._share is not None and plan.keep is not None:
                 plan = replace(plan, keep=replace(plan.keep, every=self._share.of(run.max_duration)))
             if run.has_folder:
                 check_links(run.folder / plan.folder)
-            self._target = run.loop.engine.saving.add(plan)
+            self._plan = plan
+            run.add_save_plan(plan)
 
     def on_eval_end(self, run: Run) -> None:
         if self.on_eval and run.stage == "val" and run.entry_point == "fit":
-            run.loop.engine.saving.ask(self._target)
+            run.request_save(self._plan)
 
     def on_checkpoint_save(self, run: Run) -> None:
         if self.monitor is None or self._said:

@@ -6,7 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +24,7 @@ from hookline.callbacks.saving.weights_file import load_into
 from hookline.callbacks.saving.whole_models import check_whole
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
-from hookline.events.line import Heard
+from hookline.events.validate import overridden
 from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class ExportModel(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._sample = self._file = None
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         if self._best is not None:
             self._best.begin(run)
@@ -162,7 +162,7 @@ class ExportModel(Callback):
                 raise SetupError(
                     f"ExportModel({self.format!r}) has seen no batch, and needs one to call the model with"
                 )
-            with _averaged(run) if self.averaged else _nothing(), replacing_with_others(file) as fresh:
+            with run.prediction_weights() if self.averaged else nullcontext(), replacing_with_others(file) as fresh:
                 export(self.format, self._copy(run), sample, fresh, dynamic=self.dynamic, tolerance=self.tolerance)
 
     # -- what ----------------------------------------------------------------------------------
@@ -242,25 +242,6 @@ def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(repr(name) for name in list(names)[:12] if name) or "none"
 
 
-def _swaps(run: Run) -> list[Any]:
-    """The scopes of a prediction in which callbacks swap weights, with the run of each."""
-    heard = run.loop.engine.line.fast.around_predict
-    return [pair for pair in heard if "weights" in getattr(pair[1].member.callback, "writes", ())]
-
-
-@contextmanager
-def _averaged(run: Run) -> Iterator[None]:
-    """The weights that a prediction would use."""
-    scopes, around = run.loop.engine.scopes, Heard(_swaps(run))
-    around.event = "around_predict"
-    mark = len(scopes)
-    try:
-        scopes.enter(around)
-        yield
-    finally:
-        scopes.leave(mark)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def _swaps(run: Run) -> bool:
+    """True if a callback swaps weights in for predictions."""
+    return any("weights" in callback.writes and overridden(callback, "around_predict") for callback in run.callbacks)

@@ -53,7 +53,7 @@ class LoadWeights(Callback):
         """The model that has them already."""
 
     def on_setup(self, run: Run) -> None:
-        if run.clock.step or run.loop.engine.will_resume or (self._model is not None and self._model() is run.model):
+        if run.clock.step or run.will_resume or (self._model is not None and self._model() is run.model):
             return
         self._model = weakref.ref(run.model)
         weights = read_weights(self.path, prefix=self.prefix)

@@ -207,9 +207,8 @@ class PredictionWriter(Callback):
             check_columns(self.format, columns)  # now, and not when all is predicted
         self._batches += 1
         self._rows += rows
-        self._is_whole = (
-            self._batches == self._length if run.world_size == 1 else run.loop.engine.evaluator.part.is_final
-        )
+        shard = run.eval_shard
+        self._is_whole = self._batches == self._length if shard is None else shard.is_last
         if self._parts is not None and self._batches <= self._parts.batches:  # written before
             if self._batches == self._parts.batches and self._rows != self._parts.rows:
                 raise DataError(
@@ -270,13 +269,13 @@ class PredictionWriter(Callback):
         """The place of the batch's first sample in the loader's order: ranks take its batches in turn."""
         if run.world_size == 1:
             return self._rows
-        first: int | None = run.loop.engine.evaluator.part.first
-        if first is None:
+        shard = run.eval_shard
+        if shard is None or shard.first is None:
             raise SetupError(
                 "PredictionWriter: in several processes the place of a batch in the order of this loader is not known; "
                 "give index=lambda run: run.batch['id'], or pass a DataLoader over a data set with __getitem__"
             )
-        return first
+        return shard.first
 
 
 def _outputs(run: Run) -> Any:
@@ -296,9 +295,4 @@ def _loader(run: Run) -> Any:
 
 def _length(run: Run, loader: Any) -> int | None:
     """How many batches there are, where that can be known."""
-    try:
-        length = len(loader.loader if isinstance(loader, Rest) else loader)
-    except (TypeError, NotImplementedError):
-        return None
-    limit = getattr(run.loop, "limits", {}).get(run.stage)
-    return length if limit is None else min(length, limit)
+    return run.num_batches(run.stage, loader.loader if isinstance(loader, Rest) else loader)

@@ -95,7 +95,7 @@ class SaveAtEnd(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._packed = b""
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         check_whole(run, "SaveAtEnd")
         check_writable(self._folder(run) / "model.safetensors", "SaveAtEnd")
@@ -241,7 +241,7 @@ def _metrics(run: Run) -> dict[str, Any]:
         "step": clock.step,
         "epoch": clock.epoch,
         "seconds": clock.seconds,
-        "stop_reason": public(run.loop.engine.stop_reason()),
+        "stop_reason": public("not trained" if run.ending is None else run.ending.reason),
         "metrics": plain(dict(run.metrics)),
         "history": {name: {"steps": plain(history.steps(name)), "values": plain(history[name])} for name in history},
     }

@@ -103,7 +103,7 @@ class SaveBest(Callback):
     # -- when ----------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         if self._best.begin(run):
             self._on_disk = None
@@ -115,7 +115,7 @@ class SaveBest(Callback):
             self._last = None
 
     def on_model_ready(self, run: Run) -> None:
-        if self._last is not None and run.entry_point in ("fit", "train"):  # by now its layers are those of training
+        if self._last is not None and run.is_training_run:  # by now its layers are those of training
             if not self._last.put_back(run.model):
                 logger.info("SaveBest leaves the weights as they are: they were changed since the last fit")
             self._last = None
@@ -151,8 +151,7 @@ class SaveBest(Callback):
     def on_fit_end(self, run: Run) -> None:
         """From here on the model has the best weights; the final checkpoint knows of the swap, and saves the last."""
         self._write_if_other(run)
-        stop = run.loop.engine.requests.agreed.stop
-        goes_on = stop is not None and stop.goes_on  # it may be measured yet
+        goes_on = run.ending is not None and run.ending.can_resume  # it may be measured yet
         if self.best is None and self._is_trained and not goes_on:
             logger.warning("SaveBest has saved nothing: there was no finite %s to decide on in this run", self.monitor)
         weights = self._best.to_use(run) if self.load_best else None

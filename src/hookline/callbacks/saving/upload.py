@@ -96,15 +96,12 @@ class Upload(Callback):
         """What became of the files of the last fit."""
         self._queue: UploadQueue | None = None
         self._schedule: Schedule | None = None
-        self._hooked: tuple[Any, Any] | None = None
-        """The record of a run, and what it called before."""
 
     # -- when ----------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         self._queue = self._schedule = None
-        self._unhook()
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         self.report = None
         if not run.has_folder:
@@ -144,33 +141,17 @@ class Upload(Callback):
         queue, self._queue = self._queue, None
         if queue is None:
             return
-        wait = self.wait if run.loop.engine.requests.agreed.preempt is None else min(self.wait, WAIT_AFTER_SIGNAL)
+        by_signal = run.ending is not None and run.ending.kind == "signal"
+        wait = min(self.wait, WAIT_AFTER_SIGNAL) if by_signal else self.wait
         end = monotonic() + wait
         self._finish(queue, run.folder, end)
-        self._finish_later(run.loop.engine.record, queue, run.folder, end)
+        run.when_written(lambda folder: self._finish_later(queue, folder, end))
 
-    def _finish_later(self, record: Any, queue: UploadQueue, folder: Path, end: float) -> None:
-        """The last words of ``run.json`` and the report are written after the last hook."""
-        write = record.when_written
-
-        def then_upload(path: Path) -> None:
-            self._unhook()
-            try:
-                if write is not None:
-                    write(path)
-            finally:
-                if self.report is not None and not self.report.hung:
-                    self._finish(queue, folder, end)
-                self._say()
-
-        self._hooked = record, write
-        record.when_written = then_upload
-
-    def _unhook(self) -> None:
-        """Also before a new fit: one that fails early writes no record."""
-        if self._hooked is not None:
-            record, write = self._hooked
-            record.when_written, self._hooked = write, None
+    def _finish_later(self, queue: UploadQueue, folder: Path, end: float) -> None:
+        """Upload the end of ``run.json`` and the report, which are written after the last hook."""
+        if self.report is not None and not self.report.hung:
+            self._finish(queue, folder, end)
+        self._say()
 
     # -- what ----------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ class AccumulationSchedule(Callback):
         self.unit = units[0] if units else "ep"
         self._words = ", ".join(f"{moment}: {factor}" for moment, factor in self._entries)
         self._plan: list[tuple[float, int]] = []
+        self._given: int | None = None
+        """``accumulate`` of the trainer."""
         self._next: float = math.inf
         """The step from which on it is asked whether the next moment has come."""
         self._coming: float = math.inf
@@ -69,12 +71,14 @@ class AccumulationSchedule(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._next = math.inf
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
+            if run.clock.batch == 0 or self._given is None:  # else this callback may have changed it
+                self._given = run.accumulate
             self._plan, self.unit = self._resolved(run)
 
     def on_train_start(self, run: Run) -> None:
         factor = self._now(run)
-        before = int(run.loop.accumulate)
+        before = run.accumulate
         if run.clock.batch == 0 and factor is not None and before not in (1, factor):
             logger.warning(
                 "AccumulationSchedule begins with %d batches a step; accumulate=%d of the trainer is not used",
@@ -102,7 +106,7 @@ class AccumulationSchedule(Callback):
         done: dict[str, float] = {"ep": epoch, "st": step, PASSES: epoch + part}
         if unit not in done:
             return None
-        return _reached(plan, done[unit]) or int(run.loop.engine.settings.accumulate)
+        return _reached(plan, done[unit]) or self._given or run.accumulate
 
     def _resolved(self, run: Run) -> tuple[list[tuple[float, int]], str]:
         """The moments as numbers of one unit, in order."""
@@ -119,8 +123,8 @@ class AccumulationSchedule(Callback):
 
     def _set(self, run: Run) -> None:
         factor = self._now(run)
-        if factor is not None and run.loop.accumulate != factor:
-            run.loop.accumulate = factor
+        if factor is not None and run.accumulate != factor:
+            run.accumulate = factor
         done = run.clock.elapsed(self.unit)
         self._coming = min((at for at, _ in self._plan if at > done), default=math.inf)
         by_epoch = self._coming == math.inf or self.unit == "ep"  # then the steps have nothing to ask

@@ -98,7 +98,7 @@ class BackboneFinetuning(Callback):
         self._groups: list[Any] = []
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         if run.clock.step == 0:
             self._forget()

@@ -103,7 +103,7 @@ class BatchSizeFinder(Callback):
         self.searched = False
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         if run.clock.step == 0:
             self._forget()
@@ -120,7 +120,7 @@ class BatchSizeFinder(Callback):
             self._search(run, given)
             self._report(run)
         if self.apply and self.size is not None:
-            run.loop.engine.data.replace_loader("train", self._loader(given, self.size))
+            run.loaders["train"] = self._loader(given, self.size)
 
     def state_dict(self) -> dict[str, Any]:
         """What was found; not how fast it was here, which would make no two checkpoints alike."""
@@ -170,7 +170,7 @@ class BatchSizeFinder(Callback):
 
     def _samples_per_second(self, run: Run, loader: Any) -> float | None:
         samples, began = 0, 0.0
-        with run.loop.trial() as trial:
+        with run.trial() as trial:
             for index, batch in enumerate(trial.batches(self.steps_per_trial, loader)):
                 trial.step(batch)
                 if index:

@@ -152,7 +152,7 @@ class Finetuning(Callback):
     # -- the run -------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         if run.clock.step == 0:
             self._forget()

@@ -71,7 +71,7 @@ class Freeze(Callback):
         return tuple(self._frozen.names)
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         if run.clock.step == 0:
             self._forget()
@@ -83,7 +83,7 @@ class Freeze(Callback):
             check_something_is_left(run.model, "Freeze")
 
     def on_model_ready(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train") and self._due is not None and not self.thawed:
+        if run.is_training_run and self._due is not None and not self.thawed:
             self._check_optimizers(run)
 
     def on_train_start(self, run: Run) -> None:

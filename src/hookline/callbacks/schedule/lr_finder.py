@@ -110,7 +110,7 @@ class LRFinder(Callback):
         return None if self.found is None else self.lrs[self.found]
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             if run.clock.step == 0:
                 self._forget()
             if self.plot:
@@ -144,7 +144,7 @@ class LRFinder(Callback):
         plan = rates(self.min_lr, self.max_lr, self.num_training_steps, linear=self.mode == "linear")
         shares = _shares(optimizer)
         smooth = Smoothed(self.smoothing)
-        with run.loop.trial() as trial:
+        with run.trial() as trial:
             for rate, batch in zip(plan, trial.batches(len(plan)), strict=False):
                 for group, share in zip(optimizer.param_groups, shares, strict=True):
                     set_rate(group, rate * share)

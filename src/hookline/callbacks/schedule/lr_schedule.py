@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
+from hookline.callbacks.ending import was_interrupted
 from hookline.callbacks.monitor_mode import monitor_mode
 from hookline.callbacks.schedule.one_cycle import one_cycle
 from hookline.callbacks.schedule.planning import epochs_in, length_of_run, steps_in
@@ -145,7 +146,7 @@ class LRSchedule(Callback):
     # -- the run -------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         if not any(entry is other for entry in self._entries for other in run.schedulers):
             self._forget()  # another run; one that goes on has its schedulers
@@ -176,10 +177,9 @@ class LRSchedule(Callback):
         self._before = (run.clock.step, self._looks())
 
     def on_train_end(self, run: Run) -> None:
-        stop, (step, looks) = run.loop.engine.requests.agreed.stop, self._before
-        is_left = stop is not None and stop.interrupt
+        step, looks = self._before
         has_plateau = any(entry.unit == "eval" for entry in self._entries)
-        if has_plateau and not is_left and run.clock.step > step and self._looks() <= looks:
+        if has_plateau and not was_interrupted(run) and run.clock.step > step and self._looks() <= looks:
             logger.warning(
                 "%s has moved nothing: it looks at %s after evaluations, and none was made in %d steps",
                 self._who,

@@ -51,7 +51,7 @@ def _steps_in_epochs(epochs: float, run: Run, who: str) -> int:
     last = math.ceil(part * batches)  # of an epoch that is not done whole
     accumulation = next((c for c in run.callbacks if isinstance(c, AccumulationSchedule)), None)
     if accumulation is None:
-        size = int(getattr(run.loop, "accumulate", run.loop.engine.settings.accumulate))
+        size = run.accumulate
         return whole * math.ceil(batches / size) + math.ceil(last / size)
     steps = 0
     for epoch, wanted in enumerate([*[batches] * whole, last]):
@@ -72,11 +72,10 @@ def _steps_in_epochs(epochs: float, run: Run, who: str) -> int:
 
 def _batches_in_epoch(run: Run, who: str) -> int:
     loader: Any = run.loaders.get("train")
-    try:
-        length = len(loader)
-    except (TypeError, NotImplementedError):
+    batches = run.num_batches("train", loader)
+    if batches is None:
         raise SetupError(
             f"{who}: the training loader ({type(loader).__name__}) has no length, so an epoch is not known in steps; "
             f"say how long the schedule is, for example total='10000st'"
-        ) from None
-    return int(run.loop.engine.share_of("train", loader, length))
+        )
+    return batches

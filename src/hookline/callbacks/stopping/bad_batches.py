@@ -6,15 +6,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from hookline.checkpoint.tensor_file import lay_out
-
-if TYPE_CHECKING:
-    from hookline.run import Run
 
 FOLDER = "spikes"
 TABLE = "spikes.jsonl"
@@ -63,19 +59,6 @@ class BadBatches:
 
     def _write_table(self, rows: list[Row]) -> None:
         _replace(self._folder / TABLE, (f"{json.dumps(row)}\n".encode() for row in rows))
-
-
-def samples_of(run: Run, epoch: int, number: int) -> list[int] | None:
-    """The indices of a batch in the data set, where a plain loader's order can be asked for again."""
-    loader = run.loaders.get("train")
-    batches = loader.batch_sampler if type(loader) is DataLoader else None
-    if type(batches) is not BatchSampler or type(batches.sampler) not in (RandomSampler, SequentialSampler):
-        return None
-    if getattr(batches.sampler, "replacement", False):
-        return None
-    tickets = getattr(run.loop.engine.data.feed, "tickets", None)
-    epoch = 0 if run.loop.engine.data.repeat_epoch else epoch
-    return None if tickets is None else tickets.indices(epoch, run.loop.engine.data.taken(number))
 
 
 def _parts(batch: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -124,7 +124,7 @@ class EarlyStopping(Callback):
         super().load_state_dict({"decided_at": None, **state})  # older checkpoints lack it
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:  # by another run
+        if run.is_training_run and run.clock.step == 0 and self._used:  # by another run
             self._forget()
         self._monitored.check(run)
 
@@ -162,12 +162,11 @@ class EarlyStopping(Callback):
                     self.best_step,
                 )
             return
-        stop = run.loop.engine.requests.agreed.stop
-        if stop is not None and stop.goes_on:
+        if run.ending is not None and run.ending.can_resume:
             logger.warning(
                 "EarlyStopping: the run was left (%s) and can go on, so it keeps its last weights; the best, of step "
                 "%d, are in best_weights",
-                stop.reason,
+                run.ending.reason,
                 self.best_step,
             )
         else:

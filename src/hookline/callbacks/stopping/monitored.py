@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Literal
 
+from hookline.callbacks.ending import was_cut_short, was_interrupted
 from hookline.callbacks.monitor_mode import monitored_value
 from hookline.errors import RegistrationError, SetupError
 
@@ -31,7 +32,7 @@ class Monitored:
 
     def check(self, run: Run) -> None:
         """Before a fit: without anything to evaluate on it would never decide. An own loop cannot be asked."""
-        if self.at != "eval" or run.entry_point not in ("fit", "train") or getattr(run, "task", None) is None:
+        if self.at != "eval" or not run.is_training_run or getattr(run, "task", None) is None:
             return
         if not self.name.startswith("val/") and "val" not in run.loaders:  # val/… has an error of its own
             raise SetupError(
@@ -51,8 +52,7 @@ class Monitored:
 
     def measured_at(self, run: Run) -> int | None:
         """The step of the newest value, which a decision keeps as its ``decided_at``."""
-        step: int | None = run.loop.engine.book.measured_at(self.name)
-        return step
+        return run.metrics.step_of(self.name)
 
     def _waits(self, run: Run) -> bool:
         """Whether a callback declares the metric, and may log it less often than this one decides."""
@@ -68,7 +68,7 @@ class Monitored:
 
     def after_interval(self, run: Run) -> bool:
         """Not in one that a stop has cut short."""
-        return self.at == "interval" and run.loop.engine.requests.agreed.stop is None
+        return self.at == "interval" and not was_cut_short(run)
 
     def is_new(self, run: Run, evaluations: int, decided: int | None, decided_at: int | None) -> bool:
         """Not before the first evaluation, and no value twice; ``decided`` is how many there were last time.
@@ -85,9 +85,9 @@ class Monitored:
 
     def warn_if_never(self, run: Run, evaluations: int, decided: int | None) -> None:
         """When training ends: nothing was there to decide by. A run that was interrupted may continue."""
-        stop, waits = run.loop.engine.requests.agreed.stop, self.at == "eval" or self.name.startswith("val/")
-        if decided is not None or (stop is not None and stop.interrupt):
+        if decided is not None or was_interrupted(run):
             return
+        waits = self.at == "eval" or self.name.startswith("val/")
         if self.name not in run.metrics and run.callbacks.declare(self.name) and not self._warned:
             logger.warning("%s decided nothing: %r was never logged", self._reader, self.name)
         elif waits and not evaluations:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from hookline.callbacks.stopping.agreeing import of_all_ranks, skip_together
-from hookline.callbacks.stopping.bad_batches import BadBatches, Row, samples_of
+from hookline.callbacks.stopping.bad_batches import BadBatches, Row
 from hookline.callbacks.stopping.before_batch import BeforeBatch, module_of
 from hookline.callbacks.stopping.gradient_norm import gradients_of, total_norm
 from hookline.callbacks.stopping.step_window import Measured, StepWindow
@@ -158,7 +157,7 @@ class SpikeGuard(Callback):
     # -- the beginning -------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:
+        if run.is_training_run and run.clock.step == 0 and self._used:
             self._forget()
 
     def on_fit_start(self, run: Run) -> None:
@@ -205,13 +204,11 @@ class SpikeGuard(Callback):
             self._step.add_loss(run.loss.detach())
 
     def on_gradients_ready(self, run: Run) -> None:
-        if run.loop.engine.requests.agreed.skip is None and not self._step.found:
+        if not run.skip_requested and not self._step.found:
             self._judge(run, self._norm(run) if self.monitor == "gradients" else self._step.read_losses())
 
     def on_step_skipped(self, run: Run) -> None:
-        if (
-            run.loop.engine.requests.agreed.skip is None and not self._step.found
-        ):  # an fp16 overflow, which the scaler handles
+        if not run.skip_requested and not self._step.found:  # an fp16 overflow, which the scaler handles
             self._judge(run, [found for found in self._step.read_losses() if not math.isfinite(found.value)])
         if self._step.found and self.action == "skip":
             self._before.put_back()
@@ -228,14 +225,13 @@ class SpikeGuard(Callback):
     # -- the judgement -------------------------------------------------------------------------------
 
     def _norm(self, run: Run) -> list[Measured]:
-        name = next(name for name, optimizer in run.optimizers.items() if optimizer is run.optimizer)
-        return [Measured(f"gradients/{name}", None, total_norm(gradients_of([run.optimizer])).item())]
+        return [Measured(f"gradients/{run.optimizer_name}", None, total_norm(gradients_of([run.optimizer])).item())]
 
     def _judge(self, run: Run, values: list[Measured]) -> None:
         """The losses of all ranks, in one order: each rank knows the same usual ones, and decides alike."""
         own = values
         if self.monitor == "loss":  # the gradients are those of all ranks already
-            told = of_all_ranks(run, [list(found) for found in values])
+            told = run.gather([list(found) for found in values])
             values = [Measured(*found) for its in told for found in its]
         judged = [(found, self._of(found.name).judge(found.value)) for found in values]
         bad = [(found, judgement) for found, judgement in judged if judgement.spike]
@@ -265,8 +261,8 @@ class SpikeGuard(Callback):
         if self._taken is not None:
             run.roll_back(self._taken["moment"])
             return
-        if run.loop.engine.requests.can_skip:
-            skip_together(run)
+        if run.can_skip_step:
+            run.skip_step(together=True)
         else:
             run.optimizer.zero_grad(set_to_none=True)
             logger.warning("SpikeGuard: an update of this step was made before the spike was seen, and stays")
@@ -286,7 +282,7 @@ class SpikeGuard(Callback):
             "epoch": epoch,
             "batches": list(self._step.batches),
             "guilty": guilty,
-            "samples": {str(number): samples_of(run, epoch, number) for number in guilty},
+            "samples": {str(number): run.sample_indices(number) for number in guilty},
             "monitor": self.monitor,
             "value": value if math.isfinite(value) else str(value),
             "usual": judgement.usual,

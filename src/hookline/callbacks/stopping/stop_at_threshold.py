@@ -87,7 +87,7 @@ class StopAtThreshold(Callback):
         super().load_state_dict({"decided_at": None, **state})  # older checkpoints lack it
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:
+        if run.is_training_run and run.clock.step == 0 and self._used:
             self._forget()
         self._monitored.check(run)
 

@@ -87,7 +87,7 @@ class StopOnConstantPredictions(Callback):
         self._count = 0
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         if run.clock.step == 0:
             self.in_a_row = 0

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.callbacks.monitor_mode import check_metric_name
-from hookline.callbacks.stopping.agreeing import of_all_ranks, skip_together, stop_together
 from hookline.callbacks.stopping.before_batch import BeforeBatch, module_of
 from hookline.callbacks.stopping.gradient_norm import gradients_of, not_finite, total_norm
 from hookline.errors import RegistrationError
@@ -102,9 +101,9 @@ class StopOnNaN(Callback):
     # -- the beginning ---------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train") and run.clock.step == 0 and self._used:
+        if run.is_training_run and run.clock.step == 0 and self._used:
             self._forget()
-        if self.every is not None and run.entry_point in ("fit", "train"):
+        if self.every is not None and run.is_training_run:
             logger.warning(
                 "StopOnNaN(every=%r) looks only then: what is not finite may be in the weights when it is found; "
                 "leave every out to keep the weights of the last finite step",
@@ -142,7 +141,7 @@ class StopOnNaN(Callback):
             self._losses.append((self._last, run.loss.detach()))
 
     def on_gradients_ready(self, run: Run) -> None:
-        if run.loop.engine.requests.agreed.skip is not None:  # somebody else has found the step to be bad
+        if run.skip_requested:  # another callback has found the step to be bad
             self._losses.clear()
             return
         if self._schedule is not None:
@@ -151,7 +150,7 @@ class StopOnNaN(Callback):
                 return
             self._schedule.fired(run.clock)
             self.looked = self._schedule.state_dict()
-        if any(of_all_ranks(run, not math.isfinite(self._look(run)))):
+        if any(run.gather(not math.isfinite(self._look(run)))):
             self._stop(run)
 
     def _fold(self) -> None:
@@ -162,7 +161,7 @@ class StopOnNaN(Callback):
     def on_step_skipped(self, run: Run) -> None:
         """After an fp16 overflow nobody has looked: no scale helps a loss that is not finite."""
         losses = [loss for _, loss in self._losses]
-        if run.loop.engine.requests.agreed.skip is None and any(of_all_ranks(run, not math.isfinite(_sum(losses)))):
+        if not run.skip_requested and any(run.gather(not math.isfinite(_sum(losses)))):
             self._stop(run)
         self._losses.clear()
 
@@ -177,25 +176,25 @@ class StopOnNaN(Callback):
 
     def _stop(self, run: Run) -> None:
         what, batches = self._found(run)
-        bad = of_all_ranks(run, any(not math.isfinite(loss.item()) for _, loss in self._losses))
+        bad = run.gather(any(not math.isfinite(loss.item()) for _, loss in self._losses))
         whose = bad.index(True) if any(bad) else 0
         if any(bad) and len(bad) > 1:  # the gradients are those of all ranks, the loss is not
             what = f"{what} on rank {whose}"
         kept = f"weights and optimizer are those of step {run.clock.step}"
         if self._moment is not None:
             run.roll_back(self._moment)
-        elif run.loop.engine.requests.can_skip:
-            skip_together(run)
+        elif run.can_skip_step:
+            run.skip_step(together=True)
         else:  # an update of this step is made already: this one is left out by having no gradients
             run.optimizer.zero_grad(set_to_none=True)
-            name = next(name for name, optimizer in run.optimizers.items() if optimizer is run.optimizer)
-            kept = f"the update of {name} is left out"
+            kept = f"the update of {run.optimizer_name} is left out"
         where = f"epoch {run.clock.epoch}, {batches}"
         if self.every is None:
             self._before.put_back()
-            stop_together(run, f"{what} in {where}; {kept}", whose=whose)
+            reason = f"{what} in {where}; {kept}"
         else:
-            stop_together(run, f"{what} at or before {where}; it may be in the weights already", whose=whose)
+            reason = f"{what} at or before {where}; it may be in the weights already"
+        run.stop(run.gather(reason)[whose], together=True)
         self._losses.clear()
         self.seen = None  # it is said
 

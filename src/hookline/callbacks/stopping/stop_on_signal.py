@@ -44,7 +44,7 @@ class StopOnSignal(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._preempted = False
-        run.loop.engine.signals.add(self.signals)
+        run.listen_to_signals(self.signals)
 
     def on_preempt(self, run: Run) -> None:
         self._preempted = True

@@ -70,7 +70,7 @@ class TimeLimit(Callback):
         self._limit = self._end = float("inf")
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train") and self.until is not None and self._seconds_to(self.until) <= 0:
+        if run.is_training_run and self.until is not None and self._seconds_to(self.until) <= 0:
             raise SetupError(f"TimeLimit(until={self.until.isoformat()!r}): there is no time left; give a later moment")
 
     def on_fit_start(self, run: Run) -> None:
@@ -105,10 +105,7 @@ class TimeLimit(Callback):
         if finished:
             run.stop(reason)
             return
-        # A vote that ends this process's part of the run, as Ctrl-C does: a resume goes on.
-        run.loop.engine.state.ask_stop(reason, run.member.name, interrupt=True)
-        if run.has_folder:
-            run.request_save()
+        run.pause(reason)
 
 
 def _time(name: str, given: Time) -> Duration:

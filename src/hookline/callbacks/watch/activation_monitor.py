@@ -175,7 +175,7 @@ class ActivationMonitor(Callback):
 
     def _look(self, name: str, run: Run) -> Callable[..., None]:
         def look(module: nn.Module, args: Any, output: Any) -> None:
-            if name in seen or run.stage != "train" or run.loop.engine.book.muted:  # muted: of no sample of this rank
+            if name in seen or run.stage != "train" or run.is_padding:
                 return
             seen.append(name)
             try:

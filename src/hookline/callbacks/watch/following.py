@@ -81,9 +81,7 @@ class Following:
 
     @closing
     def on_fit_start(self, run: Run) -> None:
-        if getattr(
-            getattr(run.loop, "engine", None), "finished", False
-        ):  # it was before this call: nothing is trained, and nothing shown
+        if run.ending is not None:  # it was finished before this call: nothing is trained, and nothing shown
             return
         self._train = TrainTrack(run, perf_counter())
         self._show(run)

@@ -63,7 +63,7 @@ class LogFile(Following, Callback):
         self.metrics = next((bar.metrics for bar in run.callbacks if isinstance(bar, ProgressBar)), ())
         super().on_setup(run)
         self._failed = False
-        if not run.has_folder or run.entry_point not in ("fit", "train"):
+        if not run.has_folder or not run.is_training_run:
             self._due = math.inf
             return
         self._log = log = LogText(run.folder / "log.txt")
@@ -127,9 +127,7 @@ class LogFile(Following, Callback):
 
 
 def _summary(run: Run, *, failed: bool) -> Iterator[str]:
-    reason = getattr(getattr(run.loop, "engine", None), "stop_reason", None)
-    if callable(reason):
-        yield f"stopped: {reason()}"
+    yield f"stopped: {'not trained' if run.ending is None else run.ending.reason}"
     clock = run.clock
     counts = counted(clock.step, "step"), counted(clock.epoch, "epoch"), counted(clock.sample, "sample")
     yield f"ran: {', '.join(counts)}, {clock.seconds:.1f} s"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookline.callbacks.ending import was_cut_short
 from hookline.callbacks.monitor_mode import check_metric_name, monitor_mode, monitored_value
 from hookline.callbacks.run_paths import written_path
 from hookline.callbacks.watch.mlperf_lines import EventType, append, cut, line, now_ms
@@ -117,7 +118,7 @@ class MLPerfLog(Callback):
         if run.clock.step == 0:
             self._forget()
         self._file, self._setup_ms = None, now_ms()
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             self._file = self._place(run)
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a"):  # whether it can be written is known now
@@ -143,8 +144,7 @@ class MLPerfLog(Callback):
             self._write("INTERVAL_START", "run_start")
 
     def on_train_end(self, run: Run) -> None:
-        as_planned = run.loop.engine.requests.agreed.stop is None
-        self._stop(has_reached=as_planned if self.target is None else self.has_reached)
+        self._stop(has_reached=not was_cut_short(run) if self.target is None else self.has_reached)
 
     def on_exception(self, run: Run) -> None:
         self._stop(has_reached=False)
@@ -178,7 +178,7 @@ class MLPerfLog(Callback):
     def _describe(self, run: Run) -> None:
         train, val = run.loaders.get("train"), run.loaders.get("val")
         size = getattr(train, "batch_size", None)
-        accumulate: int = run.loop.accumulate
+        accumulate = run.accumulate
         optimizer = next(iter(run.optimizers.values()), None)
         known = {
             "seed": run.config.get("seed"),
@@ -219,7 +219,7 @@ class MLPerfLog(Callback):
         if run.stage != "val" or self._file is None:
             return
         value = monitored_value(run, "MLPerfLog", self.monitor)
-        measured_at = run.loop.engine.book.measured_at(self.monitor)
+        measured_at = run.metrics.step_of(self.monitor)
         is_new = measured_at != self.measured_at
         if value is not None and self.target is not None:
             self.has_reached |= value <= self.target if self.mode == "min" else value >= self.target

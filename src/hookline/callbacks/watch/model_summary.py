@@ -91,7 +91,7 @@ class ModelSummary(Callback):
         if self._is_shown:
             return
         self._is_shown = True
-        samples = run.loop.engine.state.samples
+        samples = run.batch_size if seen.flops else 1
         rows = layers(run.model, self.depth, seen, samples)
         if not self._goes_on:  # after a resume it is in metrics.jsonl already
             run.log_table("model/summary", [row.cells for row in rows])

@@ -49,7 +49,7 @@ class Newest:
             wanted = name in self._names or (not self._names and (_of_interest(name) or name in self._monitored))
             if wanted and name.startswith(only) and not name.startswith(stale):
                 self._values[name] = metrics[name]
-        if run.stage == "train" and _has_intervals(run) and any(name.startswith("train/") for name in metrics):
+        if run.stage == "train" and run.log_every is not None and any(name.startswith("train/") for name in metrics):
             self._has_averages, self._loss = True, None  # a task with several optimizers has no train/loss
 
     def peek(self, run: Run) -> None:
@@ -63,7 +63,7 @@ class Newest:
         before, self._loss = self._loss, None
         with suppress(Exception):  # a task that steps its optimizers itself may have none
             loss = run.loss.detach()
-            if loss.device.type == "cpu" or (before is None and _has_intervals(run)):
+            if loss.device.type == "cpu" or (before is None and run.log_every is not None):
                 before = loss.reshape(1).tolist()[0]
             self._loss = before
 
@@ -77,10 +77,6 @@ class Newest:
         """Those that callbacks monitor, then some numbers of each kind, losses first."""
         numbers = [name for name, value in values.items() if not isinstance(value, list)]
         return choose_metrics(sorted(numbers, key=lambda name: not name.endswith("loss")), self._monitored, MOST)
-
-
-def _has_intervals(run: Run) -> bool:
-    return run.loop.engine.settings.log_every is not None
 
 
 def _of_interest(name: str) -> bool:

@@ -122,7 +122,7 @@ class Notify(Callback):
         self._look(run, [alert for alert in self.alerts if not _is_of_evaluation(alert.metric)])
 
     def on_eval_end(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             self._look(run, [alert for alert in self.alerts if alert.metric.startswith(f"{run.stage}/")])
 
     def on_epoch_end(self, run: Run) -> None:
@@ -143,12 +143,12 @@ class Notify(Callback):
             self._tell(run, "end", "has ended")
 
     def on_preempt(self, run: Run) -> None:
-        if "stop" in self.on and run.entry_point in ("fit", "train"):
+        if "stop" in self.on and run.is_training_run:
             self._tell(run, "stop", "was stopped", run.stop_reason)
 
     def on_exception(self, run: Run) -> None:
         error = run.exception
-        if "exception" in self.on and run.entry_point in ("fit", "train"):
+        if "exception" in self.on and run.is_training_run:
             self._tell(run, "exception", "has failed", words_of(error))
 
     def on_teardown(self, run: Run) -> None:
@@ -177,7 +177,7 @@ class Notify(Callback):
 
     def _tell(self, run: Run, event: str, headline: str, why: str = "") -> None:
         # The values of an evaluation that is just ending are not in the history yet.
-        new = run.loop.engine.book.measured_now() if event == "alert" else {}
+        new = run.metrics.new() if event == "alert" else {}
         message = compose(run, event, headline, why=why, metrics=self.metrics, attach=self.attach, new=new)
         for outbox in self._outboxes:
             outbox.put(message)

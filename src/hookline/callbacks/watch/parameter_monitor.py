@@ -77,7 +77,7 @@ class ParameterMonitor(Callback):
     def on_setup(self, run: Run) -> None:
         self._interval.begin(run)
         self._schedule = None
-        if self.every is not None and run.entry_point in ("fit", "train"):
+        if self.every is not None and run.is_training_run:
             self._schedule = Schedule(self.every.of(run.max_duration))
             self._schedule.fired(run.clock)  # what a checkpoint knows better comes after this
         names = [name for name, _ in run.model.named_parameters()]

@@ -131,21 +131,14 @@ class SlowRankMonitor(Callback):
 
     def _stepped(self, run: Run) -> None:
         """Where an interval may end, what was timed is logged; else the update goes on to the next batch."""
-        if self._timer is None or run.clock.step < run.loop.engine.agenda.wake:
+        if self._timer is None or not run.interval_may_end:
             return
         self._timer.end()
         work = torch.zeros(len(PARTS), run.world_size, dtype=torch.float64)
         work[:, run.rank] = torch.tensor(self._timer.take(), dtype=torch.float64)
         # A sum over the ranks in which each has a column. What several have alike is counted once by the loop.
-        work *= run.loop.engine.world.copies
-        book = run.loop.engine.book
-        muted = book.muted
-        book.unmute()  # a batch that counts nothing takes its time all the same
-        try:
-            run.log({WORK: work}, reduce="sum")
-        finally:
-            if muted:
-                book.mute()
+        work *= run.world_size // run.data_parallel_size
+        run.log({WORK: work}, reduce="sum", padding=True)  # a batch that counts nothing takes its time all the same
         self._logged_at = run.clock.step
 
     def around_eval(self, run: Run) -> Iterator[None]:

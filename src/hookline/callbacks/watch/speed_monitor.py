@@ -163,9 +163,8 @@ def _peak_of(run: Run) -> float | None:
 
 
 def _number(run: Run) -> str:
-    precision: str = run.loop.engine.settings.precision
-    if precision != "fp32":
-        return precision
+    if run.precision != "fp32":
+        return run.precision
     first = next((p.dtype for p in run.model.parameters() if p.is_floating_point()), torch.float32)
     if first in (torch.bfloat16, torch.float16):
         return "bf16" if first == torch.bfloat16 else "fp16"

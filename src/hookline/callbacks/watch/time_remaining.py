@@ -145,7 +145,7 @@ class TimeRemaining(Callback):
             self._is_first_interval, self._first = False, now
 
     def _evaluations_left(self, run: Run, end: Duration, position: float) -> int:
-        every: Duration | None = run.loop.engine.settings.eval_every
+        every = run.eval_every
         if every is None or "val" not in run.loaders:
             return 0
         every = every.of(end)

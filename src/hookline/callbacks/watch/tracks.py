@@ -74,7 +74,7 @@ class TrainTrack:
         self._pauses = 0  # how often something was set aside
         self._cold: tuple[float, float, int] | None = None  # ``_aside``, position and ``_pauses`` after the first
         self._window = Window()
-        self._accumulate = getattr(run.loop, "accumulate", 1)
+        self._accumulate = run.accumulate
         self.start_epoch(run, now)
         self._begun = False
         self._first = self._position(run.clock, run.max_duration)
@@ -210,7 +210,7 @@ class LoaderTrack:
 def length(run: Run, stage: str, loader: Any) -> int | None:
     """How many batches of a loader there will be on this rank, if it says so; with the limits of the loop."""
     try:
-        return int(run.loop.engine.share_of(stage, loader, len(loader)))
+        return run.num_batches(stage, loader)
     except Exception:  # what a user's __len__ raises must not end in the bar
         return None
 

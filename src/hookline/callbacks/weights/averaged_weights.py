@@ -95,7 +95,7 @@ class AveragedWeights:
         own = {name for name, _ in run.model.named_parameters(remove_duplicate=False)}
         buffers = [tensor for name, tensor in self.tensors.items() if name not in own]
         if buffers:
-            run.loop.engine.world.group.broadcast(buffers)
+            run.broadcast(buffers)
 
     def constrain(self, run: Run) -> None:
         """What other callbacks hold the weights to, such as the zeros of ``Pruning``, holds for the average, too."""

@@ -43,7 +43,7 @@ def computed_statistics(run: Run, weights: Mapping[str, Tensor], call: Call | No
     count = _count(run, loader)
     with run.swap_weights({**weights, **mine}):
         with _collecting(run) as norms:
-            if call is None and hasattr(run.loop.engine.state.task, "eval_batch"):
+            if call is None and hasattr(getattr(run, "task", None), "eval_batch"):
                 run.evaluate("train" if count is None else _First(loader, count))
                 _take_mean_over_ranks(run, norms)
             else:
@@ -79,12 +79,12 @@ def _collecting(run: Run) -> Iterator[list[Any]]:
 
     Not in a batch that a rank computes only because others have one: it may be a single sample, and counts nothing.
     """
-    model, book = run.model, run.loop.engine.book
+    model = run.model
     norms: list[Any] = [part for part in model.modules() if _is_moving(part)]
     momenta = [part.momentum for part in norms]
 
     def set_mode(part: nn.Module, _inputs: Any) -> None:
-        part.training = not book.muted or isinstance(part, nn.SyncBatchNorm)  # the others wait for that one
+        part.training = not run.is_padding or isinstance(part, nn.SyncBatchNorm)  # the others wait for that one
 
     with ExitStack() as stack:
         for part in model.modules():
@@ -99,16 +99,15 @@ def _collecting(run: Run) -> Iterator[list[Any]]:
 
 def _take_mean_over_ranks(run: Run, norms: list[Any]) -> None:
     """By all ranks, each of which has seen its own part of the data: the mean over the batches of all of them."""
-    world = run.loop.engine.world
-    if world.is_alone:
+    if run.world_size == 1:
         return
     parts = [part for norm in norms for part in _sums(norm)]
-    sums = world.group.total(torch.cat(parts)).split([len(part) for part in parts])
+    sums = run.reduce(torch.cat(parts)).split([len(part) for part in parts])
     for norm, (mean, variance, seen) in zip(norms, zip(*[iter(sums)] * 3, strict=True), strict=True):
         if seen[0]:  # else no batch goes through it, as through a head for training alone
             norm.running_mean.copy_(mean / seen)
             norm.running_var.copy_(variance / seen)
-            norm.num_batches_tracked.copy_(seen[0] / world.copies)
+            norm.num_batches_tracked.copy_(seen[0])
 
 
 def _sums(norm: Any) -> list[Tensor]:
@@ -118,10 +117,9 @@ def _sums(norm: Any) -> list[Tensor]:
 
 
 def _call_on_batches(run: Run, batches: Iterator[Any], call: Call) -> None:
-    move = run.loop.engine.move
     with torch.no_grad(), torch.random.fork_rng():
         for batch in batches:
-            call(run.model, batch if move is None else move(batch))
+            call(run.model, run.to_device(batch))
 
 
 def _on_first_part(model: nn.Module, batch: Any) -> Any:

@@ -87,13 +87,13 @@ class EMA(Callback):
         return self._average.tensors
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             self._average.begin(run)
             self._schedule = Schedule(self.every.of(run.max_duration))
             self._start = None if self.start is None else self.start.of(run.max_duration)
 
     def on_model_ready(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             self._average.get_ready(run)
             self._schedule.fired(run.clock)
 

@@ -108,14 +108,14 @@ class Pruning(Callback):
     # -- when ----------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             if run.clock.step == 0:
                 self._forget()
             self._check(run.model)
             self._schedule = Schedule(self.every.of(run.max_duration))
 
     def on_model_ready(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         self._pairs = None
         self._schedule.fired(run.clock)

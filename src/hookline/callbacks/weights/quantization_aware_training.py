@@ -99,7 +99,7 @@ class QuantizationAwareTraining(Callback):
     # -- when ----------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         need_torchao()
         model: nn.Module = run.model
@@ -110,7 +110,7 @@ class QuantizationAwareTraining(Callback):
         self._is_converted = False
 
     def on_model_ready(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             self._switch(run)
 
     def on_rollback(self, run: Run) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from hookline.callbacks.ending import was_interrupted
 from hookline.callbacks.weights.averaged_weights import AveragedWeights
 from hookline.callbacks.weights.batch_norm import Call, computed_statistics, statistics_of
 from hookline.errors import RegistrationError, SetupError
@@ -109,7 +110,7 @@ class SWA(Callback):
     # -- averaging -----------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.entry_point not in ("fit", "train"):
+        if not run.is_training_run:
             return
         self._average.begin(run)
         if run.clock.step == 0:
@@ -128,7 +129,7 @@ class SWA(Callback):
             )
 
     def on_model_ready(self, run: Run) -> None:
-        if run.entry_point in ("fit", "train"):
+        if run.is_training_run:
             self._average.get_ready(run)
             self._schedule.fired(run.clock)
             self._check_lrs(run)
@@ -201,7 +202,7 @@ class SWA(Callback):
         if not self.evaluate:
             yield
             return
-        if run.entry_point == "fit" and run.stage == "val" and run.loop.engine.edge.is_over:
+        if run.entry_point == "fit" and run.stage == "val" and run.ending is not None:
             self._compute_statistics(run)  # the last evaluation is that of the model that is given back
         with self._average.swapped_in(run):
             yield
@@ -214,8 +215,7 @@ class SWA(Callback):
             yield
 
     def on_train_end(self, run: Run) -> None:
-        stop = run.loop.engine.requests.agreed.stop
-        if stop is None or not stop.interrupt:  # whoever has pressed Ctrl-C does not want to wait for a pass
+        if not was_interrupted(run):  # a user who has pressed Ctrl-C does not want to wait for a pass
             self._compute_statistics(run)
         self._average.note_end(run)
 

@@ -1,30 +1,53 @@
-"""What ``run`` asks the engine for, such as ``run.evaluate``: it answers at once."""
+"""The engine's side of ``run``: what its methods and fields ask the loop for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from hookline.checkpoint.plan import SavePlan
 from hookline.distributed.guard import refuse_if_guarded
-from hookline.errors import ScopeError, SetupError
+from hookline.errors import Preempted, ScopeError, SetupError, words_of
+from hookline.events.line import Heard
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
+from hookline.loop.engine.edge import Epoch
+from hookline.loop.engine.trial import trial
 from hookline.loop.evaluation.tasks import Returning
+from hookline.progress import Duration
+from hookline.run import Ending, EvalShard, Trial
 from hookline.run.audience import Audience
+from hookline.run.requests import signal_name
 
 if TYPE_CHECKING:
     from hookline.events import Member
     from hookline.loop.engine.engine import Engine
     from hookline.run import Run
+    from hookline.run.ending import EndingKind
+
+REDUCTIONS = ("sum", "mean", "max", "min")
 
 
 class LoopAnswers:
-    """``run.evaluate`` and ``run.predict``: at once, silent, kept until the weights change."""
+    """Answers of the loop to ``run``. Those of ``run.evaluate`` and ``run.predict`` are kept until the weights change.
+
+    Args:
+        loop: The loop.
+    """
 
     def __init__(self, loop: Engine) -> None:
         self._loop = loop
         self._kept: dict[tuple[object, ...], tuple[int, Any, Any]] = {}
+        self._limits: dict[str, int] = {}  # those of the fit in which ``_limits_by`` was filled
+        self._limits_by: dict[str, dict[object, int]] = {}
+
+    # -- evaluations and trials ------------------------------------------------------------------
 
     def evaluate(self, what: Any) -> dict[str, Any]:
         loop = self._loop
@@ -54,6 +77,11 @@ class LoopAnswers:
 
         return self._keep(("predict",), loaders, compute)
 
+    def trial(self) -> AbstractContextManager[Trial]:
+        return trial(self._loop)
+
+    # -- weights -----------------------------------------------------------------------------------
+
     def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]:
         swapped = self._loop.weights
         if not swapped.is_watched:
@@ -70,18 +98,207 @@ class LoopAnswers:
             )
         return loop.snapshots.take(member)
 
+    @contextmanager
+    def prediction_weights(self) -> Iterator[None]:
+        """Open the scopes in which callbacks swap weights for a prediction."""
+        line, scopes = self._loop.line, self._loop.scopes
+        around = Heard(pair for pair in line.fast.around_predict if "weights" in pair[1].member.callback.writes)
+        around.event = "around_predict"
+        mark = len(scopes)
+        try:
+            scopes.enter(around)
+            yield
+        finally:
+            scopes.leave(mark)
+
+    def raw_weights(self) -> dict[str, torch.Tensor]:
+        return self._loop.tree.weights()
+
+    # -- ranks -------------------------------------------------------------------------------------
+
     def gather(self, value: Any) -> list[Any]:
         refuse_if_guarded("run.gather()")
         world = self._loop.world
         return [value] if world.broken else world.group.exchange(value)
 
+    def reduce(self, value: Any, op: str) -> Any:
+        refuse_if_guarded("run.reduce()")
+        if op not in REDUCTIONS:
+            raise SetupError(f"run.reduce(…, op={op!r}): use one of {', '.join(map(repr, REDUCTIONS))}.")
+        given, world = torch.as_tensor(value).detach(), self._loop.world
+        found = given.to("cpu", torch.float64, copy=True)
+        if not world.broken:
+            if op in ("sum", "mean"):
+                found = world.group.total(found) / (world.copies * (world.shares[0] if op == "mean" else 1))
+            else:
+                sign = 1 if op == "max" else -1
+                found = world.group.largest(found * sign) * sign
+        if not isinstance(value, torch.Tensor):
+            return found.item()
+        is_kept = given.is_floating_point() or op != "mean"
+        return found.to(given.device, given.dtype if is_kept else torch.float64)
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        refuse_if_guarded("run.broadcast()")
+        if not self._loop.world.broken:
+            self._loop.world.group.broadcast(tensors)
+
     def is_sharded(self) -> bool:
         return self._loop.world.is_sharded
+
+    def data_parallel_size(self) -> int:
+        return self._loop.state.world_size // self._loop.world.copies
+
+    def is_padding(self) -> bool:
+        return self._loop.book.muted
+
+    @contextmanager
+    def padding_counts(self) -> Iterator[None]:
+        """Keep what is logged inside the block, also in a batch that counts nothing."""
+        book = self._loop.book
+        is_muted = book.muted
+        book.unmute()
+        try:
+            yield
+        finally:
+            if is_muted:
+                book.mute()
+
+    # -- data --------------------------------------------------------------------------------------
+
+    def limit_batches(self, stage: str, count: int | None, by: object, *, repeat: bool) -> int | None:
+        """Set the limit of one callback. The smallest of a stage counts."""
+        data, where = self._loop.data, f"run.limit_batches({stage!r}, {count!r})"
+        if stage not in LOADERS:
+            raise SetupError(f"{where}: no such stage. Use {', '.join(map(repr, LOADERS))}.")
+        if count is not None and (not isinstance(count, int) or count < 1):
+            raise SetupError(f"{where}: give 1 batch or more, or None for no limit.")
+        if self._limits is not data.limits:  # of an earlier fit
+            self._limits, self._limits_by = data.limits, {}
+        limits = self._limits_by.setdefault(stage, {})
+        limits.pop(by, None)
+        if count is not None:
+            limits[by] = count
+        data.limits.pop(stage, None)
+        if limits:
+            data.limits[stage] = min(limits.values())
+        if repeat and stage == "train":
+            data.repeat_epoch = True
+        return data.limits.get(stage)
+
+    def num_batches(self, stage: str, loader: Any) -> int | None:
+        loop = self._loop
+        if loader is None and stage == "train" and loop.edge.epoch is not Epoch.CLOSED:
+            return None if math.isinf(loop.data.length) else int(loop.data.length)
+        loader = loop.state.loaders.get(stage) if loader is None else loader
+        loaders = loader.values() if isinstance(loader, Mapping) else [loader]
+        try:
+            return sum(loop.data.shard_length(stage, one, len(one), loop.world) for one in loaders)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def batches_read(self) -> int:
+        return self._loop.data.position
+
+    def batch_size(self, batch: Any) -> int:
+        return self._loop.steps.count(batch)[0]
+
+    def to_device(self, batch: Any) -> Any:
+        return self._loop.move(batch)
+
+    def sample_indices(self, batch: int) -> list[int] | None:
+        """Ask a plain loader's order again for the indices of a batch."""
+        data = self._loop.data
+        batches = data.loader.batch_sampler if type(data.loader) is DataLoader else None
+        if type(batches) is not BatchSampler or type(batches.sampler) not in (RandomSampler, SequentialSampler):
+            return None
+        tickets: Any = getattr(data.feed, "tickets", None)
+        if tickets is None or getattr(batches.sampler, "replacement", False):
+            return None
+        indices: list[int] = tickets.indices(0 if data.repeat_epoch else self._loop.clock.epoch, data.taken(batch))
+        return indices
+
+    def eval_shard(self) -> EvalShard | None:
+        part = self._loop.evaluator.part
+        return None if part is None else EvalShard(part.first, part.is_final)
+
+    # -- steps and settings ------------------------------------------------------------------------
+
+    def accumulate(self) -> int:
+        return self._loop.steps.accumulate
+
+    def set_accumulate(self, batches: int) -> None:
+        if self._loop.window.count:
+            raise SetupError(
+                f"run.accumulate = {batches!r}: a step is being accumulated. Set it at the edge of a step: in "
+                f"on_train_start, on_train_epoch_start or on_train_step_end."
+            )
+        if not isinstance(batches, int) or batches < 1:
+            raise SetupError(f"run.accumulate = {batches!r}: give 1 batch or more.")
+        self._loop.steps.set_accumulate(batches)
+
+    def window_is_full(self) -> bool:
+        return self._loop.window.is_full
+
+    def interval_may_end(self) -> bool:
+        return self._loop.clock.step >= self._loop.agenda.wake
+
+    def eval_every(self) -> Duration | None:
+        return self._loop.settings.eval_every
+
+    def log_every(self) -> Duration | None:
+        return self._loop.settings.log_every
+
+    def precision(self) -> str:
+        return self._loop.settings.precision
+
+    # -- beginning, saving and ending --------------------------------------------------------------
+
+    def ending(self) -> Ending | None:
+        """Return how training ends. A signal counts from the moment at which the loop leaves because of it."""
+        loop, requests, error = self._loop, self._loop.requests, self._loop.state.failure
+        if not loop.state.in_fit:
+            return None
+        stop, step, signal = requests.agreed.stop, loop.clock.step, requests.agreed.preempt
+        is_finished = requests.is_trained and not (stop is not None and stop.goes_on)
+        if isinstance(error, Preempted) or (signal is not None and (requests.is_leaving or not loop.is_open)):
+            return Ending("signal", signal_name(signal or 0), "the system", step, can_resume=not is_finished)
+        if error is not None:
+            return Ending("error", words_of(error), None, step, can_resume=True)
+        if stop is not None:
+            kind: EndingKind = "break" if stop.left_body else "interrupt" if stop.interrupt else "stop"
+            return Ending(kind, loop.stop_reason(), stop.by, stop.step, can_resume=stop.goes_on)
+        is_reached = loop.agenda.finished and (loop.state.is_training or requests.is_trained)
+        if is_reached or loop.finished:
+            return Ending("duration", loop.stop_reason(), None, step, can_resume=False)
+        return None
+
+    def will_resume(self) -> bool:
+        return self._loop.will_resume
+
+    def add_save_plan(self, plan: SavePlan) -> None:
+        self._loop.saving.add(plan)
+
+    def request_plan(self, plan: SavePlan) -> None:
+        """Ask for a plan of this fit. ``verify-resume`` saves by its own plan only, and ignores the request."""
+        if not self._loop.saving.ask(plan):
+            raise SetupError(f"run.request_save({plan!r:.60}): call run.add_save_plan(plan) in on_setup first.")
+
+    def listen_to_signals(self, signals: Iterable[int]) -> None:
+        self._loop.signals.add(signals)
+
+    def when_written(self, call: Callable[[Path], None]) -> None:
+        self._loop.record.then(call)
+
+    def log_event(self, name: str, text: str) -> None:
+        self._loop.records.note(name, text)
+
+    # -- loaders -----------------------------------------------------------------------------------
 
     def replace_loader(self, stage: str, loader: Any) -> None:
         """``run.loaders[stage] = loader``: from the next epoch or evaluation on."""
         loop, where = self._loop, f"run.loaders[{stage!r}] = …"
-        in_fit = loop.entry_point in ("fit", "train")
+        in_fit = loop.state.in_fit
         if stage not in LOADERS:
             raise SetupError(f"{where}: no such loader. Use {', '.join(map(repr, LOADERS))}.")
         if stage not in loop.state.loaders and in_fit and not loop.is_custom:

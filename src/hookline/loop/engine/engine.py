@@ -145,7 +145,7 @@ class Engine:
             *(self.window, self.handles),
         )
         count = counter(task)
-        move = None if settings.device.type == "cpu" else (lambda batch: to_device(batch, settings.device))
+        move = None if settings.device.type == "cpu" else self.move
         self.steps = Steps(
             *(state, self.world, self.scopes, self.book, self.records, self.fetcher, self.data, self.precision),
             *(self.weights, self.loss_weights, self.schedulers, self.agenda, self.edge, self.window, self.handles),
@@ -194,6 +194,11 @@ class Engine:
         """Why the run has ended, if it is finished."""
         self.finished = False
         """The checkpoint that was loaded is that of a finished run."""
+
+    def move(self, batch: Any) -> Any:
+        """Move a batch to the device of the run."""
+        device = self.state.device
+        return batch if device.type == "cpu" else to_device(batch, device)
 
     @property
     def is_custom(self) -> bool:
@@ -404,10 +409,6 @@ class Engine:
             self.snapshots.roll_back(*asked)
             self.world.undone()
         return asked is not None
-
-    def share_of(self, stage: str, loader: Any, length: int) -> int:
-        """The number of batches of a rank, of a loader that says it has ``length`` of them."""
-        return self.data.shard_length(stage, loader, length, self.world)
 
     def eval_due(self) -> bool:
         """Go through the edge up to the evaluation, and return whether one is due."""

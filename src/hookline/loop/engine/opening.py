@@ -104,7 +104,7 @@ class Opening:
         self.fetcher.open()
         state.entry_point = entry_point
         state.stage = STAGES.get(entry_point, "train")
-        state.exception = MISSING
+        state.exception, state.failure = MISSING, None
         state.failed_in, self._failed_stage = (0, ""), ""
         self.restore.enter_context(same_modes(self.module))
         self.restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
@@ -212,8 +212,8 @@ class Opening:
         self._note_foreign_attribute(error)
         if self.state.batch is not MISSING:
             add_place(error, self.state.where().partition(" (")[0])  # an evaluation that it has left is closed by now
-        error = named_lazy_module(self.module, error)
-        return self._tell_ranks(error)
+        self.state.failure = error = self._tell_ranks(named_lazy_module(self.module, error))
+        return error
 
     def _tell_ranks(self, error: BaseException) -> BaseException:
         """An error ends this rank, and the others hear of it; a forked child is not a rank."""
@@ -245,7 +245,7 @@ class Opening:
         except BaseException as raised:  # a second signal: the hooks, and what is to be put back, come all the same
             error = first_of(error, [raised])
         if error is not None and not isinstance(error, Preempted):
-            state.exception = error
+            state.exception = state.failure = error
             stage, state.stage = state.stage, self._failed_stage or state.stage
             error = first_of(error, line.emit_to_all(line.hooks.exception))
             state.stage = stage

@@ -79,7 +79,7 @@ def trial(loop: Engine) -> Iterator[Trial]:
     if not hasattr(loop.state.task, "train_batch"):
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
     if loop.edge.epoch is not Epoch.CLOSED:
-        raise ScopeError("loop.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
+        raise ScopeError("run.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
     snapshot, clock = loop.snapshots.take(), loop.clock.state_dict()
     loader: Any = state.loaders.get("train")
     has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

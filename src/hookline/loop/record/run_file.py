@@ -53,6 +53,11 @@ class RunRecord:
         self._reached: Reached | None = None
         self.when_written: Callable[[Path], None] | None = None
         """Called with the run's folder at the end of a fit, also after an error, when all files are written."""
+        self._then: list[Callable[[Path], None]] = []
+
+    def then(self, call: Callable[[Path], None]) -> None:
+        """Call a function of a callback after ``when_written``, at the end of this fit."""
+        self._then.append(call)
 
     def look_back(self, state: RunState) -> None:
         """Read how far a killed session came, before a resume removes the rows after its checkpoint."""
@@ -171,6 +176,11 @@ class RunRecord:
                 logger.warning("the report of this run could not be written: %s", failed)
             except Exception:  # An error in the report must not end the run.
                 logger.warning("the report of this run could not be made", exc_info=True)
+        for call in self._then:
+            try:
+                call(folder)
+            except Exception:
+                logger.warning("a function that a callback passed to run.when_written failed", exc_info=True)
 
     def _write(self, folder: Path) -> None:
         try:

@@ -299,11 +299,16 @@ class Saver:
 
     # -- when --------------------------------------------------------------------------------------
 
-    def ask(self, slot: Slot) -> None:
-        """Ask a slot to save at the end of this step."""
-        if slot in self._slots:
+    def ask(self, plan: SavePlan) -> bool:
+        """Ask for a save by a plan at the end of this step. Return whether the plan is one of this fit.
+
+        ``hookline verify-resume`` saves by its own plan only, and ignores the request.
+        """
+        slot = next((slot for slot in self._slots if slot.plan == plan), None)
+        if slot is not None:
             slot.ask()
             self._state.requests.ask_plan()
+        return slot is not None or self._verification is not None
 
     def settle(self) -> None:
         """By all, at the end of a step: finish background saves, then save what is due or asked for."""
@@ -361,6 +366,7 @@ class Saver:
         state, line, requests, found = self._state, self._state.line, self._state.requests, None
         number, earlier = requests.agreed.preempt or 0, requests.agreed.stop
         stop = earlier or StopRequest(signal_name(number), "the system", state.clock.step)
+        requests.leave_because_of_signal()
         requests.set_signal_as_reason(stop)
         line.emit(line.hooks.preempt)
         requests.set_signal_as_reason(earlier)  # The signal stops this process, not the run.
