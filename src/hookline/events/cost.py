@@ -83,6 +83,14 @@ class Sampler:
         self.sampled = 0
         self.seen = 0
 
+    def see(self, steps: int) -> None:
+        """Count steps, sampled or not."""
+        self.seen += steps
+
+    def count_sample(self) -> None:
+        """Count a sampled step."""
+        self.sampled += 1
+
     def next_after(self, step: int) -> int:
         """Return the next sampled step after ``step``."""
         group = step // SAMPLE

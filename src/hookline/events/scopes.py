@@ -30,6 +30,10 @@ class Scopes:
         Other processes may be waiting, and closing the scopes may take long.
         """
 
+    def when_failing(self, call: Callable[[BaseException], object] | None) -> None:
+        """Set the function that is called before scopes close because of an error."""
+        self.failing = call
+
     def __len__(self) -> int:
         return len(self._open)
 

@@ -15,6 +15,7 @@ from torch import nn
 from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.events import Member, explain
+from hookline.loop.engine.answers import LoopAnswers
 from hookline.loop.engine.engine import Engine
 from hookline.loop.engine.trial import Trial, trial
 from hookline.loop.keywords import checked
@@ -99,6 +100,7 @@ class Loop:
             settings = replace(settings, folder=verification.folder, resume=resume)
         callbacks = [*as_list(callbacks), *settings.callbacks_of_sinks()]
         self.engine = Engine(model, task, optimizer, scheduler, callbacks, settings, self, verification)
+        self.engine.state.answer_with(LoopAnswers(self.engine))
 
     @property
     def run(self) -> Run:
@@ -112,7 +114,7 @@ class Loop:
 
     @accumulate.setter
     def accumulate(self, batches: int) -> None:
-        self.engine.steps.accumulate = batches
+        self.engine.steps.set_accumulate(batches)
 
     def explain(self) -> str:
         """Return the hooks of each event in their order, with the reasons for the order."""

@@ -255,7 +255,7 @@ class Trainer:
                 "pass the same objects again"
             )
         engine, state = loop.engine, loop.engine.state
-        engine.extend = None if extend is None else Duration.parse(extend, f"{entry}(extend=…)")
+        engine.prepare(entry, None if extend is None else Duration.parse(extend, f"{entry}(extend=…)"))
         if state.max_duration is None and extend is None:
             raise SetupError("how long? pass max_duration, for example Trainer(max_duration='10ep')")
         _need(state.task, "train_batch", "fit")
@@ -266,8 +266,8 @@ class Trainer:
             _need(state.task, "eval_batch", "evaluation")
         state.loaders.clear()  # Those of the fit before.
         state.loaders.update({"train": train} | ({"val": val} if vals else {}) | ({"test": test} if tests else {}))
-        engine.requests.can_evaluate = bool(vals)
-        engine.edge.evaluate = (lambda: engine.tasks.evaluate(loop.eval_batches(val))) if vals else None
+        engine.requests.allow_evaluation(bool(vals))
+        engine.edge.evaluate_with((lambda: engine.tasks.evaluate(loop.eval_batches(val))) if vals else None)
         with _with(loop, callbacks):
             if engine.clock.step == 0:
                 engine.check_sanity(engine.data.named_loaders_of("val", vals))
@@ -315,7 +315,7 @@ class Trainer:
                 task=model if is_task else SupervisedTask(model, loss, optimizer, scheduler, weight=weight),
                 **self._options,
             )
-            loop.engine.record.when_written = self.when_written
+            loop.engine.record.write_report_with(self.when_written)
             if self._loop is not None:
                 loop.engine.records.stream.after(self._loop.engine.records.stream)
                 if entry in ("fit", "train") and model is self._given[0]:
@@ -326,7 +326,7 @@ class Trainer:
         weights = loop.engine.loss_weights
         if entry in ("fit", "train") and weights is not None:
             weights.check(loop.accumulate, loop.engine.state.world_size)
-        loop.engine.entry_point = entry
+        loop.engine.prepare(entry)
         return loop
 
     def _goes_on(self, entry: str, given: tuple[Any, ...]) -> bool:

@@ -212,6 +212,24 @@ class Clock:
         """Wall time in seconds since the epoch began."""
         return self.seconds - self._marks.seconds
 
+    def count_batch(self) -> None:
+        """Count a batch of training."""
+        self.batch += 1
+
+    def count_step(self) -> None:
+        """Count a step of training."""
+        self.step += 1
+
+    def count_samples(self, samples: int, tokens: int | None) -> None:
+        """Count samples and tokens of training."""
+        self.sample += samples
+        self.token += tokens or 0
+
+    def set_lengths(self, *, batches_per_step: int | None = None, epoch_batches: int | None = None) -> None:
+        """Set the number of batches per step or per epoch, if it is given."""
+        self.batches_per_step = batches_per_step or self.batches_per_step
+        self.epoch_batches = epoch_batches or self.epoch_batches
+
     def take_back_batches(self, batch: int, sample: int, token: int) -> None:
         """Return to the counts before the batches of a step that is not made."""
         self.batch, self.sample, self.token = batch, sample, token
@@ -430,6 +448,18 @@ class ClockView(Clock):
 
     def agree_seconds(self, seconds: float) -> NoReturn:
         raise _only_the_loop("run.clock.agree_seconds()")
+
+    def count_batch(self) -> NoReturn:
+        raise _only_the_loop("run.clock.count_batch()")
+
+    def count_step(self) -> NoReturn:
+        raise _only_the_loop("run.clock.count_step()")
+
+    def count_samples(self, samples: int, tokens: int | None) -> NoReturn:
+        raise _only_the_loop("run.clock.count_samples()")
+
+    def set_lengths(self, *, batches_per_step: int | None = None, epoch_batches: int | None = None) -> NoReturn:
+        raise _only_the_loop("run.clock.set_lengths()")
 
     def take_back_batches(self, batch: int, sample: int, token: int) -> NoReturn:
         raise _only_the_loop("run.clock.take_back_batches()")

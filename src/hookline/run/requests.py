@@ -155,6 +155,38 @@ class Requests:
         if skip:
             self.asked.skip = None
 
+    def set_leave_evaluation(self, leave: bool) -> None:
+        """Leave the evaluation under way at its next batch, or do not."""
+        self.leave_evaluation = leave
+
+    def allow_evaluation(self, can_evaluate: bool) -> None:
+        """Allow ``run.request_eval()``, or refuse it in a run without validation data."""
+        self.can_evaluate = can_evaluate
+
+    def end_training(self) -> None:
+        """Training has ended: there is nothing left to stop."""
+        self.is_trained = True
+
+    def forbid_saving(self) -> None:
+        """A second signal came: what it has interrupted may be half done."""
+        self.may_save = False
+
+    def set_skip_phase(self, phase: Literal["before vote", "no vote", "after vote"]) -> None:
+        """Set where in a step of several processes a request to skip it comes."""
+        self.skip_phase = phase
+
+    def can_be_skipped(self, can_skip: bool) -> None:
+        """Allow ``run.skip_step()``, or refuse it outside of a step."""
+        self.can_skip = can_skip
+
+    def look_for_rest(self, *, evaluates: bool) -> None:
+        """A step is decided on. Keep the attention of the next step for what is left to do.
+
+        Args:
+            evaluates: True if a requested evaluation is left to do.
+        """
+        self.attention = self.agreed.preempt is not None or self.rollback is not None or evaluates
+
     def leave_if_interrupted(self) -> bool:
         """Leave the evaluation under way if the run is interrupted. Return whether the evaluation is left."""
         self.leave_evaluation |= self.is_interrupted

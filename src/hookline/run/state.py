@@ -214,6 +214,90 @@ class RunState:
         """The current step, epoch and stage, for messages."""
         return f"step {self.clock.step}, epoch {self.clock.epoch} ({self.stage})"
 
+    def connect(self, metrics: Metrics, media: Media) -> None:
+        """Set the parts of the engine that need the state themselves."""
+        self.metrics, self.media = metrics, media
+
+    def answer_with(self, answers: Answers) -> None:
+        """Set the object that answers the methods of ``run``."""
+        self.answers = answers
+
+    def open(self, entry_point: str, stage: str) -> None:
+        """The run is opened.
+
+        Args:
+            entry_point: The method that was called, such as ``"fit"``.
+            stage: The stage of the run at its start.
+        """
+        self.entry_point, self.stage = entry_point, stage
+        self.exception, self.failure, self.failed_in = MISSING, None, (0, "")
+
+    def set_folder(self, name: str, folder: Path | None) -> None:
+        """Set the name of the run and its folder, on which all ranks agree."""
+        self.name, self.folder = name, folder
+
+    def start_training(self) -> None:
+        """The steps of training begin."""
+        self.is_training, self.stage = True, "train"
+        self.clear_batch()
+
+    def end_training(self) -> None:
+        """The steps of training have ended, or the run is closed."""
+        self.is_training = False
+
+    def set_max_duration(self, duration: Duration | None) -> None:
+        """Change how long the run trains."""
+        self.max_duration = duration
+
+    def fail(self, error: BaseException) -> None:
+        """An error ends the run."""
+        self.failure = error
+
+    @contextmanager
+    def failed_at(self, error: BaseException, stage: str) -> Iterator[None]:
+        """Show the error that ends the run, and the stage in which it was raised, to ``on_exception``."""
+        self.exception = self.failure = error
+        earlier, self.stage = self.stage, stage
+        try:
+            yield
+        finally:
+            self.stage = earlier
+
+    def show_batch(self, batch: Any) -> None:
+        """Show the next batch on ``run``."""
+        self.batch = batch
+        self.outputs = self.loss = MISSING
+
+    def show_outputs(self, outputs: Any) -> None:
+        """Show the outputs of the model on ``run``."""
+        self.outputs = outputs
+
+    def show_loss(self, loss: Any) -> None:
+        """Show the loss of the batch on ``run``."""
+        self.loss = loss
+
+    def show_optimizer(self, optimizer: Any) -> None:
+        """Show the optimizer that steps on ``run``, or ``MISSING``."""
+        self.optimizer = optimizer
+
+    @contextmanager
+    def without_batch(self) -> Iterator[None]:
+        """Show no batch inside the block."""
+        shown = self.batch, self.outputs, self.loss
+        self.batch = self.outputs = self.loss = MISSING
+        try:
+            yield
+        finally:
+            self.batch, self.outputs, self.loss = shown
+
+    def show_loader(self, name: Any) -> None:
+        """Show the name of the loader that is evaluated, or ``MISSING``."""
+        self.loader_name = name
+
+    def count_batch(self, samples: int, tokens: int | None) -> None:
+        """Set the number of samples and tokens in the batch."""
+        self.samples, self.tokens = samples, tokens
+
     def clear_batch(self) -> None:
         """The batch is over: ``run`` shows nothing of it."""
         self.batch = self.outputs = self.loss = self.optimizer = MISSING
@@ -273,4 +357,4 @@ class RunState:
     def stop_at_once(self, reason: str, by: str) -> None:
         """``StopTraining`` was raised: ask to stop, and leave an evaluation at its next batch."""
         self.ask_stop(reason, by)
-        self.requests.leave_evaluation = self.stage in ("val", "test")
+        self.requests.set_leave_evaluation(self.stage in ("val", "test"))

@@ -55,7 +55,7 @@ class Fetcher:
             return LEFT
         stop = requests.agreed.stop
         if isinstance(error, KeyboardInterrupt) and stop is not None and stop.interrupt and state.in_fit:
-            requests.leave_evaluation = state.stage != "train"
+            requests.set_leave_evaluation(state.stage != "train")
             return LEFT
         if isinstance(error, StopTraining):
             by, reason = f"the {LOADERS[state.stage]} loader", reason_of(error)

@@ -62,6 +62,14 @@ class TrainingData:
 
     # -- what callbacks change, for one fit --------------------------------------------------------
 
+    def set_seed(self, seed: int) -> None:
+        """Set the seed of the run."""
+        self.seed = seed
+
+    def repeat_first_epoch(self) -> None:
+        """Give the batches of the first epoch in each epoch."""
+        self.repeat_epoch = True
+
     def reset_plans(self) -> None:
         """A fit begins: its callbacks say again what they change."""
         self.limits: dict[str, int] = {}
@@ -139,6 +147,21 @@ class TrainingData:
         self._place = self._place.in_epoch(self._clock.epoch)
         if isinstance(feed, SharedFeed):
             feed.set_limit(self.limit("train"))
+
+    @property
+    def is_last(self) -> bool:
+        """True if the batch that was given last is the last of the epoch."""
+        return self.position == self.length
+
+    def count_batch(self, *, is_last: bool) -> None:
+        """A batch is given.
+
+        Args:
+            is_last: True if it says itself that it is the last of the epoch.
+        """
+        self.position += 1
+        if is_last:
+            self.length = self.position
 
     def start(self, iterator: Iterator[Any]) -> None:
         """Read the batches of this epoch from an iterator."""

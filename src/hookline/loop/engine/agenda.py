@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from hookline.events.cost import Sampler
@@ -57,6 +58,15 @@ class Agenda:
         self.sampling = False
         """Whether the step that begins now is one of those whose hooks are timed."""
 
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Look at no step inside the block."""
+        earlier, self.wake = self.wake, math.inf
+        try:
+            yield
+        finally:
+            self.wake = earlier
+
     def look_now(self) -> None:
         """Look at the end of this step whether anything is due."""
         self.wake = 0
@@ -106,7 +116,7 @@ class Agenda:
         """A step or an epoch has ended, or training begins: is it over, and when to look again."""
         clock = self._clock
         if self._sampler.needed:
-            self._sampler.seen += max(0, clock.step - self._looked)
+            self._sampler.see(max(0, clock.step - self._looked))
         self._looked = clock.step
         self._sample(clock.step)
         self.finished = self.max_duration is not None and clock.reached(self.max_duration)
@@ -122,7 +132,7 @@ class Agenda:
         step = self._clock.step
         if not self.wake or step >= self._due:
             return False
-        self._sampler.seen += step - self._looked
+        self._sampler.see(step - self._looked)
         self._looked = step
         self._sample(step)
         self._wake_for_sample()
@@ -163,7 +173,7 @@ class Agenda:
     def _sample(self, step: int) -> None:
         """One step in 64 goes through timed hooks, at a pseudo-random place in each group of 64."""
         if self.sampling and step > self._pick:
-            self._sampler.sampled += 1
+            self._sampler.count_sample()
             self.sampling = False
         if step > self._pick:
             self._pick = self._sampler.next_after(step - 1)

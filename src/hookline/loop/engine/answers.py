@@ -85,8 +85,7 @@ class LoopAnswers:
     def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]:
         swapped = self._loop.weights
         if not swapped.is_watched:
-            swapped.is_watched = True
-            self._loop.opening.restore.callback(swapped.put_back)
+            swapped.watch(self._loop.opening.restore)
         return swapped.swap(weights)
 
     def snapshot(self, member: Member[Run]) -> dict[str, Any]:
@@ -183,7 +182,7 @@ class LoopAnswers:
         if limits:
             data.limits[stage] = min(limits.values())
         if repeat and stage == "train":
-            data.repeat_epoch = True
+            data.repeat_first_epoch()
         return data.limits.get(stage)
 
     def num_batches(self, stage: str, loader: Any) -> int | None:

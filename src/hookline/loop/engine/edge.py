@@ -105,6 +105,14 @@ class Edge:
         self.evaluate: Callable[[], None] | None = None
         """Evaluates, in a run with a task and validation loaders. The body of a custom loop evaluates itself."""
 
+    def evaluate_with(self, evaluate: Callable[[], None] | None) -> None:
+        """Set how the run evaluates by itself, if it does."""
+        self.evaluate = evaluate
+
+    def doubt(self, doubts: Doubts) -> None:
+        """Set the monitored metrics that the first interval must have."""
+        self.doubts = doubts
+
     def connect(self, saver: Saver, roll_back: Callable[[], bool]) -> None:
         """Set the parts that are made after this one.
 
@@ -169,7 +177,7 @@ class Edge:
             self._line.emit(self._line.hooks.step_settled)
         if self._roll_back():  # Asked for in the evaluation, at the end of the epoch, or just now.
             self._look()
-            requests.attention = True
+            requests.call_attention()
         if not requests.attention:
             return False
         is_over = self.decide() or self.epoch is Epoch.CLOSED
@@ -192,7 +200,7 @@ class Edge:
             self._book.fold()
         self._look()
         if self._is_epoch_end:
-            self._requests.attention = True
+            self._requests.call_attention()
 
     def _look(self) -> None:
         requests = self._requests
@@ -204,7 +212,8 @@ class Edge:
         is_due |= requests.agreed.evaluate or self._agenda.finished
         if is_due and self._state.is_training:
             self.agree()  # Before ranks do together what a rank whose body was left would not come to.
-        requests.attention = requests.attention or is_due
+        if is_due:
+            requests.call_attention()
 
     def _time_hooks(self) -> None:
         self._line.time_hooks(self._agenda.sampling)
@@ -245,7 +254,7 @@ class Edge:
         requests, stop, line = self._requests, self._requests.agreed.stop, self._line
         # An evaluation that is asked for now counts in the next step. A custom loop asks `eval_due` itself.
         evaluates = requests.agreed.evaluate and self.evaluate is not None
-        requests.attention = requests.agreed.preempt is not None or requests.rollback is not None or evaluates
+        requests.look_for_rest(evaluates=evaluates)
         self._agenda.replan(self._state.max_duration)
         if stop is not None and not self._is_announced:
             self._is_announced = True
@@ -385,7 +394,7 @@ class Edge:
         self._evaluate_if_due()  # After a stop that came after the end of an epoch.
         self._state.clear_batch()
         self._line.time_hooks(False)
-        self._requests.is_trained = True
+        self._requests.end_training()
         self._line.emit(self._line.hooks.train_end)
         self._book.end_interval(of_epoch=False)  # The next fit may continue inside this epoch.
         self._scopes.leave(mark)

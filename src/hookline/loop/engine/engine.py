@@ -18,7 +18,6 @@ from hookline.loop.data.fetcher import Fetcher
 from hookline.loop.data.loaders import check_loader, named_loaders
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.agenda import Agenda
-from hookline.loop.engine.answers import LoopAnswers
 from hookline.loop.engine.edge import Edge
 from hookline.loop.engine.opening import Opening
 from hookline.loop.engine.signals import Signals
@@ -55,6 +54,7 @@ from hookline.loop.tasks.task_methods import no_model
 from hookline.loop.world.joining import find_place, make_world
 from hookline.progress import Clock, Duration
 from hookline.run import MISSING, History, Requests, Run, RunState
+from hookline.run.state import FIT
 
 USER = "the user"
 """Who asked to stop, if it was Ctrl-C."""
@@ -154,8 +154,7 @@ class Engine:
             accumulate=settings.accumulate,
         )
         self.run = Run(state, Member(loop, is_task=True))
-        state.metrics, state.media = self.book, LoopMedia(state, self.book, self.records)
-        state.answers = LoopAnswers(self)
+        state.connect(self.book, LoopMedia(state, self.book, self.records))
         self.tree = RunTree(
             *(state, self.world, settings, self.data, self.book, self.records, self.precision, self.weights),
             *(self.buffers, self.edge, self.steps, self._why_over),
@@ -169,9 +168,8 @@ class Engine:
         self.edge.connect(self.saving, self._roll_back)
         self.evaluator = Evaluator(
             *(state, self.world, self.scopes, self.book, self.records, self.fetcher, self.data, self.precision),
-            *(self.handles, count, move, self._can_leave_evaluation),
+            *(self.handles, count, move, self._can_leave_evaluation, self._evaluated),
         )
-        self.evaluator.when_broken = self._evaluated
         self.line.add(callbacks, task=task)
         if task is not None:
             self.run = self.line.members[0].view
@@ -200,6 +198,15 @@ class Engine:
         device = self.state.device
         return batch if device.type == "cpu" else to_device(batch, device)
 
+    def prepare(self, entry_point: str, extend: Duration | None = None) -> None:
+        """Set what the next call is.
+
+        Args:
+            entry_point: ``"fit"``, ``"train"``, ``"evaluate"``, ``"test"`` or ``"predict"``.
+            extend: How much longer than before a fit trains.
+        """
+        self.entry_point, self.extend = entry_point, extend
+
     @property
     def is_custom(self) -> bool:
         """True if the body of the loop is the user's, and not a trainer's."""
@@ -214,8 +221,7 @@ class Engine:
         self.is_open = True
         self.requests.clear()
         self.data.reset_plans()
-        self.state.entry_point = self.entry_point
-        self.signals.listen(in_fit=self.state.in_fit)
+        self.signals.listen(in_fit=self.entry_point in FIT)
         try:
             self.opening.open(self.entry_point, self.extend, take_folder=self._take_folder, load=self._load)
             self.evaluator.join_world()
@@ -233,7 +239,7 @@ class Engine:
         is_stop = isinstance(error, StopTraining) and self._stops_here()
         if isinstance(error, StopTraining) and is_stop:
             self.state.ask_stop(error.reason, "the body of the loop")
-            self.requests.leave_evaluation = True  # An evaluation that is open has no end hooks and no metrics.
+            self.requests.set_leave_evaluation(True)  # An evaluation that is open has no end hooks and no metrics.
         raised = self._close(None if is_stop else error)
         if raised is not None and raised is not error:
             raise raised
@@ -266,7 +272,8 @@ class Engine:
             except BaseException as late:
                 error = self.opening.failed(late)
         self.steps.drop()
-        self.is_open = self.state.is_training = False
+        self.is_open = False
+        self.state.end_training()
         self.evaluator.leave_world()
         try:
             error = self.opening.close(error, self._finish_saves)
@@ -336,7 +343,7 @@ class Engine:
             self._resume = None  # Not before: a fit after one that could not continue must not start from scratch.
         if self.extend is not None:
             done = self.clock.elapsed(self.extend.unit)
-            self.state.max_duration = self.extend + Duration(done, self.extend.unit) if done else self.extend
+            self.state.set_max_duration(self.extend + Duration(done, self.extend.unit) if done else self.extend)
             self.finished, self.ended = False, None
         self.saving.check_states()
         self.record.begin(
@@ -457,7 +464,7 @@ class Engine:
             logged, seen = sanity_check(self.evaluator, self.tasks, self.state, self.book, loaders)
         self.edge.agree()  # One rank may have asked to stop.
         if self.requests.agreed.stop is None:  # Else the check may have been left, and nothing is trained.
-            self.edge.doubts = check_monitors(
+            doubts = check_monitors(
                 self.state,
                 logged,
                 seen=seen,
@@ -465,6 +472,7 @@ class Engine:
                 logs_losses=bool(self.settings.log_every),
                 task_logs=type(self.state.task) is not SupervisedTask,
             )
+            self.edge.doubt(doubts)
 
     def _can_leave_evaluation(self) -> bool:
         """True if a signal may end an evaluation: in training, only one that a resume makes up."""

@@ -102,10 +102,8 @@ class Opening:
         state = self.state
         self.records.open()
         self.fetcher.open()
-        state.entry_point = entry_point
-        state.stage = STAGES.get(entry_point, "train")
-        state.exception, state.failure = MISSING, None
-        state.failed_in, self._failed_stage = (0, ""), ""
+        state.open(entry_point, STAGES.get(entry_point, "train"))
+        self._failed_stage = ""
         self.restore.enter_context(same_modes(self.module))
         self.restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
         self.restore.enter_context(blocked_hooks_named(self.line, state.clock))
@@ -114,7 +112,7 @@ class Opening:
             seed_everything(self.settings.seed)
         if not self._ready:
             seed = torch.initial_seed() if self.settings.seed is None else self.settings.seed
-            self.data.seed = self.world.group.from_zero(seed)
+            self.data.set_seed(self.world.group.from_zero(seed))
             state.config.setdefault("seed", self.data.seed)
         in_fit = state.in_fit
         if not self._ready or (in_fit and not self._has_folder):
@@ -147,7 +145,7 @@ class Opening:
         join(self.world, self.state, self.settings, extend)
         self.book.join()
         if not self.world.is_alone:
-            self.scopes.failing = self._tell_ranks
+            self.scopes.when_failing(self._tell_ranks)
 
     def _place_model(self) -> None:
         """On the device, and over the ranks. What is sharded goes to the device in parts: whole it may not fit."""
@@ -166,9 +164,9 @@ class Opening:
         """Agree on the run's folder; for a fit, rank zero makes it. Its default name has the time of one rank."""
         state = self.state
         if make and state.rank == 0:
-            state.name, state.folder = make_folder(self.settings, state.name, state.folder)
-        found = self.world.group.from_zero([state.name, str(state.folder or "")])
-        state.name, state.folder = found[0], Path(found[1]) if found[1] else None
+            state.set_folder(*make_folder(self.settings, state.name, state.folder))
+        name, folder = self.world.group.from_zero([state.name, str(state.folder or "")])
+        state.set_folder(name, Path(folder) if folder else None)
         if make:
             self.records.stream.open(state.folder if state.rank == 0 else None)
 
@@ -212,7 +210,8 @@ class Opening:
         self._note_foreign_attribute(error)
         if self.state.batch is not MISSING:
             add_place(error, self.state.where().partition(" (")[0])  # an evaluation that it has left is closed by now
-        self.state.failure = error = self._tell_ranks(named_lazy_module(self.module, error))
+        error = self._tell_ranks(named_lazy_module(self.module, error))
+        self.state.fail(error)
         return error
 
     def _tell_ranks(self, error: BaseException) -> BaseException:
@@ -245,10 +244,8 @@ class Opening:
         except BaseException as raised:  # a second signal: the hooks, and what is to be put back, come all the same
             error = first_of(error, [raised])
         if error is not None and not isinstance(error, Preempted):
-            state.exception = state.failure = error
-            stage, state.stage = state.stage, self._failed_stage or state.stage
-            error = first_of(error, line.emit_to_all(line.hooks.exception))
-            state.stage = stage
+            with state.failed_at(error, self._failed_stage or state.stage):
+                error = first_of(error, line.emit_to_all(line.hooks.exception))
         error = first_of(error, line.emit_to_all(line.hooks.teardown))
         try:
             if not self.world.broken:
@@ -264,7 +261,7 @@ class Opening:
         except BaseException as raised:  # a second Ctrl-C while it waits for a sink
             error = first_of(error, [raised])
         state.clock.pause()
-        self.scopes.failing = None
+        self.scopes.when_failing(None)
         self.world.close()
         self.book.join()
         self.restore.close()

@@ -104,7 +104,7 @@ class Signals:
         requests = self._requests
         self._interrupt()
         if count > 1:
-            requests.may_save = False
+            requests.forbid_saving()
         if count > 1 or (requests.waiting and not requests.voted) or not self.in_fit:
             raise KeyboardInterrupt
 
@@ -120,7 +120,7 @@ class Signals:
         if count == 1 and callable(earlier) and earlier is not signal.default_int_handler:
             earlier(number, frame)
         if count == 2:
-            requests.may_save = False
+            requests.forbid_saving()
             raise Preempted(number)
         if count > 2:
             os._exit(128 + number)

@@ -138,7 +138,8 @@ class Steps:
         """Change the number of batches per step, between two steps."""
         if not isinstance(batches, int) or batches < 1 or self._window.count:
             raise SetupError(f"loop.accumulate = {batches!r}: give 1 or more batches, at the edge of a step")
-        self._window.size = self._clock.batches_per_step = batches
+        self._window.set_size(batches)
+        self._clock.set_lengths(batches_per_step=batches)
         if self._agenda.has_parts:
             self._agenda.look_now()  # Parts of an epoch end at other steps.
         # One batch per step in one process needs no weights: a plain backward, bitwise that of a bare loop.
@@ -149,7 +150,7 @@ class Steps:
         """The optimizers are made."""
         self._names = tuple(self._state.optimizers)
         self._has_closure = any(map(needs_closure, self._state.optimizers.values()))
-        self._precision.common_unit = None
+        self._precision.count_in(None)
 
     def open_epoch(self, count: Count, *, gives_parts: bool) -> None:
         """An epoch begins.
@@ -333,10 +334,9 @@ class Steps:
         """Make one step of a trial, on a batch that no loader gives. Return its loss, or ``MISSING``."""
         state, window, task = self._state, self._window, self._state.task
         self.drop()  # A step that has failed.
-        self._requests.can_skip = True
-        state.outputs = state.loss = MISSING
-        state.batch = batch if self._move is None else self._move(batch)
-        state.samples, state.tokens = self.count(state.batch)
+        self._requests.can_be_skipped(True)
+        state.show_batch(batch if self._move is None else self._move(batch))
+        state.count_batch(*self.count(state.batch))
         self._world.begin_window()
         window.begin(self._clock)
         window.add_batch(is_last=True)
@@ -363,38 +363,28 @@ class Steps:
         hooks = line.hooks
         if hooks.batch_fetch_start:
             self._announce_fetch()
-        requests.waiting = True
-        try:
-            batch = next(data.iterator, END)
-        except BaseException as error:
-            batch = self._fetcher.after_failure(error)
-        requests.waiting = False
+        batch = self._fetcher.fetch(data.iterator)
         if batch is END or batch is LEFT:  # The last batch stays on `run`, for the hooks of the edge.
             return batch
-        state.batch = state.outputs = state.loss = MISSING
-        data.position = position = data.position + 1
-        part = None
-        if self._gives_parts:
-            part, batch = batch, batch.batch
-            if part.is_last:
-                data.length = position
-        state.batch = batch if self._move is None else self._move(batch)
+        part = batch if self._gives_parts else None
+        data.count_batch(is_last=part is not None and part.is_last)
+        batch = batch if part is None else part.batch
+        state.show_batch(batch if self._move is None else self._move(batch))
         if hooks.batch_fetch_end:
             line.emit(hooks.batch_fetch_end)
         if not window.count:
-            requests.can_skip = True
+            requests.can_be_skipped(True)
             self._world.begin_window()
             window.begin(self._clock)
             if hooks.around_step or hooks.train_step_start:
                 self._open_step(hooks)
                 hooks = line.hooks
-        is_last = position == data.length
-        window.add_batch(is_last=is_last)
-        if is_last:
+        window.add_batch(is_last=data.is_last)
+        if data.is_last:
             self._edge.reach_epoch_end()
         if hooks.around_batch or hooks.train_batch_start:
             self._open_batch(hooks)
-        state.samples, state.tokens = self.count(state.batch)
+        state.count_batch(*self.count(state.batch))
         if part is not None:
             self._take_part(part, mutes=True)
         return state.batch
@@ -402,45 +392,42 @@ class Steps:
     def _open_step(self, hooks: Table) -> None:
         """Open the scopes of a step and announce it."""
         if hooks.around_step:
-            self._window.step_mark = len(self._scopes)
+            self._window.open_step(len(self._scopes))
             self._scopes.enter(hooks.around_step)
         if hooks.train_step_start:
             self._line.emit(hooks.train_step_start)
 
     def _open_batch(self, hooks: Table) -> None:
         """Open the scopes of a batch and announce it."""
-        self._window.batch_mark = len(self._scopes)
+        self._window.open_batch(len(self._scopes))
         self._scopes.enter(hooks.around_batch)
         self._line.emit(hooks.train_batch_start)
 
     def _close_batch(self) -> None:
         """Close the scopes of a batch."""
-        mark, self._window.batch_mark = self._window.batch_mark, None
+        mark = self._window.take_batch_mark()
         if mark is not None:
             self._scopes.leave(mark)
 
     def _close_step(self) -> None:
         """Close the scopes of a step."""
-        mark, self._window.step_mark = self._window.step_mark, None
+        mark = self._window.take_step_mark()
         if mark is not None:
             self._scopes.leave(mark)
 
     def _announce_fetch(self) -> None:
         """Send ``batch_fetch_start``: the last batch is over, but its edge may still be to come."""
-        state = self._state
-        shown = state.batch, state.outputs, state.loss
-        state.batch = state.outputs = state.loss = MISSING
-        self._line.emit(self._line.hooks.batch_fetch_start)
-        state.batch, state.outputs, state.loss = shown
+        with self._state.without_batch():
+            self._line.emit(self._line.hooks.batch_fetch_start)
 
     def _take_part(self, part: Part, *, mutes: bool) -> None:
         """The batch is a shard of all ranks' batches. It may be there only for the other ranks, and counts nothing."""
         state, world = self._state, self._world
         if self._window.count == 1:
-            self._precision.common_unit = world.unit(part.known, scaled=self._is_scaled)
+            self._precision.count_in(world.unit(part.known, scaled=self._is_scaled))
         known = part.known if part.samples in (None, state.samples) and state.tokens is None else None
         if not part.counts:
-            state.samples, state.tokens = 0, state.tokens and 0
+            state.count_batch(0, state.tokens and 0)
         if mutes and part.counts:
             self._book.unmute()
         elif mutes:
@@ -479,8 +466,8 @@ class Steps:
         is_weighted = weight is not None
         weight = check_weight(weight, state.where) if is_weighted else state.samples
         if outputs is not None:
-            state.outputs = outputs
-        state.loss = loss
+            state.show_outputs(outputs)
+        state.show_loss(loss)
         hooks = line.hooks
         if hooks.loss_ready:
             line.emit(hooks.loss_ready)
@@ -564,9 +551,9 @@ class Steps:
         if hooks.train_batch_end:
             self._line.emit(hooks.train_batch_end)
         self._close_batch()
-        self._clock.batch += 1
+        self._clock.count_batch()
         self._world.count_batch(self._state.samples, self._state.tokens)
-        window.has_batch = False
+        window.end_batch()
         return self.complete_window() if window.is_full else False
 
     def complete_window(self) -> bool:
@@ -597,12 +584,12 @@ class Steps:
         """End a step: count it, unless it is skipped, and close its scopes."""
         clock, line, requests, mark = self._clock, self._line, self._requests, self._window.step_mark
         self._window.end(skipped=is_skipped)
-        requests.can_skip = False
+        requests.can_be_skipped(False)
         if is_skipped:
             requests.take_skip()
             self._agenda.look_now()  # The step does not advance, but samples and time do.
         else:
-            clock.step += 1
+            clock.count_step()
             if line.hooks.train_step_end:
                 line.emit(line.hooks.train_step_end)
         if mark is not None:
@@ -617,7 +604,8 @@ class Steps:
             Whether the weights changed.
         """
         state, line, requests, window, hooks = self._state, self._line, self._requests, self._window, self._line.hooks
-        optimizer = state.optimizer = state.optimizers[name]
+        optimizer = state.optimizers[name]
+        state.show_optimizer(optimizer)
         if self._weights.raw:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
         overflow = moved = False
@@ -631,7 +619,7 @@ class Steps:
             self._records.note("step_skipped", f"by {skipped_by}" if skipped_by else "overflow")
             line.emit(hooks.step_skipped)
         else:
-            requests.can_skip = False
+            requests.can_be_skipped(False)
             if hooks.optimizer_step_start:
                 line.emit(hooks.optimizer_step_start)
             if closure is not None:
@@ -640,7 +628,8 @@ class Steps:
                 self._precision.step(optimizer)
             else:
                 optimizer.step()
-            window.moved = moved = True
+            window.move()
+            moved = True
             self._clock.updates[name] += 1
             if hooks.optimizer_step_end:
                 line.emit(hooks.optimizer_step_end)
@@ -649,7 +638,7 @@ class Steps:
         clear_gradients(optimizer)
         if hooks.zero_grad:
             line.emit(hooks.zero_grad)
-        state.optimizer = MISSING
+        state.show_optimizer(MISSING)
         return moved
 
     # -- updates that the body drives itself ----------------------------------------------------
@@ -685,7 +674,7 @@ class Steps:
         self._window.weights.pop(name, None)  # This loss is computed again, and is not a second one.
         torch.clear_autocast_cache()
         with self._precision.autocast(enabled=self._precision.dtype is not None):
-            state.loss = MISSING  # The outputs of this forward can be replaced.
+            state.show_loss(MISSING)  # The outputs of this forward can be replaced.
             found = compute()
         if isinstance(found, dict):
             check_returned("train_batch", found)
@@ -696,6 +685,15 @@ class Steps:
         return state.loss
 
     # -- leaving a step -------------------------------------------------------------------------
+
+    @contextmanager
+    def without_losses(self) -> Iterator[None]:
+        """Keep no loss inside the block."""
+        earlier, self.keeps_losses = self.keeps_losses, False
+        try:
+            yield
+        finally:
+            self.keeps_losses = earlier
 
     @contextmanager
     def _without_autocast(self) -> Iterator[None]:
@@ -720,7 +718,7 @@ class Steps:
         self._precision.end_window()
         self._world.drop_window()
         self._requests.take_skip()
-        self._requests.can_skip = False
+        self._requests.can_be_skipped(False)
         self._edge.unreach()
         window.end(skipped=window.skipped)
 

@@ -129,8 +129,7 @@ class Training:
         state, edge, scopes = self._state, self._edge, self._scopes
         mark = len(scopes)
         try:
-            state.is_training, state.stage = True, "train"
-            state.clear_batch()
+            state.start_training()
             self.set_train_mode()
             for optimizer in state.optimizers.values():
                 clear_gradients(optimizer)
@@ -208,7 +207,7 @@ class Training:
         data.start(begun(lambda: feed.iterate(epoch, data.taken(clock.batch_in_epoch))))
         data.measure_epoch(feed)  # Not before: a hook or `set_epoch` may have changed the data.
         if not math.isinf(data.length):
-            clock.epoch_batches = int(data.length)
+            clock.set_lengths(epoch_batches=int(data.length))
         elif clock.epoch_batches is None and agenda.has_parts:
             warn_of_parts(self._state.rank)
         if agenda.has_parts:
@@ -230,7 +229,6 @@ class Training:
             edge.leave_wait()
         if window.count and last is END and feed.length is None:  # That was the last step, with a short window.
             edge.reach_epoch_end()
-            window.is_full = True
             steps.complete_window()
             edge.advance()
         if edge.epoch is not Epoch.CLOSED:

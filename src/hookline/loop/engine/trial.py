@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
@@ -84,7 +83,6 @@ def trial(loop: Engine) -> Iterator[Trial]:
     loader: Any = state.loaders.get("train")
     has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     position = deepcopy(loader.state_dict()) if has_state else None
-    kept = (loop.steps.keeps_losses, loop.agenda.wake, line.hooks)
     schedulers = state.schedulers[:]
     with ExitStack() as stack:
         stack.enter_context(same_gradients(module))
@@ -92,7 +90,9 @@ def trial(loop: Engine) -> Iterator[Trial]:
         stack.enter_context(torch.enable_grad())
         depth = book.open_layer(module)
         state.schedulers.clear()
-        loop.steps.keeps_losses, loop.agenda.wake, line.hooks = False, math.inf, line.silent
+        stack.enter_context(loop.steps.without_losses())
+        stack.enter_context(loop.agenda.asleep())
+        stack.enter_context(line.heard_through(line.silent))
         stack.enter_context(state.aside("train", Audience.TRIAL))
         loop.training.set_train_mode()
         try:
@@ -105,4 +105,3 @@ def trial(loop: Engine) -> Iterator[Trial]:
             loop.clock.load_state_dict(clock)
             if position is not None:
                 loader.load_state_dict(position)
-            loop.steps.keeps_losses, loop.agenda.wake, line.hooks = kept

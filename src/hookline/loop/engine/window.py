@@ -58,6 +58,36 @@ class AccumulationWindow:
         self.has_batch = True
         self.is_full = is_last or self.count >= self.size
 
+    def end_batch(self) -> None:
+        """The batch is completed."""
+        self.has_batch = False
+
+    def set_size(self, batches: int) -> None:
+        """Change the number of batches that make a step."""
+        self.size = batches
+
+    def open_step(self, mark: int) -> None:
+        """The scopes of the step are opened above a mark."""
+        self.step_mark = mark
+
+    def open_batch(self, mark: int) -> None:
+        """The scopes of the batch are opened above a mark."""
+        self.batch_mark = mark
+
+    def take_step_mark(self) -> int | None:
+        """Return the number of open scopes below those of the step, once."""
+        mark, self.step_mark = self.step_mark, None
+        return mark
+
+    def take_batch_mark(self) -> int | None:
+        """Return the number of open scopes below those of the batch, once."""
+        mark, self.batch_mark = self.batch_mark, None
+        return mark
+
+    def move(self) -> None:
+        """An optimizer has changed the weights."""
+        self.moved = True
+
     def has_loss_of(self, name: str, *, is_plain: bool) -> bool:
         """True if the batch under way has had a loss of an optimizer that has not stepped on it yet."""
         return name in self.weights if is_plain else self.weighed.get(name, (0, None))[0] == self.count

@@ -76,6 +76,8 @@ class Evaluator:
         move: Moves a batch to the device, or ``None`` on the CPU.
         can_be_left: Returns whether a signal may end the evaluation under way. An evaluation that a resume does not
             repeat is completed first.
+        when_broken: Called with the stage, and whether it was left, when an evaluation is finished that the body has
+            left by ``break``.
     """
 
     def __init__(
@@ -92,10 +94,11 @@ class Evaluator:
         count: Count,
         move: Callable[[Any], Any] | None,
         can_be_left: Callable[[], bool],
+        when_broken: Callable[[str, bool], None],
     ) -> None:
         self._state, self._world, self._scopes, self._book, self._records = state, world, scopes, book, records
         self._fetcher, self._data, self._precision, self._handles = fetcher, data, precision, handles
-        self._count, self._move, self._can_be_left = count, move, can_be_left
+        self._count, self._move, self._can_be_left, self._when_broken = count, move, can_be_left, when_broken
         self._line, self._requests, self._clock = state.line, state.requests, state.clock
         self._joined = world
         self.part: Part | None = None
@@ -136,7 +139,7 @@ class Evaluator:
         state, line, scopes, book, requests = self._state, self._line, self._scopes, self._book, self._requests
         is_heard, began, mark, left = audience is Audience.ALL, perf_counter(), len(scopes), False
         if is_heard:
-            requests.leave_evaluation = False
+            requests.set_leave_evaluation(False)
         with self.untouched(stage, list(loaders.values()), audience):
             self._world.before_evaluation()  # All ranks evaluate one model: buffers are those of rank zero.
             if is_heard and kind is EVALUATION:
@@ -179,14 +182,14 @@ class Evaluator:
         """Give the batches of each loader. Return whether a rank has left the evaluation, so that nothing counts."""
         state, line, book = self._state, self._line, self._book
         for name, loader in loaders.items():
-            state.loader_name = name
+            state.show_loader(name)
             line.emit(line.hooks.eval_loader_start)
             yield from self._batches(EVALUATION, loader, limit)
             if book.agree(left=self._leave()):
                 return True
             line.emit(line.hooks.eval_loader_end)
             book.end_loader()
-            state.loader_name = MISSING
+            state.show_loader(MISSING)
         return book.agree(left=self._leave())
 
     def _finish(self, kind: Kind, stage: str, name: Any, layer: Any, clock: EvalClock) -> None:
@@ -204,11 +207,11 @@ class Evaluator:
                 book.drop_layers(book.depth - 1)
                 line.emit(line.hooks.predict_end)
                 return
-            state.loader_name = name
+            state.show_loader(name)
             left = book.agree(left=requests.leave_evaluation)
             if not left:
                 line.emit(line.hooks.eval_loader_end)
-            state.loader_name = MISSING
+            state.show_loader(MISSING)
             left = left or book.agree(left=requests.leave_evaluation)
             if left:
                 book.drop_layers(book.depth - 1)
@@ -216,10 +219,7 @@ class Evaluator:
                 line.emit(line.hooks.eval_end)
                 book.close_layer(keep=True)
         self._note(kind, stage, clock.seconds, ", left before its end" if left else ", left by break")
-        self.when_broken(stage, left)
-
-    when_broken: Callable[[str, bool], None]
-    """Called with the stage, and whether it was left, when an evaluation that the body has left is finished."""
+        self._when_broken(stage, left)
 
     # -- batches ---------------------------------------------------------------------------------
 
@@ -245,9 +245,9 @@ class Evaluator:
                 if self._agree_to_leave():
                     return
                 continue
-            state.batch, state.outputs = batch, MISSING
+            state.show_batch(batch)
             line.emit(getattr(line.hooks, kind.batch_start))
-            state.samples, state.tokens = self._count(state.batch)  # A hook may have replaced the batch.
+            state.count_batch(*self._count(state.batch))  # A hook may have replaced the batch.
             world.before_eval_batch()
             if autocasts:
                 with self._precision.autocast():
@@ -259,7 +259,7 @@ class Evaluator:
                 self._make_up()
             clock.batch_done(state.samples, state.tokens)
             line.emit(getattr(line.hooks, kind.batch_end))
-            state.batch = state.outputs = MISSING
+            state.show_batch(MISSING)
             if self._agree_to_leave():
                 return
         if not seen and not self._leave():
@@ -293,7 +293,7 @@ class Evaluator:
                         )
                     return
                 position += 1
-                state.batch = batch if move is None else move(batch)
+                state.show_batch(batch if move is None else move(batch))
                 if line.hooks.batch_fetch_end:
                     line.emit(line.hooks.batch_fetch_end)
                 yield state.batch
@@ -316,7 +316,7 @@ class Evaluator:
                     return
                 self._world.beat()
                 self.part = part
-                state.batch = part.batch if move is None else move(part.batch)
+                state.show_batch(part.batch if move is None else move(part.batch))
                 if line.hooks.batch_fetch_end and part.counts:
                     line.emit(line.hooks.batch_fetch_end)
                 yield state.batch
@@ -328,15 +328,15 @@ class Evaluator:
     def _idle_batch(self, batch: Any) -> Generator[Any, None, None]:
         """Give a batch that is computed only because the other ranks compute one. Nothing of it counts."""
         state, book = self._state, self._book
-        state.outputs = MISSING
-        state.samples, state.tokens = self._count(batch)
+        state.show_outputs(MISSING)
+        state.count_batch(*self._count(batch))
         book.mute()
         try:
             with self._precision.autocast(enabled=self._precision.dtype is not None):
                 yield batch
         finally:
             book.unmute()
-            state.batch = state.outputs = MISSING
+            state.show_batch(MISSING)
 
     def _make_up(self) -> None:
         """Make the forward of a batch that was left before it: the ranks of a sharded model wait for it."""
@@ -381,7 +381,8 @@ class Evaluator:
         abandons = None if self.is_answer else self._world.vote_in_evaluation(abandons=self._leave())
         if abandons is None:
             return False
-        self._requests.leave_evaluation |= abandons
+        if abandons:
+            self._requests.set_leave_evaluation(True)
         return self._leave()
 
     # -- nothing stays changed -------------------------------------------------------------------

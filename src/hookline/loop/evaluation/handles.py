@@ -42,7 +42,7 @@ class Handles:
             else:
                 add_secondary(self._error, error)
         self._finish.append(finish)
-        self._requests.attention = True
+        self._requests.call_attention()
 
     def settle(self) -> None:
         """Raise what went wrong, then send the end hooks that are due."""

@@ -40,7 +40,7 @@ def open_shard(loader: Any, world: World, seed: int, stage: str, count: Count, l
     feed = shared_feed_of(
         loader, seed=mix(seed, EVALUATION), circle=world.group, share=share, evaluates=stage, count=count
     )
-    feed.limit = limit
+    feed.set_limit(limit)
     return feed
 
 

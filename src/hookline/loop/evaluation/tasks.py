@@ -62,12 +62,12 @@ class TaskRunner:
             found = state.task.eval_batch(self._run, batch)
         except StopTraining as stop:
             state.ask_stop(stop.reason, title_of(state.task))
-            state.requests.leave_evaluation = True
+            state.requests.set_leave_evaluation(True)
             return
         if isinstance(found, dict):
             check_returned("eval_batch", found)
             if "outputs" in found:
-                state.outputs = found["outputs"]
+                state.show_outputs(found["outputs"])
             weight, found = found.get("weight"), found.get("loss")
         if self._loss_weights is not None and found is not None and weight is None:
             found, weight = self._loss_weights.in_evaluation(found, state.samples)
@@ -80,7 +80,7 @@ class TaskRunner:
         with self._closed(batches):
             for batch in batches:
                 try:
-                    state.outputs = state.task.predict_batch(self._run, batch)
+                    state.show_outputs(state.task.predict_batch(self._run, batch))
                 except StopTraining as stop:
                     refused = stop_in_batch(title_of(state.task), stop.reason, state.clock.step, "predict_batch")
                     refused.__cause__ = stop

@@ -32,6 +32,10 @@ class Precision:
         """Unit of the loss weights on all ranks. With one unit per rank, different weights would count the same."""
         self._unscaled: set[int] = set()
 
+    def count_in(self, unit: float | None) -> None:
+        """Count the weights of a window in a unit that all ranks share, or in none."""
+        self.common_unit = unit
+
     def autocast(self, *, enabled: bool = True) -> torch.autocast:
         """Return the autocast context for the forward."""
         return torch.autocast(self._device.type, dtype=self.dtype, enabled=enabled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -80,6 +80,11 @@ class Weights:
             if places:  # Otherwise `put_back` has restored the raw weights already.
                 self._put(own, raw)
                 del self.raw[places[0]]
+
+    def watch(self, restore: ExitStack) -> None:
+        """Restore the raw weights when the run ends, if a swap is still open."""
+        self.is_watched = True
+        restore.callback(self.put_back)
 
     def put_back(self) -> None:
         """Restore the raw weights when a run ends, if a swap is open: an error came before its end."""

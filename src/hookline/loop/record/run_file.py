@@ -55,6 +55,10 @@ class RunRecord:
         """Called with the run's folder at the end of a fit, also after an error, when all files are written."""
         self._then: list[Callable[[Path], None]] = []
 
+    def write_report_with(self, write: Callable[[Path], None]) -> None:
+        """Call a function with the run's folder at the end of a fit, when all files are written."""
+        self.when_written = write
+
     def then(self, call: Callable[[Path], None]) -> None:
         """Call a function of a callback after ``when_written``, at the end of this fit."""
         self._then.append(call)

@@ -109,7 +109,7 @@ class SupervisedTask(Task[Any]):
         except Exception as error:
             note_model_error(error, model, batch)
             raise
-        state.outputs = outputs
+        state.show_outputs(outputs)
         if line.hooks.forward_end:
             line.emit(line.hooks.forward_end)
             outputs = state.outputs

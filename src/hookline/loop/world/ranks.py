@@ -201,7 +201,7 @@ class Ranks:
         self._known = 0.0
         self._synced.clear()
         self._votes.next_step()
-        self._requests.skip_phase = "before vote" if self._votes.is_due else "no vote"
+        self._requests.set_skip_phase("before vote" if self._votes.is_due else "no vote")
         self.strategy.before_window()
 
     def unit(self, known: int | None, *, scaled: bool) -> float:
@@ -244,7 +244,7 @@ class Ranks:
     def _begin_vote(self, weights: Mapping[str, Any]) -> None:
         """The vote of a step. A wish to skip it that comes later is not in it, and must come to all ranks alike."""
         self._votes.begin(self._ballot(), [float(weights.get(name, 0)) for name in self._names])
-        self._requests.skip_phase = "after vote"
+        self._requests.set_skip_phase("after vote")
 
     def complete_window(self, touched: dict[str, Any], driven: Iterable[str]) -> None:
         """By all, when gradients are there: the vote, and the weights over all ranks that gradients are divided by."""
@@ -253,7 +253,7 @@ class Ranks:
             self._synced.update(self._names)
         if not self._votes.under_way and self._due():
             self._begin_vote(touched)
-        self._requests.skip_phase = "after vote"
+        self._requests.set_skip_phase("after vote")
         if not self._votes.under_way:
             self._settle_by_count(touched)
         else:
@@ -272,8 +272,7 @@ class Ranks:
             self.usual_weight = max(weights, default=0.0) / self._group.size or self.usual_weight
         by_name = dict(zip(self._names, weights, strict=True))
         touched.update({name: by_name[name] / self._group.size for name in touched})
-        self._clock.sample += round(found.samples / self.copies)
-        self._clock.token += round(found.tokens / self.copies)
+        self._clock.count_samples(round(found.samples / self.copies), round(found.tokens / self.copies))
         self._apply(found)
 
     def average_weight(self, weight: Any) -> float:
@@ -374,7 +373,7 @@ class Ranks:
     def _settle_by_count(self, touched: dict[str, Any]) -> None:
         known = self._known or 0.0
         touched.update(dict.fromkeys(touched, known / self.shares[0]))
-        self._clock.sample += int(known)
+        self._clock.count_samples(int(known), None)
 
     def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
         samples, tokens = (self._samples, self._tokens) if counts else (0, 0)

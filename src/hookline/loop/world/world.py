@@ -194,8 +194,7 @@ class Alone:
     def fetched(self, samples: int, tokens: int | None, *, counts: bool, known: int | None) -> None: ...
 
     def count_batch(self, samples: int, tokens: int | None) -> None:
-        self._clock.sample += samples
-        self._clock.token += tokens or 0
+        self._clock.count_samples(samples, tokens)
 
     def before_backward(
         self, loss: Tensor, names: tuple[str, ...], weights: Mapping[str, Any], *, last: bool, weighted: bool
