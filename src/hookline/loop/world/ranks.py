@@ -24,9 +24,9 @@ from hookline.distributed.strategy import Strategy
 from hookline.distributed.votes import Ballot, Votes
 from hookline.distributed.watchdog import Watchdog
 from hookline.errors import HooklineError, LossError, NotAvailableError, Preempted, SetupError, StopTraining
+from hookline.loop.world.ballots import Ballots
 from hookline.loop.world.leaving import stop_between
 from hookline.loop.world.rank_logs import rank_logs
-from hookline.loop.world.wishes import Wishes
 from hookline.progress import Clock
 from hookline.run import Requests
 
@@ -94,7 +94,7 @@ class Ranks:
         self._samples = self._tokens = 0
         self.usual_weight = None
         self._synced: set[str] = set()  # optimizers whose gradients are averaged in this step
-        self._wishes = Wishes(group, self._requests, self._clock)
+        self._ballots = Ballots(group, self._requests, self._clock)
         self.is_padding = False
         """True in a padding batch, which this rank computes only because other ranks have a batch."""
         self._requests.join()
@@ -336,7 +336,7 @@ class Ranks:
 
     def undone(self) -> None:
         """Note a rollback. The next vote checks that all ranks have made it."""
-        self._wishes.note_undone()
+        self._ballots.note_undone()
 
     def vote(self, *, logged: bool = False) -> bool:
         """Agree on requests at the end of an interval, evaluation, epoch or save.
@@ -416,12 +416,12 @@ class Ranks:
     def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
         samples, tokens = (self._samples, self._tokens) if counts else (0, 0)
         weighted = self._votes.always
-        return self._wishes.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
+        return self._ballots.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
 
     def _apply(self, found: Ballot) -> None:
         if found.weighted > 0:
             self._votes.hold_always()
-        self._wishes.grant(found)
+        self._ballots.grant(found)
 
 
 def progress_of(clock: Clock) -> object:

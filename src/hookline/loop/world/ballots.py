@@ -12,7 +12,7 @@ from hookline.progress import Clock
 from hookline.run import Requests, StopRequest
 
 
-class Wishes:
+class Ballots:
     """Convert requests to ballots, and the result of a vote to agreed requests.
 
     Args:
