@@ -1,4 +1,7 @@
-"""The data of training: from any batch of any epoch on, in an order that is a function of the seed and the epoch."""
+"""Training data, which can be read from any batch of any epoch on.
+
+The order of an epoch is a function of the seed and the epoch.
+"""
 
 from hookline.loop.data.dealt import SharedFeed
 from hookline.loop.data.facts import Facts

@@ -1,4 +1,4 @@
-"""Ranks tell one another what they are about to read, so that none of it is read twice or by nobody."""
+"""Check that all ranks read the same data set, so that each sample is read exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.errors import DataError
 
 
 class Circle(Protocol):
-    """What is asked of the group of all ranks."""
+    """The collectives that feeds need from the group of all ranks."""
 
     rank: int
     size: int
@@ -25,12 +25,19 @@ class Circle(Protocol):
 
 
 def count_of(circle: Circle, has: bool) -> int:
-    """By all: how many ranks have one more batch."""
+    """Return the number of ranks that have another batch. All ranks must call it."""
     return int(circle.total(torch.tensor([float(has)], dtype=torch.float64)))
 
 
 def check_alike(circle: Circle, what: str, fact: Any, fix: str) -> None:
-    """By all: the same on every rank, or it is an error that says who differs."""
+    """Raise an error if a fact differs between ranks. All ranks must call it.
+
+    Args:
+        circle: The group of all ranks.
+        what: Beginning of the error message.
+        fact: The fact on this rank.
+        fix: End of the error message: what to do.
+    """
     said = circle.exchange(fact)
     for rank, its in enumerate(said):
         if its != said[0]:
@@ -38,7 +45,7 @@ def check_alike(circle: Circle, what: str, fact: Any, fix: str) -> None:
 
 
 def digest(value: Any) -> str:
-    """The same for the same numbers and texts, whatever holds them; what is neither is left out.
+    """Return a digest of all numbers and strings in a value. Other objects are left out.
 
     >>> digest({"x": torch.ones(2), "id": ["a"]}) == digest({"x": torch.ones(2), "id": ["a"]})
     True

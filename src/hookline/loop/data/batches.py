@@ -1,4 +1,4 @@
-"""Batches of any kind: moved to the device, counted; and what is known of a loader's length."""
+"""Batches of any kind: move them to a device and count samples. The length of a loader."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from torch.utils.data import DataLoader, IterableDataset
 from hookline.errors import StopTraining
 
 END: Any = object()
-"""Stands for the end of a loader's data."""
+"""Marks the end of a loader's data."""
 LEFT: Any = object()
-"""Stands for a wait for data that a signal or ``StopTraining`` has left."""
+"""Marks a wait for data that a signal or ``StopTraining`` has ended."""
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Move every tensor in a batch: in dicts, lists, tuples, dataclasses, and objects with ``.to``."""
+    """Move all tensors in a batch of dicts, lists, tuples, dataclasses and objects with ``.to``."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):
         moved = batch.to(device)
-        return batch if moved is None else moved  # some move themselves in place and return nothing
+        return batch if moved is None else moved  # Some classes move their tensors in place and return None.
     if isinstance(batch, Mapping):
         return _remake(batch, {key: to_device(value, device) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -41,7 +41,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _remake(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
-    """A mapping of the same kind: a ``defaultdict`` keeps its default, an own class its attributes."""
+    """Return a mapping of the same class, with its attributes, such as a default factory."""
     if type(batch) is dict:
         return moved
     if isinstance(batch, MutableMapping):
@@ -52,13 +52,15 @@ def _remake(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
 
 
 def count(batch: Any) -> tuple[int, int | None]:
-    """The number of samples, the first dimension of the first tensor; tokens are not known.
+    """Return the number of samples: the first dimension of the first tensor.
+
+    The number of tokens is not known.
 
     >>> count({"x": torch.zeros(8, 3), "y": torch.zeros(8)})
     (8, None)
     """
     kind = type(batch)
-    if (kind is tuple or kind is list) and batch:  # the two cases of nearly every loader, kept fast
+    if (kind is tuple or kind is list) and batch:  # a fast path for nearly every loader
         first = batch[0]
         if type(first) is Tensor and first.ndim:
             return first.size(0), None
@@ -67,7 +69,7 @@ def count(batch: Any) -> tuple[int, int | None]:
 
 
 def first_tensor(batch: Any) -> Tensor | None:
-    """The first tensor found in a batch, in its own order."""
+    """Return the first tensor in a batch. ``None`` if there is none."""
     if isinstance(batch, Tensor):
         return batch
     if isinstance(batch, Mapping):
@@ -88,7 +90,7 @@ def first_tensor(batch: Any) -> Tensor | None:
 
 
 def length(loader: Any) -> int | None:
-    """How many batches a loader says that it has, for bars and estimates."""
+    """Return the length of a loader, for progress bars and estimates. ``None`` if it has none."""
     try:
         return len(loader)
     except (TypeError, NotImplementedError):
@@ -96,23 +98,26 @@ def length(loader: Any) -> int | None:
 
 
 def sure_length(loader: Any) -> int | None:
-    """The number of batches where it can be relied on; ``None`` for iterable data, whose length may lie."""
+    """Return the number of batches if it is reliable. ``None`` for iterable data, among others."""
     if not isinstance(loader, DataLoader):
         return len(loader) if isinstance(loader, Sequence) else None
     if isinstance(loader.dataset, IterableDataset) or type(loader).__iter__ is not DataLoader.__iter__:
         return None
-    # The length of a sampler of the user's own, such as one that groups by tokens, may be an estimate.
+    # The length of a user's sampler, such as one that groups by tokens, may be an estimate.
     samplers = (loader.sampler, loader.batch_sampler)
     return length(loader) if all(type(s).__module__.startswith(("torch.", "builtins")) for s in samplers) else None
 
 
 def is_one_shot(loader: Any) -> bool:
-    """A generator or other iterator: what is taken from it is gone."""
+    """True for a generator or another iterator, which can be read only once."""
     return isinstance(loader, Iterator)
 
 
 def begun(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """The iterator that ``begin`` makes. ``StopTraining`` in an ``__iter__`` comes with the first batch instead."""
+    """Return the iterator of ``begin``.
+
+    If it raises ``StopTraining``, the first batch raises it instead.
+    """
     try:
         return begin()
     except StopTraining as stop:
@@ -120,7 +125,9 @@ def begun(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 def reason_of(stop: StopTraining) -> str:
-    r"""The reason as it was given; torch hands on what rises in a worker process as the text of its traceback.
+    r"""Return the reason of a stop.
+
+    Torch replaces the message of an error in a worker by its traceback.
 
     >>> reason_of(StopTraining("Caught StopTraining in …\nOriginal Traceback …\nhookline.errors.StopTraining: done"))
     'done'
@@ -132,7 +139,7 @@ def reason_of(stop: StopTraining) -> str:
 
 
 def no_batches() -> Generator[Any, None, None]:
-    """The batches of a run that is finished."""
+    """Return an empty generator, for a run that is finished."""
     yield from ()
 
 
@@ -142,7 +149,7 @@ def _stopping(stop: StopTraining) -> Iterator[Any]:
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell a sampler that shuffles by epoch which one begins."""
+    """Call ``set_epoch`` of a loader and its samplers, which shuffle by epoch."""
     for part in _parts(loader):
         tell = getattr(part, "set_epoch", None)
         if tell is not None:
@@ -150,13 +157,13 @@ def set_epoch(loader: Any, epoch: int) -> None:
 
 
 def generators(loader: Any) -> list[torch.Generator]:
-    """The generators that a loader draws from, besides the global ones."""
+    """Return the generators of a loader and its samplers, other than the global ones."""
     found = [getattr(part, "generator", None) for part in _parts(loader)]
     return [generator for generator in found if isinstance(generator, torch.Generator)]
 
 
 def _parts(loader: Any) -> list[Any]:
-    """A loader and its samplers, once each."""
+    """Return a loader and its samplers, each once."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     found = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
     return [part for index, part in enumerate(found) if not any(part is other for other in found[:index])]
@@ -164,9 +171,10 @@ def _parts(loader: Any) -> list[Any]:
 
 @contextmanager
 def second_iterator(loader: Any) -> Iterator[None]:
-    """Iterate over a loader that is in use: one with persistent workers would reset its only iterator.
+    """Allow a second iterator over a loader that is in use inside the block.
 
-    Nor does it keep the second one, whose workers are ended.
+    A loader with persistent workers would reset its only iterator. It does not keep the second iterator, whose workers
+    end.
     """
     if not hasattr(loader, "_iterator"):
         yield

@@ -1,4 +1,7 @@
-"""The feeds of data that is read by index, dealt out to ranks: none reads what is another's."""
+"""Feeds of data that is read by index, for one of several ranks.
+
+Each rank reads its shard only.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,31 @@ from hookline.loop.data.stripes import Share, Stripes
 
 
 class SharedFeed:
-    """A feed that gives ``Part``s. What it has in common with those of the other ranks is agreed on in ``iterate``."""
+    """Base class of the feeds of one rank among several.
+
+    Args:
+        circle: The group of all ranks.
+        share: The shard of this rank.
+    """
 
     length: int | None
-    """The number of the loader's batches in an epoch, where it can be relied on; ``iterate`` looks again."""
+    """The number of the loader's batches in an epoch, if it is reliable. ``iterate`` reads it again."""
     notes: tuple[str, ...] = ()
+    """What is slow or not exact after a resume."""
     stride: int
-    """How many of the loader's batches a round takes, as this rank's loader counts them."""
+    """The number of batches that this rank's loader advances in one round of all ranks."""
     own: int = 1
-    """Of how many ranks the loader gives this one its own share; 1 where any rank can read all of it."""
+    """The number of ranks among which the loader itself shards the data. 1 if each rank can read all of it."""
     limit: float = math.inf
     """The largest number of batches that all ranks together take in an epoch."""
     begins_idle = False
-    """Of what is being iterated over, the first batch does not count on this rank."""
+    """True if the first batch of the current iteration is padding on this rank."""
 
     def __init__(self, circle: Circle, share: Share) -> None:
         self.circle, self.share = circle, share
 
     def join(self, circle: Circle) -> None:
-        """Set the group of all ranks, which is another one in each fit."""
+        """Set the group of all ranks. Each fit has its own."""
         self.circle = circle
 
     def set_limit(self, batches: float) -> None:
@@ -43,38 +52,50 @@ class SharedFeed:
         self.limit = batches
 
     def iterate(self, epoch: int, start: int) -> Iterator[Part]:
-        """By all: this rank's parts of an epoch, from so many batches of the loader on."""
+        """Return the batches of this rank in an epoch. All ranks must call it.
+
+        Args:
+            epoch: The epoch.
+            start: The number of the loader's batches to skip.
+        """
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """What the epoch and the number of batches taken do not say."""
+        """Return the state that does not follow from the epoch and the number of batches."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing, where ``state_dict`` gives nothing."""
+        """Load the state of ``state_dict``. By default there is none."""
 
     def close(self) -> None:
-        """End the worker processes that are still there."""
+        """End the worker processes."""
 
 
 class DealtMap(SharedFeed):
-    """A plain ``DataLoader`` over a map-style data set.
+    """The feed of a plain ``DataLoader`` over a map-style data set.
 
-    A batch is what it would be in one process: its random changes depend on the seed, the epoch and its number. Only
-    what the last group of an epoch is divided into is a rank's own.
+    A batch is the same as in one process: its random transforms depend on the seed, the epoch and its number. Only the
+    last batches of an epoch may be split into smaller ones.
+
+    Args:
+        loader: The loader.
+        seed: The seed of the run.
+        circle: The group of all ranks.
+        share: The shard of this rank.
+        evaluates: True in an evaluation or prediction.
     """
 
     def __init__(
         self, loader: DataLoader[Any], seed: int, circle: Circle, share: Share, *, evaluates: bool = False
     ) -> None:
         super().__init__(circle, share)
-        # A batch sampler of the user's own knows what fits into one batch, and what must be in it together.
+        # A user's batch sampler decides which samples must be in one batch, so its batches are not split.
         divisible = type(loader.batch_sampler) is BatchSampler
         stripes = Stripes(share, counted=loader.batch_sampler is not None, divisible=divisible, splits=not evaluates)
         self._inner = MapFeed(loader, seed=seed, stripes=stripes, shares=share.shares, tells=not evaluates)
         self._data = loader.dataset
         self.tickets = self._inner.tickets
-        # Another function may leave samples out: then only a look at the batch tells how many there are.
+        # Another collate function may leave samples out, so that only the batch shows how many there are.
         self._sure = loader.collate_fn is default_collate
         self.length, self.notes, self.stride = self._inner.length, self._inner.notes, share.shares
 
@@ -107,7 +128,15 @@ class DealtMap(SharedFeed):
 
 
 class DealtSequence(SharedFeed):
-    """A list of batches, or anything like it that is read by index. A batch is never taken apart."""
+    """The feed of a list of batches, or of another sequence. Batches are never split.
+
+    Args:
+        loader: The sequence.
+        circle: The group of all ranks.
+        share: The shard of this rank.
+        count: Counts the samples of a batch, in an evaluation.
+        tells: True to call ``set_epoch`` of the loader.
+    """
 
     def __init__(
         self,
@@ -120,7 +149,7 @@ class DealtSequence(SharedFeed):
     ) -> None:
         super().__init__(circle, share)
         self._loader, self._tells = loader, tells
-        # A look at all batches costs nothing in a list; anything else may read them from a disk.
+        # In a list all batches can be counted at no cost. Another sequence may read them from disk.
         self._count = count if type(loader) in (list, tuple) else None
         self.length, self.stride = sure_length(loader), share.shares
 

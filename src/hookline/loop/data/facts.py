@@ -1,4 +1,4 @@
-"""What is known of a training loader that decides which samples come where: compared when a run goes on."""
+"""Facts about a training loader that determine its order, compared when a run resumes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookline.loop.data.batches import length
 
 
 class Facts(NamedTuple):
-    """Of a plain ``DataLoader`` over a map-style data set; of anything else nothing is known.
+    """Facts about a plain ``DataLoader`` over a map-style data set. Empty for any other loader.
 
     >>> facts_of(DataLoader(list(range(6)), batch_size=2, shuffle=True))
     Facts(samples=6, sampler='RandomSampler', batch_size=2)
@@ -22,7 +22,13 @@ class Facts(NamedTuple):
     batch_size: int | None = None
 
     def batches(self, taken: int, saved: Facts, epoch: int) -> int:
-        """So many of its batches are behind the run that had taken so many of the saved loader's in this epoch."""
+        """Convert a number of batches of the saved loader to batches of this loader.
+
+        Args:
+            taken: The number of batches of the saved loader that were read in the epoch.
+            saved: The facts of the saved loader.
+            epoch: The epoch, for the error.
+        """
         if not taken or None in (self.batch_size, saved.batch_size) or self.batch_size == saved.batch_size:
             return taken
         samples = taken * (saved.batch_size or 1)
@@ -36,7 +42,7 @@ class Facts(NamedTuple):
         return whole
 
     def changes(self, saved: Facts) -> list[str]:
-        """What makes another order of the data than that of the run that was saved, in words."""
+        """Return the differences that change the order of the data, in words."""
         pairs = (
             ("samples in the training data", self.samples, saved.samples),
             ("sampler", self.sampler, saved.sampler),
@@ -45,6 +51,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(loader: Any) -> Facts:
+    """Return the facts about a loader."""
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
         return Facts()
     batched = type(loader.batch_sampler) is BatchSampler

@@ -1,4 +1,4 @@
-"""``feed_of``: the training batches of a loader, from any batch of any epoch on, so that a position is a number."""
+"""``feed_of``: the training batches of a loader, from any batch of any epoch on."""
 
 from __future__ import annotations
 
@@ -18,32 +18,37 @@ from hookline.loop.data.stream import OneShotFeed, StatefulFeed, StreamFeed
 
 
 class Feed(Protocol):
-    """The batches of one loader. None of it disturbs the random states of the program; see ``seeding.Apart``."""
+    """The batches of one loader. Reading them does not change the program's random states."""
 
     length: int | None
-    """The number of batches in an epoch, where it can be relied on; ``iterate`` looks again, as the data may grow."""
+    """The number of batches in an epoch, if it is reliable. ``iterate`` reads it again: data may grow."""
     notes: tuple[str, ...]
-    """What will not be exact, or will be slow, after a resume; empty where it is exact and cheap."""
+    """What is slow or not exact after a resume."""
 
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
-        """The batches of an epoch, from a batch on. An earlier iterator is not to be used any more."""
+        """Return the batches of an epoch, from a batch on. Earlier iterators must not be used again."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What the epoch and the number of the batch do not say."""
+        """Return the state that does not follow from the epoch and the number of the batch."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
     def close(self) -> None:
-        """End the worker processes that are still there."""
+        """End the worker processes."""
         ...
 
 
 def feed_of(loader: Any, *, seed: int, rank: int = 0) -> Feed:
-    """The feed of a loader of any kind.
+    """Return the feed of a loader of any kind.
 
-    The order of the data is the same on all ranks; what is drawn at random inside of batches is not.
+    The order of the data is the same on all ranks. Random transforms inside batches differ.
+
+    Args:
+        loader: The loader.
+        seed: The seed of the run.
+        rank: The rank of this process.
 
     >>> feed = feed_of(["a", "b", "c"], seed=0)
     >>> list(feed.iterate(epoch=0, start=1)), feed.length, feed.notes
@@ -61,13 +66,17 @@ def feed_of(loader: Any, *, seed: int, rank: int = 0) -> Feed:
 
 
 def is_by_index(loader: Sequence[Any]) -> bool:
-    """Whether its items are all there is to it: it has no iteration of its own besides them."""
+    """True if a sequence does not define ``__iter__``, so that its items are all batches."""
     iteration = type(loader).__iter__
     return iteration is Sequence.__iter__ or not isinstance(iteration, FunctionType)
 
 
 class SequenceFeed:
-    """A list of batches, or anything like it: read by index, with nothing around it."""
+    """The feed of a list of batches, or of another sequence.
+
+    Args:
+        loader: The sequence.
+    """
 
     def __init__(self, loader: Sequence[Any]) -> None:
         self._loader = loader
@@ -76,7 +85,7 @@ class SequenceFeed:
         self.notes = () if self._by_index else sequence_notes(loader)
 
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
-        """The batches from one on."""
+        """Return the batches from ``start`` on."""
         loader = self._loader
         set_epoch(loader, epoch)
         self.length = sure_length(loader)
@@ -96,11 +105,11 @@ class SequenceFeed:
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the number of the batch says it all."""
+        """Return an empty state: the number of the batch is the position."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         pass
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there are no workers."""

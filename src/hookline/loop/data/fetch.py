@@ -1,4 +1,4 @@
-"""One batch of a map-style data set, fetched under a seed of its own, in whatever process."""
+"""Fetch one batch of a map-style data set with its own seed, in any process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from hookline.errors import DataError
 from hookline.loop.data.seeding import Apart, mix, seed_process
 
 BATCH = 2
-"""Keeps the seeds of batches apart from those of orders."""
+"""Number in the seeds of batches, so that they differ from the seeds of orders."""
 Ticket = tuple[int, int, Any, int]
-"""Which batch is to be fetched: the epoch, its number in it, its indices; and which piece, unless it is whole (0)."""
+"""The batch to fetch: epoch, number in the epoch, indices, and the part of a split batch (0: not split)."""
 
 
 class Fetching(Dataset[Any]):
-    """A data set of whole batches around the user's own, with what a worker process must know of the run.
+    """A data set of batches around the user's data set, with all that a worker process needs.
 
-    >>> loader = DataLoader([1, 2, 3, 4], batch_size=2)
-    >>> Fetching(loader, seed=0, rank=0)[0, 1, [2, 3], 0]
-    tensor([3, 4])
+    Args:
+        loader: The user's loader.
+        seed: The seed of the run.
+        rank: The rank of this process.
+        tells: True to call ``set_epoch`` of the data set. An evaluation is in no epoch.
+
+    Example:
+        >>> loader = DataLoader([1, 2, 3, 4], batch_size=2)
+        >>> Fetching(loader, seed=0, rank=0)[0, 1, [2, 3], 0]
+        tensor([3, 4])
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int, rank: int, *, tells: bool = True) -> None:
@@ -30,11 +37,11 @@ class Fetching(Dataset[Any]):
         self._seed, self._rank = seed, rank
         self._random = not (_only_tensors(self.dataset) and self._collate is default_collate)
         self._apart = Apart()
-        self._tells = tells  # not in an evaluation, which is in no epoch
+        self._tells = tells
         self._told: int | None = None
 
     def tell_epoch(self, epoch: int) -> None:
-        """A persistent worker was started in an earlier epoch: it hears of a new one with the first ticket of it."""
+        """Call ``set_epoch`` of the data set, once per epoch, also in a persistent worker."""
         if epoch != self._told:
             self._told = epoch
             tell = getattr(self.dataset, "set_epoch", None)
@@ -71,12 +78,12 @@ class Fetching(Dataset[Any]):
 
 
 def as_it_is(batch: Any) -> Any:
-    """The batch is collated already."""
+    """Return the batch, which is collated already."""
     return batch
 
 
 def _only_tensors(dataset: Any) -> bool:
-    """There is nothing random in it, so that nothing need be seeded."""
+    """True if a data set has no random transforms, so that no seeding is needed."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return type(dataset) is TensorDataset

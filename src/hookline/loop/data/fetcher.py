@@ -1,4 +1,4 @@
-"""``Fetcher``: waits for the next batch of a loader, and knows why a wait has ended."""
+"""``Fetcher``: wait for the next batch of a loader, and handle errors of the loader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.run import RunState
 
 
 class Fetcher:
-    """Fetches batches. Only while it waits does Ctrl-C leave at once.
+    """Fetch batches. Ctrl-C ends a wait for data at once.
 
     Args:
         state: The state of the run.
@@ -24,10 +24,10 @@ class Fetcher:
     def __init__(self, state: RunState, world: World) -> None:
         self._state, self._requests, self._world = state, state.requests, world
         self.failed: BaseException | None = None
-        """The error of the training loader, which was raised between two steps."""
+        """The error of the training loader. It was raised between two steps."""
 
     def open(self) -> None:
-        """A run is opened."""
+        """Reset the error when a run is opened."""
         self.failed = None
 
     def fetch(self, iterator: Iterator[Any], *, leave: bool = True, whole: bool = False) -> Any:
@@ -35,8 +35,8 @@ class Fetcher:
 
         Args:
             iterator: The batches.
-            leave: True if a signal may leave the wait.
-            whole: True if only Ctrl-C may leave it: the batch belongs to an evaluation that must be completed.
+            leave: True if a signal may end the wait.
+            whole: True if only Ctrl-C may end it, because the evaluation must be completed.
         """
         self._requests.wait(leave=leave, whole=whole)
         try:
@@ -47,7 +47,7 @@ class Fetcher:
             self._requests.wait(leave=False)
 
     def after_failure(self, error: BaseException) -> Any:
-        """Return ``LEFT`` if Ctrl-C or ``StopTraining`` has left the wait. Raise any other error, with a note."""
+        """Return ``LEFT`` if Ctrl-C or ``StopTraining`` has ended the wait. Raise any other error."""
         state, requests = self._state, self._requests
         waited = requests.waiting
         requests.wait(leave=False)
@@ -62,7 +62,7 @@ class Fetcher:
             refused = stop_in_data(by, reason, state.clock.step)
             refused.__cause__ = error
             self._world.refuse(refused)
-            if state.in_fit and waited and state.stage != "predict":  # a prediction is never partial
+            if state.in_fit and waited and state.stage != "predict":  # A prediction must be complete.
                 state.stop_at_once(reason, by)
                 return LEFT
         if isinstance(error, Exception):

@@ -1,4 +1,4 @@
-"""What a user gives as a loader, checked: batches, and not the samples of a dataset."""
+"""Check the loaders that a user passes: they must give batches, and not samples."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from hookline.errors import DataError, kind_of
 from hookline.loop.data.batches import sure_length
 
 LOADERS = {"train": "training", "val": "val", "test": "test", "predict": "prediction"}
-"""By stage, as messages name them."""
+"""Names of the loaders in messages, by stage."""
 
 
 def check_loader(loader: Any, what: str) -> None:
-    """A loader can be iterated over, is not known to be empty, and is no dataset whose items are samples."""
+    """Raise an error if a loader cannot be iterated over, is empty, or is a data set of samples.
+
+    Args:
+        loader: The loader.
+        what: Name of the loader in messages.
+    """
     if isinstance(loader, Dataset) and not isinstance(loader, Iterable):
         raise DataError(
             f"the {what} loader is {kind_of(loader)}, a dataset, which gives one sample at a time: write "
@@ -47,9 +52,10 @@ def check_loader(loader: Any, what: str) -> None:
 
 
 def _is_inputs_and_targets(loader: Any) -> bool:
-    """Whether it is the whole data, ``(x, y)``: two arrays of one length that cannot both be batches of inputs.
+    """True for the full data as ``(x, y)``: two arrays of one length that differ in kind.
 
-    Batches of inputs have one dtype and one number of dimensions; in a list they may be of several lengths, as texts.
+    Batches of inputs have the same dtype and number of dimensions. In a list they may have several lengths, as
+    sequences of tokens do.
     """
     if type(loader) not in (tuple, list) or len(loader) != 2 or not all(hasattr(part, "dtype") for part in loader):
         return False
@@ -61,7 +67,12 @@ def _is_inputs_and_targets(loader: Any) -> bool:
 
 
 def named_loaders(loaders: Any, what: str) -> dict[str | None, Any]:
-    """One loader without a name, or several by name."""
+    """Return loaders by name. A single loader has the name ``None``.
+
+    Args:
+        loaders: A loader, or a dict of loaders.
+        what: Name of the loaders in messages.
+    """
     if isinstance(loaders, Mapping):
         if not loaders:
             raise DataError(f"{what}={{}}: no loaders; pass one, or a dict of named ones")

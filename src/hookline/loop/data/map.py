@@ -1,4 +1,4 @@
-"""The feed of a plain ``DataLoader`` over a map-style data set: any batch of any epoch, by its number alone."""
+"""The feed of a plain ``DataLoader`` over a map-style data set."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ from hookline.loop.data.workers import Workers, WorkerStart, signals_held
 
 
 class Tickets:
-    """The sampler of the rebuilt loader: it says which batch comes next, and what is in it."""
+    """The sampler of the rebuilt loader, which gives the number and the indices of each batch.
+
+    Args:
+        order: The order of the data.
+    """
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self.epoch = self.start = 0
 
     def begin(self, epoch: int, start: int) -> None:
-        """Where the next iteration begins."""
+        """Set the epoch and the first batch of the next iteration."""
         self.epoch, self.start = epoch, start
 
     def __iter__(self) -> Iterator[Ticket]:
@@ -37,12 +41,20 @@ class Tickets:
             yield epoch, number, indices, 0
 
     def indices(self, epoch: int, number: int) -> list[int]:
-        """What is in one batch."""
+        """Return the indices of one batch."""
         return list(next(self._order.indices(epoch, number)))
 
 
 class DealtTickets(Tickets):
-    """Those of one share of the data. What is to be known of each batch beside it waits in ``dealt``, in order."""
+    """The sampler for one shard of the data.
+
+    ``dealt`` holds the facts about each batch that was given, in order.
+
+    Args:
+        order: The order of the data.
+        stripes: Selects the batches of the shard.
+        shares: The number of shards.
+    """
 
     def __init__(self, order: Order, stripes: Stripes, shares: int) -> None:
         super().__init__(order)
@@ -51,7 +63,7 @@ class DealtTickets(Tickets):
         self.dealt: deque[Piece] = deque()
         self.limit = math.inf
         self.group: list[Any] = []
-        """What all shares together take first."""
+        """The first batch of each shard."""
 
     def set_limit(self, batches: float) -> None:
         """Set the largest number of batches that all ranks together take in an epoch."""
@@ -74,15 +86,24 @@ class DealtTickets(Tickets):
 
 
 class MapFeed:
-    """Rebuilds the loader once, around the user's own data set, sampler and functions.
+    """The feed of a loader that is rebuilt around the user's data set, sampler and functions.
 
-    What a batch holds depends on the seed, the epoch and its number: not on where the epoch was begun, nor on
-    the number of workers.
+    A batch depends on the seed, the epoch and its number. It does not depend on the batch at which the iteration
+    starts, or on the number of workers.
 
-    >>> loader = DataLoader(list(range(6)), batch_size=2, shuffle=True)
-    >>> feed = MapFeed(loader, seed=0)
-    >>> [batch.tolist() for batch in feed.iterate(3, 1)] == [batch.tolist() for batch in feed.iterate(3, 0)][1:]
-    True
+    Args:
+        loader: The user's loader.
+        seed: The seed of the run.
+        rank: The rank of this process.
+        stripes: Selects the batches of a shard. ``None``: all batches.
+        shares: The number of shards.
+        tells: True to call ``set_epoch`` of the loader and its data set.
+
+    Example:
+        >>> loader = DataLoader(list(range(6)), batch_size=2, shuffle=True)
+        >>> feed = MapFeed(loader, seed=0)
+        >>> [batch.tolist() for batch in feed.iterate(3, 1)] == [batch.tolist() for batch in feed.iterate(3, 0)][1:]
+        True
     """
 
     def __init__(
@@ -95,12 +116,11 @@ class MapFeed:
         shares: int = 1,
         tells: bool = True,
     ) -> None:
-        """``stripes``: which of the batches. ``tells``: the loader and its data set hear which epoch begins."""
         self._users, self._seed, self._tells = loader, seed, tells
         self._fetching = Fetching(loader, seed, rank, tells=tells)
         order = Order(loader, seed)
         self.tickets = Tickets(order) if stripes is None else DealtTickets(order, stripes, shares)
-        # Torch draws the first seed of the workers from it: without one, from the global state.
+        # Torch draws the base seed of the workers from this generator. Without it, torch uses the global generator.
         self._generator = torch.Generator()
         self._workers = Workers()
         self._loader = self._rebuilt()
@@ -108,7 +128,7 @@ class MapFeed:
         self.notes = map_notes(loader)
 
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
-        """The batches of an epoch, from a batch on. An earlier iterator is not to be used any more."""
+        """Return the batches of an epoch, from a batch on. Earlier iterators must not be used again."""
         if self._tells:
             set_epoch(self._users, epoch)
             self._fetching.tell_epoch(epoch)
@@ -118,7 +138,7 @@ class MapFeed:
         if not self._loader.num_workers:
             return iter(self._loader)
         if self._loader.persistent_workers and self._workers.alive:
-            return iter(self._loader)  # they go on
+            return iter(self._loader)  # The persistent workers continue.
         self.close()
         with signals_held(self._loader):
             iterator = iter(self._loader)
@@ -126,7 +146,7 @@ class MapFeed:
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the epoch and the number of the batch say it all."""
+        """Return an empty state: the epoch and the number of the batch are the position."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -141,7 +161,7 @@ class MapFeed:
         users = self._users
         return DataLoader(
             self._fetching,
-            batch_size=None,  # a ticket is a whole batch
+            batch_size=None,  # Each item of the sampler is a batch.
             sampler=self.tickets,
             collate_fn=as_it_is,
             num_workers=users.num_workers,

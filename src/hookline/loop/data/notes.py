@@ -1,4 +1,4 @@
-"""What will not be exact, or will be slow, after a resume: said in plain words, with what to do about it."""
+"""Notes about a loader: what is slow or not exact after a resume, and what to do."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 INSIDE = ("dataset", "datasets", "transform", "transforms", "target_transform")
-"""Where data sets and their transforms keep one another."""
+"""Attributes in which data sets hold other data sets and transforms."""
 DEPTH = 4
 
 
 def map_notes(loader: DataLoader[Any]) -> tuple[str, ...]:
-    """Of a plain loader over a map-style data set, which is exact unless there is something special about it."""
+    """Return the notes about a plain loader over a map-style data set."""
     notes = [
         f"{where} is a random generator of the data set's own, whose state is not saved, so that what is drawn "
         f"from it will differ after a resume: draw from torch, random or numpy.random, which are seeded for each batch"
@@ -43,7 +43,7 @@ def map_notes(loader: DataLoader[Any]) -> tuple[str, ...]:
 
 
 def stream_notes(loader: Any) -> tuple[str, ...]:
-    """Of a loader that can only be read from its beginning."""
+    """Return the notes about a loader that can be read only from its start."""
     what = type(loader).__name__
     if not isinstance(loader, DataLoader):
         return (
@@ -74,7 +74,7 @@ def stream_notes(loader: Any) -> tuple[str, ...]:
 
 
 def sequence_notes(loader: Any) -> tuple[str, ...]:
-    """Of a sequence that has an iteration of its own besides its items."""
+    """Return the note about a sequence that defines ``__iter__``."""
     return (
         f"{type(loader).__name__} is a sequence with an __iter__ of its own: a resume reads and drops the batches of "
         f"the epoch up to the saved one, and what is drawn at random in it will differ; leave __iter__ out, so that "
@@ -83,7 +83,7 @@ def sequence_notes(loader: Any) -> tuple[str, ...]:
 
 
 def one_shot_notes(loader: Any) -> tuple[str, ...]:
-    """Of an iterator."""
+    """Return the note about an iterator."""
     return (
         f"the loader is an iterator ({type(loader).__name__}): a resume reads and drops all batches that were trained "
         f"on, and is exact only if the new process makes one that gives the same batches from the first; pass "
@@ -92,7 +92,7 @@ def one_shot_notes(loader: Any) -> tuple[str, ...]:
 
 
 def stateful_notes(loader: Any) -> tuple[str, ...]:
-    """Of a loader that saves its own position."""
+    """Return the notes about a loader with ``state_dict``."""
     if not getattr(loader, "num_workers", 0):
         return ()
     return (
@@ -102,7 +102,9 @@ def stateful_notes(loader: Any) -> tuple[str, ...]:
 
 
 def own_generators(thing: Any, where: str, depth: int = DEPTH) -> list[tuple[str, Any]]:
-    """Where a data set, or what it is made of, holds generators that cannot be seeded from outside.
+    """Return the random generators in a data set and its parts, each with its path.
+
+    Hookline cannot seed them.
 
     >>> from types import SimpleNamespace as Thing
     >>> [where for where, _ in own_generators(Thing(transform=Thing(rng=random.Random(0))), "dataset")]

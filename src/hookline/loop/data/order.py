@@ -1,4 +1,4 @@
-"""The order of an epoch: a function of the seed and the epoch, skipped by index and not by reading data."""
+"""The order of an epoch: a function of the seed and the epoch. Skipping reads no data."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from hookline.errors import DataError
 from hookline.loop.data.seeding import Apart, mix
 
 ORDER = 1
-"""Keeps the seeds of orders apart from those of batches."""
+"""Number in the seeds of orders, so that they differ from the seeds of batches."""
 BLOCK = 16
-"""So many batches of indices are taken at once, which is cheaper than one by one."""
+"""Number of batches whose indices are read at once, which is faster than one by one."""
 
 
 class Order:
-    """What a loader's sampler gives in each epoch: lists of indices, or single ones where nothing is batched.
+    """The indices of each batch in an epoch. Without a batch sampler, single indices.
 
-    A shuffled or sequential order is cut out of a tensor or a range, so that a late start costs nothing. Any
-    other sampler is run as it is, on random states of its own.
+    A shuffled or sequential order is a slice of a tensor or a range, so that a late start costs nothing. Any other
+    sampler runs with separate random states.
 
-    >>> loader = DataLoader(list(range(6)), batch_size=2, shuffle=True)
-    >>> order = Order(loader, seed=0)
-    >>> list(order.indices(epoch=3, start=1)) == list(order.indices(epoch=3, start=0))[1:]
-    True
+    Args:
+        loader: The loader.
+        seed: The seed of the run.
+
+    Example:
+        >>> loader = DataLoader(list(range(6)), batch_size=2, shuffle=True)
+        >>> order = Order(loader, seed=0)
+        >>> list(order.indices(epoch=3, start=1)) == list(order.indices(epoch=3, start=0))[1:]
+        True
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
@@ -38,7 +43,7 @@ class Order:
         self._generators = [value for value in held if isinstance(value, torch.Generator)]
 
     def indices(self, epoch: int, start: int) -> Iterator[Any]:
-        """The indices of each batch of an epoch, from a batch on."""
+        """Iterate over the indices of each batch of an epoch, from a batch on."""
         seed = mix(self._seed, epoch, ORDER)
         sampler = self._sampler
         if type(sampler) is BatchSampler and _can_be_cut(sampler.sampler):
@@ -50,7 +55,7 @@ class Order:
 
     def _run(self, seed: int, start: int) -> Iterator[Any]:
         apart = Apart(self._generators, goes_on=True).at(seed)
-        # A sampler of the user's own may look at what training does: it is asked for one batch at a time.
+        # A user's sampler may depend on the state of training, so only one batch is read from it at a time.
         block = BLOCK if type(self._sampler).__module__.startswith("torch.") and self._is_torchs_inside() else 1
         indices = apart.run(iter, self._sampler)
         _checked(start, apart.run(_skip, indices, start))
@@ -75,9 +80,12 @@ def _can_be_cut(sampler: Any) -> bool:
 
 
 def _whole(sampler: Any, seed: int) -> torch.Tensor | range:
-    """All indices of an epoch, and none of them as an object of its own: 32 million of those would take seconds."""
+    """Return all indices of an epoch as a tensor or a range.
+
+    A list of 32 million would take seconds.
+    """
     size = len(sampler.data_source)
-    if type(sampler) is SequentialSampler or not size:  # the data may have been taken away since the last epoch
+    if type(sampler) is SequentialSampler or not size:  # The data set may have become empty since the last epoch.
         return range(size)
     given = sampler.generator
     generator = torch.Generator().manual_seed(seed if given is None else mix(seed, given.initial_seed()))
@@ -97,7 +105,10 @@ def _cut_batches(whole: torch.Tensor | range, size: int, drop_last: bool, start:
 
 
 def _checked(start: int, count: int) -> int:
-    """A start after the end means that the data is not what it was when the position was saved."""
+    """Return ``start``.
+
+    Raise an error if it is after the end: the data has changed since the save.
+    """
     if start > count:
         raise DataError(
             f"the epoch is to go on at batch {start} and has only {count}: "

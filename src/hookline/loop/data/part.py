@@ -1,4 +1,4 @@
-"""One rank's part of what all ranks take from the data at once."""
+"""A batch of one rank, with facts about the batches of the other ranks."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any, NamedTuple
 
 
 class Part(NamedTuple):
-    """A batch of this rank, and what counts alone tell of those of the others."""
+    """A batch of this rank, with facts about the batches of the other ranks in the same round."""
 
     batch: Any
     counts: bool = True
-    """False: there was none for this rank, and this one is there only so that it does what the others do."""
+    """False for a padding batch: only other ranks have data in this round."""
     samples: int | None = None
-    """How many samples this rank's batch was made of, where the data set is read by index."""
+    """Number of samples in the batch of this rank, if the data set is read by index."""
     known: int | None = None
-    """The same of all ranks' batches together."""
+    """Number of samples in the batches of all ranks, if the data set is read by index."""
     is_last: bool = False
-    """The epoch ends after it."""
+    """True if the epoch ends after this batch."""
     first: int | None = None
-    """In an evaluation: the place of its first sample in the loader's order, where that is known."""
+    """In an evaluation: position of the first sample in the order of the loader, if it is known."""
     then_idle: bool = False
-    """There is one more after it, which does not count on this rank."""
+    """True if the next batch of this rank is padding."""
 
     @property
     def is_final(self) -> bool:
-        """Whether it is the last of this rank that counts."""
+        """True if this is the last batch of this rank that is not padding."""
         return self.counts and (self.is_last or self.then_idle)

@@ -1,4 +1,4 @@
-"""Where in an epoch the data is, in batches of the loader: what a checkpoint says to any number of processes."""
+"""The position in an epoch, in batches of the loader, for any number of processes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """When each rank had had ``batch`` batches of this epoch, ``taken`` of the loader's were behind all of them.
+    """A position in an epoch.
 
-    From there on each round takes ``stride`` batches of the loader, one for each share of the data. So an epoch that
-    was begun by two ranks can be gone on with by one, or by four.
+    All ranks together have read ``taken`` batches of the loader, when each rank has had ``batch`` batches. After it,
+    each round takes ``stride`` batches of the loader, one for each shard of the data. So one rank or four ranks can
+    continue an epoch that two ranks have started.
 
     >>> before = Position(epoch=0)
     >>> saved = before.taken_after(3, stride=2)  # two ranks, three batches each
@@ -24,15 +25,15 @@ class Position(NamedTuple):
     taken: int = 0
 
     def in_epoch(self, epoch: int) -> Position:
-        """This one if it is of that epoch, else the beginning of that epoch."""
+        """Return this position if it is in that epoch, else the start of that epoch."""
         return self if epoch == self.epoch else Position(epoch)
 
     def taken_after(self, batch: int, stride: int) -> int:
-        """How many of the loader's batches are taken when each rank has had so many."""
+        """Return how many batches of the loader are read after ``batch`` batches of each rank."""
         return self.taken + (batch - self.batch) * stride
 
     def length(self, total: float, stride: int) -> float:
-        """How many batches each rank has in the epoch, those before the position included, if the loader has so many.
+        """Return the number of batches of each rank in an epoch of ``total`` batches of the loader.
 
         >>> Position().length(float("inf"), stride=2)
         inf

@@ -1,4 +1,4 @@
-"""The random states of a process, taken and put back."""
+"""Get, set, restore and seed the random states of a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def random_states() -> dict[str, Any]:
-    """Those of Python, torch on every device, and NumPy if it is loaded."""
+    """Return the random states of Python, torch on every device, and NumPy if it is loaded."""
     numpy: Any = sys.modules.get("numpy")
     return {
         "python": _packed(*random.getstate()),
@@ -23,11 +23,15 @@ def random_states() -> dict[str, Any]:
 
 
 def _packed(version: int, numbers: tuple[int, ...], gauss: float | None) -> tuple[int, torch.Tensor, float | None]:
-    """As a tensor: 625 numbers in words would take most of the file that says what each of a thousand ranks has."""
+    """Return Python's state with a tensor of numbers.
+
+    In JSON, the 625 numbers of each rank would be most of the file of a large run.
+    """
     return version, torch.tensor(numbers, dtype=torch.int64), gauss
 
 
 def set_random_states(saved: Mapping[str, Any]) -> None:
+    """Set the random states to those of ``random_states``."""
     version, numbers, gauss = saved["python"]
     plain = numbers.tolist() if isinstance(numbers, torch.Tensor) else numbers  # checkpoints before 2026-11-16
     random.setstate((version, tuple(plain), gauss))
@@ -35,14 +39,16 @@ def set_random_states(saved: Mapping[str, Any]) -> None:
     if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(saved["cuda"])
     if saved["numpy"] is not None:
-        import numpy as np  # the run that was saved had it
+        import numpy as np  # The saved run had loaded NumPy.
 
         np.random.set_state(saved["numpy"])
 
 
 @contextmanager
 def same_random_state(generators: Iterable[torch.Generator] = ()) -> Iterator[None]:
-    """Restore all random states after the block: of Python, NumPy if it is loaded, and torch on every device.
+    """Restore the random states of Python, torch and NumPy after the block.
+
+    Torch has a state for every device. NumPy counts if it is loaded.
 
     ``iter(DataLoader)`` draws from torch's global generator, so an evaluation without this would change every later
     batch of training.

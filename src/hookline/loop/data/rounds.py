@@ -1,7 +1,8 @@
-"""The feeds of data that can only be read in order, or that each rank has a share of: all ranks end together.
+"""Feeds for one of several ranks: data that is read in order, or that the loader shards.
 
-Its length is not known, so one round is read ahead, and one small sum over all ranks says whether there is another. A
-rank that has run out goes on with the last batch that it had, which does not count, until all have.
+The length of such data is not known, and all ranks must end together. So each rank reads one round ahead, and a small
+sum over all ranks shows whether there is another round. A rank without further data repeats its last batch as padding
+until all ranks have ended.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from hookline.loop.data.stripes import Share
 
 
 class OwnShare(SharedFeed):
-    """A loader with a ``DistributedSampler``, which gives every rank as many samples."""
+    """The feed of a loader with a ``DistributedSampler``. All ranks have equally many samples.
+
+    Args:
+        inner: The feed of this rank's data.
+        circle: The group of all ranks.
+        share: The shard of this rank.
+    """
 
     def __init__(self, inner: Feed, circle: Circle, share: Share) -> None:
         super().__init__(circle, share)
@@ -43,7 +50,16 @@ class OwnShare(SharedFeed):
 
 
 class Rounds(SharedFeed):
-    """Any feed in rounds: of a whole stream each rank keeps its batch, of its own share all of them."""
+    """The feed of any other loader, read in rounds of one batch per rank.
+
+    Args:
+        inner: The feed that this rank reads.
+        circle: The group of all ranks.
+        share: The shard of this rank.
+        own: True if the loader itself shards the data. False if each rank reads all data and keeps its batches.
+        count: Counts the samples of a batch, in an evaluation.
+        checks: True to compare the first batches of all ranks, which must be the same if each reads all data.
+    """
 
     length = None
 
@@ -57,24 +73,24 @@ class Rounds(SharedFeed):
         count: Callable[[Any], tuple[int, int | None]] | None = None,
         checks: bool = False,
     ) -> None:
-        """``checks``: whether all ranks read the same is looked at once; nobody has said that they do."""
         super().__init__(circle, share)
         self._inner, self._is_own, self._count, self._checks = inner, own, count, checks
         self.stride, self.own = (1, share.shares) if own else (share.shares, 1)
         self.notes = (*inner.notes, *([_own_note("the loader gives this rank its own share")] if own else []))
-        self._ahead: list[Any] | None = None  # read of an iterator, which cannot be read again
-        self._state: dict[str, Any] | None = None  # before what is read ahead
+        self._ahead: list[Any] | None = None  # the round read ahead of an iterator, which cannot be read again
+        self._state: dict[str, Any] | None = None  # the state of the inner feed before that round
 
     def iterate(self, epoch: int, start: int) -> Iterator[Part]:
         state, ahead = self._state, self._ahead if isinstance(self._inner, OneShotFeed) else None
         self._state = self._ahead = None
         if isinstance(self._inner, StatefulFeed) and start and state is not None and state["at"] == [epoch, start]:
-            self._inner.load_state_dict(state)  # left early, and gone on with in this process
+            # The epoch was left early, and continues in the same process.
+            self._inner.load_state_dict(state)
         return self._rounds(self._inner.iterate(epoch, start), ahead, start)
 
     def _rounds(self, batches: Iterator[Any], ahead: list[Any] | None, start: int) -> Iterator[Part]:
         shares, part = self.share
-        limit = self.limit - start * self.own  # what all ranks together may still take
+        limit = self.limit - start * self.own  # the number of batches that all ranks together may still read
         group = self._read(batches, limit) if ahead is None else ahead
         last, first, number = None, 0, 0
         more = self._goes_on(group)
@@ -100,12 +116,15 @@ class Rounds(SharedFeed):
             group, number = following, number + 1
 
     def _read(self, batches: Iterator[Any], limit: float) -> list[Any]:
-        """What this rank reads for one round: its own batch, or one for every share."""
+        """Return the batches that this rank reads for a round: its own, or one for each shard."""
         most = 1 if self._is_own else self.share.shares
         return list(islice(batches, max(0, int(min(most, limit)))))
 
     def _goes_on(self, group: list[Any]) -> bool:
-        """By all: whether there is another round; of one stream that all read, all must say the same."""
+        """Return whether there is another round. All ranks must call it.
+
+        If each rank reads all data, the ranks must not differ.
+        """
         having = count_of(self.circle, bool(group))
         if not self._is_own and 0 < having < self.circle.size:
             raise DataError(
@@ -119,7 +138,7 @@ class Rounds(SharedFeed):
         check_alike(self.circle, "each rank is to read all of the data, and the first batches are", digest(group), _FIX)
 
     def state_dict(self) -> dict[str, Any]:
-        """Before what is read ahead."""
+        """Return the state before the round that was read ahead."""
         return self._inner.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Random states apart from the program's own: where they begin is a seed, and nothing is left changed behind them."""
+"""Seeds, and functions that run with separate random states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kept = tuple[list[tuple[torch.Generator, torch.Tensor]], Any]
 
 
 def mix(*numbers: int) -> int:
-    """One seed of 64 bits out of several numbers; near numbers give seeds that have nothing in common.
+    """Return a seed of 64 bits from several numbers. Similar numbers give unrelated seeds.
 
     >>> mix(0, 1) == mix(0, 1), mix(0, 1) == mix(1, 0), 0 <= mix(-1) < 2**64
     (True, False, True)
@@ -27,7 +27,9 @@ def mix(*numbers: int) -> int:
 
 
 def seed_process(seed: int) -> None:
-    """Seed Python, NumPy if it is loaded, and torch on the CPU: 10 µs, where ``torch.manual_seed`` takes 200.
+    """Seed Python, NumPy if it is loaded, and torch on the CPU.
+
+    It takes 10 µs; ``torch.manual_seed`` takes 200 µs.
 
     >>> seed_process(mix(1, 2))
     """
@@ -39,25 +41,28 @@ def seed_process(seed: int) -> None:
 
 
 class Apart:
-    """Runs functions on random states of their own: torch's, Python's and NumPy's, if it is loaded.
+    """Run functions with separate random states of torch, Python and, if it is loaded, NumPy.
 
-    They begin at the seed that ``at`` was given. With ``goes_on`` a later run goes on where the last one ended;
-    else each begins anew. The ``generators`` are seeded and put back like the global ones.
+    The states of the program do not change, with one exception: ``numpy.random`` draws two normal numbers at once and
+    keeps the second, which is dropped. To keep it would take 100 µs in each call.
 
-    What the program drew itself is not disturbed, but for one thing: the second of two normal numbers that
-    ``numpy.random`` makes at once and keeps is dropped. To keep it would cost 100 µs each time.
+    Args:
+        generators: Other generators, which are seeded and restored like the global ones.
+        goes_on: True if a call continues with the states at the end of the last call. False if each call starts from
+            the seed of ``at``.
 
-    >>> apart, before = Apart(), torch.get_rng_state()
-    >>> torch.equal(apart.at(5).run(torch.rand, 3), apart.at(5).run(torch.rand, 3))
-    True
-    >>> torch.equal(before, torch.get_rng_state())
-    True
+    Example:
+        >>> apart, before = Apart(), torch.get_rng_state()
+        >>> torch.equal(apart.at(5).run(torch.rand, 3), apart.at(5).run(torch.rand, 3))
+        True
+        >>> torch.equal(before, torch.get_rng_state())
+        True
     """
 
     __slots__ = ("_bits", "_goes_on", "_kept", "_own", "_python", "_seed", "_their_bits", "_theirs")
 
     def __init__(self, generators: Iterable[torch.Generator] = (), *, goes_on: bool = False) -> None:
-        # The seed that the user gave is read now: seeding changes it for as long as a run lasts.
+        # Read the initial seeds now, because a call changes them until it ends.
         self._own = [(each, each.initial_seed()) for each in generators if each is not torch.default_generator]
         self._goes_on = goes_on
         self._python = PythonRandom()
@@ -68,12 +73,12 @@ class Apart:
         self._their_bits: Any = None
 
     def at(self, seed: int) -> Self:
-        """Begin at this seed the next time."""
+        """Start the next call from this seed."""
         self._seed, self._kept = seed, None
         return self
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function. A signal whose handler raises may come at any line: all is put back then, too."""
+        """Call a function. The states are restored also if a signal handler raises at any line."""
         try:
             self._enter()
             result = function(*args)
@@ -91,7 +96,7 @@ class Apart:
         if numpy:
             if self._bits is None:
                 self._bits = numpy.random.MT19937(0)
-            # To read and set its state takes 100 µs; to exchange what it draws from takes one.
+            # To get and set the state takes 100 µs. To replace the bit generator takes 1 µs.
             self._their_bits = numpy.random.get_bit_generator()
             numpy.random.set_bit_generator(self._bits)
         if self._kept is not None:
@@ -107,7 +112,7 @@ class Apart:
             _seed_numpy(numpy, seed)
 
     def _put_back(self) -> None:
-        """What is put back is forgotten last, so that an interrupted call can be made again."""
+        """Restore the states of the program. An interrupted call can be repeated."""
         if self._their_bits is not None:
             sys.modules["numpy"].random.set_bit_generator(self._their_bits)
             self._their_bits = None
@@ -127,10 +132,10 @@ class Apart:
 
 
 class PythonRandom:
-    """The state of the module ``random``, copied as bytes: 1 µs, where ``getstate`` takes 12 and ``setstate`` 4.
+    """Copy the state of the module ``random`` as bytes, in 1 µs.
 
-    Its generator holds 625 numbers in C. ``getstate`` makes an object of each, at every batch of a loader. Where the
-    memory is laid out in another way than in CPython, the two functions are used.
+    ``getstate`` takes 12 µs and ``setstate`` 4 µs, because they convert 625 numbers of C to objects. They are used if
+    the memory layout is not that of CPython.
 
     >>> python = PythonRandom()
     >>> before, first = python.get(), random.random()
@@ -142,34 +147,36 @@ class PythonRandom:
     __slots__ = ("_instance", "_memory")
 
     def __init__(self) -> None:
-        self._instance: Any = random.random.__self__  # type: ignore[attr-defined]  # that the module draws from
+        self._instance: Any = random.random.__self__  # type: ignore[attr-defined]  # the module's generator
         self._memory = _state_of(self._instance) if _can_be_copied() else None
 
     def get(self) -> Any:
+        """Return the state."""
         if self._memory is None:
             return random.getstate()
         return bytes(self._memory), self._instance.gauss_next
 
     def set(self, state: Any) -> None:
+        """Set the state."""
         if self._memory is None:
             random.setstate(state)
         else:
             self._memory[:], self._instance.gauss_next = state
 
     def __reduce__(self) -> tuple[type[PythonRandom], tuple[()]]:
-        """A worker process has another generator."""
+        """Create a new object in a worker process, which has another generator."""
         return PythonRandom, ()
 
 
 def _state_of(generator: Any) -> memoryview:
-    """The bytes between the head of the object and the end of what C knows of it; the generator must stay alive."""
+    """Return the bytes of the C struct after the object header. The generator must stay alive."""
     first, size = object.__basicsize__, _random.Random.__basicsize__
     return memoryview((ctypes.c_ubyte * (size - first)).from_address(id(generator) + first)).cast("B")
 
 
 @cache
 def _can_be_copied() -> bool:
-    """Whether these bytes are the whole state: tried with two generators that are nobody's."""
+    """True if these bytes are the complete state, tested with two new generators."""
     if sys.implementation.name != "cpython" or sys.version_info[:2] > (3, 14):
         return False
     one, other = random.Random(1), random.Random(2)
@@ -184,5 +191,5 @@ def _global_generators() -> tuple[torch.Generator, ...]:
 
 
 def _seed_numpy(numpy: Any, seed: int) -> None:
-    # Torch uses the lower 32 bits. NumPy would draw the very same numbers from them, so it gets the upper ones.
+    # Torch uses the lower 32 bits, from which NumPy would draw the same numbers. So NumPy gets the upper ones.
     numpy.random.seed(seed >> 32 & 0xFFFFFFFF)

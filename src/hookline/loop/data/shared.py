@@ -1,11 +1,10 @@
-"""``shared_feed_of``: the data of one rank among several. The unit is the loader's own batch, whoever gets it.
+"""``shared_feed_of``: the data of one rank among several. Ranks get batches of the loader.
 
-- A plain ``DataLoader`` over a map-style data set: each rank reads its own batches and no other's (``dealt.py``).
-- A list of batches: each rank takes its own by index (``dealt.py``).
-- All else is read whole by each rank, which keeps its own batches; unless the loader or its data set has
-  ``sharded = True``, which says that each rank is given its own share already (``rounds.py``).
-- A ``DistributedSampler`` is such a share, too. It is respected in training, and in an evaluation only where it
-  neither repeats nor drops a sample.
+- A plain ``DataLoader`` over a map-style data set: each rank reads only its own batches (``dealt.py``).
+- A list of batches: each rank reads its own batches by index (``dealt.py``).
+- A loader with ``sharded = True`` on itself or its data set gives each rank its own data (``rounds.py``).
+- A loader with a ``DistributedSampler`` does so as well. In an evaluation it must not repeat or drop samples.
+- Any other loader is read completely by each rank, which keeps its own batches (``rounds.py``).
 """
 
 from __future__ import annotations
@@ -28,15 +27,21 @@ from hookline.loop.data.stripes import Share
 logger = logging.getLogger("hookline")
 
 Count = Callable[[Any], tuple[int, int | None]]
+"""Returns the number of samples and of tokens in a batch."""
 
 
 def shared_feed_of(
     loader: Any, *, seed: int, circle: Circle, share: Share, evaluates: str = "", count: Count | None = None
 ) -> SharedFeed:
-    """The feed of a loader of any kind, for one of several ranks.
+    """Return the feed of a loader of any kind, for one of several ranks.
 
-    ``evaluates``: the name of an evaluation or prediction, in which each sample is read exactly once, and nothing is
-    told of epochs; ``count`` then says how many samples a batch has.
+    Args:
+        loader: The loader.
+        seed: The seed of the run.
+        circle: The group of all ranks.
+        share: The shard of this rank.
+        evaluates: Name of an evaluation or prediction. It reads each sample once, and does not call ``set_epoch``.
+        count: Counts the samples of a batch, in an evaluation.
     """
     sampler = distributed_sampler(loader)
     if sampler is not None:
@@ -62,17 +67,17 @@ def shared_feed_of(
 
 
 def is_map(loader: Any) -> bool:
-    """Whether its batches are lists of places in a data set that can be read by index."""
+    """True for a plain ``DataLoader`` over a map-style data set."""
     return type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset | MapDataPipe)
 
 
 def says_sharded(loader: Any) -> bool:
-    """Whether it, or its data set, says that each rank is given its own share already."""
+    """True if a loader or its data set has ``sharded = True``."""
     return any(getattr(part, "sharded", False) is True for part in (loader, getattr(loader, "dataset", None)))
 
 
 def distributed_sampler(loader: Any) -> DistributedSampler[Any] | None:
-    """The one that a loader reads by, if it does."""
+    """Return the ``DistributedSampler`` of a loader. ``None`` if it has none."""
     outer = getattr(loader, "batch_sampler", None)
     for found in (getattr(loader, "sampler", None), outer, getattr(outer, "sampler", None)):
         if isinstance(found, DistributedSampler):
@@ -81,7 +86,15 @@ def distributed_sampler(loader: Any) -> DistributedSampler[Any] | None:
 
 
 def check_sampler(sampler: DistributedSampler[Any], share: Share, evaluates: str) -> None:
-    """That it gives this rank what it should; in an evaluation each sample once."""
+    """Raise an error if a ``DistributedSampler`` does not give this rank its samples.
+
+    In an evaluation, all ranks together must read each sample once.
+
+    Args:
+        sampler: The sampler.
+        share: The shard of this rank.
+        evaluates: Name of an evaluation or prediction. Empty in training.
+    """
     given = (sampler.num_replicas, sampler.rank)
     if given != tuple(share):
         raise DataError(

@@ -1,4 +1,4 @@
-"""The feeds of loaders that can only be read in order: from the beginning, or from a state of their own."""
+"""Feeds of loaders that can be read only in order: from the start, or from a saved state."""
 
 from __future__ import annotations
 
@@ -16,21 +16,28 @@ from hookline.loop.data.seeding import Apart, mix
 from hookline.loop.data.workers import Workers, ignoring_workers
 
 STREAM = 3
-"""Keeps the seeds of these feeds apart from those of orders and batches."""
+"""Number in the seeds of these feeds, so that they differ from the seeds of orders and batches."""
 
 
 class StreamFeed:
-    """Any iterable: each epoch runs on separate random states, and is read up to where it is to go on.
+    """The feed of any iterable.
 
-    So a loader that shuffles with ``torch.randperm`` or ``random.shuffle`` gives the same order again.
+    After a resume it reads and drops the batches before the position. Each epoch runs with separate random states, so
+    a loader that shuffles with ``torch.randperm`` or ``random.shuffle`` gives the same order again.
 
-    >>> feed = StreamFeed({"a": 1, "b": 2, "c": 3}.keys(), seed=0)
-    >>> list(feed.iterate(epoch=0, start=2))
-    ['c']
+    Args:
+        loader: The iterable.
+        seed: The seed of the run.
+        rank: The rank of this process.
+        tells: True to call ``set_epoch`` of the loader and its data set.
+
+    Example:
+        >>> feed = StreamFeed({"a": 1, "b": 2, "c": 3}.keys(), seed=0)
+        >>> list(feed.iterate(epoch=0, start=2))
+        ['c']
     """
 
     def __init__(self, loader: Any, *, seed: int, rank: int = 0, tells: bool = True) -> None:
-        """``tells``: the loader and its data set hear which epoch begins."""
         self._loader, self._seed, self._rank, self._tells = loader, seed, rank, tells
         self._generators = generators(loader)
         self._workers = Workers()
@@ -38,7 +45,7 @@ class StreamFeed:
         self.notes = stream_notes(loader)
 
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
-        """The batches of an epoch, from a batch on: those before are read with the first."""
+        """Return the batches of an epoch, from a batch on. The first batch reads those before it."""
         if self._tells:
             tell_epoch(self._loader, epoch)
         self.length = sure_length(self._loader)
@@ -49,7 +56,7 @@ class StreamFeed:
         return Reading(iterator, apart, skip=start)
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of workers, because the data depends on it."""
+        """Return the number of workers, on which the data depends."""
         return {"num_workers": self._loader.num_workers} if isinstance(self._loader, DataLoader) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -69,36 +76,45 @@ class StreamFeed:
 
 
 class StatefulFeed:
-    """A loader with ``state_dict`` and ``load_state_dict``: its position is its own affair.
+    """The feed of a loader with ``state_dict`` and ``load_state_dict``.
 
-    Each epoch is read on separate random states, which are saved with the loader's state.
+    Each epoch runs with separate random states, which are saved with the state of the loader.
+
+    Args:
+        loader: The loader.
+        seed: The seed of the run.
+        rank: The rank of this process.
     """
 
     def __init__(self, loader: Any, *, seed: int, rank: int = 0) -> None:
         self._loader, self._seed, self._rank = loader, seed, rank
         self._generators = generators(loader)
         self._workers = Workers()
-        self._saved: Mapping[str, Any] | None = None  # from a checkpoint, until it is known where to go on
+        self._saved: Mapping[str, Any] | None = None  # the state of a checkpoint, until `iterate`
         self._reading: NumberedReading | None = None
         self.length = sure_length(loader)
         self.notes = stateful_notes(loader)
 
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
-        """The batches of an epoch, from a batch on: by the loader's state, where that is the one of the start."""
+        """Return the batches of an epoch, from a batch on. A state of that batch is loaded."""
         tell_epoch(self._loader, epoch)
         self.length = sure_length(self._loader)
         seed = mix(self._seed, epoch, STREAM, self._rank)
         apart = Apart(goes_on=True).at(seed)
         there = self._load(epoch, start, apart)
         if not there and start and self._reading is not None and self._reading.position == (epoch, start):
-            self._loader.load_state_dict(self._loader.state_dict())  # left early, and gone on with in this process
+            # The epoch was left early, and continues in the same process.
+            self._loader.load_state_dict(self._loader.state_dict())
             there, apart = True, self._reading.apart
         iterator = Apart(self._generators).at(seed).run(fresh_iterator, self._loader, self._workers)
         self._reading = NumberedReading(iterator, apart, epoch, start if there else 0, start)
         return self._reading
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's own state, and which batch comes next by it; that is not known while one is being read."""
+        """Return the state of the loader, the next batch and the random states.
+
+        While a batch is read, the next batch is not known.
+        """
         reading = self._reading
         at = None if reading is None else reading.position
         return {
@@ -116,7 +132,10 @@ class StatefulFeed:
         self._saved = state
 
     def _load(self, epoch: int, start: int, apart: Apart) -> bool:
-        """Give the loader its state, if it is that of this place; whether it is there now, with its random states."""
+        """Load the saved state if it belongs to this position.
+
+        Return whether the loader is there now.
+        """
         saved, self._saved = self._saved, None
         if saved is None:
             return False
@@ -141,7 +160,15 @@ class StatefulFeed:
 
 
 class OneShotFeed:
-    """An iterator: taken as it is in one process, and read up to where it was in a new one."""
+    """The feed of an iterator.
+
+    After a resume it reads and drops all batches before the position.
+
+    Args:
+        loader: The iterator.
+        seed: The seed of the run.
+        rank: The rank of this process.
+    """
 
     def __init__(self, loader: Iterator[Any], *, seed: int, rank: int = 0) -> None:
         self._loader = loader
@@ -152,25 +179,31 @@ class OneShotFeed:
         self.notes = one_shot_notes(loader)
 
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
-        """What is left of it."""
+        """Return the remaining batches."""
         tell_epoch(self._loader, epoch)
         if self._reading is None:
             self._reading = Reading(self._loader, self._apart, skip=start if self._taken is None else self._taken)
         return self._reading
 
     def state_dict(self) -> dict[str, Any]:
-        """How many batches were taken of it in all epochs."""
+        """Return the number of batches that were read in all epochs."""
         return {"taken": (self._taken or 0) if self._reading is None else self._reading.taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._taken, self._reading = int(state.get("taken", 0)), None
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there are no workers."""
 
 
 class Reading(Iterator[Any]):
-    """An iterator that runs on separate random states; the first batch skips the batches before it."""
+    """An iterator that runs with separate random states.
+
+    Args:
+        iterator: The batches.
+        apart: The random states.
+        skip: The number of batches that the first call drops.
+    """
 
     def __init__(self, iterator: Iterator[Any], apart: Apart, *, skip: int) -> None:
         self._iterator, self._apart, self._skip = iterator, apart, skip
@@ -178,7 +211,7 @@ class Reading(Iterator[Any]):
 
     @property
     def taken(self) -> int:
-        """How many batches are behind it, also those that it is still to skip."""
+        """The number of batches before the next one, including those that are still to be dropped."""
         return max(self._read, self._skip)
 
     def __next__(self) -> Any:
@@ -192,7 +225,15 @@ class Reading(Iterator[Any]):
 
 
 class NumberedReading(Iterator[Any]):
-    """An iterator that runs on separate random states, and knows the number of the batch that comes next."""
+    """An iterator that runs with separate random states, and knows the number of the next batch.
+
+    Args:
+        iterator: The batches.
+        apart: The random states.
+        epoch: The epoch.
+        number: The number of the next batch of ``iterator``.
+        start: The first batch to return. Those before it are dropped.
+    """
 
     def __init__(self, iterator: Iterator[Any], apart: Apart, epoch: int, number: int, start: int) -> None:
         self._iterator, self._epoch, self._number, self._start = iterator, epoch, number, start
@@ -201,7 +242,7 @@ class NumberedReading(Iterator[Any]):
 
     @property
     def position(self) -> tuple[int, int] | None:
-        """The epoch, and the number of the batch that comes next; nothing if a read was left in the middle."""
+        """The epoch and the number of the next batch. ``None`` if a read was interrupted."""
         return (self._epoch, self._number) if self._between else None
 
     def __next__(self) -> Any:
@@ -223,9 +264,9 @@ class NumberedReading(Iterator[Any]):
 
 
 def fresh_iterator(loader: Any, workers: Workers) -> Iterator[Any]:
-    """An iterator whose workers, if there are any, ignore signals and are ended with the feed."""
+    """Return an iterator whose workers ignore signals and end with the feed."""
     if workers.alive and loader.persistent_workers:
-        return iter(loader)  # they go on
+        return iter(loader)  # The persistent workers continue.
     workers.end()
     with ignoring_workers(loader):
         iterator: Iterator[Any] = iter(loader)
@@ -234,13 +275,13 @@ def fresh_iterator(loader: Any, workers: Workers) -> Iterator[Any]:
 
 
 def forget_workers(loader: Any) -> None:
-    """Persistent workers that were started elsewhere are under another seed, or have ended: new ones are needed."""
+    """Let a loader start new persistent workers: earlier ones have ended or have another seed."""
     if isinstance(loader, DataLoader) and loader.persistent_workers:
         loader._iterator = None
 
 
 def tell_epoch(loader: Any, epoch: int) -> None:
-    """Tell the loader, its samplers and its data set which epoch begins."""
+    """Call ``set_epoch`` of a loader, its samplers and its data set."""
     set_epoch(loader, epoch)
     tell = getattr(getattr(loader, "dataset", None), "set_epoch", None)
     if callable(tell):
@@ -248,6 +289,7 @@ def tell_epoch(loader: Any, epoch: int) -> None:
 
 
 def too_short(found: int, start: int) -> DataError:
+    """Return the error for a loader that ends before the position of a resume."""
     return DataError(
         f"the epoch is to go on at batch {start} and ended after {found} batches, while those before were read: "
         f"the loader does not give what it gave to the run that was saved"

@@ -1,7 +1,7 @@
-"""Which samples each rank gets: a loader's own batches, dealt out one by one, in the loader's own order.
+"""Select the batches of each rank: batches of the loader in turn, in its order.
 
-The order does not depend on the number of ranks, nor does what is in a batch. Only the last group of an epoch of
-training is divided anew where it does not give each rank a whole batch: then all its samples are split evenly.
+The order and the contents of batches do not depend on the number of ranks. One exception is the last group of batches
+of a training epoch: if it does not have a full batch for each rank, all its samples are split evenly.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 FEWEST = 2
-"""Samples that a part of a divided group has, where there are so many."""
+"""Smallest number of samples of a rank in a split group, if the group has enough samples."""
 
 
 class Share(NamedTuple):
-    """Into how many shares data is split, and which of them is meant."""
+    """The number of shards of the data, and the index of one of them."""
 
     shares: int = 1
     part: int = 0
 
 
 class Piece(NamedTuple):
-    """What one rank reads in one round."""
+    """The samples that one rank reads in one round. See ``Part`` for the other fields."""
 
     number: int
-    """Of the loader's batch; of the first one of the group, if the piece is of the whole group."""
+    """Number of the batch in the loader. In a split group, the number of its first batch."""
     indices: Any
     piece: int = 0
-    """0 for a whole batch; else the samples are a part of a group, and which."""
+    """0 for a batch of the loader. In a split group, the number of the part from 1 on."""
     counts: bool = True
     samples: int | None = None
     known: int | None = None
@@ -39,7 +39,13 @@ class Piece(NamedTuple):
 
 
 class Stripes:
-    """How batches of indices are dealt out.
+    """Select the batches of one shard.
+
+    Args:
+        share: The shard.
+        counted: True if a batch is a list of indices.
+        divisible: True if a batch may be made smaller.
+        splits: True to split the last group, in training.
 
     >>> batches = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
     >>> [[piece.indices for piece in Stripes(Share(2, part)).deal(iter(batches))] for part in (0, 1)]
@@ -49,12 +55,17 @@ class Stripes:
     """
 
     def __init__(self, share: Share, *, counted: bool = True, divisible: bool = True, splits: bool = True) -> None:
-        """``counted``: a batch is a list of indices. ``divisible``: it may be made smaller. ``splits``: in training."""
         self._share = share
         self._counted, self._divisible, self._splits = counted, counted and divisible, splits and divisible
 
     def deal(self, batches: Iterator[Any], start: int = 0, limit: float = math.inf) -> Iterator[Piece]:
-        """The pieces of this share. The first of the batches has the number ``start``; ``limit`` ends the epoch."""
+        """Iterate over the batches of this shard.
+
+        Args:
+            batches: The batches of all shards.
+            start: The number of the first of these batches.
+            limit: The number of the batch at which the epoch ends.
+        """
         shares, part = self._share
         if limit < math.inf:
             batches = islice(batches, max(0, int(limit) - start))
@@ -78,9 +89,10 @@ class Stripes:
             number, before, group = number + shares, before + sum(sizes), following
 
     def _split(self, number: int, samples: list[Any]) -> Piece:
-        """All samples of the last group, evenly, at least two for each rank that gets any: a batch norm needs them.
+        """Return this shard's part of the last group, whose samples are split evenly.
 
-        The last ranks are those that get none. They compute the first ones, which do not count.
+        Each part has at least two samples, which batch norm needs. If there are not enough for all ranks, the last
+        ranks get the first samples as padding.
         """
         (shares, part), count = self._share, len(samples)
         parts = max(1, min(shares, count // FEWEST))

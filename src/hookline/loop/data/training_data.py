@@ -1,4 +1,4 @@
-"""The training data of a run: the loader, the position in an epoch, and what callbacks change about the data."""
+"""The training data of a run: the loader, the position, and the changes that callbacks make."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SavedData:
 
     feed: Mapping[str, Any] = field(default_factory=dict)
     own: int = 1
-    """The number of ranks to which the loader gave separate data; 1 if all ranks shared one loader."""
+    """The number of ranks among which the loader itself sharded the data. 1 if each rank could read all of it."""
     facts: Facts = field(default_factory=Facts)
     replaced: int = 0
     """How often the run had replaced its train loader."""
@@ -56,11 +56,11 @@ class TrainingData:
         self.feed: Feed | None = None
         self.loader: Any = None
         """The loader of ``feed``. ``run.loaders["train"]`` may be the loader of the next epoch already."""
-        self._place = Position()  # where this epoch was begun or resumed
+        self._place = Position()  # the position at which this epoch was started or resumed
         self._saved = SavedData()
         self.reset_plans()
 
-    # -- what callbacks change, for one fit --------------------------------------------------------
+    # -- changes by callbacks, for one fit --------------------------------------------------------
 
     def set_seed(self, seed: int) -> None:
         """Set the seed of the run."""
@@ -71,21 +71,21 @@ class TrainingData:
         self.repeat_epoch = True
 
     def reset_plans(self) -> None:
-        """A fit begins: its callbacks say again what they change."""
+        """Reset the changes of callbacks at the start of a fit. Its callbacks make them again."""
         self.limits: dict[str, int] = {}
-        """By stage: the largest number of batches of an epoch or an evaluation."""
+        """Largest number of batches of an epoch or an evaluation, by stage."""
         self.repeat_epoch = False
-        """Whether each epoch gives the batches of the first one again."""
+        """True if each epoch gives the batches of the first epoch again."""
         self._used: dict[str, Any] = {}
         self._replaced: dict[str, int] = {}
 
     def replace_loader(self, stage: str, loader: Any) -> None:
-        """Use this loader from the next epoch or evaluation on, in place of the one that was passed."""
+        """Use another loader from the next epoch or evaluation on."""
         self._used[stage] = self._loaders[stage] = loader
         self._replaced[stage] = self._replaced.get(stage, 0) + 1
 
     def times_replaced(self, stage: str) -> int:
-        """The number of times that the loader of a stage was replaced in this fit."""
+        """Return how many times the loader of a stage was replaced in this fit."""
         return self._replaced.get(stage, 0)
 
     def check_replaced(self, stage: str, world: World) -> None:
@@ -94,22 +94,29 @@ class TrainingData:
         world.compare(lambda: {f"run.loaders[{stage!r}], replaced": times}, "Replace it on all ranks.")
 
     def loader_of(self, stage: str, given: Any) -> Any:
-        """The loader of a stage: the one that was passed, or the one in its place."""
+        """Return the loader of a stage: the one that was passed, or its replacement."""
         return self._used.get(stage, given)
 
     def named_loaders_of(self, stage: str, given: dict[str | None, Any]) -> dict[str | None, Any]:
-        """The named loaders of a stage: those that were passed, or those in their place."""
+        """Return the named loaders of a stage: those that were passed, or their replacement."""
         return named_loaders(self._used[stage], stage) if stage in self._used else given
 
     def limit(self, stage: str) -> float:
-        """The largest number of batches of an epoch or an evaluation."""
+        """Return the largest number of batches of an epoch or an evaluation."""
         found = self.limits.get(stage, math.inf)
         if found < 1:
             raise SetupError(f"loop.data.limits[{stage!r}] = {found!r}: give 1 batch or more; del it for no limit")
         return found
 
     def shard_length(self, stage: str, loader: Any, length: int, world: World) -> int:
-        """The number of batches of a rank, padding included, of a loader that says it has ``length`` of them."""
+        """Return the number of batches of a rank, including padding.
+
+        Args:
+            stage: The stage.
+            loader: The loader.
+            length: The length of the loader.
+            world: The processes of the run.
+        """
         shards, limit = world.shares[0], self.limits.get(stage, math.inf)
         if distributed_sampler(loader) is not None or says_sharded(loader):
             return int(min(length, -(-limit // shards)))
@@ -118,14 +125,14 @@ class TrainingData:
     # -- the loader and the position ---------------------------------------------------------------
 
     def open(self, loader: Any, *, seed: int, world: World, mid_epoch: bool, warn: bool) -> Feed:
-        """Return the feed of a loader, which is kept while the loader stays the same.
+        """Return the feed of a loader. The same loader gets the same feed.
 
         Args:
             loader: The training loader.
             seed: The seed of the run.
             world: The processes of the run.
-            mid_epoch: Whether the run is inside an epoch.
-            warn: Whether to warn if a resume of this loader is slow or not exact.
+            mid_epoch: True if the run is inside an epoch.
+            warn: True to warn if a resume of this loader is slow or not exact.
         """
         if self.feed is None or self.loader is not loader:
             before, feed = self.feed, make_feed(loader, seed, self._rank, world)
@@ -143,7 +150,7 @@ class TrainingData:
         return self.feed
 
     def begin_epoch(self, feed: Feed) -> None:
-        """Find the position in the epoch, before its data is asked for."""
+        """Set the position in the epoch, before its data is read."""
         self._place = self._place.in_epoch(self._clock.epoch)
         if isinstance(feed, SharedFeed):
             feed.set_limit(self.limit("train"))
@@ -168,7 +175,7 @@ class TrainingData:
         self.iterator = iterator
 
     def measure_epoch(self, feed: Feed) -> None:
-        """Find the number of batches of this rank, when the data of the epoch is open."""
+        """Set the number of batches of this rank, after ``feed.iterate``."""
         limit = self.limit("train")
         if isinstance(feed, SharedFeed) and not math.isinf(limit):
             limit = -(-limit // feed.own)
@@ -176,11 +183,11 @@ class TrainingData:
         self.position = self._clock.batch_in_epoch
 
     def taken(self, batch: int) -> int:
-        """The number of the loader's batches that all ranks have read when each has had ``batch`` in this epoch."""
+        """Return how many batches of the loader are read after ``batch`` batches of each rank."""
         return self._place.in_epoch(self._clock.epoch).taken_after(batch, _stride(self.feed))
 
     def warn_of_lost_loader(self) -> None:
-        """Warn, before the first epoch after a resume, if no hook has replaced the train loader again."""
+        """Warn before the first epoch after a resume if no hook has replaced the loader again."""
         if self._saved.replaced and not self.times_replaced("train") and not self._rank:
             logger.warning(
                 "run.loaders['train'] was replaced before the checkpoint was saved, and not in this process: training "
@@ -194,7 +201,7 @@ class TrainingData:
             self.feed.close()
 
     def _check_own(self, feed: Feed) -> None:
-        """Refuse to continue inside an epoch with a loader that splits its data in another way."""
+        """Raise an error if a run continues inside an epoch with a loader of other shards."""
         saved, now = self._saved.own, _own(feed)
         if saved != now and self._place.in_epoch(self._clock.epoch).taken:
             shared = f"gave each of {saved} ranks its own share" if saved > 1 else "was read as a whole"
@@ -207,9 +214,9 @@ class TrainingData:
             )
 
     def _compare(self, here: Facts, *, mid_epoch: bool) -> None:
-        """Compare the loader with the one before it, and convert the position in the epoch to its batch size."""
+        """Compare the loader with the one before it, and convert the position to its batch size."""
         clock, again = self._clock, self.feed is not None
-        if again:  # another loader in the same process continues where the one before it was left
+        if again:  # In the same process, another loader continues at the position of the one before it.
             batch = clock.batch_in_epoch if mid_epoch else 0
             self._place = Position(clock.epoch, batch, self.taken(batch) if batch else 0)
         saved, place = self._saved.facts, self._place.in_epoch(clock.epoch)
@@ -226,7 +233,7 @@ class TrainingData:
     # -- in a checkpoint ---------------------------------------------------------------------------
 
     def state_dict(self, *, mid_epoch: bool) -> dict[str, Any]:
-        """The position in the data, in a form from which any number of processes can continue."""
+        """Return the position in the data. Any number of processes can continue from it."""
         batch, feed = self._clock.batch_in_epoch if mid_epoch else 0, self.feed
         return {
             "seed": self.seed,

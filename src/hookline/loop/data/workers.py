@@ -1,4 +1,4 @@
-"""Worker processes: they ignore the signals that are meant for the run, and they end when the run does."""
+"""Worker processes of loaders, which ignore signals to the run and end with the run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from hookline.loop.data.fetch import Fetching
 
 IGNORED = (signal.SIGTERM, signal.SIGINT)
 GRACE = 5.0
-"""Seconds that all workers together have to end by themselves: what torch gives to each."""
+"""Seconds that all workers together have to end. Torch gives as many to each worker."""
 
 
 class WorkerStart:
-    """The first thing that a worker does, before the user's own ``worker_init_fn``.
+    """A ``worker_init_fn`` that lets a worker ignore signals and calls the user's function.
 
-    A signal to the whole group, as a terminal or a cluster sends it, is for the main process alone. A worker
-    that died of it would make torch raise there, in the middle of a backward.
+    A terminal or a cluster sends a signal to all processes of a group, but only the main process handles it. A worker
+    that the signal kills would make torch raise in the main process, for example in a backward.
+
+    Args:
+        users: The user's ``worker_init_fn``.
     """
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
@@ -39,7 +42,7 @@ class WorkerStart:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, Fetching):
-            # The user's code must see its own data set. The class of ``info`` is frozen.
+            # User code must find its own data set in the worker info, whose class is frozen.
             object.__setattr__(info, "dataset", info.dataset.dataset)
         if self.users is not None:
             self.users(worker)
@@ -47,10 +50,10 @@ class WorkerStart:
 
 @contextmanager
 def signals_held(loader: DataLoader[Any]) -> Iterator[None]:
-    """The workers that a loader starts here are born with the signals blocked, until they ignore them."""
+    """Block signals in workers that a loader starts inside the block, until they ignore signals."""
     context = loader.multiprocessing_context or multiprocessing
     if context.get_start_method() != "fork":
-        resource_tracker.ensure_running()  # it would unblock the signals when it is started
+        resource_tracker.ensure_running()  # Its start would unblock the signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         yield
@@ -60,7 +63,7 @@ def signals_held(loader: DataLoader[Any]) -> Iterator[None]:
 
 @contextmanager
 def ignoring_workers(loader: Any) -> Iterator[None]:
-    """The workers that a loader of the user's own class starts here ignore the signals, too."""
+    """Let workers ignore signals that a loader of any class starts inside the block."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         yield
         return
@@ -74,9 +77,10 @@ def ignoring_workers(loader: Any) -> Iterator[None]:
 
 
 class Workers:
-    """The worker processes behind one iterator of torch, until they are ended; also where nobody ends them.
+    """The worker processes of one iterator. They end at the latest when Python exits.
 
-    At the exit of Python, ``multiprocessing`` sends SIGTERM and waits: for ever, because they ignore it.
+    At exit, ``multiprocessing`` sends SIGTERM and waits for the workers. It would wait for ever, because they ignore
+    the signal.
     """
 
     def __init__(self) -> None:
@@ -84,7 +88,7 @@ class Workers:
         self._process = 0
 
     def watch(self, iterator: Any) -> None:
-        """Take care of the workers of this iterator; of those before it, unless it is the same, no more."""
+        """Manage the workers of this iterator, and end those of another iterator before it."""
         if iterator is self._iterator:
             return
         self.end()
@@ -94,18 +98,18 @@ class Workers:
 
     @property
     def alive(self) -> bool:
-        """Whether there are workers and all of them live."""
+        """True if there are workers, and all of them are alive."""
         return self._iterator is not None and all(worker.is_alive() for worker in self._iterator._workers)
 
     def end(self) -> None:
-        """Torch's own orderly end first; SIGKILL for those that have not ended after ``GRACE`` seconds."""
+        """End the workers as torch does. After ``GRACE`` seconds, kill those that have not ended."""
         iterator, self._iterator = self._iterator, None
-        if iterator is None or self._process != os.getpid():  # in a fork they are not its children
+        if iterator is None or self._process != os.getpid():  # In a fork, the workers belong to its parent.
             return
         atexit.unregister(self.end)
         workers = iterator._workers
         if iterator._worker_pids_set:
-            # That they end is no error from here on.
+            # From here on, the end of a worker is not an error.
             signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
             iterator._worker_pids_set = False
         timer = Timer(GRACE, _kill, (workers,))
@@ -120,12 +124,11 @@ class Workers:
 
 
 def end_at_exit(iterator: Any) -> None:
-    """Take care of workers that stay (``persistent_workers``) only when Python ends: until then they are the user's."""
+    """End persistent workers when Python exits. Until then the user's loader owns them."""
     if getattr(iterator, "_workers", None) and not hasattr(iterator, "_ends_at_exit"):
-        iterator._ends_at_exit = True  # it is the same in the next evaluation
+        iterator._ends_at_exit = True  # The next evaluation uses the same iterator.
         for worker in iterator._workers:
-            # Torch terminates those of an iterator that the garbage collector has found, because they no longer hear
-            # its orderly end; but they ignore SIGTERM.
+            # When an iterator is garbage collected, torch terminates its workers with SIGTERM, which they ignore.
             worker._popen.terminate = worker._popen.kill
         atexit.register(_end_staying, ref(iterator), os.getpid())
 

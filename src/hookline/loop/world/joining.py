@@ -1,4 +1,4 @@
-"""The place of this process among the processes of a run, and the modules that they distribute."""
+"""Create the world of a run, and find the modules that a strategy distributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("hookline")
 
 
 def find_place() -> Place:
-    """This process among all. Where Slurm has started several that do not know of one another, that is said."""
+    """Return the rank of this process, and warn if Slurm has started unconnected processes."""
     here = this_process()
     if here.world_size == 1 and (alone := alone_under_slurm()):
         logger.warning("%s", alone)
@@ -25,14 +25,26 @@ def find_place() -> Place:
 
 
 def make_world(place: Place, requests: Requests, clock: Clock, *, is_custom_loop: bool) -> World:
-    """Return the processes of a run."""
+    """Return the world of a run.
+
+    Args:
+        place: The rank of this process, and the number of processes.
+        requests: The requests of the run.
+        clock: The clock of the run.
+        is_custom_loop: True if the body of the loop is the user's.
+    """
     if place.world_size == 1:
         return Alone(clock)
     return Ranks(place, requests, clock, is_custom_loop=is_custom_loop)
 
 
 def roots_of(module: nn.Module, model: nn.Module) -> list[nn.Module]:
-    """The modules whose ``forward`` is called: the model; of a task that is a model itself, its parts."""
+    """Return the modules whose ``forward`` is called: the model, or the parts of a task.
+
+    Args:
+        module: The task, or the model of a custom loop.
+        model: The model.
+    """
     if module is not model:
         found = [model, *(root for part in module.children() if part is not model for root in _with_forward(part))]
     else:
@@ -42,7 +54,7 @@ def roots_of(module: nn.Module, model: nn.Module) -> list[nn.Module]:
 
 
 def _with_forward(part: nn.Module) -> list[nn.Module]:
-    """The part itself; of one that has no ``forward``, such as a ``ModuleDict`` of models, its members."""
+    """Return the module, or its members if it has no ``forward``, as ``ModuleDict``."""
     if getattr(part.forward, "__func__", part.forward) is nn.Module.forward:
         return _members(part)
     return [part] if any(True for _ in part.parameters()) else []

@@ -1,4 +1,4 @@
-"""What several processes log: which rank says it, and not the same from all of them."""
+"""Log messages of several processes: each shows its rank, and equal messages appear once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookline.distributed import Group
 
 
 class _OfRank(logging.Filter):
-    """Rank zero says everything. Another says it with a mark, unless some rank has said the very same before it."""
+    """Filter for messages that another rank has logged. All messages of rank zero stay."""
 
     def __init__(self, group: Group) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class _OfRank(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         text = f"{record.levelname} {record.getMessage()}"
         digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=8).hexdigest()
-        self._said[digest] += 1  # what is said again and again is counted on each rank
+        self._said[digest] += 1  # The n-th message of a rank is compared with the n-th of other ranks.
         first = self._is_first(f"said/{digest}/{self._said[digest]}")
         if self._group.rank:
             record.msg, record.args = f"[rank{self._group.rank}] {record.getMessage()}", None
@@ -30,13 +30,13 @@ class _OfRank(logging.Filter):
     def _is_first(self, key: str) -> bool:
         try:
             return self._group.store.add(key, 1) == 1
-        except RuntimeError:  # the store is gone, and others may be: nothing is to be lost
+        except RuntimeError:  # The store and other ranks may be gone. Keep the message.
             return True
 
 
 @contextmanager
 def rank_logs(group: Group) -> Iterator[None]:
-    """While a run is open: ``[rank1] …`` before each line of the logger, in all processes but the first."""
+    """Add ``[rank1]`` and so on to log messages inside the block, on all ranks but zero."""
     logger, of_rank = logging.getLogger("hookline"), _OfRank(group)
     logger.addFilter(of_rank)
     try:

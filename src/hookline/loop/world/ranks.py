@@ -1,6 +1,6 @@
-"""The other processes of a run, as the loop meets them: in each step, at the edges, and when something fails.
+"""``Ranks``: the world of a run in several processes.
 
-What follows from counts alone is not voted on: all ranks compute it alike.
+Ranks vote only on values that differ between them. All ranks compute the same from counters.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hookline.distributed.strategy import Strategy
 from hookline.distributed.votes import Ballot, Votes
 from hookline.distributed.watchdog import Watchdog
 from hookline.errors import HooklineError, LossError, NotAvailableError, Preempted, SetupError, StopTraining
+from hookline.loop.world.ballots import Ballots
 from hookline.loop.world.leaving import stop_between
 from hookline.loop.world.rank_logs import rank_logs
-from hookline.loop.world.wishes import Wishes
 from hookline.progress import Clock
 from hookline.run import Requests
 
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookline")
 
 APART_IN_EVALUATION = 1.0
-"""Seconds from one vote in an evaluation to the next, so long may a signal wait."""
+"""Seconds from one vote in an evaluation to the next. A signal may wait as long."""
 
 
 class Ranks:
-    """The ``World`` of a run in several processes. Until it is opened, this process is alone in its group.
+    """The ``World`` of a run in several processes.
+
+    Until it is opened, this process is alone in its group.
 
     Args:
         place: The rank of this process, and the number of processes.
@@ -56,7 +58,7 @@ class Ranks:
         self._place, self._requests, self._clock, self._is_custom_loop = place, requests, clock, is_custom_loop
         self._logs = ExitStack()
         self.usual_weight: float | None = None
-        """What the weight of a rank was in the last window, where there is a vote in every step."""
+        """The weight of a rank in the last step, if every step has a vote."""
 
     def restore_usual_weight(self, weight: float | None) -> None:
         """Continue with the ``usual_weight`` of a checkpoint or a snapshot."""
@@ -68,12 +70,12 @@ class Ranks:
         return self._group if self.is_open else SoloGroup()
 
     def open(self, strategy: Strategy, device: torch.device, *, may_be_skipped: bool) -> None:
-        """By all: join the other processes.
+        """Join the other processes. All ranks must call it.
 
         Args:
             strategy: How the model is distributed.
             device: The device of this rank.
-            may_be_skipped: True if a callback hears the beginning of a step, and may skip it: all steps have a vote.
+            may_be_skipped: True if a callback hears the start of a step and may skip it. Then every step has a vote.
         """
         self._group = group = Group(self._place, device, strategy.timeout)
         self.strategy, self._may_be_skipped = strategy, may_be_skipped
@@ -85,19 +87,20 @@ class Ranks:
             progress=lambda: progress_of(self._clock),
             exits=self.exits if self._is_custom_loop else None,
         )
-        self._raised: tuple[BaseException, BaseException] | None = None  # the first error, and what it is called
+        # The first error of this rank, and the error that replaces it.
+        self._raised: tuple[BaseException, BaseException] | None = None
         self._names: tuple[str, ...] = ()
         self._votes = Votes(group)
         self._votes_in_evaluation = Votes(group, apart=APART_IN_EVALUATION, long_step=APART_IN_EVALUATION)
-        self._evaluated = 0  # batches of the loader under way
+        self._evaluated = 0  # batches of the current evaluation loader
         self._weighted = self._counted = False
-        self._known: float | None = 0.0  # samples of the window over all ranks, where counts alone tell
+        self._known: float | None = 0.0  # samples of all ranks in this step, if they are known without a vote
         self._samples = self._tokens = 0
         self.usual_weight = None
-        self._synced: set[str] = set()  # optimizers whose gradients are averaged in this window
-        self._wishes = Wishes(group, self._requests, self._clock)
+        self._synced: set[str] = set()  # optimizers whose gradients are averaged in this step
+        self._ballots = Ballots(group, self._requests, self._clock)
         self.is_padding = False
-        """True in a batch that this rank computes only because the other ranks have one: it counts nothing."""
+        """True in a padding batch, which this rank computes only because other ranks have a batch."""
         self._requests.join()
         self.is_open = True
         self.watchdog.start()
@@ -106,11 +109,11 @@ class Ranks:
     # -- opening and closing -------------------------------------------------------------------
 
     def spread(self, module: nn.Module, roots: list[nn.Module]) -> Mapping[Tensor, Tensor]:
-        """By all: the model over the ranks, in place; the parameters that were replaced, with those in their place."""
+        """Distribute the model in place. Return the new parameter for each one that was replaced."""
         return self.strategy.wrap(module, roots, self._group)
 
     def attach(self, optimizers: Mapping[str, Any]) -> None:
-        """By all: the optimizers are there, and the model is loaded."""
+        """Set the optimizers, after the model is loaded. All ranks must call it."""
         self._names = tuple(optimizers)
         self._votes = Votes(self._group)
         if self._may_be_skipped or self._is_custom_loop:
@@ -124,25 +127,25 @@ class Ranks:
 
     @property
     def shares(self) -> tuple[int, int]:
-        """Into how many parts the data is split, and which of them is this rank's."""
+        """The number of shards of the data, and the index of this rank's shard."""
         return self.strategy.shares()
 
     @property
     def copies(self) -> int:
-        """How many ranks have the same data, as those of one tensor-parallel group."""
+        """The number of ranks with the same shard of the data, as in a tensor-parallel group."""
         return self._group.size // self.shares[0]
 
     @property
     def is_sharded(self) -> bool:
-        """True if each rank holds only a part of the weights."""
+        """True if the weights are sharded over ranks."""
         return self.is_open and self.strategy.is_sharded
 
     def compare(self, facts: Callable[[], Facts], fix: str) -> None:
-        """By all: raise an error that says what to ``fix`` if facts differ between ranks."""
+        """Raise an error if facts differ between ranks. All ranks must call it."""
         check_same(self._group, facts(), fix)
 
     def refuse(self, error: Exception) -> None:
-        """Raise the error: the other ranks would wait for this one."""
+        """Raise the error, because the other ranks would wait for this rank."""
         raise error
 
     def patient(self) -> AbstractContextManager[None]:
@@ -150,16 +153,16 @@ class Ranks:
         return self.watchdog.patient() if self.is_open else nullcontext()
 
     def failed(self, error: BaseException) -> BaseException:
-        """This rank ends with an error: tell the others, at once; or learn that it is another one's.
+        """Tell the other ranks that this rank ends with an error, and return the error to raise.
 
-        It may be called several times on the way out. What is to be raised in the error's place is returned.
+        If another rank has caused the error, the returned error names it. The method may be called several times.
         """
         if not self.is_open:
             return error
         if self._raised is not None:
             return self._raised[1] if error is self._raised[0] else error
         if isinstance(error, Preempted) and self._requests.agreed.preempt is not None and self._requests.may_save:
-            return error  # all have agreed on it
+            return error  # All ranks have agreed on the signal.
         found = error
         if isinstance(error, StopTraining):
             found = stop_between(error.reason, self._clock.step)
@@ -175,7 +178,7 @@ class Ranks:
         return found
 
     def _is_of_others(self, error: BaseException) -> bool:
-        """Whether it comes from a collective of torch's own, as in the backward, whose other side has gone."""
+        """True if a collective of torch has failed because another rank is gone."""
         if not isinstance(error, RuntimeError) or isinstance(error, HooklineError):
             return False
         return tells_of_lost_peer(error)
@@ -196,7 +199,7 @@ class Ranks:
     # -- a step --------------------------------------------------------------------------------
 
     def begin_window(self) -> None:
-        """By all, before the first forward of a step."""
+        """Start a step. All ranks must call it before its first forward."""
         self._samples = self._tokens = 0
         self._known = 0.0
         self._synced.clear()
@@ -205,18 +208,28 @@ class Ranks:
         self.strategy.before_window()
 
     def unit(self, known: int | None, *, scaled: bool) -> float:
-        """What weights are counted in in a window: the mean over all ranks, where counts alone tell it.
+        """Return the unit of the weights of a step: the mean weight over all ranks, if it is known.
 
-        Where all have as much, nothing is then to be divided. ``scaled``: in fp16 weights of the user's own could
-        overflow in it; where there may be some, there is a vote in every step, and the last one is a better guess.
+        If all ranks have the same weight, gradients then need no division.
+
+        Args:
+            known: Number of samples of all ranks, if it is known without a vote.
+            scaled: True in fp16. Then the weight of the last step is a better unit, because a user's weights in units
+                of samples could overflow.
         """
         mean = known / self.shares[0] if known else 1.0
         return self.usual_weight or mean if scaled else mean
 
     def fetched(self, samples: int, tokens: int | None, *, counts: bool, known: int | None) -> None:
-        """What this rank's batch holds, and where it can be told what all hold together (``known``).
+        """Note the size of this rank's batch.
 
-        The clock counts what all have done, once the step is made.
+        The clock counts the batches of all ranks after the step.
+
+        Args:
+            samples: Number of samples.
+            tokens: Number of tokens, if they are counted.
+            counts: False for a padding batch.
+            known: Number of samples of all ranks, if it is known without a vote.
         """
         self.beat()
         self.is_padding = not counts
@@ -229,7 +242,17 @@ class Ranks:
     def before_backward(
         self, loss: Tensor, names: tuple[str, ...], weights: Mapping[str, Any], *, last: bool, weighted: bool
     ) -> None:
-        """Before each backward; in the last of a window the vote is launched, and gradients are averaged."""
+        """Prepare a backward. All ranks must call it.
+
+        The vote of a step starts before its last backward, which averages the gradients.
+
+        Args:
+            loss: The loss.
+            names: Optimizers of the loss.
+            weights: Sum of weights of each optimizer, including this loss.
+            last: True for the last backward of the step.
+            weighted: True if the user has given a weight.
+        """
         self._weighted |= weighted
         if not last:
             if len(self._names) > 1 and self.strategy.is_sharded:
@@ -242,13 +265,20 @@ class Ranks:
         self.strategy.before_backward(loss, names, last=True)
 
     def _begin_vote(self, weights: Mapping[str, Any]) -> None:
-        """The vote of a step. A wish to skip it that comes later is not in it, and must come to all ranks alike."""
+        """Start the vote of a step. Later, all ranks must request a skip at the same step."""
         self._votes.begin(self._ballot(), [float(weights.get(name, 0)) for name in self._names])
         self._requests.set_skip_phase("after vote")
 
     def complete_window(self, touched: dict[str, Any], driven: Iterable[str]) -> None:
-        """By all, when gradients are there: the vote, and the weights over all ranks that gradients are divided by."""
-        if not self._synced and not list(driven):  # it skips its batch, or has none, and the others wait for it
+        """End the vote of a step, and set the weights by which gradients are divided.
+
+        All ranks must call it.
+
+        Args:
+            touched: Sum of weights by optimizer. It is set to the mean over all ranks.
+            driven: Optimizers that the body of the loop has stepped itself.
+        """
+        if not self._synced and not list(driven):  # This rank had no backward, and the other ranks wait for one.
             self.strategy.idle_backward(self.strategy.idle_forward(), self._names, last=True)
             self._synced.update(self._names)
         if not self._votes.under_way and self._due():
@@ -266,7 +296,7 @@ class Ranks:
             self._synced.clear()
 
     def _count_votes(self, touched: dict[str, Any]) -> None:
-        """The end of the vote of a step."""
+        """Apply the result of the vote of a step."""
         found, weights = self._votes.end(self._clock.step)
         if self._votes.always:
             self.usual_weight = max(weights, default=0.0) / self._group.size or self.usual_weight
@@ -276,50 +306,56 @@ class Ranks:
         self._apply(found)
 
     def average_weight(self, weight: Any) -> float:
-        """By all: of an optimizer that the body drives itself, which is stepped before the window ends."""
+        """Return the mean weight of an optimizer that the body steps itself. All ranks must call it."""
         return float(self._group.total(torch.tensor([float(weight)], dtype=torch.float64))) / self._group.size
 
     def body_left(self) -> None:
-        """By all: the body was left by ``break`` or ``return``. ``leave_body`` follows with the next loop call."""
+        """Note that ``break`` or ``return`` has left the body. ``leave_body`` follows."""
         self.exits.body_left()
 
     def leave_body(self) -> None:
-        """By all: the body of the loop was left by ``break`` or ``return``; an error unless all ranks have left it."""
+        """Raise an error unless ``break`` or ``return`` has left the body on all ranks."""
         if not self.broken:
             with self.watchdog.patient():
                 self.exits.leave(self._clock.step, timeout=self.strategy.timeout)
 
     def count_batch(self, samples: int, tokens: int | None) -> None:
-        """Nothing: what all ranks have done is counted when the step is made."""
+        """Do nothing: the samples of all ranks are counted after the step."""
 
     def stepped(self) -> None:
-        """By all: a step is done."""
+        """Note that a step is done. All ranks must call it."""
         self.watchdog.stepped()
 
     def beat(self) -> None:
-        """This rank makes progress."""
+        """Note that this rank makes progress."""
         self.watchdog.beat += 1
 
     def body_ended(self) -> None:
-        """The body of a loop has asked for the next batch."""
+        """Note that the body of a custom loop has requested the next batch."""
         self.exits.body_ended()
 
     def before_eval_batch(self) -> None:
-        """Before each batch of an evaluation or prediction."""
+        """Prepare a batch of an evaluation or prediction."""
         self.strategy.before_batch()
 
     def make_up_batch(self) -> None:
-        """Make the forward of a batch that was left before it: the ranks of a sharded model wait for it."""
+        """Run the forward of a batch that was left before it. Ranks of a sharded model wait for it."""
         self.strategy.idle_batch()
 
     def undone(self) -> None:
-        """Steps were taken back: as they must be on all ranks, which the next vote shows."""
-        self._wishes.note_undone()
+        """Note a rollback. The next vote checks that all ranks have made it."""
+        self._ballots.note_undone()
 
     def vote(self, *, logged: bool = False) -> bool:
-        """By all, at an edge: an interval, an evaluation, an epoch or a save has ended. What was asked for counts.
+        """Agree on requests at the end of an interval, evaluation, epoch or save.
 
-        Whether any rank has ``logged`` something.
+        All ranks must call it.
+
+        Args:
+            logged: True if this rank has logged a value that has no row yet.
+
+        Returns:
+            True if any rank has.
         """
         self.beat()
         self._votes.begin(self._ballot(counts=False, logged=logged), [0.0] * len(self._names))
@@ -328,25 +364,32 @@ class Ranks:
         return found.logged > 0
 
     def compare_parameters(self) -> None:
-        """By all, when the updates of an epoch are done: raise an error if replicas have drifted apart."""
+        """Raise an error at the end of an epoch if replicas differ. All ranks must call it."""
         replicated: Callable[[], Mapping[str, Tensor]] = getattr(self.strategy, "replicated_parameters", dict)
         self.beat()
         check_same_parameters(self._group, replicated(), f"At step {self._clock.step}")
 
     def before_evaluation(self) -> None:
-        """By all, before an evaluation, a prediction or a checkpoint: share buffers."""
+        """Synchronize buffers before an evaluation, prediction or save. All ranks must call it."""
         self.strategy.before_evaluation()
 
     def begin_votes_of_evaluation(self) -> None:
-        """By all, before the batches of a loader."""
+        """Reset the votes before an evaluation loader. All ranks must call it."""
         self._evaluated = 0
         self._votes_in_evaluation.begin_anew()
 
     def vote_in_evaluation(self, *, abandons: bool) -> bool | None:
-        """By all, after each batch: return whether any rank abandons the evaluation, or ``None`` without a vote."""
+        """Vote after a batch of an evaluation. All ranks must call it.
+
+        Args:
+            abandons: True if this rank requests to leave the evaluation.
+
+        Returns:
+            True if any rank does. ``None`` if this batch has no vote.
+        """
         votes = self._votes_in_evaluation
         self._evaluated += 1
-        if not self._names:  # no step will come, as in evaluate and predict: its first batch is what may take long
+        if not self._names:  # Without training steps, the first batch is the one that may take long.
             self.watchdog.stepped()
         votes.next_step()
         if not votes.is_due:
@@ -357,7 +400,10 @@ class Ranks:
         return found.abandons > 0
 
     def _due(self) -> bool:
-        """Whether there is a vote in this step; a weight or a count that only this rank knows needs one."""
+        """Return whether this step has a vote.
+
+        A value that only this rank knows requires one in all steps.
+        """
         alone = self._known is None or self._weighted or self._counted
         if alone and self._votes.held and not self._votes.always:
             what = "a weight of the loss" if self._weighted else "a number of tokens, or data that cannot be counted"
@@ -378,16 +424,16 @@ class Ranks:
     def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
         samples, tokens = (self._samples, self._tokens) if counts else (0, 0)
         weighted = self._votes.always
-        return self._wishes.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
+        return self._ballots.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
 
     def _apply(self, found: Ballot) -> None:
         if found.weighted > 0:
             self._votes.hold_always()
-        self._wishes.grant(found)
+        self._ballots.grant(found)
 
 
 def progress_of(clock: Clock) -> object:
-    """What changes as long as a rank is at work: in training, and in an evaluation."""
+    """Return the counters that change while a rank trains or evaluates."""
     try:
         evaluated = clock.eval.batch
     except NotAvailableError:

@@ -1,4 +1,4 @@
-"""The processes of a run, as the loop sees them: ``Alone`` for one process, ``Ranks`` for several."""
+"""The processes of a run: ``Alone`` for one process, ``Ranks`` for several."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from hookline.progress import Clock
 
 
 class World(Protocol):
-    """All processes of a run. A method "by all" must be called by all of them, in the same order."""
+    """All processes of a run.
+
+    Where a docstring says "all ranks must call it", they must do so in the same order: the method is a collective, or
+    the ranks would differ after it.
+    """
 
     @property
     def group(self) -> AnyGroup:
@@ -28,26 +32,26 @@ class World(Protocol):
 
     @property
     def is_sharded(self) -> bool:
-        """True if each rank holds only a part of the weights."""
+        """True if the weights are sharded over ranks."""
 
     @property
     def broken(self) -> bool:
-        """True after a rank has failed: the ranks agree on nothing more."""
+        """True after a rank has failed: there are no further votes."""
 
     @property
     def shares(self) -> tuple[int, int]:
-        """Into how many shards the data is split, and the index of this rank's shard."""
+        """The number of shards of the data, and the index of this rank's shard."""
 
     @property
     def copies(self) -> int:
-        """How many ranks have the same shard of the data."""
+        """The number of ranks with the same shard of the data."""
 
     @property
     def is_padding(self) -> bool:
-        """True in a batch that this rank computes only because the other ranks have one: it counts nothing."""
+        """True in a padding batch, which this rank computes only because other ranks have a batch."""
 
     usual_weight: float | None
-    """The weight of this rank in the last step, if there is a vote in every step."""
+    """The weight of this rank in the last step, if every step has a vote."""
 
     def restore_usual_weight(self, weight: float | None) -> None:
         """Continue with the ``usual_weight`` of a checkpoint or a snapshot."""
@@ -59,97 +63,167 @@ class World(Protocol):
         """True while this process has joined the others."""
 
     def open(self, strategy: Strategy, device: torch.device, *, may_be_skipped: bool) -> None:
-        """By all: join the other processes."""
+        """Join the other processes. All ranks must call it.
+
+        Args:
+            strategy: How the model is distributed.
+            device: The device of this rank.
+            may_be_skipped: True if a callback hears the start of a step and may skip it.
+        """
 
     def spread(self, module: nn.Module, roots: list[nn.Module]) -> Mapping[Tensor, Tensor]:
-        """By all: distribute the model. Return the new parameter for each one that was replaced."""
+        """Distribute the model. Return the new parameter for each one that was replaced.
+
+        All ranks must call it.
+
+        Args:
+            module: The task, or the model of a custom loop.
+            roots: The modules whose ``forward`` is called.
+        """
 
     def attach(self, optimizers: Mapping[str, Any]) -> None:
-        """By all: the optimizers are there, and the model is loaded."""
+        """Set the optimizers, after the model is loaded. All ranks must call it."""
 
     def failed(self, error: BaseException) -> BaseException:
         """Tell the other ranks that this one ends with an error. Return the error to raise."""
 
     def compare(self, facts: Callable[[], Facts], fix: str) -> None:
-        """By all: raise an error that says what to ``fix`` if facts differ between ranks."""
+        """Raise an error if facts differ between ranks. All ranks must call it.
+
+        Args:
+            facts: Returns the facts of this rank.
+            fix: End of the error message: what to do.
+        """
 
     def refuse(self, error: Exception) -> None:
-        """Raise the error, unless this process is alone: the other ranks would wait for this one."""
+        """Raise the error, unless this process is alone: the other ranks would wait for it."""
 
     def patient(self) -> AbstractContextManager[None]:
-        """Allow what runs inside the block to take long."""
+        """Allow the block to take long."""
 
     def close(self) -> None:
-        """The run is over, with or without an error."""
+        """Leave the other processes, with or without an error."""
 
     # -- a step
 
     def begin_window(self) -> None:
-        """By all, before the first forward of a step."""
+        """Start a step, before its first forward. All ranks must call it."""
 
     def unit(self, known: int | None, *, scaled: bool) -> float:
-        """The weight that the weights of a step are relative to."""
+        """Return the unit of the weights of a step.
+
+        Args:
+            known: Number of samples of all ranks, if it is known without a vote.
+            scaled: True in fp16.
+        """
 
     def fetched(self, samples: int, tokens: int | None, *, counts: bool, known: int | None) -> None:
-        """What this rank's batch holds, and the samples of all ranks if they are ``known``."""
+        """Note the size of the batch on this rank.
+
+        Args:
+            samples: Number of samples.
+            tokens: Number of tokens, if they are counted.
+            counts: False for a padding batch.
+            known: Number of samples of all ranks, if it is known without a vote.
+        """
 
     def count_batch(self, samples: int, tokens: int | None) -> None:
-        """A batch is done: count its samples and tokens, if this rank alone knows them."""
+        """Count the samples and tokens of a batch that is done, if there is only this rank."""
 
     def before_backward(
         self, loss: Tensor, names: tuple[str, ...], weights: Mapping[str, Any], *, last: bool, weighted: bool
     ) -> None:
-        """By all, before each backward."""
+        """Prepare a backward. All ranks must call it.
+
+        Args:
+            loss: The loss.
+            names: Optimizers of the loss.
+            weights: Sum of weights of each optimizer, including this loss.
+            last: True for the last backward of the step.
+            weighted: True if the user has given a weight.
+        """
 
     def complete_window(self, touched: dict[str, Any], driven: Iterable[str]) -> None:
-        """By all, when the gradients of a step are there: set the weights that they are divided by."""
+        """Set the weights by which the gradients of a step are divided, after its last backward.
+
+        All ranks must call it.
+
+        Args:
+            touched: Sum of weights by optimizer. This method changes it.
+            driven: Optimizers that the body of the loop has stepped itself.
+        """
 
     def drop_window(self) -> None:
-        """By all: the step under way is not made."""
+        """Drop the current step. All ranks must call it."""
 
     def average_weight(self, weight: Any) -> Any:
-        """By all: the mean weight of an optimizer that the body steps itself."""
+        """Return the mean weight of an optimizer that the body steps itself. All ranks must call it."""
 
     def stepped(self) -> None:
-        """By all: a step is done."""
+        """Note that a step is done. All ranks must call it."""
 
     def undone(self) -> None:
-        """By all: steps were taken back."""
+        """Note a rollback. All ranks must call it."""
 
     # -- edges and evaluations
 
     def vote(self, *, logged: bool = False) -> bool:
-        """By all, at an edge: agree on what was asked for. True if any rank has ``logged`` something."""
+        """Agree on requests at the end of an interval, evaluation, epoch or save.
+
+        All ranks must call it.
+
+        Args:
+            logged: True if this rank has logged a value that has no row yet.
+
+        Returns:
+            True if any rank has.
+        """
 
     def compare_parameters(self) -> None:
-        """By all, at the end of an epoch: raise an error if replicas have drifted apart."""
+        """Raise an error at the end of an epoch if replicas differ. All ranks must call it."""
 
     def before_evaluation(self) -> None:
-        """By all, before an evaluation, a prediction or a checkpoint: share buffers."""
+        """Synchronize buffers before an evaluation, prediction or save. All ranks must call it."""
 
     def beat(self) -> None:
-        """This rank makes progress."""
+        """Note that this rank makes progress."""
 
     def begin_votes_of_evaluation(self) -> None:
-        """By all, before the batches of a loader."""
+        """Reset the votes before the batches of an evaluation loader. All ranks must call it."""
 
     def before_eval_batch(self) -> None:
-        """Before each batch of an evaluation or prediction."""
+        """Prepare a batch of an evaluation or prediction."""
 
     def make_up_batch(self) -> None:
-        """Make the forward of a batch that was left before it: the ranks of a sharded model wait for it."""
+        """Run the forward of a batch that was left before it.
+
+        The ranks of a sharded model wait for it.
+        """
 
     def vote_in_evaluation(self, *, abandons: bool) -> bool | None:
-        """By all, after each batch: return whether any rank abandons the evaluation, or ``None`` without a vote."""
+        """Vote after a batch of an evaluation. All ranks must call it.
+
+        Args:
+            abandons: True if this rank requests to leave the evaluation.
+
+        Returns:
+            True if any rank does. ``None`` if this batch has no vote.
+        """
 
     def body_ended(self) -> None:
-        """The body of a loop has asked for the next batch."""
+        """Note that the body of a custom loop has requested the next batch."""
 
     def body_left(self) -> None:
-        """By all: the body was left by ``break`` or ``return``. ``leave_body`` follows with the next loop call."""
+        """Note that ``break`` or ``return`` has left the body. ``leave_body`` follows.
+
+        All ranks must call it.
+        """
 
     def leave_body(self) -> None:
-        """By all: the body was left by ``break`` or ``return``; an error unless all ranks have left it."""
+        """Raise an error unless ``break`` or ``return`` has left the body on all ranks.
+
+        All ranks must call it.
+        """
 
 
 class Alone:

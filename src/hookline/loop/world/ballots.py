@@ -1,4 +1,4 @@
-"""What this rank wishes, for the vote that tells the others; and what any rank wishes, once it is everybody's."""
+"""Requests of this rank for the next vote, and requests on which all ranks have agreed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,30 @@ from hookline.progress import Clock
 from hookline.run import Requests, StopRequest
 
 
-class Wishes:
-    """The requests of this rank wait for the vote that makes them everybody's."""
+class Ballots:
+    """Convert requests to ballots, and the result of a vote to agreed requests.
+
+    Args:
+        group: The group of all ranks.
+        requests: The requests of the run.
+        clock: The clock of the run.
+    """
 
     def __init__(self, group: Group, requests: Requests, clock: Clock) -> None:
         self._group, self._requests, self._clock = group, requests, clock
         self._undone = 0  # rollbacks since the last vote
 
     def note_undone(self) -> None:
-        """Count a rollback: the next vote checks that all ranks have made it."""
+        """Count a rollback. The next vote checks that all ranks have made it."""
         self._undone += 1
 
     def ballot(self, *, skips: bool, **counts: float) -> Ballot:
-        """What this rank says. ``skips``: the vote is one of a step, which may be skipped."""
+        """Return the ballot of this rank.
+
+        Args:
+            skips: True in the vote of a step, which may be skipped.
+            counts: Other fields of the ballot.
+        """
         asked = self._requests.asked
         return Ballot(
             **counts,
@@ -40,7 +51,7 @@ class Wishes:
         )
 
     def grant(self, found: Ballot) -> None:
-        """By all: what one rank has asked for becomes everybody's."""
+        """Agree on the requests of all ranks after a vote. All ranks must call it."""
         requests = self._requests
         self._clock.agree_seconds(found.seconds)
         if found.undone_squared * self._group.size != found.undone**2:
@@ -54,7 +65,7 @@ class Wishes:
             self._learn_whose(found)
 
     def _learn_whose(self, found: Ballot) -> None:
-        """Rare, so it may cost an exchange: who has asked, and why."""
+        """Exchange which rank has made a request, and why. Such requests are rare."""
         requests, asked, agreed = self._requests, self._requests.asked, self._requests.agreed
         stop = asked.stop
         mine = None if stop is None else asdict(stop)
