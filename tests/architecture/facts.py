@@ -14,7 +14,25 @@ from typing import Any
 
 SOURCE = Path(__file__).parents[2] / "src" / "hookline"
 LOOP = SOURCE / "loop"
-WHOLE_LOOP = {"Loop", "Training", "Steps"}
+WHOLE_LOOP = {"Loop", "Engine"}
+LAYERS = (
+    ("trainer",),
+    ("loop",),
+    ("engine",),
+    ("evaluation", "saving"),
+    ("tasks",),
+    ("model",),
+    ("record",),
+    ("metrics",),
+    ("data",),
+    ("world",),
+    ("keywords",),
+    ("result", "settings"),
+)
+"""The folders and modules of ``loop/``, from the top. Each imports only from below, or from itself."""
+
+OF_OTHERS = {"_buffers", "_groups", "_iterator", "_modules", "_version", "_workers", "args", "data", "training"}
+"""Fields of torch, torchmetrics and the standard library. Some classes of the package have fields of the same name."""
 
 Tree = tuple[Path, ast.Module]
 
@@ -45,15 +63,72 @@ def targets(node: ast.AST) -> Iterator[ast.Attribute]:
             yield one
 
 
+def own_fields(folder: Path = SOURCE) -> set[str]:
+    """The fields that a class of the package assigns on itself or declares."""
+    found: set[str] = set()
+    for _, tree in trees(folder):
+        for node in ast.walk(tree):
+            found |= {its.attr for its in targets(node) if isinstance(its.value, ast.Name) and its.value.id == "self"}
+            if isinstance(node, ast.ClassDef):
+                declared = [its.target for its in node.body if isinstance(its, ast.AnnAssign)]
+                found |= {its.id for its in declared if isinstance(its, ast.Name)}
+    return found - OF_OTHERS
+
+
 def foreign_assignments(folder: Path = LOOP) -> list[str]:
-    """Assignments to a field of an object other than ``self``."""
-    found = []
+    """Assignments to a field of an object of the package, other than ``self``. Those of torch are not counted."""
+    found, own = [], own_fields()
     for path, tree in trees(folder):
         for node in ast.walk(tree):
             for target in targets(node):
-                if not (isinstance(target.value, ast.Name) and target.value.id == "self"):
+                is_self = isinstance(target.value, ast.Name) and target.value.id == "self"
+                if not is_self and target.attr in own:
                     found.append(f"{path.relative_to(SOURCE)}:{target.lineno} {ast.unparse(target)}")
     return found
+
+
+def private_uses(folder: Path = LOOP) -> list[str]:
+    """Uses of a private attribute that another module of the package defines."""
+    found, own = [], own_fields()
+    for path, tree in trees(folder):
+        here = own_fields_of(tree)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+                continue
+            is_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not is_self and node.attr in own and node.attr not in here:
+                found.append(f"{path.relative_to(SOURCE)}:{node.lineno} {ast.unparse(node)}")
+    return found
+
+
+def own_fields_of(tree: ast.Module) -> set[str]:
+    """The fields that a class of one module assigns on itself, or names in ``__slots__``."""
+    found = {its.attr for node in ast.walk(tree) for its in targets(node) if isinstance(its.value, ast.Name)}
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    slots = [node.value for node in assigned if "__slots__" in ast.unparse(node.targets[0])]
+    return found | {its.value for value in slots for its in ast.walk(value) if isinstance(its, ast.Constant)}
+
+
+def layer_of(module: str) -> int | None:
+    """The index of the layer of a module of ``loop/``. ``None`` for ``hookline.loop`` itself."""
+    parts = module.split(".")
+    names = [index for index, layer in enumerate(LAYERS) if len(parts) > 2 and parts[2] in layer]
+    return names[0] if names else None
+
+
+def imports_upwards() -> list[str]:
+    """Imports inside ``loop/`` from a higher layer or from the other folder of the same layer."""
+    found = []
+    for name, others in imports().items():
+        here = layer_of(name)
+        for other in others:
+            there = layer_of(other)
+            if here is None or there is None:
+                continue
+            is_same = name.split(".")[2] == other.split(".")[2]
+            if there < here or (there == here and not is_same and name.split(".")[2:3] != other.split(".")[2:3]):
+                found.append(f"{name} imports {other}")
+    return sorted(found)
 
 
 def control_fields(folder: Path = LOOP) -> list[str]:

@@ -105,7 +105,7 @@ def train(
     for value in models.state_dict().values():
         digest.update(full_tensor(value).numpy().tobytes())
     return {
-        "ended": [run.clock.step, run.clock.sample, body.loop.stop_reason()],
+        "ended": [run.clock.step, run.clock.sample, body.loop.result().stop_reason],
         "ends": ends,
         "count": run.history.get("val/a/count", []),
         "weights": digest.hexdigest(),
@@ -135,7 +135,7 @@ def stop_and_break(how: str, folder: str) -> list[Any]:
                 if RANK == 0 and how == "StopTraining":
                     raise hl.StopTraining("enough")
                 break
-    return [loop.run.clock.step, loop.stop_reason()]
+    return [loop.run.clock.step, loop.result().stop_reason]
 
 
 def late_requests(how: str) -> list[int]:

@@ -73,6 +73,10 @@ class Watchdog:
         self._failed_at: float | None = None
         self._waits = False  # True if the store says that this rank waits.
 
+    def count_beat(self) -> None:
+        """This rank makes progress."""
+        self.beat += 1
+
     def start(self) -> None:
         self._thread.start()
 

@@ -31,6 +31,17 @@ class Heard(tuple[tuple[Callable[..., Any], Any], ...]):
 
     event: str
 
+    def only(self, wanted: Callable[[Any], bool]) -> Heard:
+        """Return the pairs of some callbacks.
+
+        Args:
+            wanted: Function of the ``run`` of a callback.
+        """
+        found = Heard(pair for pair in self if wanted(pair[1]))
+        if found:
+            found.event = self.event
+        return found
+
 
 NOBODY = Heard()
 """Value of every event without hooks. One shared object stays in the CPU cache."""

@@ -271,7 +271,8 @@ class Trainer:
         with _with(loop, callbacks):
             if engine.clock.step == 0:
                 engine.check_sanity(engine.data.named_loaders_of("val", vals))
-            engine.train(train)
+            if engine.prepare_training(train):
+                engine.training.with_task(engine.run)
             if tests and not engine.finished and not engine.requests.is_interrupted:
                 engine.tasks.evaluate(loop.eval_batches(test, "test"))
         return loop.result()

@@ -14,7 +14,6 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from hookline.checkpoint.plan import SavePlan
 from hookline.distributed.guard import refuse_if_guarded
 from hookline.errors import Preempted, ScopeError, SetupError, words_of
-from hookline.events.line import Heard
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
 from hookline.loop.engine.edge import Epoch
@@ -101,8 +100,7 @@ class LoopAnswers:
     def prediction_weights(self) -> Iterator[None]:
         """Open the scopes in which callbacks swap weights for a prediction."""
         line, scopes = self._loop.line, self._loop.scopes
-        around = Heard(pair for pair in line.fast.around_predict if "weights" in pair[1].member.callback.writes)
-        around.event = "around_predict"
+        around = line.fast.around_predict.only(lambda run: "weights" in run.member.callback.writes)
         mark = len(scopes)
         try:
             scopes.enter(around)

@@ -380,18 +380,13 @@ class Engine:
 
     # -- training --------------------------------------------------------------------------------
 
-    def train(self, loader: Any) -> None:
-        """Train the task."""
-        if self._prepare_training(loader):
-            self.training.with_task(self.run)
-
     def batches(self, loader: Any) -> Generator[Any, None, Any]:
         """Give the batches of training to the body of a custom loop."""
-        if not self._prepare_training(loader):
+        if not self.prepare_training(loader):
             return self.handles.track(no_batches())
         return self.handles.track(self.training.with_body())
 
-    def _prepare_training(self, loader: Any) -> bool:
+    def prepare_training(self, loader: Any) -> bool:
         """Check the loader. Return whether there is anything to train."""
         self.check_open("batches")
         state = self.state

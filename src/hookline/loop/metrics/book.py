@@ -198,7 +198,7 @@ class MetricBook:
     def direct_series(self, name: str) -> Series:
         """The series of a loss, to which the steps append directly: no callback logs under its name."""
         series = self.series(name)
-        series.is_direct = True
+        series.make_direct()
         return series
 
     def _dated(self, name: str, reduce: str, step: Any) -> Series:

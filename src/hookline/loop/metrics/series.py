@@ -50,6 +50,10 @@ class Series:
         """Total of all ranks at the last reduction. Later values are those of this rank."""
         self.agreed_weight: Any = 0.0
 
+    def make_direct(self) -> None:
+        """Let the steps of training append to it. No callback logs under its name then."""
+        self.is_direct = True
+
     def add(self, value: Any, weight: Any) -> None:
         """Add a value, after the values that wait in the group."""
         if self.group is not None:

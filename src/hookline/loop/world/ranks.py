@@ -328,7 +328,7 @@ class Ranks:
 
     def beat(self) -> None:
         """Note that this rank makes progress."""
-        self.watchdog.beat += 1
+        self.watchdog.count_beat()
 
     def body_ended(self) -> None:
         """Note that the body of a custom loop has requested the next batch."""
