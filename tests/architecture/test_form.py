@@ -19,7 +19,6 @@ from tests.architecture.facts import (
 WRITERS = {
     "loop/engine/steps.py": "the hot path of a step, where a method call for each field would take a microsecond",
     "loop/engine/engine.py": "the checkpoint and the result of an error that is about to be raised",
-    "loop/saving/saver.py": "the exit code of an error that is about to be raised",
 }
 """The modules that write fields of other objects, with the reasons."""
 
