@@ -206,8 +206,16 @@ def watch_folds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return folds
 
 
+@contextmanager
+def steps_by_halves() -> Iterator[None]:
+    """Let a trainer make its steps with the halves that custom loops use, and not with the text of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Steps, "_choose_text", lambda steps: setattr(steps, "_is_simple", False))
+        yield
+
+
 def watch_general_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that gets the number of each step that is not made on the quiet path."""
+    """A list that gets the number of each step that is made with the halves."""
     made: list[int] = []
     step = Steps.step
     monkeypatch.setattr(Steps, "step", lambda self, *a, **k: (made.append(self._clock.step), step(self, *a, **k))[1])

@@ -79,9 +79,9 @@ class Steps:
     # What every step touches lies side by side in memory.
     __slots__ = (
         "_agenda", "_autocasts", "_book", "_clock", "_data", "_edge", "_fetcher", "_gives_parts", "_handles",
-        "_has_closure", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights", "_losses", "_move", "_names",
-        "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state", "_weights", "_window", "_world",
-        "count", "keeps_losses",
+        "_has_closure", "_is_bare", "_is_plain", "_is_scaled", "_is_simple", "_line", "_loss_weights", "_losses",
+        "_move", "_names", "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state", "_weights",
+        "_window", "_world", "count", "keeps_losses",
     )  # fmt: skip
 
     def __init__(
@@ -145,12 +145,19 @@ class Steps:
         # One batch per step in one process needs no weights: a plain backward, bitwise that of a bare loop.
         self._is_plain = batches == 1 and self._state.world_size == 1
         self._is_bare = self._is_plain and not self._is_scaled
+        self._choose_text()
+
+    def _choose_text(self) -> None:
+        """Find whether ``of_task`` can make the steps without the halves."""
+        is_usual = len(self._names) == 1 and not self._has_closure and self._precision.dtype is None
+        self._is_simple = self._is_bare and is_usual
 
     def open(self) -> None:
         """The optimizers are made."""
         self._names = tuple(self._state.optimizers)
         self._has_closure = any(map(needs_closure, self._state.optimizers.values()))
         self._precision.count_in(None)
+        self._choose_text()
 
     def open_epoch(self, count: Count, *, gives_parts: bool) -> None:
         """An epoch begins.
@@ -173,9 +180,9 @@ class Steps:
         data, edge, agenda, weigh = self._data, self._edge, self._agenda, self._loss_weights
         task, emit, iterator, count = state.task, line.emit, data.iterator, self.count
         train_batch, fetcher, move = task.train_batch, self._fetcher, self._move
-        losses, (name, *others) = self._losses.get("train/loss"), self._names
+        losses, name = self._losses.get("train/loss"), self._names[0]
         compute, modules = own_loss_of(task), task._modules
-        while self._is_bare and not self._autocasts and not others and not self._has_closure:
+        while self._is_simple:
             hooks = line.hooks
             if hooks.batch_fetch_start:
                 self._announce_fetch()
@@ -225,7 +232,7 @@ class Steps:
                 raise
             hooks = line.hooks
             is_odd = loss.__class__ is not Tensor or window.driven or window.weights or requests.agreed.skip
-            if is_odd or not self._is_bare:
+            if is_odd or not self._is_simple:
                 if is_direct and weigh is not None:
                     weigh.computed(outputs, batch, batch[1])
                 self._finish_batch(loss)
@@ -301,7 +308,7 @@ class Steps:
             at_edge = edge.stage or requests.attention or line.hooks.step_settled or requests.rollback is not None
             if not window.count and at_edge and edge.advance():
                 return MISSING
-            if self._is_bare and not self._autocasts and len(self._names) == 1:
+            if self._is_simple and not window.count:
                 return self.of_task(run)  # A callback has changed the accumulation.
         return batch
 
