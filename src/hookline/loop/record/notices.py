@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from hookline.checkpoint import Checkpoint
 from hookline.checkpoint.request import Resume
 from hookline.errors import Preempted, ScopeError, SetupError, StateError
 from hookline.run import RunState
@@ -53,16 +54,17 @@ def warn_of_parts(rank: int) -> None:
         )
 
 
-def log_preempted(state: RunState, error: Preempted, latest: Path | None) -> None:
+def log_preempted(state: RunState, error: Preempted, latest: Callable[[], Checkpoint | None]) -> None:
     """Log from which checkpoint a run can continue after a signal, and the notes of the error.
 
     Args:
         state: The state of the run.
         error: The error that ends the process. Its ``signal`` is 0 in ``hookline verify-resume``.
-        latest: The newest checkpoint of the run that can be resumed from.
+        latest: Returns the newest checkpoint from which the run can resume. It reads the disk.
     """
     if error.signal and not state.rank and state.in_fit:
-        nothing = "nothing was saved" if latest is None else f"nothing was saved since {latest}"
+        earlier = latest()
+        nothing = "nothing was saved" if earlier is None else f"nothing was saved since {earlier.path}"
         saved = nothing if error.checkpoint is None else f"saved {error.checkpoint}"
         logger.warning("%s: %s; the run exits with code %d", signal_name(error.signal), saved, 128 + error.signal)
     # Python does not show the notes of a SystemExit.
