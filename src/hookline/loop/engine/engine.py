@@ -282,8 +282,7 @@ class Engine:
             if isinstance(error, Preempted):
                 error.checkpoint = error.checkpoint or self.saving.of_this_step()
                 error.result = self.result()
-                latest = self.saving.latest()
-                log_preempted(self.state, error, None if latest is None else latest.path)
+                log_preempted(self.state, error, self.saving.latest)
             return error
         finally:
             self.signals.restore()

@@ -7,9 +7,9 @@ logs them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
+from hookline.checkpoint import Checkpoint
 from hookline.errors import Preempted, ScopeError, SetupError
 from hookline.run import RunState
 from hookline.run.requests import signal_name
@@ -29,16 +29,17 @@ def warn_of_parts(rank: int) -> None:
         )
 
 
-def log_preempted(state: RunState, error: Preempted, latest: Path | None) -> None:
+def log_preempted(state: RunState, error: Preempted, latest: Callable[[], Checkpoint | None]) -> None:
     """Log from which checkpoint a run can continue after a signal, and the notes of the error.
 
     Args:
         state: The state of the run.
         error: The error that ends the process. Its ``signal`` is 0 in ``hookline verify-resume``.
-        latest: The newest checkpoint of the run that can be resumed from.
+        latest: Returns the newest checkpoint from which the run can resume. It reads the disk.
     """
     if error.signal and not state.rank and state.in_fit:
-        nothing = "nothing was saved" if latest is None else f"nothing was saved since {latest}"
+        earlier = latest()
+        nothing = "nothing was saved" if earlier is None else f"nothing was saved since {earlier.path}"
         saved = nothing if error.checkpoint is None else f"saved {error.checkpoint}"
         logger.warning("%s: %s; the run exits with code %d", signal_name(error.signal), saved, 128 + error.signal)
     # Python does not show the notes of a SystemExit.
