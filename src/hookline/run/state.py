@@ -276,10 +276,6 @@ class RunState:
         """Show the loss of the batch on ``run``."""
         self.loss = loss
 
-    def show_optimizer(self, optimizer: Any) -> None:
-        """Show the optimizer that steps on ``run``, or ``MISSING``."""
-        self.optimizer = optimizer
-
     @contextmanager
     def without_batch(self) -> Iterator[None]:
         """Show no batch inside the block."""

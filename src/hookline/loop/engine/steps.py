@@ -611,8 +611,7 @@ class Steps:
             Whether the weights changed.
         """
         state, line, requests, window, hooks = self._state, self._line, self._requests, self._window, self._line.hooks
-        optimizer = state.optimizers[name]
-        state.show_optimizer(optimizer)
+        optimizer = state.optimizer = state.optimizers[name]
         if self._weights.raw:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
         overflow = moved = False
@@ -626,7 +625,7 @@ class Steps:
             self._records.note("step_skipped", f"by {skipped_by}" if skipped_by else "overflow")
             line.emit(hooks.step_skipped)
         else:
-            requests.can_be_skipped(False)
+            requests.can_skip = False
             if hooks.optimizer_step_start:
                 line.emit(hooks.optimizer_step_start)
             if closure is not None:
@@ -635,8 +634,7 @@ class Steps:
                 self._precision.step(optimizer)
             else:
                 optimizer.step()
-            window.move()
-            moved = True
+            window.moved = moved = True
             self._clock.updates[name] += 1
             if hooks.optimizer_step_end:
                 line.emit(hooks.optimizer_step_end)
@@ -645,7 +643,7 @@ class Steps:
         clear_gradients(optimizer)
         if hooks.zero_grad:
             line.emit(hooks.zero_grad)
-        state.show_optimizer(MISSING)
+        state.optimizer = MISSING
         return moved
 
     # -- updates that the body drives itself ----------------------------------------------------

@@ -84,10 +84,6 @@ class AccumulationWindow:
         mark, self.batch_mark = self.batch_mark, None
         return mark
 
-    def move(self) -> None:
-        """An optimizer has changed the weights."""
-        self.moved = True
-
     def has_loss_of(self, name: str, *, is_plain: bool) -> bool:
         """True if the batch under way has had a loss of an optimizer that has not stepped on it yet."""
         return name in self.weights if is_plain else self.weighed.get(name, (0, None))[0] == self.count
