@@ -193,7 +193,7 @@ class Upload(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of it has no thread."""
-        return {**self.__dict__, "_queue": None, "_hooked": None}
+        return {**self.__dict__, "_queue": None}
 
 
 def _patterns(argument: str, given: Any) -> tuple[str, ...]:
