@@ -11,6 +11,7 @@ import pytest
 from hookline.distributed.checksums import checksums
 from hookline.distributed.links import Links
 from hookline.distributed.votes import FIELDS, Votes
+from hookline.events.spec import INSIDE_STEPS
 from hookline.loop import Loop, Trainer
 from hookline.loop.data.batches import count, first_tensor, is_one_shot, sure_length, to_device
 from hookline.loop.data.random_states import random_states, set_random_states
@@ -48,8 +49,9 @@ def loop_of(trainer: Trainer) -> Loop:
 
 
 def is_quiet(trainer: Trainer) -> bool:
-    """True if the last run made its steps on the quiet path: no callback hears anything inside a step."""
-    return bool(loop_of(trainer).engine.line.fast.plain)
+    """True if no callback of the last run has heard anything between the start and the end of a step."""
+    hooks = loop_of(trainer).engine.line.fast
+    return not any(getattr(hooks, name) for name in (*INSIDE_STEPS, "around_step", "around_batch"))
 
 
 def set_entry_point(loop: Loop, name: str) -> None:

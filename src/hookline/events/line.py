@@ -19,7 +19,7 @@ from hookline.errors import Preempted, RegistrationError, SetupError, StopTraini
 from hookline.events.callback import Callback, Ranks, callback_name
 from hookline.events.cost import Cost, CostRow, Sampler, Timed
 from hookline.events.order import Order, sort
-from hookline.events.spec import BY_NAME, INSIDE_STEPS, SCOPES, STEP_EVENTS, Event
+from hookline.events.spec import BY_NAME, SCOPES, STEP_EVENTS, Event
 from hookline.events.validate import check_hooks, check_kind, known_events, overridden, suggestion
 from hookline.events.when import FunctionCallback, Gate
 
@@ -53,10 +53,7 @@ class Table:
     Built-in events are slots, which are adjacent in memory, because a step reads about twenty of them.
     """
 
-    __slots__ = (*BY_NAME, *(scope.hook for scope in SCOPES), "__dict__", "plain")
-
-    plain: bool
-    """True if no hook runs between the start and the end of a step."""
+    __slots__ = (*BY_NAME, *(scope.hook for scope in SCOPES), "__dict__")
 
     if TYPE_CHECKING:
 
@@ -245,8 +242,6 @@ class Line(Generic[View]):
             )
             around.event = scope.hook
             setattr(table, scope.hook, around or NOBODY)
-        inside = (*INSIDE_STEPS, "around_step", "around_batch")
-        table.plain = not any(getattr(table, name) for name in inside)
 
     def _guarded(self, member: Member[View], name: str, hooks: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
         ranks = getattr(member.callback, "ranks", "all")

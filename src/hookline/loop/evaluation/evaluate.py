@@ -40,8 +40,6 @@ class Outcome:
     metrics: dict[str, Any] = field(default_factory=dict)
     is_left: bool = False
     """``StopTraining`` or Ctrl-C has left it before its end, so it has no metrics."""
-    is_broken: bool = False
-    """The body was left by ``break``. The end hooks follow with the next call of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +161,11 @@ class Evaluator:
             except GeneratorExit:
                 if not is_heard:
                     book.drop_layers(depth)
-                    return Outcome(is_broken=True)
+                    return Outcome()
                 layer, name, clock = book.detach_layer(), state.loader_name, self._clock.eval
                 self._world.body_left()
                 self._handles.leave(scopes, mark, finish=lambda: self._finish(kind, stage, name, layer, clock))
-                return Outcome(is_broken=True)
+                return Outcome()
             except BaseException as error:
                 scopes.leave(mark, because=error)
                 book.drop_layers(depth)
