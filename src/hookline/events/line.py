@@ -181,6 +181,8 @@ class Line(Generic[View]):
         """
         new: list[Member[View]] = [] if task is None else [Member(task, is_task=True)]
         new += [Member(check_kind(callback)) for callback in callbacks]
+        if not new:
+            return new
         members = self.members + new
         known, order, gradient_order = _check(members, new, world_size=self._world_size)
         for member in new:
@@ -219,7 +221,11 @@ class Line(Generic[View]):
         return tuple(m for m in members if runs_on(m.callback, self._rank, self._local_rank))
 
     def _fill(self, table: Table, members: tuple[Member[View], ...], *, timed: bool = False) -> None:
-        gradient_members = self.ordered(self.gradient_order) if members else ()
+        if not members:
+            for name in (*self.known, *(scope.hook for scope in SCOPES)):
+                setattr(table, name, NOBODY)
+            return
+        gradient_members = self.ordered(self.gradient_order)
         for event in self.known.values():
             heard = Heard(
                 (
