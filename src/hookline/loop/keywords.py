@@ -1,4 +1,4 @@
-"""Keywords that Hookline does not have: what people write, and what it is here."""
+"""Errors for unknown arguments, with the Hookline name for keywords of other libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.events.foreign_names import PLACES as ARGUMENTS
 from hookline.loop.settings import Settings
 
 EXAMPLES = {"max_duration": "max_duration='10ep'", "loss": "loss=nn.CrossEntropyLoss()"}
-"""How an argument is written by name; ``name=…`` for the others."""
+"""How an error shows an argument by name. Other arguments are shown as ``name=…``."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,10 +31,15 @@ class Later:
 
 
 def later(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return this call instead of making it, as the last line of a ``checked`` function.
+    """Return a call instead of making it, as the last line of a ``checked`` function.
 
     The decorator makes the call. The stack of a training step then holds the frame of the decorator in place of the
     frame of the function, not both.
+
+    Args:
+        function: The function to call.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
     """
     return cast("R", Later(function, args, kwargs))
 
@@ -60,12 +65,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """As the user writes it: that of the class for ``__init__``."""
+    """Return the name that the user writes: for ``__init__``, the name of the class."""
     return function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
 
 def _too_many(function: Callable[..., Any], extra: object, takes: list[str], by_position: list[str]) -> SetupError:
-    """An error for the first positional argument that the function does not take."""
+    """Return the error for the first positional argument that the function does not take."""
     name, first = _name_of(function), takes[len(by_position)]
     positional = ", ".join(name for name in by_position if name != "self")
     rule = f"takes only {positional} by position; give the others" if positional else "takes arguments only"
@@ -75,7 +80,7 @@ def _too_many(function: Callable[..., Any], extra: object, takes: list[str], by_
 
 
 def _unknown_keyword(function: Callable[..., Any], given: Mapping[str, object], takes: list[str]) -> SetupError:
-    """An error for the first keyword that the function does not take."""
+    """Return the error for the first keyword that the function does not take."""
     key = next(key for key in given if key not in takes)
     name, options = _name_of(function), list(Settings.__dataclass_fields__)
     known = [option for option in options if option in takes]
@@ -103,23 +108,23 @@ def _unknown_keyword(function: Callable[..., Any], given: Mapping[str, object], 
 
 
 def _written(key: str, argument: str) -> str:
-    """How our argument is written in place of the keyword of another system."""
+    """Return how to write an argument in place of the keyword of another library."""
     return f"{argument}={'DataLoader(dataset, batch_size=32)' if key in DATASETS else '…'}"
 
 
 def _leave_out(argument: str) -> str:
-    """For an argument that training alone takes."""
+    """Return the hint for an argument that only training takes."""
     verbs = "fit" if argument in ("val", "test") else "fit and train"
     return f"{argument} is an argument of {verbs}: leave it out"
 
 
 def _option(key: str) -> str:
-    """The option that a hint of ``OPTIONS`` names, or the key itself."""
+    """Return the option that the hint in ``OPTIONS`` names, or the key itself."""
     return OPTIONS[key].removeprefix("write ").partition("=")[0] if key in OPTIONS else key
 
 
 def _hint_of_method(verb: str, key: str, value: object, takes: list[str]) -> str:
-    """For a keyword that a method of a trainer does not take."""
+    """Return the hint for a keyword that a method of the trainer does not take."""
     if key in Settings.__dataclass_fields__ or key in OPTIONS:
         write = advice_for(OPTIONS.get(key, f"write {key}=…"), value)
         return f"it is an option of the trainer: {write} in Trainer(…), before .{verb}(…)"

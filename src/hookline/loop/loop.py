@@ -27,7 +27,7 @@ from hookline.run import Run
 
 
 class Loop:
-    """Adds callbacks, checkpoints and records to your own training loop.
+    """Add callbacks, checkpoints and records to a custom training loop.
 
     Args:
         model: A model or a ``Task``.
@@ -149,11 +149,14 @@ class Loop:
         self.engine.steps.backward(loss, optimizer, weight=weight, outputs=outputs)
 
     def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
-        """Complete the batch. Update the weights if it is the last of the step, and return whether they changed.
+        """Complete the batch, and update the weights if it is the last batch of the step.
 
         Args:
             optimizer: One of several optimizers, which steps now. The batch continues.
             closure: Function that computes the loss, for an optimizer such as LBFGS. The batch continues.
+
+        Returns:
+            True if the weights were updated.
         """
         return self.engine.steps.step(optimizer, closure=closure)
 
@@ -173,7 +176,9 @@ class Loop:
         return self.engine.evaluate(loaders, stage)
 
     def predict_batches(self, loader: Any) -> Generator[Any, None, Any]:
-        """Return the batches of one prediction. Set ``loop.run.outputs`` to the prediction of each batch.
+        """Return the batches of one prediction.
+
+        Set ``loop.run.outputs`` to the prediction of each batch.
 
         Args:
             loader: Loader of the batches.
@@ -182,11 +187,14 @@ class Loop:
         return self.engine.predict(loader)
 
     def trial(self) -> AbstractContextManager[Trial]:
-        """Return a context for training steps that leave no trace, in ``fit_start`` or ``train_start``."""
+        """Return a context manager for training steps that leave no trace.
+
+        Open it in ``on_fit_start`` or ``on_train_start``.
+        """
         return trial(self.engine)
 
     def result(self) -> Result:
-        """Return how the run ended, and what it found."""
+        """Return the result of the run: why it stopped, its metrics and its costs."""
         return self.engine.result()
 
     def added(self, member: Member[Run]) -> None:

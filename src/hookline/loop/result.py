@@ -1,4 +1,4 @@
-"""What ``fit`` gives back."""
+"""``Result``: the return value of ``fit``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.sinks.pump import SinkReport
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """The end of a run: the model, the numbers, who stopped it and why, what the callbacks cost."""
+    """The result of a run: the model, the metrics, why it stopped, and what callbacks cost."""
 
     model: Any
     """The model or task that was trained."""
@@ -26,27 +26,31 @@ class Result:
     clock: Clock
     stop_reason: str
     stopped_by: str | None
-    """The callback or task that asked to stop; ``None`` at the end of ``max_duration``."""
+    """The callback or task that asked to stop. ``None`` at the end of ``max_duration``."""
     interrupted: bool
-    """Ctrl-C ended it; another ``fit`` with the same trainer and model goes on from here."""
+    """True if Ctrl-C ended the run. ``fit`` with the same trainer and model continues it."""
     _folder: Path | None
     best_checkpoint: Path | None
     costs: tuple[CostRow, ...]
     failures: tuple[Failure, ...]
-    """The optional callbacks that failed and were switched off."""
+    """The failures of optional callbacks, which were switched off."""
     sinks: tuple[SinkReport, ...] = ()
-    """How each sink fared."""
+    """For each sink, the number of rows that it has written and dropped, and its errors."""
 
     @property
     def folder(self) -> Path:
-        """The folder of the run. A run with ``folder=False`` has none and raises: ask ``result.has_folder`` first."""
+        """The folder of the run. Check ``result.has_folder`` first.
+
+        Raises:
+            NotAvailableError: If the run has no folder (``folder=False``).
+        """
         if self._folder is None:
             raise no_folder("result")
         return self._folder
 
     @property
     def has_folder(self) -> bool:
-        """True if the run wrote into a folder; False with ``folder=False``."""
+        """True if the run wrote into a folder. False with ``folder=False``."""
         return self._folder is not None
 
     def __repr__(self) -> str:
@@ -55,7 +59,7 @@ class Result:
         return f"<Result: {self.stop_reason}; {counts}; {metrics}>"
 
     def summary(self) -> str:
-        """A few lines for people: why it stopped, the last metrics, costs and failures."""
+        """Return a few lines of text: why the run stopped, the last metrics, costs and failures."""
         lines = [
             f"stopped: {self.stop_reason}" + (f" (by {self.stopped_by})" if self.stopped_by else ""),
             f"ran: {counted(self.clock.step, 'step')}, {counted(self.clock.epoch, 'epoch')}, "

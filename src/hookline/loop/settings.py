@@ -1,4 +1,4 @@
-"""The arguments that ``Trainer``, ``Loop`` and the functions share, read and checked once."""
+"""``Settings``: the options that ``Trainer``, ``Loop`` and the functions share, checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ InterruptName = Literal["return", "raise"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Checked options. Their types as given, their defaults and their documentation are those of ``Trainer``."""
+    """The checked options of a run. ``Trainer`` documents them, with their types and defaults."""
 
     max_duration: Duration | None
     eval_every: Duration | None
@@ -50,7 +50,14 @@ class Settings:
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> Self:
-        """Check the options; each mistake says what to write instead."""
+        """Check the options and convert them.
+
+        Args:
+            options: The options as the user gave them.
+
+        Raises:
+            SetupError: If an option is wrong. The error says what to write instead.
+        """
         given = dict(options)
         for key in ("max_duration", "eval_every", "log_every"):
             if given[key] is not None:
@@ -62,7 +69,7 @@ class Settings:
             )
         for key in ("eval_every", "log_every"):
             if given[key] is not None:
-                given[key].of(max_duration)  # without max_duration a fraction is an error
+                given[key].of(max_duration)  # Raises for a fraction without max_duration.
         _check_accumulate(given["accumulate"])
         _check_precision(given["precision"])
         _check_interrupt(given["interrupt"])
@@ -84,24 +91,36 @@ class Settings:
         return cls(**given)
 
     def callbacks_of_sinks(self) -> list[object]:
-        """The callbacks that sinks bring with them."""
+        """Return the callbacks that the sinks need."""
         return [callback for sink in self.sinks for callback in getattr(sink, "callbacks", ())]
 
 
 def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The options among the arguments of a function: ``options_of(locals())`` as its first line."""
+    """Return the options among the arguments of a function.
+
+    Args:
+        arguments: ``locals()``, in the first line of the function.
+    """
     return {name: arguments[name] for name in Settings.__dataclass_fields__ if name in arguments}
 
 
 def as_list(callbacks: Iterable[object]) -> list[object]:
-    """The callbacks of a run; one alone is a likely mistake."""
+    """Return the callbacks as a list.
+
+    Raises:
+        SetupError: If ``callbacks`` is a single callback.
+    """
     if isinstance(callbacks, Iterable) and not isinstance(callbacks, str | bytes | Mapping | type):
         return list(callbacks)
     raise SetupError(f"callbacks={callbacks!r:.80}: pass a list, such as callbacks=[hl.EarlyStopping()]")
 
 
 def as_sinks(sinks: Any) -> tuple[Sink, ...]:
-    """A list of sinks; one alone is a likely mistake."""
+    """Return the sinks as a tuple.
+
+    Raises:
+        SetupError: If ``sinks`` is a single sink, or has the same sink twice.
+    """
     if isinstance(sinks, Iterable) and not isinstance(sinks, str | bytes | Mapping | type):
         found = tuple(map(as_sink, sinks))
         if len(set(map(id, found))) < len(found):
@@ -112,13 +131,20 @@ def as_sinks(sinks: Any) -> tuple[Sink, ...]:
 
 
 def default_device(device: str | torch.device | None) -> torch.device:
-    """The device that was asked for, or the accelerator if there is one, or the CPU."""
+    """Return the device of the model.
+
+    Args:
+        device: The device. ``None``: the accelerator if this machine has one, else the CPU.
+
+    Raises:
+        SetupError: If torch has no such device, or this machine does not have it.
+    """
     if device is None:
-        # Without check_available, a CUDA build of torch answers "cuda" on a machine that has no GPU.
+        # Without check_available, a CUDA build of torch returns "cuda" on a machine that has no GPU.
         found = torch.accelerator.current_accelerator(check_available=True)
         if found is None:
             return torch.device("cpu")
-        place = this_process()  # each process of a machine has a device of its own
+        place = this_process()  # Each process of a machine has its own device.
         own = place.device_of(torch.accelerator.device_count())
         return torch.device(found.type, own) if place.world_size > 1 else found
     try:
@@ -126,9 +152,9 @@ def default_device(device: str | torch.device | None) -> torch.device:
     except (RuntimeError, TypeError):
         raise _refused_device(device, "torch has no such device") from None
     try:
-        torch.empty(0, device=found)  # says whether it is there
+        torch.empty(0, device=found)  # Raises if this machine does not have the device.
     except (RuntimeError, AssertionError) as error:
-        first = re.split(r"\.\s|\n", str(error))[0].rstrip(".")  # a list of all backends may follow
+        first = re.split(r"\.\s|\n", str(error))[0].rstrip(".")  # A list of all backends may follow.
         raise _refused_device(device, first) from None
     return found
 
@@ -168,7 +194,7 @@ def _check_strategy(strategy: object) -> None:
 
 
 def _check_kinds(given: dict[str, Any]) -> None:
-    """Options of the wrong kind, which would fail later and elsewhere."""
+    """Raise for options of a wrong type, which would fail later with an unrelated error."""
     folder, seed = given["folder"], given["seed"]
     if folder is not None and folder is not False and (not isinstance(folder, str | Path) or not str(folder)):
         raise SetupError(

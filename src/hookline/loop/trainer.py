@@ -1,4 +1,4 @@
-"""``Trainer``: the loop around a task. ``fit`` is forward, backward and step, in this order."""
+"""``Trainer``: trains, evaluates and predicts with a model or a task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hookline.run import Requests
 
 
 class Trainer:
-    """Trains, evaluates and predicts with a model or a task, and callbacks.
+    """Train, evaluate and predict with a model or a task, and with callbacks.
 
     Args:
         max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
@@ -85,18 +85,26 @@ class Trainer:
         interrupt: InterruptName = "return",
     ) -> None:
         self._options = options_of(locals())
-        settings = Settings.read(self._options)  # mistakes are errors here, not at the first fit
+        settings = Settings.read(self._options)  # Raise here for a wrong option, not at the first fit.
         self._callbacks = as_list(callbacks)
         check_callbacks([*self._callbacks, *self.default_callbacks(self._callbacks), *settings.callbacks_of_sinks()])
         self._given: tuple[Any, ...] = ()
         self._loop: Loop | None = None
 
     def default_callbacks(self, given: list[object]) -> list[object]:
-        """What is added to the user's callbacks; nothing in the bare engine."""
+        """Return the callbacks to add to the user's. A subclass may add some.
+
+        Args:
+            given: The user's callbacks.
+        """
         return []
 
     def when_written(self, folder: Path) -> None:
-        """All that a fit writes into its folder is there; nothing follows in the bare engine."""
+        """Write more into the folder of a fit that has ended. A subclass may write a report.
+
+        Args:
+            folder: The folder of the run.
+        """
 
     # -- entry points --------------------------------------------------------------------------
 
@@ -214,12 +222,15 @@ class Trainer:
         *,
         callbacks: Iterable[object] = (),
     ) -> Any:
-        """Return the predictions in the loader's order: one tensor if the shapes allow it, else a list of batches.
+        """Return the predictions of the model in the loader's order.
 
         Args:
             model: A model or a ``Task``.
             loader: Loader of the batches.
             callbacks: Callbacks for this call only, in addition to those of the trainer.
+
+        Returns:
+            One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches.
         """
         loop = self._prepare("predict", model, None, None, None, None)
         _need(loop.engine.state.task, "predict_batch", "predict")
@@ -227,7 +238,11 @@ class Trainer:
             return loop.engine.tasks.predict(loop.predict_batches(loader))
 
     def explain(self, model: nn.Module | None = None) -> str:
-        """For each event who runs, in which order, and why."""
+        """Return the hooks of each event in their order, with the reasons for the order.
+
+        Args:
+            model: A model or a ``Task``. It is used only before the first call of another method.
+        """
         loop = self._loop or self._prepare("fit", model or nn.Identity(), None, None, None, None)
         return loop.explain()
 
@@ -264,7 +279,7 @@ class Trainer:
         tests = {} if test is None else named_loaders(test, "test")
         if vals or tests:
             _need(state.task, "eval_batch", "evaluation")
-        state.loaders.clear()  # Those of the fit before.
+        state.loaders.clear()  # An earlier fit may have left loaders.
         state.loaders.update({"train": train} | ({"val": val} if vals else {}) | ({"test": test} if tests else {}))
         engine.requests.allow_evaluation(bool(vals))
         engine.edge.evaluate_with((lambda: engine.tasks.evaluate(loop.eval_batches(val))) if vals else None)
@@ -299,11 +314,11 @@ class Trainer:
         return dict(batches.value)
 
     def _prepare(self, entry: str, model: nn.Module, loss: Any, weight: Any, optimizer: Any, scheduler: Any) -> Loop:
-        """The loop for this model: that of the last call if nothing differs, else a new one."""
+        """Return the loop of the last call if it has the same arguments, else a new loop."""
         given = (model, loss, weight, optimizer, scheduler)
         loop = self._loop
         if loop is not None and loop.engine.is_open and self._goes_on(entry, given):
-            raise under_way(entry)  # before anything of the run is changed: whoever asked may be optional
+            raise under_way(entry)  # An optional callback may make this call, so the run must not change first.
         if loop is None or not self._goes_on(entry, given):
             is_task = isinstance(model, Task)
             if isinstance(model, Task):
@@ -322,7 +337,8 @@ class Trainer:
                 if entry in ("fit", "train") and model is self._given[0]:
                     others = zip(("loss", "weight", "optimizer", "scheduler"), given[1:], self._given[1:], strict=True)
                     log_new_run(self._loop.engine.state, [name for name, *pair in others if not _same(*pair)])
-            if self._loop is None or entry in ("fit", "train"):  # an evaluation of another model ends no fit
+            # A fit can still continue after an evaluation of another model.
+            if self._loop is None or entry in ("fit", "train"):
                 self._given, self._loop = given, loop
         weights = loop.engine.loss_weights
         if entry in ("fit", "train") and weights is not None:
@@ -331,7 +347,7 @@ class Trainer:
         return loop
 
     def _goes_on(self, entry: str, given: tuple[Any, ...]) -> bool:
-        """Whether a call goes on with the last loop; an evaluation may leave out loss and optimizer."""
+        """True if a call continues the last loop. An evaluation may leave out loss and weight."""
         if entry in ("fit", "train"):
             return given[0] is self._given[0] and all(map(_same, given[1:], self._given[1:]))
         return given[0] is self._given[0] and all(
@@ -345,7 +361,10 @@ def _need(task: Any, method: str, verb: str) -> None:
 
 
 def _left_before_end(requests: Requests, entry: str) -> StopTraining:
-    """``StopTraining`` in a hook or a task has ended ``evaluate`` or ``test``: no metrics are not its result."""
+    """Return the error for an ``evaluate`` or ``test`` that ``StopTraining`` has ended.
+
+    Without it, an empty dict of metrics would be the result.
+    """
     stop = requests.agreed.stop or requests.unheard_stop
     error = StopTraining() if stop is None else StopTraining(stop.reason)
     by = "it" if stop is None else stop.by
@@ -354,7 +373,10 @@ def _left_before_end(requests: Requests, entry: str) -> StopTraining:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """The same object; or a loss such as ``nn.CrossEntropyLoss()`` that is written anew and has no state."""
+    """True if both are the same object, or equal modules without state.
+
+    A script may construct ``nn.CrossEntropyLoss()`` again for each call.
+    """
     if one is other:
         return True
     if type(one) is not type(other) or not isinstance(one, nn.Module) or one.state_dict() or other.state_dict():
@@ -363,12 +385,13 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
+    """Return the public attributes of a module."""
     return {name: value for name, value in vars(module).items() if not name.startswith("_")}
 
 
 @contextmanager
 def _with(loop: Loop, callbacks: Iterable[object]) -> Iterator[None]:
-    """The loop opened, with callbacks that are there for this call only."""
+    """Open the loop, with additional callbacks for this call only."""
     line = loop.engine.line
     extra = line.add(as_list(callbacks))
     try:

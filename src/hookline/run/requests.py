@@ -1,7 +1,7 @@
-"""What hooks and signals ask the loop for, and what all ranks have agreed on.
+"""Requests of hooks and signals to the loop, and the requests that all ranks have agreed on.
 
 Hooks and signal handlers write ``asked``. Only the world moves requests from ``asked`` to ``agreed``, and only the end
-of a step takes them from ``agreed``. In one process both names are the same object.
+of a step takes them from ``agreed``. In a single process, both names are the same object.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from hookline.errors import ScopeError, SetupError
 logger = logging.getLogger("hookline")
 
 BREAK = "break"
-"""The reason of a run whose custom loop was left by ``break`` or ``return``."""
+"""Stop reason of a custom loop that was left by ``break`` or ``return``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """Who asked for the run to stop, when and why."""
+    """A request to stop the run: the reason, who asked, and at which step."""
 
     reason: str
     by: str
     step: int
     interrupt: bool = False
     left_body: bool = False
-    """The body of a custom loop was left by ``break`` or ``return``."""
+    """True if the body of a custom loop was left by ``break`` or ``return``."""
     by_user: bool = False
-    """Ctrl-C on some rank; ``by`` is a display string, which names the rank on the other ranks."""
+    """True after Ctrl-C on any rank. ``by`` is for display, and names that rank on other ranks."""
 
     @property
     def goes_on(self) -> bool:
-        """True if it ends only this process: a resume continues the run, as after Ctrl-C or a ``break``."""
+        """True if a resume continues the run, as after Ctrl-C or a ``break``."""
         return self.interrupt or self.left_body
 
 
 @dataclass(slots=True)
 class Wanted:
-    """Requests that the end of a step has yet to meet."""
+    """Requests that the end of a step has not handled yet."""
 
     stop: StopRequest | None = None
     preempt: int | None = None
@@ -49,13 +49,13 @@ class Wanted:
     evaluate: bool = False
     save: bool = False
     plan: bool = False
-    """A callback wants its own save plan."""
+    """True if a callback asks for a save by its own plan."""
     skip: str | None = None
-    """The callback that wants the update of this step left out."""
+    """The callback that asks to skip the update of this step."""
 
 
 class Requests:
-    """Requests to stop, evaluate, save or skip, which the end of a step meets."""
+    """Requests to stop, evaluate, save or skip, which the end of a step handles."""
 
     __slots__ = (
         "agreed",
@@ -80,49 +80,62 @@ class Requests:
         self.can_evaluate = True
         self.can_save = False
         self.observer: Callable[[str, StopRequest | None], None] | None = None
-        """Called with "stop", "eval", "save" or "skip" after each such request of a callback."""
+        """Called with "stop", "eval", "save" or "skip" at each such request of a callback."""
         self.asked = self.agreed = Wanted()
         self.clear()
 
     def clear(self) -> None:
-        """A run begins: nothing is asked for but what a signal asks, which may come at any time."""
+        """Drop all requests when a run begins, except a signal's, which may come at any time."""
         self.asked = self.agreed = Wanted(preempt=self.agreed.preempt)
         self.attention = self.can_skip = False
         self.leave_evaluation = False
-        self.is_leaving = False  # because of a signal: hooks hear of it, and the last checkpoint is saved
-        self.is_trained = False  # training has come to its end: there is nothing left to stop
-        self.may_save = True  # not after a second signal: what it interrupted may be half done
-        self.waiting = False  # for data: the only time at which a signal leaves at once
-        self.whole = False  # what is waited for belongs to an evaluation that only Ctrl-C may cut short
-        self.rollback: tuple[Any, Any] | None = None  # the snapshot, and the callback that wants to return to it
-        self.unheard_stop: StopRequest | None = None  # asked for on this rank after the last vote
+        self.is_leaving = False
+        """True while the run leaves because of a signal, and saves its last checkpoint."""
+        self.is_trained = False
+        """True after the end of training, when there is nothing left to stop."""
+        self.may_save = True
+        """False after a second signal, which may have interrupted a change of the state."""
+        self.waiting = False
+        """True while the run waits for data. Only then does a signal leave at once."""
+        self.whole = False
+        """True while the run waits for data of an evaluation that only Ctrl-C may end early."""
+        self.rollback: tuple[Any, Any] | None = None
+        """The snapshot to return to, and the callback that asked for it."""
+        self.unheard_stop: StopRequest | None = None
+        """A request to stop that came on this rank after the last vote."""
         self.skip_phase: Literal["alone", "before vote", "no vote", "after vote"] = "alone"
-        """Where in a step of several processes a request to skip it comes."""
+        """The current position in a step, relative to the vote of the ranks on skipping the step."""
 
     # -- the world ---------------------------------------------------------------------------------
 
     @property
     def voted(self) -> bool:
-        """True if there are other processes: a request counts when all of them know it."""
+        """True if there are other processes: a request counts after a vote of all ranks."""
         return self.asked is not self.agreed
 
     @property
     def is_interrupted(self) -> bool:
-        """True after Ctrl-C, or if a callback such as ``TimeLimit`` ends training in that way."""
+        """True after Ctrl-C, or if a callback such as ``TimeLimit`` ends training like Ctrl-C."""
         return self.agreed.stop is not None and self.agreed.stop.interrupt
 
     def join(self) -> None:
-        """There are other processes from now on. What was asked for before waits for the first vote."""
+        """Join other processes. Earlier requests wait for the first vote."""
         self.agreed = Wanted()
 
     def leave(self) -> None:
-        """The other processes are gone. A signal after the last vote is for this process alone."""
+        """Leave the other processes. A signal after the last vote is for this process alone."""
         self.agreed.preempt = self.agreed.preempt or self.asked.preempt
         self.unheard_stop = self.asked.stop
         self.asked, self.skip_phase = self.agreed, "alone"
 
     def agree(self, *, evaluate: bool = False, save: bool = False, plan: bool = False) -> None:
-        """All ranks know that one of them has asked for this."""
+        """Agree on requests of any rank, after a vote.
+
+        Args:
+            evaluate: True if a rank has asked for an evaluation.
+            save: True if a rank has asked for a checkpoint.
+            plan: True if a callback on a rank has asked for a save by its own plan.
+        """
         asked, agreed = self.asked, self.agreed
         if evaluate:
             asked.evaluate, agreed.evaluate = False, True
@@ -133,30 +146,35 @@ class Requests:
         self.attention |= evaluate or save or plan
 
     def agree_on_stop(self, request: StopRequest) -> None:
-        """All ranks know of it. The first request wins; its reason is the run's stop reason."""
+        """Agree on a stop, after a vote. The first request sets the stop reason of the run."""
         if self._is_too_late(request):
             return
         self.agreed.stop = self.agreed.stop or request
         self.attention = True
 
     def agree_on_signal(self, number: int) -> None:
-        """All ranks know of the signal."""
+        """Agree on a signal that has come on any rank, after a vote."""
         self.agreed.preempt = self.agreed.preempt or number
         self.attention = True
 
     def grant_skip(self, by: str) -> None:
-        """All ranks know that one of them has asked to leave out the update of this step."""
+        """Agree on the request of a rank to skip the update of this step, after a vote."""
         self.agreed.skip = by
 
     def forget_asked(self, stop: StopRequest | None, *, skip: bool) -> None:
-        """All ranks know of this stop; ``skip``: and of the request to skip the step."""
-        if self.asked.stop is stop:  # else Ctrl-C came during the exchange, and no other rank knows of it
+        """Drop the requests of this rank that were part of a vote.
+
+        Args:
+            stop: The request to stop that was part of the vote.
+            skip: True if the request to skip the step was also part of it.
+        """
+        if self.asked.stop is stop:  # Otherwise Ctrl-C came during the vote, and no other rank knows of it.
             self.asked.stop = None
         if skip:
             self.asked.skip = None
 
     def set_leave_evaluation(self, leave: bool) -> None:
-        """Leave the evaluation under way at its next batch, or do not."""
+        """Set whether to leave the current evaluation at its next batch."""
         self.leave_evaluation = leave
 
     def allow_evaluation(self, can_evaluate: bool) -> None:
@@ -164,15 +182,15 @@ class Requests:
         self.can_evaluate = can_evaluate
 
     def end_training(self) -> None:
-        """Training has ended: there is nothing left to stop."""
+        """Record the end of training. There is nothing left to stop."""
         self.is_trained = True
 
     def forbid_saving(self) -> None:
-        """A second signal came: what it has interrupted may be half done."""
+        """Save nothing more: a second signal may have interrupted a change of the state."""
         self.may_save = False
 
     def set_skip_phase(self, phase: Literal["before vote", "no vote", "after vote"]) -> None:
-        """Set where in a step of several processes a request to skip it comes."""
+        """Set the position in a step, relative to the vote of the ranks on skipping the step."""
         self.skip_phase = phase
 
     def can_be_skipped(self, can_skip: bool) -> None:
@@ -180,31 +198,31 @@ class Requests:
         self.can_skip = can_skip
 
     def look_for_rest(self, *, evaluates: bool) -> None:
-        """A step is decided on. Keep the attention of the next step for what is left to do.
+        """Set whether the end of the next step must check requests, after those of this step.
 
         Args:
-            evaluates: True if a requested evaluation is left to do.
+            evaluates: True if a requested evaluation has not been made yet.
         """
         self.attention = self.agreed.preempt is not None or self.rollback is not None or evaluates
 
     def leave_if_interrupted(self) -> bool:
-        """Leave the evaluation under way if the run is interrupted. Return whether the evaluation is left."""
+        """Leave the current evaluation if the run is interrupted. Return whether it is left."""
         self.leave_evaluation |= self.is_interrupted
         return self.leave_evaluation
 
     def wait(self, *, leave: bool, whole: bool = False) -> None:
-        """The run waits for data, or does not any more.
+        """Set whether the run waits for data, and which signals may end the wait.
 
         Args:
-            leave: True if a signal may leave the wait.
-            whole: True if only Ctrl-C may leave it.
+            leave: True if a signal may end the wait. False after the wait.
+            whole: True if only Ctrl-C may end it.
         """
         self.waiting, self.whole = leave, whole
 
     # -- hooks and signals -------------------------------------------------------------------------
 
     def ask_stop(self, request: StopRequest) -> None:
-        """Ask to stop. After training, only Ctrl-C does."""
+        """Ask to stop. After training, only Ctrl-C can stop the run."""
         self._observe("stop", request)
         if self._is_too_late(request):
             return
@@ -218,11 +236,15 @@ class Requests:
         return False
 
     def leave_because_of_signal(self) -> None:
-        """The run leaves because of a signal: hooks hear of it, and the last checkpoint is saved."""
+        """Record that the run leaves because of a signal."""
         self.is_leaving = True
 
     def ask_preempt(self, number: int) -> None:
-        """A signal asks the run to end this process."""
+        """Ask to end this process because of a signal.
+
+        Args:
+            number: The number of the signal.
+        """
         self.asked.preempt = number if self.asked.preempt is None else self.asked.preempt
         self.attention |= not self.voted
 
@@ -243,24 +265,36 @@ class Requests:
         self._observe("save")
 
     def ask_plan(self) -> None:
-        """A callback asks for its own save plan at the end of this step."""
+        """Ask for a save by a callback's own plan at the end of this step."""
         self.asked.plan = True
         self.attention |= not self.voted
 
     def take_rollback(self) -> tuple[Any, Any] | None:
-        """Return the snapshot to return to and the callback that asked for it, once."""
+        """Take the request to roll back: the snapshot, and the callback that asked for it."""
         asked, self.rollback = self.rollback, None
         return asked
 
     def ask_rollback(self, snapshot: Any, member: Any) -> None:
-        """An update that is not made yet is left out: it would be taken back."""
+        """Ask to return to a snapshot. Skip an update in preparation, which would be undone.
+
+        Args:
+            snapshot: The snapshot to return to.
+            member: The callback that asks for it.
+        """
         if self.can_skip:
             self.agreed.skip = member.name
         self.rollback = (snapshot, member)
         self.attention = True
 
     def ask_skip(self, by: str) -> None:
-        """Ask to leave out the update of this step."""
+        """Ask to skip the update of this step.
+
+        Args:
+            by: The name of the callback.
+
+        Raises:
+            ScopeError: If no update is being prepared, or if it is too late for a vote of the ranks.
+        """
         self._check_can_skip()
         if self.skip_phase == "after vote":
             raise ScopeError(
@@ -277,7 +311,14 @@ class Requests:
         self._observe("skip")
 
     def agree_on_skip(self, by: str) -> None:
-        """All ranks have found together that they leave out the update of this step."""
+        """Skip the update of this step. All ranks have decided this without a vote.
+
+        Args:
+            by: The name of the callback.
+
+        Raises:
+            ScopeError: If no update is being prepared.
+        """
         self._check_can_skip()
         self.agreed.skip = by
         self._observe("skip")
@@ -294,7 +335,7 @@ class Requests:
         self.can_save = can_save
 
     def call_attention(self) -> None:
-        """Let the end of the next step look at what is due, also from another thread."""
+        """Make the end of the next step check requests. Any thread may call this method."""
         self.attention = True
 
     def _observe(self, what: str, stop: StopRequest | None = None) -> None:
@@ -304,42 +345,42 @@ class Requests:
     # -- the end of a step -------------------------------------------------------------------------
 
     def take_skip(self) -> str | None:
-        """Return who wanted the update left out; the next step begins without such a request."""
+        """Take the request to skip the update. Return who asked, or ``None``."""
         found, self.agreed.skip = self.agreed.skip, None
         return found
 
     def take_save(self) -> bool:
-        """Return whether a checkpoint was asked for, once."""
+        """Take the request for a checkpoint. Return whether there was one."""
         found, self.agreed.save = self.agreed.save, False
         return found
 
     def take_plan(self) -> bool:
-        """Return whether a callback has asked for its own plan, once."""
+        """Take the request for a save by a callback's own plan. Return whether there was one."""
         found, self.agreed.plan = self.agreed.plan, False
         return found
 
     def require_eval(self) -> None:
-        """An evaluation is due on all ranks."""
+        """Request an evaluation that is due on all ranks."""
         self.agreed.evaluate = True
 
     def drop_eval(self) -> None:
-        """The evaluation that was asked for is made, or no longer wanted."""
+        """Drop the request for an evaluation, which is made or not needed any more."""
         self.agreed.evaluate = False
 
     def drop_agreed_stop(self) -> None:
-        """The step at which a stop was asked for is taken back."""
+        """Drop the stop that all ranks have agreed on, because its step is undone."""
         self.agreed.stop = None
 
     def drop_stop(self) -> None:
-        """The run was stopped, and is asked for more."""
+        """Drop all requests to stop, because the stopped run trains longer."""
         self.agreed.stop = self.asked.stop = None
 
     def set_signal_as_reason(self, stop: StopRequest | None) -> None:
-        """Show a signal as the reason of a stop, or the stop that there was before."""
+        """Set a signal as the stop reason, or restore the earlier stop."""
         self.agreed.stop = stop
 
     def forget_signal(self) -> None:
-        """A run begins to listen to signals."""
+        """Drop the signals of an earlier run."""
         self.asked.preempt = self.agreed.preempt = None
 
 

@@ -70,7 +70,7 @@ class EvalShard(NamedTuple):
     """Position of a batch in an evaluation or prediction that several processes share."""
 
     first: int | None
-    """Position of the batch's first sample in the order of the loader. ``None`` if it is not known."""
+    """Position of the batch's first sample in the loader's order. ``None`` if it is not known."""
     is_last: bool
     """True if this process gets no further batch of the loader."""
 
@@ -96,7 +96,10 @@ class Trial(Protocol):
 
 
 class Answers(Protocol):
-    """Methods of the loop that the methods of ``Run`` call. Another engine can offer them to the same callbacks."""
+    """Methods of the loop that the methods of ``Run`` call.
+
+    Another engine that implements them can run the same callbacks.
+    """
 
     def evaluate(self, what: Any) -> dict[str, Any]: ...
     def predict(self, what: Any) -> Any: ...
@@ -180,18 +183,18 @@ class RunState:
     optimizer: Any = MISSING
     exception: Any = MISSING
     failure: BaseException | None = None
-    """Error that ends the run, also a signal's, from the moment at which it leaves the loop."""
+    """The error that ends the run, also for a signal. It is set when it leaves the loop."""
     checkpoint: Any = MISSING
     samples: int = 0
     """The number of samples in ``batch``."""
     tokens: int | None = None
     """The number of tokens in ``batch``, if they are counted."""
     audience: Audience = Audience.ALL
-    """Who hears what is running now."""
+    """The callbacks that hear events now."""
     rank: int = 0
     world_size: int = 1
     is_training: bool = False
-    """The steps of training are under way, evaluations between them included."""
+    """True from the first training step to the last, also in evaluations between them."""
     failed_in: tuple[int, str] = (0, "")
     """The id of the error that has left an evaluation, and the stage of that evaluation."""
     clock_view: Clock = field(init=False)
@@ -211,7 +214,7 @@ class RunState:
         return self.entry_point in FIT
 
     def where(self) -> str:
-        """The current step, epoch and stage, for messages."""
+        """Return the current step, epoch and stage, for messages."""
         return f"step {self.clock.step}, epoch {self.clock.epoch} ({self.stage})"
 
     def connect(self, metrics: Metrics, media: Media) -> None:
@@ -223,7 +226,7 @@ class RunState:
         self.answers = answers
 
     def open(self, entry_point: str, stage: str) -> None:
-        """The run is opened.
+        """Reset the state when a run is opened.
 
         Args:
             entry_point: The method that was called, such as ``"fit"``.
@@ -237,12 +240,12 @@ class RunState:
         self.name, self.folder = name, folder
 
     def start_training(self) -> None:
-        """The steps of training begin."""
+        """Set the stage for the steps of training."""
         self.is_training, self.stage = True, "train"
         self.clear_batch()
 
     def end_training(self) -> None:
-        """The steps of training have ended, or the run is closed."""
+        """Record that the steps of training have ended, or that the run is closed."""
         self.is_training = False
 
     def set_max_duration(self, duration: Duration | None) -> None:
@@ -250,12 +253,12 @@ class RunState:
         self.max_duration = duration
 
     def fail(self, error: BaseException) -> None:
-        """An error ends the run."""
+        """Set the error that ends the run."""
         self.failure = error
 
     @contextmanager
     def failed_at(self, error: BaseException, stage: str) -> Iterator[None]:
-        """Show the error that ends the run, and the stage in which it was raised, to ``on_exception``."""
+        """Show ``on_exception`` the error that ends the run, and the stage in which it was raised."""
         self.exception = self.failure = error
         earlier, self.stage = self.stage, stage
         try:
@@ -295,7 +298,7 @@ class RunState:
         self.samples, self.tokens = samples, tokens
 
     def clear_batch(self) -> None:
-        """The batch is over: ``run`` shows nothing of it."""
+        """Remove the batch, its outputs, its loss and the optimizer from ``run``."""
         self.batch = self.outputs = self.loss = self.optimizer = MISSING
 
     @contextmanager
@@ -303,8 +306,8 @@ class RunState:
         """Set the current batch aside for another stage of the run, and restore it on every way out.
 
         Args:
-            stage: The stage of what runs inside the block.
-            audience: Who hears what runs inside the block.
+            stage: The stage inside the block.
+            audience: The callbacks that hear events inside the block.
         """
         kept = (self.stage, self.audience, self.loader_name, self.samples, self.tokens)
         shown = (self.batch, self.outputs, self.loss, self.optimizer)
@@ -338,19 +341,30 @@ class RunState:
             self.exception = earlier
 
     def note_failure(self, error: BaseException) -> None:
-        """Keep the stage in which an error was raised, for ``on_exception``. The innermost stage counts."""
+        """Note the stage in which an error was raised, for ``on_exception``.
+
+        The innermost stage counts.
+        """
         if self.failed_in[0] != id(error):
             self.failed_in = id(error), self.stage
 
     def ask_stop(
         self, reason: str, by: str, *, interrupt: bool = False, left_body: bool = False, by_user: bool = False
     ) -> None:
-        """Ask to stop training, for anything but a callback's ``run.stop``."""
+        """Ask to stop training, for any reason other than a callback's ``run.stop``.
+
+        Args:
+            reason: Why the run stops.
+            by: The name of the part that asks.
+            interrupt: True if a resume continues the run, as after Ctrl-C.
+            left_body: True if the body of a custom loop was left by ``break`` or ``return``.
+            by_user: True after Ctrl-C.
+        """
         self.requests.ask_stop(StopRequest(reason, by, self.clock.step, interrupt, left_body, by_user))
         if self.requests.is_trained and not interrupt and self.stage in ("val", "test"):
             logger.warning("the evaluation that %s left has no metrics", by)
 
     def stop_at_once(self, reason: str, by: str) -> None:
-        """``StopTraining`` was raised: ask to stop, and leave an evaluation at its next batch."""
+        """Ask to stop because of ``StopTraining``, and leave an evaluation at its next batch."""
         self.ask_stop(reason, by)
         self.requests.set_leave_evaluation(self.stage in ("val", "test"))

@@ -1,4 +1,4 @@
-"""``Fetcher``: wait for the next batch of a loader, and handle errors of the loader."""
+"""``Fetcher``: waits for the next batch of a loader, and handles errors of the loader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fetcher:
     def __init__(self, state: RunState, world: World) -> None:
         self._state, self._requests, self._world = state, state.requests, world
         self.failed: BaseException | None = None
-        """The error of the training loader. It was raised between two steps."""
+        """The error of the training loader, which it raised between two steps."""
 
     def open(self) -> None:
         """Reset the error when a run is opened."""
@@ -36,7 +36,7 @@ class Fetcher:
         Args:
             iterator: The batches.
             leave: True if a signal may end the wait.
-            whole: True if only Ctrl-C may end it, because the evaluation must be completed.
+            whole: True if only Ctrl-C may end the wait, because the evaluation must be completed.
         """
         self._requests.wait(leave=leave, whole=whole)
         try:

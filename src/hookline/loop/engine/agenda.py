@@ -1,4 +1,4 @@
-"""The agenda: at which step something may be due, so that all other steps need not ask."""
+"""``Agenda``: the next step at which something may be due. The loop skips all other steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from hookline.progress.duration import PASSES, same_scale
 
 
 class Agenda:
-    """Intervals, evaluations, the end, and the sampling of costs. ``wake`` is the next step to look at."""
+    """Schedules of log intervals, evaluations, checkpoints, timed steps and the end of training.
+
+    ``wake`` is the next step at which the loop must check what is due.
+
+    Args:
+        clock: The clock of the run.
+        sampler: Chooses the steps whose hooks are timed.
+        log_every: Length of a log interval. ``None``: only epochs end an interval.
+        eval_every: Interval between two evaluations. ``None``: never.
+        max_duration: How long to train. ``None``: until the loop is stopped.
+    """
 
     __slots__ = (
         "_clock",
@@ -47,20 +57,20 @@ class Agenda:
         self._looked = clock.step
         self._logs = None if log_every is None else Schedule.of(log_every, max_duration)
         self._evals = None if eval_every is None else Schedule.of(eval_every, max_duration)
-        self._ended = 0.0  # when the last interval has, in the unit of `log_every`
+        self._ended = 0.0  # When the last log interval ended, in the unit of `log_every`.
         self.saves: list[Schedule | AtSteps] = []
-        """When checkpoints are due."""
+        """The schedules of the checkpoints."""
         self.max_duration = max_duration
         self._due: float = 0
         self.wake: float = 0
         self.finished = False
-        """Whether ``max_duration`` is reached."""
+        """True if ``max_duration`` is reached."""
         self.sampling = False
-        """Whether the step that begins now is one of those whose hooks are timed."""
+        """True if the hooks of the step that begins now are timed."""
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
-        """Look at no step inside the block."""
+        """Suspend all checks inside the block."""
         earlier, self.wake = self.wake, math.inf
         try:
             yield
@@ -68,25 +78,25 @@ class Agenda:
             self.wake = earlier
 
     def look_now(self) -> None:
-        """Look at the end of this step whether anything is due."""
+        """Check at the end of this step whether anything is due."""
         self.wake = 0
 
     def plan(self, max_duration: Duration | None) -> None:
-        """Training begins, or a hook has changed how long it is: shares of it are other intervals now."""
+        """Set how long the run trains, and adapt the intervals that are fractions of it."""
         self.max_duration = max_duration
         for schedule in (self._logs, self._evals, *self.saves):
             if isinstance(schedule, Schedule):
                 schedule.replan(max_duration, self._clock)
 
     def replan(self, max_duration: Duration | None) -> None:
-        """Plan again if a hook has changed how long the training is."""
+        """Plan again if a hook has changed ``max_duration``."""
         if self.max_duration != max_duration:
             self.plan(max_duration)
             self.look()
 
     @property
     def has_parts(self) -> bool:
-        """Whether something is due at parts of an epoch."""
+        """True if something is due at fractions of an epoch."""
         schedules = (self._logs, self._evals, *self.saves)
         return any(isinstance(s, Schedule) and s.every.unit == PASSES for s in schedules)
 
@@ -95,25 +105,36 @@ class Agenda:
         return self._evals is not None
 
     def interval_due(self) -> bool:
-        """Whether an interval of metrics ends here. One that has just begun, with an epoch, goes on to the next."""
+        """Take the end of a log interval that is due. Return whether the interval ends here.
+
+        The end of an epoch also ends an interval. If the current interval has just begun, at such an end, it continues
+        to the next multiple of ``log_every``.
+        """
         return _take(self._logs, self._clock) and not self.interval_is_short
 
     @property
     def interval_is_short(self) -> bool:
-        """Whether it is less than half of one: too little for a mean that is compared with others."""
+        """True if the current log interval is shorter than half of ``log_every``.
+
+        Its mean would be too noisy next to the means of full intervals.
+        """
         logs = self._logs
         return logs is not None and self._clock.elapsed(logs.every.unit) - self._ended < logs.every.value / 2
 
     def interval_ended(self) -> None:
+        """Start the next log interval at the current position of the clock."""
         if self._logs is not None:
             self._ended = self._clock.elapsed(self._logs.every.unit)
 
     def eval_due(self) -> bool:
-        """Whether an evaluation is due here; it is then counted as made."""
+        """Take the evaluation that is due. Return whether one was due."""
         return _take(self._evals, self._clock)
 
     def look(self) -> None:
-        """A step or an epoch has ended, or training begins: is it over, and when to look again."""
+        """Check whether training is over, and set the next step at which something may be due.
+
+        The engine calls this method when training begins, and after each step or epoch at which something was due.
+        """
         clock = self._clock
         if self._sampler.needed:
             self._sampler.see(max(0, clock.step - self._looked))
@@ -128,7 +149,10 @@ class Agenda:
         self.wake = min(self._due, self._pick + self.sampling) if self._sampler.needed else self._due
 
     def take_sample(self) -> bool:
-        """Whether nothing is due at this step but to begin or to end the timing of hooks; that is done then."""
+        """Start or end the timing of hooks if nothing else is due. Return whether this was all.
+
+        If it returns False, the caller must check everything and call ``look``.
+        """
         step = self._clock.step
         if not self.wake or step >= self._due:
             return False
@@ -143,12 +167,13 @@ class Agenda:
         return {**schedules, "ended": self._ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at the clock's step, with what each schedule has fired last."""
+        """Continue at the step of the clock, with the last call of each schedule."""
         for name, schedule in (("logs", self._logs), ("evals", self._evals)):
             if schedule is not None and state[name] is not None:
                 schedule.load_state_dict(state[name])
         logs, then = self._logs, state["logs"]
-        if logs is not None:  # in another unit it is not known when that was
+        if logs is not None:
+            # If `log_every` had another unit, the start of the interval is not known. It then starts now.
             same = then is not None and same_scale(Duration.from_state(then["every"]).unit, logs.every.unit)
             self._ended = state.get("ended", 0) if same else self._clock.elapsed(logs.every.unit)
         for save in self.saves:
@@ -157,7 +182,13 @@ class Agenda:
         self._pick = self._sampler.next_after(self._clock.step - 1)
 
     def went_back(self, then: Mapping[str, Any]) -> None:
-        """Steps were taken back: what was due at one of them is due again. Samples, epochs and time went on."""
+        """Adapt to a rollback: actions that were due at the undone steps are due again.
+
+        Only schedules in steps go back. Samples, epochs and time do not.
+
+        Args:
+            then: The state of this agenda in the snapshot.
+        """
         for name, schedule in (("logs", self._logs), ("evals", self._evals)):
             if schedule is not None and schedule.every.unit == "st" and then[name] is not None:
                 schedule.load_state_dict(then[name])
@@ -171,7 +202,7 @@ class Agenda:
         self.look_now()
 
     def _sample(self, step: int) -> None:
-        """One step in 64 goes through timed hooks, at a pseudo-random place in each group of 64."""
+        """Start or end the timing of hooks. One pseudo-random step of each group of 64 is timed."""
         if self.sampling and step > self._pick:
             self._sampler.count_sample()
             self.sampling = False
@@ -186,6 +217,7 @@ class Agenda:
 
 
 def _take(schedule: Schedule | None, clock: Clock) -> bool:
+    """Mark the action as done if it is due. Return whether it was due."""
     if schedule is None or not schedule.due(clock):
         return False
     schedule.fired(clock)

@@ -1,4 +1,4 @@
-"""The engine's side of ``run``: what its methods and fields ask the loop for."""
+"""``LoopAnswers``: the methods of the loop that the methods and fields of ``run`` call."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ REDUCTIONS = ("sum", "mean", "max", "min")
 
 
 class LoopAnswers:
-    """Answers of the loop to ``run``. Those of ``run.evaluate`` and ``run.predict`` are kept until the weights change.
+    """Answers of the loop to ``run``.
+
+    The results of ``run.evaluate`` and ``run.predict`` are cached until the weights change.
 
     Args:
-        loop: The loop.
+        loop: The engine.
     """
 
     def __init__(self, loop: Engine) -> None:
         self._loop = loop
         self._kept: dict[tuple[object, ...], tuple[int, Any, Any]] = {}
-        self._limits: dict[str, int] = {}  # those of the fit in which ``_limits_by`` was filled
+        self._limits: dict[str, int] = {}  # The limits of the fit in which `_limits_by` was filled.
         self._limits_by: dict[str, dict[object, int]] = {}
 
     # -- evaluations and trials ------------------------------------------------------------------
@@ -54,7 +56,7 @@ class LoopAnswers:
         loaders, stage = self._loaders(what)
 
         def compute() -> dict[str, Any]:
-            refuse_if_guarded("run.evaluate()")  # by its name, which a collective inside it has not
+            refuse_if_guarded("run.evaluate()")  # A collective inside it would raise an error with another name.
             batches = Returning(loop.evaluator.evaluate(loaders, stage, Audience.ANSWER))
             loop.tasks.evaluate(batches)
             return batches.value.metrics  # type: ignore[no-any-return]
@@ -151,7 +153,7 @@ class LoopAnswers:
 
     @contextmanager
     def padding_counts(self) -> Iterator[None]:
-        """Keep what is logged inside the block, also in a batch that counts nothing."""
+        """Keep the values that are logged inside the block, also in a padding batch."""
         book = self._loop.book
         is_muted = book.muted
         book.unmute()
@@ -164,13 +166,23 @@ class LoopAnswers:
     # -- data --------------------------------------------------------------------------------------
 
     def limit_batches(self, stage: str, count: int | None, by: object, *, repeat: bool) -> int | None:
-        """Set the limit of one callback. The smallest of a stage counts."""
+        """Set the limit of one callback, and return the limit of the stage: the smallest counts.
+
+        Args:
+            stage: ``"train"``, ``"val"``, ``"test"`` or ``"predict"``.
+            count: Number of batches. ``None`` removes the limit of the callback.
+            by: The callback.
+            repeat: True to train on the batches of the first epoch in every epoch.
+
+        Raises:
+            SetupError: If there is no such stage, or ``count`` is less than 1.
+        """
         data, where = self._loop.data, f"run.limit_batches({stage!r}, {count!r})"
         if stage not in LOADERS:
             raise SetupError(f"{where}: no such stage. Use {', '.join(map(repr, LOADERS))}.")
         if count is not None and (not isinstance(count, int) or count < 1):
             raise SetupError(f"{where}: give 1 batch or more, or None for no limit.")
-        if self._limits is not data.limits:  # of an earlier fit
+        if self._limits is not data.limits:  # They belong to an earlier fit.
             self._limits, self._limits_by = data.limits, {}
         limits = self._limits_by.setdefault(stage, {})
         limits.pop(by, None)
@@ -204,7 +216,13 @@ class LoopAnswers:
         return self._loop.move(batch)
 
     def sample_indices(self, batch: int) -> list[int] | None:
-        """Ask a plain loader's order again for the indices of a batch."""
+        """Return the indices of the samples of a batch, or ``None`` if they are not known.
+
+        They are known for a plain ``DataLoader`` without replacement, whose order Hookline can compute again.
+
+        Args:
+            batch: Index of the batch in the epoch.
+        """
         data = self._loop.data
         batches = data.loader.batch_sampler if type(data.loader) is DataLoader else None
         if type(batches) is not BatchSampler or type(batches.sampler) not in (RandomSampler, SequentialSampler):
@@ -252,7 +270,10 @@ class LoopAnswers:
     # -- beginning, saving and ending --------------------------------------------------------------
 
     def ending(self) -> Ending | None:
-        """Return how training ends. A signal counts from the moment at which the loop leaves because of it."""
+        """Return how training ends, or ``None`` if it does not end yet.
+
+        A signal counts as soon as the loop leaves because of it.
+        """
         loop, requests, error = self._loop, self._loop.requests, self._loop.state.failure
         if not loop.state.in_fit:
             return None
@@ -277,7 +298,13 @@ class LoopAnswers:
         self._loop.saving.add(plan)
 
     def request_plan(self, plan: SavePlan) -> None:
-        """Ask for a plan of this fit. ``verify-resume`` saves by its own plan only, and ignores the request."""
+        """Ask for a save by a plan of this fit.
+
+        ``hookline verify-resume`` saves by its own plan only, and ignores the request.
+
+        Raises:
+            SetupError: If the plan was not added in this fit.
+        """
         if not self._loop.saving.ask(plan):
             raise SetupError(f"run.request_save({plan!r:.60}): call run.add_save_plan(plan) in on_setup first.")
 
@@ -293,7 +320,15 @@ class LoopAnswers:
     # -- loaders -----------------------------------------------------------------------------------
 
     def replace_loader(self, stage: str, loader: Any) -> None:
-        """``run.loaders[stage] = loader``: from the next epoch or evaluation on."""
+        """Replace a loader, from the next epoch or evaluation on.
+
+        Args:
+            stage: ``"train"``, ``"val"``, ``"test"`` or ``"predict"``.
+            loader: The new loader, or a dict of named loaders for an evaluation.
+
+        Raises:
+            SetupError: If the run has no such loader, or does not use it any more.
+        """
         loop, where = self._loop, f"run.loaders[{stage!r}] = …"
         in_fit = loop.state.in_fit
         if stage not in LOADERS:
@@ -311,12 +346,15 @@ class LoopAnswers:
         loop.data.replace_loader(stage, loader)
 
     def _keep(self, asked: tuple[str, ...], loaders: dict[str | None, Any], compute: Any) -> Any:
-        """The answer, kept with how it was asked for: stage and loaders give the names in it."""
+        """Return the cached answer, or compute it.
+
+        The stage and the names of the loaders are parts of the key, because the names in the answer depend on them.
+        """
         version = self._loop.weights.version()
         self._kept = {key: kept for key, kept in self._kept.items() if kept[0] == version}
         key = (asked, *((name, id(loader)) for name, loader in loaders.items()))
         if key not in self._kept:
-            self._kept[key] = (version, loaders, compute())  # holds the loaders, so that their ids stay their own
+            self._kept[key] = (version, loaders, compute())  # Keep the loaders, so that no other object gets their ids.
         return self._kept[key][2]
 
     def _need(self, method: str, verb: str) -> None:
@@ -326,6 +364,7 @@ class LoopAnswers:
             )
 
     def _loaders(self, what: Any) -> tuple[dict[str | None, Any], str]:
+        """Return the loaders that were asked for, by name, and their stage."""
         if not isinstance(what, str):
             named = named_loaders(what, "val")
             stage = "val"

@@ -1,6 +1,7 @@
-"""Name the callback that blocks a run: a thread looks at the stack of the loop every few seconds.
+"""Warn about a callback that blocks a run.
 
-Nothing is done per hook. The thread knows the code objects of all hooks and finds the one that is on the stack.
+A thread reads the stack of the loop every few seconds. It knows the code object of each hook, and finds the hook whose
+code is on the stack. So a call of a hook costs nothing extra.
 """
 
 from __future__ import annotations
@@ -28,16 +29,21 @@ logger = logging.getLogger("hookline")
 
 BLOCKED_AFTER_S: Final = 30.0
 LOOKS: Final = 6
-"""In that time."""
+"""Number of times that the thread reads the stack in ``BLOCKED_AFTER_S``."""
 JOIN_S: Final = 5.0
-"""The thread may be in the middle of a warning that cannot be written."""
+"""Longest wait for the thread, which may hang in a warning that cannot be written."""
 _LOOP: Final = str(Path(__file__).parent) + os.sep
 _EVENTS: Final = str(Path(__file__).parents[1] / "events") + os.sep
 
 
 @contextmanager
 def blocked_hooks_named(line: Line[Any], clock: Clock) -> Iterator[None]:
-    """While it is open, a hook that blocks the calling thread is named on the console, once per call."""
+    """Warn about each hook call inside the block that blocks the calling thread, once per call.
+
+    Args:
+        line: The callbacks of the run.
+        clock: The clock of the run.
+    """
     end = threading.Event()
     watch = _Watch(line, clock, threading.get_ident(), BLOCKED_AFTER_S)
     thread = threading.Thread(target=watch.run, args=(end,), name="hookline-hooks", daemon=True)
@@ -46,12 +52,14 @@ def blocked_hooks_named(line: Line[Any], clock: Clock) -> Iterator[None]:
     try:
         yield
     finally:
-        if process == os.getpid():  # a child that was forked has no such thread, and its lock may be held
+        if process == os.getpid():  # A forked child has no such thread, and the lock of the event may be held.
             end.set()
             thread.join(JOIN_S)
 
 
 class _Watch:
+    """A thread's watch over another thread: it reads that thread's stack and finds hooks on it."""
+
     def __init__(self, line: Line[Any], clock: Clock, thread: int, limit: float) -> None:
         self._line, self._clock, self._thread, self._limit = line, clock, thread, limit
         self._known: tuple[int, ...] = ()
@@ -76,13 +84,14 @@ class _Watch:
                 )
 
     def _look(self) -> tuple[object, str, str] | None:
-        """The call of a hook that the thread is in: its identity, its name, and where it is.
+        """Return the hook call that the thread is in: its identity, its name and its position.
 
-        A hook that waits for other ranks, or that has asked the loop for something, such as an evaluation, is not the
-        one that blocks.
+        Return ``None`` for a hook that waits for other ranks, or that has called the loop, for example for an
+        evaluation. Such a hook does not block the run.
         """
         members = self._line.members
-        known = (id(members), *(len(member.calls) for member in members))  # the line may be compiled at this moment
+        # The main thread may compile the line at the same time, so the hooks may have changed since the last look.
+        known = (id(members), *(len(member.calls) for member in members))
         if known != self._known:
             self._known, self._hooks = known, _hooks_by_code(members)
         stack = stack_of(self._thread)
@@ -92,7 +101,7 @@ class _Watch:
                     return None
                 member, hook = candidates[0] if len(candidates) == 1 else _one_of(candidates, frame)
                 where = _place(frame) if depth == 0 else f"{_place(frame)}, now in {_place(stack[0])}"
-                # The frame alone does not tell two calls apart: Python gives its memory to the next one.
+                # The id of the frame does not identify a call: Python reuses the memory for the next frame.
                 return (id(frame), member.key, hook, progress_of(self._clock)), f"{member.name}.{hook}", where
             if frame.f_code.co_filename.startswith(_LOOP):
                 return None
@@ -114,7 +123,7 @@ def _hooks_by_code(members: list[Member[Any]]) -> dict[CodeType, list[tuple[Memb
 
 
 def _code_of(call: Any) -> CodeType | None:
-    """The code that runs when it is called; nothing for what is not written in Python."""
+    """Return the code that runs when an object is called, or ``None`` if it is not Python code."""
     if isinstance(call, Gate):
         call = call.call
     while isinstance(call, partial):
@@ -122,12 +131,12 @@ def _code_of(call: Any) -> CodeType | None:
     call = getattr(call, "__func__", call)
     code = getattr(call, "__code__", None)
     if code is None:
-        code = getattr(getattr(type(call), "__call__", None), "__code__", None)  # noqa: B004 (its code is asked for)
+        code = getattr(getattr(type(call), "__call__", None), "__code__", None)  # noqa: B004 (the code is needed)
     return code if isinstance(code, CodeType) else None
 
 
 def _one_of(candidates: list[tuple[Member[Any], str]], frame: FrameType) -> tuple[Member[Any], str]:
-    """Of several callbacks of one class, the one whose hook this is."""
+    """Return the callback, of several of one class, whose hook runs in the frame."""
     first = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_varnames else None
     return next((found for found in candidates if found[0].callback is first), candidates[0])
 

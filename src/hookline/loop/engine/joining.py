@@ -1,4 +1,4 @@
-"""Join the processes of a run, and compare what must be equal on all ranks."""
+"""Join the processes of a run, and compare the values that must be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,25 @@ from hookline.progress import Duration
 from hookline.run import RunState
 
 PRESENT: Final = "it"
-"""The value of a fact that says only that something is there: ``rank 0 has it, rank 1 does not have it``."""
+"""Value of a fact that has no other value: ``rank 0 has it, rank 1 does not have it``."""
 BEFORE_VOTE = ("train_step_start", "train_batch_start", "forward_start", "forward_end", "loss_ready", "backward_start")
-"""Events of a step at which its vote is still to come."""
+"""Events of a step that come before its vote."""
 
 
 def join(world: World, state: RunState, settings: Settings, extend: Duration | None) -> None:
-    """By all, when a run is opened: join the other processes, and compare the arguments."""
+    """Join the other processes when a run is opened, and compare the arguments.
+
+    All ranks must call it.
+
+    Args:
+        world: The processes of the run.
+        state: The state of the run.
+        settings: The options of the run.
+        extend: How much longer to train than the last ``fit``.
+
+    Raises:
+        SetupError: If an argument differs between ranks, or if the model is sharded and the precision is fp16.
+    """
     if world.is_alone:
         return
     strategy = as_strategy(settings.strategy, state.module)
@@ -54,7 +66,8 @@ def join(world: World, state: RunState, settings: Settings, extend: Duration | N
 def facts_of_run(state: RunState, settings: Settings, strategy: Strategy, extend: Duration | None) -> Facts:
     """Return the facts that must be equal on all ranks and are known before ``setup``.
 
-    Not compared: the folder, the name, the device, sinks, and callbacks that run on rank zero alone. Others need none.
+    Not compared are the folder, the name, the device, the sinks, and the callbacks that run on rank zero alone. The
+    other ranks do not need them.
     """
     resume = settings.resume
     kind = f"strategy {type(strategy).__name__}"
@@ -86,9 +99,10 @@ def facts_of_run(state: RunState, settings: Settings, strategy: Strategy, extend
 
 
 def facts_of_loss(loss: Any) -> Facts:
-    """Return the name of a loss, and its options where torch computes the loss: others may hold their rank.
+    """Return the name of a loss, and the options of a loss of torch.
 
-    The tensors of a module are those of rank zero as soon as the model is on all ranks: they are not compared.
+    The options of other losses are not compared, because they may hold values that belong to their rank. The tensors of
+    a module are not compared, because all ranks get those of rank zero.
 
     >>> facts_of_loss(nn.HuberLoss(delta=2.0))
     {'loss': 'HuberLoss', 'loss, reduction': "'mean'", 'loss, delta': '2.0'}
@@ -103,10 +117,14 @@ def facts_of_loss(loss: Any) -> Facts:
 
 
 def facts_of_optimizers(state: RunState) -> Facts:
-    """Return what must be equal on all ranks: with another learning rate on one rank, weights would drift apart."""
+    """Return the facts about optimizers and schedulers that must be equal on all ranks.
+
+    If one rank had another learning rate, its weights would drift away from those of the other ranks.
+    """
     names = {id(parameter): name for name, parameter in state.module.named_parameters()}
     facts: Facts = {}
-    for index, scheduler in enumerate(state.schedulers):  # first: they add to parameter groups
+    # Schedulers come first: they add keys to the parameter groups, so they may be the cause of a difference there.
+    for index, scheduler in enumerate(state.schedulers):
         where = f"scheduler {index}"
         facts[where] = type(scheduler.scheduler).__qualname__
         facts |= {f"{where}, every": str(scheduler.every), f"{where}, monitor": scheduler.monitor}

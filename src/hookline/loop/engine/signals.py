@@ -1,4 +1,4 @@
-"""Signals: handlers that only set a flag, which the loop reads at every step, batch and wait for data."""
+"""``Signals``: handlers that set a flag, which the loop reads at each step, batch and wait."""
 
 from __future__ import annotations
 
@@ -17,18 +17,27 @@ from hookline.run import Requests
 logger = logging.getLogger("hookline")
 
 PREEMPTING = (signal.SIGTERM,)
-"""What asks a run to leave, besides Ctrl-C; ``StopOnSignal`` adds to it."""
+"""Signals that end a run, in addition to Ctrl-C. ``StopOnSignal`` adds others."""
 SAME = 3.0
-"""Seconds: in several processes a signal that comes again so soon is the same one. A terminal or a scheduler signals
-torchrun and its workers, and torchrun hands on to the workers what it gets."""
+"""Seconds. With several processes, a signal that comes again within this time counts once.
+
+A terminal or a scheduler sends the signal to torchrun and to its workers, and torchrun forwards it to the workers.
+"""
 
 
 class Signals:
-    """Listens while a run is open, in the main thread; earlier handlers are called too, and put back after it.
+    """The signal handlers of an open run, in the main thread.
 
-    The first signal sets a flag, and leaves a wait for data at once. The second raises at once: ``Preempted``
-    after SIGTERM, ``KeyboardInterrupt`` after Ctrl-C. The third ends the process. In several processes the flag is
-    this rank's vote, and no rank leaves a wait alone.
+    - The first signal sets a flag, and ends a wait for data at once.
+    - The second signal raises at once: ``Preempted`` after SIGTERM, ``KeyboardInterrupt`` after Ctrl-C.
+    - The third SIGTERM ends the process.
+
+    With several processes, the flag is the vote of this rank, and no rank leaves a wait alone. The first signal also
+    calls the handler that was installed before. ``restore`` installs that handler again.
+
+    Args:
+        requests: The requests of the run.
+        interrupt: Function that asks to stop after Ctrl-C.
     """
 
     def __init__(self, requests: Requests, interrupt: Callable[[], None]) -> None:
@@ -39,9 +48,14 @@ class Signals:
         self._first: dict[int, float] = {}
         self._said = self._closed = False
         self.in_fit = False
-        """Whether Ctrl-C is a vote to stop; elsewhere it raises at once."""
+        """True if Ctrl-C is a vote to stop. Otherwise it raises at once."""
 
     def listen(self, *, in_fit: bool) -> None:
+        """Install the handlers when a run is opened.
+
+        Args:
+            in_fit: True if the run trains.
+        """
         self._seen.clear()
         self._first.clear()
         self._requests.forget_signal()
@@ -56,39 +70,45 @@ class Signals:
             if isinstance(earlier, Signals) and earlier._closed:
                 earlier.restore()
         self._closed = False
-        # A program that handles Ctrl-C itself, or ignores it, is left alone.
+        # A program that handles Ctrl-C itself, or ignores it, keeps its own handler.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._install(signal.SIGINT, self._on_interrupt)
         self.add(PREEMPTING)
 
     def add(self, numbers: Iterable[int]) -> None:
-        """Listen to these, too, until the run is closed."""
+        """Handle these signals like SIGTERM, until the run is closed."""
         if threading.current_thread() is threading.main_thread():
             for number in numbers:
                 if number not in self._earlier and signal.getsignal(number) is not signal.SIG_IGN:
                     self._install(number, self._on_preempt)
 
     def restore(self) -> None:
-        """Only the main thread can; a run that was closed in another one leaves it to the next run or signal."""
+        """Install the earlier handlers again.
+
+        Only the main thread can do this. If the run is closed in another thread, the next run or signal does it.
+        """
         self._closed = True
         if threading.current_thread() is not threading.main_thread():
             return
         for number, handler in self._earlier.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # `None`: Python did not set it.
         self._earlier.clear()
 
     def _install(self, number: int, handler: Any) -> None:
         self._earlier[number] = signal.signal(number, handler)
 
     def _is_over(self, number: int) -> bool:
-        """Whether the run is closed. Where that was in another thread, the handlers are put back now, and get it."""
-        if self._closed and self._earlier:  # else they are back, and somebody has kept one of these
+        """Return whether the run is closed.
+
+        If it was closed in another thread, install the earlier handlers now and raise the signal again for them.
+        """
+        if self._closed and self._earlier:  # Otherwise they are installed, and other code has kept this handler.
             self.restore()
             signal.raise_signal(number)
         return self._closed
 
     def _count(self, number: int) -> int:
-        """How often a signal has come; in several processes, what has come twice at once has come once."""
+        """Count a signal. Return how often it has come, or 0 for a repetition that counts once."""
         now, count = time.monotonic(), self._seen.get(number, 0)
         again = self._requests.voted and count == 1 and now - self._first[number] < SAME
         self._first.setdefault(number, now)
@@ -124,5 +144,5 @@ class Signals:
             raise Preempted(number)
         if count > 2:
             os._exit(128 + number)
-        if requests.waiting and not requests.whole and not requests.voted:  # alone no rank can leave a step
+        if requests.waiting and not requests.whole and not requests.voted:  # No rank can leave a step alone.
             raise LeaveWait

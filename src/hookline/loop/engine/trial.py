@@ -1,4 +1,4 @@
-"""A trial: steps of training that leave no trace, for callbacks that look for a learning rate or a batch size."""
+"""``trial``: training steps that leave no trace, to find a learning rate or a batch size."""
 
 from __future__ import annotations
 
@@ -28,16 +28,27 @@ if TYPE_CHECKING:
 
 
 class Trial:
-    """Batches to try, and whole steps on them. Schedulers stand still; nobody hears anything."""
+    """The batches and training steps of a trial. Schedulers do not step, and no hook is called.
+
+    Args:
+        loop: The engine.
+    """
 
     def __init__(self, loop: Engine) -> None:
         self._loop = loop
-        self._part = Part(None)  # that was given last
+        self._part = Part(None)  # The last batch that `batches` has yielded.
 
     def batches(self, count: int, loader: Any = None, *, whole: bool = False) -> Iterator[Any]:
-        """So many batches of the training loader, or of another one, from the first on; again if it is short.
+        """Iterate over the first batches of a loader, and again from its start if it has fewer.
 
-        With several ranks each gets so many of its own; or, if they are asked for as a ``whole``, all get the same.
+        Args:
+            count: Number of batches, on each rank.
+            loader: The loader. ``None``: the training loader.
+            whole: True to give the same batches to all ranks, in place of a shard of them to each.
+
+        Raises:
+            SetupError: If the loader can be iterated over only once.
+            DataError: If the loader has no batches.
         """
         loop = self._loop
         loader = loop.state.loaders.get("train") if loader is None else loader
@@ -62,7 +73,14 @@ class Trial:
             feed.close()
 
     def step(self, batch: Any) -> Tensor:
-        """Forward, backward and update on one batch; the loss."""
+        """Make one training step, with forward, backward and update, and return its loss.
+
+        Args:
+            batch: A batch of ``batches``.
+
+        Raises:
+            SetupError: If ``train_batch`` returns no loss.
+        """
         loop, task, run = self._loop, self._loop.state.task, self._loop.run
         loop.steps.drop()
         found = loop.steps.try_batch(run, batch, self._part if self._part.batch is batch else Part(batch))
@@ -73,7 +91,15 @@ class Trial:
 
 @contextmanager
 def trial(loop: Engine) -> Iterator[Trial]:
-    """Everything is bitwise as it was, on every way out."""
+    """Open a trial. After the block the run is bitwise as before it, also after an error.
+
+    Args:
+        loop: The engine.
+
+    Raises:
+        SetupError: If the run has no task, as in a custom loop.
+        ScopeError: If an epoch has begun.
+    """
     state, line, book, module = loop.state, loop.line, loop.book, loop.state.module
     if not hasattr(loop.state.task, "train_batch"):
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")

@@ -1,4 +1,4 @@
-"""The generators that a user's ``for`` holds, and what is still to be done for those that were left."""
+"""``Handles``: the generators that a custom loop iterates over, and their end hooks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from hookline.run import Requests
 
 
 class Handles:
-    """A generator that is left by ``break``, ``return`` or an exception closes its scopes at once.
+    """The generators that the body of a custom loop iterates over.
 
-    Which of the three it was cannot be seen from inside it. So the end hooks wait for the next call of the
-    loop, or for its ``__exit__``: they are due after a ``break``, and not after an exception. An error in
-    closing waits there too, instead of being lost as an unraisable one.
+    The body may leave a generator by ``break``, ``return`` or an exception. The generator then closes its scopes at
+    once, but it cannot see which of the three it was. So the end hooks wait for the next call of the loop, or for its
+    ``__exit__``: they are due after a ``break``, but not after an exception.
+
+    An error of the close is raised at the same point. In the generator, Python would only print it.
+
+    Args:
+        requests: The requests of the run.
     """
 
     def __init__(self, requests: Requests) -> None:
@@ -27,13 +32,19 @@ class Handles:
         self._error: BaseException | None = None
 
     def track(self, generator: Generator[Any, None, Any]) -> Generator[Any, None, Any]:
-        """Know of a generator without keeping it alive: when the ``for`` drops it, it closes."""
+        """Track a generator without keeping it alive: it closes when the ``for`` drops it."""
         self._open = [reference for reference in self._open if reference() is not None]
         self._open.append(weakref.ref(generator))
         return generator
 
     def leave(self, scopes: Scopes, mark: int, finish: Callable[[], None]) -> None:
-        """Close the scopes of a generator that was left; keep the rest for ``settle``."""
+        """Close the scopes of a generator that was left, and keep the rest for ``settle``.
+
+        Args:
+            scopes: The open scopes of the run.
+            mark: The number of scopes that were open before the generator.
+            finish: Function that sends the end hooks of the generator.
+        """
         try:
             scopes.leave(mark)
         except BaseException as error:
@@ -45,18 +56,22 @@ class Handles:
         self._requests.call_attention()
 
     def settle(self) -> None:
-        """Raise what went wrong, then send the end hooks that are due."""
+        """Raise the error of a close. If there is none, send the end hooks that are due."""
         error, self._error = self._error, None
         if error is not None:
             self._finish.clear()
             raise error
         while self._finish:
-            due, self._finish = self._finish, []  # what one of them calls settles nothing that comes after it
+            due, self._finish = self._finish, []  # A hook may call `settle` again, which must not send the rest.
             for finish in due:
                 finish()
 
     def close(self, because: BaseException | None) -> None:
-        """Close all generators, the innermost first; after an exception nothing is finished."""
+        """Close all generators, the innermost first. After an exception, no end hooks are sent.
+
+        Args:
+            because: The exception that closes the loop, if there is one.
+        """
         for reference in reversed(self._open):
             generator = reference()
             if generator is not None:
@@ -70,7 +85,7 @@ class Handles:
 
 
 def batches_twice(max_duration: Duration | None) -> ScopeError:
-    """``loop.batches`` inside a loop over epochs, most likely."""
+    """Return the error for a second ``loop.batches``, most likely in a loop over epochs."""
     until = "a stop" if max_duration is None else f"max_duration ({str(max_duration)!r}) or a stop"
     return ScopeError(
         f"loop.batches(): called a second time in one `with`; the first gives the batches of all epochs, until "

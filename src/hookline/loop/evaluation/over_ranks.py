@@ -1,7 +1,8 @@
-"""Evaluation and prediction over several ranks: each sample once, on one of them, and as many batches on all.
+"""Evaluation and prediction on several ranks.
 
-A rank that has one batch less than others computes one more, because others may need it: a sharded model gathers its
-weights in each forward. Nobody hears of that batch, and what is logged, measured or predicted in it counts nothing.
+Each sample is used once, on one rank, and all ranks compute the same number of batches. A rank that has one batch less
+than the others computes a padding batch, because a sharded model gathers its weights in each forward. No hook is called
+for a padding batch, and nothing that is logged, measured or predicted in it counts.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from hookline.loop.world.world import World
 
 Count = Callable[[Any], tuple[int, int | None]]
 EVALUATION = 4
-"""Keeps the seeds of evaluations apart from those of training."""
+"""Number in the seeds of evaluations, so that they differ from the seeds of training."""
 _LENGTH = 8
+"""Bytes of an integer in the data that ranks exchange."""
 
 
 def open_shard(loader: Any, world: World, seed: int, stage: str, count: Count, limit: float) -> SharedFeed:
-    """Return the shard of a loader for this rank. Its order is the same on all ranks, also of one that shuffles.
+    """Return the shard of a loader for this rank.
+
+    The order of the samples is the same on all ranks, also if the loader shuffles.
 
     Args:
         loader: The loader.
@@ -45,9 +49,20 @@ def open_shard(loader: Any, world: World, seed: int, stage: str, count: Count, l
 
 
 def shards_of_predictions(world: World, device: torch.device, mine: list[Any]) -> list[Any]:
-    """By all: the predictions of all ranks for each batch, in the loader's order, from those of this rank."""
+    """Return the predictions of all ranks, batch by batch, in the loader's order.
+
+    All ranks must call it.
+
+    Args:
+        world: The processes of the run.
+        device: The device of this rank. Predictions that were on a device move to it.
+        mine: The predictions of this rank, batch by batch.
+
+    Raises:
+        DataError: If a prediction cannot be sent to other ranks.
+    """
     said = [_opened(data) for data in world.group.gather(_sealed(world.shares[1], mine))]
-    by_share = dict(reversed(said))  # ranks with the same data have the same
+    by_share = dict(reversed(said))  # Ranks with the same data have the same predictions.
     each = [by_share[part] for part in sorted(by_share)]
     rounds = range(max(map(len, each)))
     found = [batches[index] for index in rounds for batches in each if index < len(batches)]
@@ -55,7 +70,7 @@ def shards_of_predictions(world: World, device: torch.device, mine: list[Any]) -
 
 
 def _sealed(part: int, predictions: list[Any]) -> bytes:
-    """The share, then each batch on its own: what is packed at once has a largest size."""
+    """Pack the shard's index, then each batch on its own: a packed value has a maximum size."""
     pieces = [part.to_bytes(_LENGTH, "little")]
     for prediction in predictions:
         tensor = first_tensor([prediction])
@@ -73,6 +88,7 @@ def _sealed(part: int, predictions: list[Any]) -> bytes:
 
 
 def _opened(data: bytes) -> tuple[int, list[Any]]:
+    """Unpack the bytes that ``_sealed`` returns."""
     part, at, found = int.from_bytes(data[:_LENGTH], "little"), _LENGTH, []
     while at < len(data):
         start = at + _LENGTH

@@ -20,7 +20,9 @@ BATCHES: Final = 2
 def sanity_check(
     evaluator: Evaluator, tasks: TaskRunner, state: RunState, book: MetricBook, loaders: dict[str | None, Any]
 ) -> tuple[set[str], int]:
-    """Evaluate two batches of each loader on fresh iterators. Only ``sanity_check_*`` is sent.
+    """Evaluate two batches of each loader with new iterators.
+
+    Hooks hear only ``sanity_check_start`` and ``sanity_check_end``.
 
     Returns:
         The names of the logged metrics, and the number of loaders that were read. A loader that can be iterated over
@@ -32,7 +34,7 @@ def sanity_check(
         named = "" if name is None else f" {name!r}"
         logger.warning("the sanity check leaves out the evaluation loader%s: it can be iterated over only once", named)
     if again:
-        depth = book.open_layer()  # What the two hooks log is dropped as well.
+        depth = book.open_layer()  # It also holds what the two hooks log, so that this is dropped.
         try:
             with state.aside("val", Audience.SANITY_CHECK):
                 line.emit(line.hooks.sanity_check_start)

@@ -1,4 +1,4 @@
-"""The task at work on the batches of an evaluation or a prediction."""
+"""``TaskRunner``: calls the task on the batches of an evaluation or a prediction."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from hookline.run import Run, RunState
 
 
 class Batches(Protocol):
-    """Batches that can be iterated over and closed: a generator."""
+    """Batches that can be iterated over and closed, such as a generator."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def close(self) -> None: ...
 
 
 class TaskRunner:
-    """Calls ``eval_batch`` or ``predict_batch`` of the task on each batch.
+    """Call ``eval_batch`` or ``predict_batch`` of the task on each batch.
 
     Args:
         state: The state of the run.
         run: The ``run`` of the task.
         world: The processes of the run.
         book: The metrics of the run.
-        loss_weights: The weights of the losses of a plain model.
-        evaluator: Gives the batches.
+        loss_weights: The weights of the losses of a plain model. ``None``: the task is the user's own.
+        evaluator: Gathers the predictions of all ranks.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TaskRunner:
         self._loss_weights, self._evaluator = loss_weights, evaluator
 
     def evaluate(self, batches: Batches) -> None:
-        """Call ``eval_batch`` on every batch. A loss that it returns is logged as ``loss``."""
+        """Call ``eval_batch`` on every batch, and log the loss that it returns as ``loss``."""
         with self._closed(batches):
             for batch in batches:
                 self._evaluate_batch(batch)
@@ -75,7 +75,11 @@ class TaskRunner:
             self._book.log_loss(found, state.samples if weight is None else weight)
 
     def predict(self, batches: Batches) -> Any:
-        """Call ``predict_batch`` on every batch. Return the predictions of all ranks in the loader's order."""
+        """Call ``predict_batch`` on every batch.
+
+        Returns:
+            The predictions of all ranks in the loader's order, joined if the shapes allow it.
+        """
         state, found = self._state, []
         with self._closed(batches):
             for batch in batches:
@@ -92,7 +96,10 @@ class TaskRunner:
 
     @contextmanager
     def _closed(self, batches: Batches) -> Iterator[None]:
-        """Close the batches on every way out, after an error has got its note: a traceback would keep them open."""
+        """Close the batches after the block, also after an error, which first gets its notes.
+
+        Otherwise the traceback of the error would keep the generator open.
+        """
         try:
             yield
         except BaseException as error:
@@ -104,7 +111,11 @@ class TaskRunner:
 
 
 def joined(batches: list[Any]) -> Any:
-    """One tensor (or dict or tuple of tensors) for all batches where shapes allow it, else the list."""
+    """Join the predictions of all batches.
+
+    Returns:
+        One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise the list of batches.
+    """
     first = batches[0] if batches else None
     if isinstance(first, torch.Tensor):
         same = all(isinstance(b, torch.Tensor) and b.ndim and b.shape[1:] == first.shape[1:] for b in batches)
@@ -127,7 +138,7 @@ def _detached(value: Any) -> Any:
 
 
 class Returning:
-    """Iterates over a generator and keeps what it returns."""
+    """Iterable over a generator that keeps the generator's return value in ``value``."""
 
     def __init__(self, generator: Generator[Any, None, Any]) -> None:
         self._generator = generator

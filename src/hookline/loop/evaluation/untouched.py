@@ -1,4 +1,4 @@
-"""What an evaluation must leave as it was: gradients and module modes."""
+"""Keep the gradients and the module modes as they were before an evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from torch import nn
 
 @contextmanager
 def same_modes(module: nn.Module) -> Iterator[None]:
-    """Put the train or eval mode of every sub-module back: a frozen batch norm stays frozen."""
+    """Restore the train or eval mode of every submodule after the block.
+
+    Each submodule has its own mode: a frozen batch norm stays frozen.
+    """
     modes = [(part, part.training) for part in module.modules()]
     try:
         yield
@@ -21,7 +24,10 @@ def same_modes(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def same_gradients(module: nn.Module) -> Iterator[None]:
-    """Set the gradients aside: a hook may enable gradients and call backward in an evaluation."""
+    """Remove the gradients inside the block, and restore them after it.
+
+    A hook may enable gradients and call backward in an evaluation.
+    """
     held = [(parameter, parameter.grad) for parameter in module.parameters()]
     for parameter, gradient in held:
         if gradient is not None:

@@ -1,4 +1,4 @@
-"""Steps the schedulers that are due: after a step, an epoch or an evaluation."""
+"""``SchedulerSteps``: steps the schedulers after a step, an epoch or an evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.run.history import missing_metric
 
 
 class SchedulerSteps:
-    """Steps the schedulers of a run.
+    """Step the schedulers of a run when they are due.
 
     Args:
         state: The state of the run.
@@ -24,16 +24,22 @@ class SchedulerSteps:
 
     def __init__(self, state: RunState, book: MetricBook, world: World) -> None:
         self._state, self._book, self._world = state, book, world
-        self._plateaus: dict[str, int | None] = {}  # By metric: the step of the value that was used last.
+        self._plateaus: dict[str, int | None] = {}  # By metric: the step of the last value that was used.
 
     def after_step(self, optimizer: str) -> None:
-        """Step those of an optimizer, once per step of training, however often the optimizer has stepped in it."""
+        """Step the schedulers of an optimizer, once per training step.
+
+        In one training step the optimizer may step several times.
+
+        Args:
+            optimizer: The name of the optimizer.
+        """
         state = self._state
         due = of_optimizer(state.schedulers, state.optimizers[optimizer], "st")
         self._step([s for s in due if s.due(state.clock.step + 1)])
 
     def after_epoch(self, epoch: int) -> None:
-        """Step those that step every so many epochs.
+        """Step the schedulers whose interval is a number of epochs.
 
         Args:
             epoch: The number of completed epochs.
@@ -41,12 +47,12 @@ class SchedulerSteps:
         self._step([s for s in self._state.schedulers if s.unit == "ep" and s.due(epoch)])
 
     def after_evaluation(self) -> None:
-        """Step ``ReduceLROnPlateau``, on the metrics of the evaluation."""
+        """Step each ``ReduceLROnPlateau`` with its metric of the evaluation."""
         self._step([s for s in self._state.schedulers if s.unit == "eval"])
 
     def _step(self, schedulers: list[Scheduler]) -> None:
         names = dict.fromkeys(scheduler.monitor for scheduler in schedulers if scheduler.unit == "eval")
-        values = {name: self._plateau_metric(name) for name in names}  # Several may monitor one metric.
+        values = {name: self._plateau_metric(name) for name in names}  # Several schedulers may monitor one metric.
         for scheduler in schedulers:
             if scheduler.unit != "eval":
                 scheduler.scheduler.step()
@@ -67,7 +73,13 @@ class SchedulerSteps:
         return sum(said) / len(said)
 
     def _is_measured(self, name: str) -> bool:
-        """True if there is a new value. A callback may log a metric that it declares at some evaluations only."""
+        """True if the metric has a new value.
+
+        A callback may log a metric that it declares at some evaluations only.
+
+        Raises:
+            MetricError: If nothing logs the metric.
+        """
         if name in self._book.names():
             return self._book.measured_at(name) != self._plateaus.get(name)
         if not any(overlaps(name, written) for written in self._state.line.written()):
@@ -75,9 +87,9 @@ class SchedulerSteps:
         return False
 
     def state_dict(self) -> dict[str, int | None]:
-        """Return the steps of the values that were used last, by metric."""
+        """Return the step of the last value that was used, by metric."""
         return dict(self._plateaus)
 
     def load_state_dict(self, state: Mapping[str, int | None]) -> None:
-        """Continue from saved steps."""
+        """Load the steps that ``state_dict`` returned."""
         self._plateaus = dict(state)

@@ -1,1 +1,1 @@
-"""Checkpoints of a run: what is saved, when, and how a run continues."""
+"""Checkpoints of a run: their content, when they are saved, and how a run resumes."""

@@ -1,4 +1,4 @@
-"""Match saved states with the callbacks of the run that resumes, also if their options have changed."""
+"""Match saved states with the callbacks of a resumed run, also if their options changed."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ Saved = Mapping[str, Any]
 
 
 def holds_state(saved: Saved) -> bool:
-    """True if there is anything in the saved part of a callback besides its identity."""
+    """True if the saved part of a callback holds more than its identity."""
     return any(saved[part] for part in ("state", "held", "gates"))
 
 
 def for_this_run(members: Iterable[Member[Run]], state: Mapping[str, Any], *, is_quiet: bool) -> dict[str, Any]:
-    """Return the saved state of a run, with each callback's part under the key that the callback has in this run.
+    """Return the saved state of a run, with the keys that its callbacks have in this run.
 
-    The part of a callback whose ``state_depends_on`` has changed is left out. Log one line for each callback that
-    resumes with other options, or without its state.
+    The part of a callback whose ``state_depends_on`` has changed is left out. Hookline logs one line for each callback
+    that resumes with other options, or without its state.
 
     Args:
         members: The callbacks of this run.
         state: The state of a checkpoint.
         is_quiet: True on a rank that logs nothing, because another rank logs the same lines.
+
+    Raises:
+        CheckpointMismatchError: If several callbacks of this run could continue one saved state.
     """
     callbacks = {member.key: member.callback for member in members if not member.is_task}
     warnings: list[str] = []
@@ -41,7 +44,7 @@ def for_this_run(members: Iterable[Member[Run]], state: Mapping[str, Any], *, is
     structure_changed = False
     for key, was in _pairs(here, saved).items():
         before, now = saved[was], here[key]
-        if "class" not in before:  # saved by an older version
+        if "class" not in before:  # An older version has saved it.
             continue
         other_meaning = _differences(before["depends_on"], now["depends_on"], "{name} is {now} (was {before})")
         if other_meaning:
@@ -69,7 +72,7 @@ def _pairs(here: Mapping[str, Saved], saved: Mapping[str, Saved]) -> dict[str, s
         open_there = _grouped(saved, kind, left)
         for group, keys in open_here.items():
             candidates = open_there.get(group, [])
-            if len(keys) > 1 or len(candidates) > 1:  # then a name that the other side lacks means another callback
+            if len(keys) > 1 or len(candidates) > 1:  # Then a name that only one side has means another callback.
                 keys = [key for key in keys if not here[key]["name"]]
                 candidates = [key for key in candidates if not saved[key]["name"]]
             if len(keys) == len(candidates) == 1:
@@ -116,7 +119,13 @@ def _differences(before: Mapping[str, str], now: Mapping[str, str], line: str) -
 
 
 def _renamed(state: Mapping[str, Any], keys: Mapping[str, str | None], *, structure_changed: bool) -> dict[str, Any]:
-    """``keys``: the new key by the old one; ``None`` leaves the callback's part out."""
+    """Return the state with other keys for its callbacks.
+
+    Args:
+        state: The state of a checkpoint.
+        keys: The new key by the old key. ``None`` leaves the part of the callback out.
+        structure_changed: True if a callback without its state decides which parameters are frozen.
+    """
     moved = {was: key for was, key in keys.items() if was != key}
     if not moved:
         return dict(state)
@@ -143,6 +152,6 @@ def _renamed(state: Mapping[str, Any], keys: Mapping[str, str | None], *, struct
 
 
 def _split(path: str | None, owners: Iterable[str]) -> tuple[str | None, str]:
-    """The owner at the beginning of a path, and the rest of the path."""
+    """Return the owner at the beginning of a path, and the rest of the path."""
     owner = next((key for key in owners if path is not None and path.startswith(f"{key}/")), None)
     return owner, "" if path is None or owner is None else path.removeprefix(f"{owner}/")

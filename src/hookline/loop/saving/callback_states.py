@@ -1,4 +1,4 @@
-"""The states of the callbacks of a run: read for a checkpoint or a snapshot, and loaded again."""
+"""Capture the states of callbacks for a checkpoint or a snapshot, and load them again."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CallbackStates:
         return found
 
     def _members(self) -> Iterator[Member[Run]]:
-        """The callbacks that are not disabled at the time when their turn comes."""
+        """Iterate over the callbacks that are not disabled when their turn comes."""
         return (member for member in self._state.line.members if not member.is_task and not member.disabled)
 
     def _state_of(self, member: Member[Run], in_memory: bool) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class CallbackStates:
     def _load_state(self, member: Member[Run], saved: Mapping[str, Any]) -> None:
         callback, held = member.callback, dict(self._held(member.callback))
         named = {key: held[key] for key in saved["held"] if key in held and key in callback.state}
-        if callback.state and not saved["state"] and not named:  # like a callback that the checkpoint does not have
+        if callback.state and not saved["state"] and not named:  # As if the checkpoint did not have it.
             logger.warning("%s had no state when the checkpoint was saved, and begins anew", member.key)
         else:
             callback.load_state_dict({**saved["state"], **named})
@@ -109,7 +109,10 @@ class CallbackStates:
                 gate.load_state_dict(state)
 
     def _held(self, callback: Callback) -> Iterator[tuple[str, Any]]:
-        """The modules, metrics, optimizers and generators of a callback, unless it overrides ``state_dict``."""
+        """Iterate over the modules, metrics, optimizers and generators that a callback holds.
+
+        A callback that overrides ``state_dict`` saves them itself.
+        """
         if type(callback).state_dict is not Callback.state_dict:
             return
         state = self._state

@@ -1,4 +1,4 @@
-"""Find the checkpoint that a run resumes from. With several ranks, it is one that all ranks can read."""
+"""Find the checkpoint that a run resumes from: one that all ranks can read."""
 
 from __future__ import annotations
 
@@ -38,28 +38,38 @@ class Found:
     snapshot: Snapshot
 
     def next_generation(self) -> int:
-        """Return the generation of the checkpoints that follow: a new one if there are newer checkpoints."""
+        """Return the generation of the next checkpoints.
+
+        It is a new generation if there are checkpoints newer than this one.
+        """
         newest, about = self.store.checkpoints()[-1].about, self.checkpoint.about
         newer = (newest.generation, newest.step) > (about.generation, about.step)
         return newest.generation + 1 if newer else about.generation
 
     def passed_over(self, resume: Resume) -> list[Path]:
-        """Return the damaged checkpoints among which this one was the newest valid; none if a path was given."""
+        """Return the damaged checkpoints that Hookline rejected before it found this one.
+
+        Return none if the user gave the path of a checkpoint.
+        """
         if resume.path != "auto" and (Path(resume.path) / MANIFEST).exists():
             return []
         there = [found.path for found in self.store.checkpoints() if found.about.exact and not found.weights_only]
-        newer = there[there.index(self.checkpoint.path) + 1 :]  # complete by their sizes, but not by their hashes
+        # The sizes of their files are right, but not the hashes.
+        newer = there[there.index(self.checkpoint.path) + 1 :]
         return [*(rejected.path for rejected in self.store.rejected()), *newer]
 
 
 def find_checkpoint(resume: Resume, folder: Path | None, group: AnyGroup, rooms: Rooms) -> Found | None:
-    """By all: find and read the checkpoint to resume from. Return ``None`` if ``"auto"`` finds none.
+    """Find and read the checkpoint to resume from. All ranks must call it.
 
     Args:
-        resume: What the run resumes from.
+        resume: The checkpoint, or the folder to look in.
         folder: The folder of the run.
         group: The processes of the run.
         rooms: The tensors to read a sharded checkpoint into.
+
+    Returns:
+        The checkpoint and its content, or ``None`` if ``"auto"`` finds none.
 
     Raises:
         CheckpointNotFoundError: If the path that was given holds no checkpoint.
@@ -109,7 +119,7 @@ def _newest(
 
 
 def _leading(group: AnyGroup, store: Store, resume: Resume, load: Load) -> tuple[Checkpoint, Snapshot] | None:
-    """On rank zero: look for the newest checkpoint, and tell the other ranks which one to try."""
+    """Find the newest valid checkpoint on rank zero, and send each candidate to the other ranks."""
     found, errors = None, []
 
     def try_one(checkpoint: Checkpoint) -> Snapshot:
@@ -120,7 +130,7 @@ def _leading(group: AnyGroup, store: Store, resume: Resume, load: Load) -> tuple
         found = store.load_newest(strict=resume.strict, load=try_one)
     except CheckpointError as error:
         errors.append(error)
-    group.from_zero(None)  # There are no more.
+    group.from_zero(None)  # The other ranks wait for a candidate: there are no more.
     by_zero(group, partial(_raise_one_of, errors))
     return found
 
@@ -131,7 +141,7 @@ def _raise_one_of(errors: list[CheckpointError]) -> None:
 
 
 def _following(group: AnyGroup, load: Load) -> tuple[Checkpoint, Snapshot] | None:
-    """On the other ranks: try what rank zero tries, until it has found a checkpoint that all ranks can read."""
+    """Try each candidate of rank zero on another rank, until all ranks can read one."""
     found = None
     while (path := group.from_zero(cast(str | None, None))) is not None:
         checkpoint = Checkpoint(Path(path), MISSING)  # type: ignore[arg-type]  # the load reads the manifest
@@ -139,6 +149,6 @@ def _following(group: AnyGroup, load: Load) -> tuple[Checkpoint, Snapshot] | Non
             snapshot = load(checkpoint)
             found = inspect(checkpoint.path), snapshot
         except (CheckpointCorruptError, CheckpointNotFoundError):
-            found = None  # Rank zero passes it over as well.
+            found = None  # Rank zero also rejects it.
     by_zero(group, partial(_raise_one_of, []))
     return found

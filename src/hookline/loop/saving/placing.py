@@ -1,8 +1,8 @@
-"""Load the tensors of a checkpoint into a model that may be sharded in another way, or not at all.
+"""Load the tensors of a checkpoint into a model that is sharded differently, or not at all.
 
-A tensor of a sharded checkpoint is read into the part of it that this rank holds. A full tensor is cut to that part.
-A tensor of the state is sharded like the weight that it belongs to: in the state of an optimizer, this is the parameter
-with the same index; in the state of a callback, the weight with the same name and shape.
+A tensor of a sharded checkpoint is read into the shard of it that this rank holds. A full tensor is cut to that shard.
+A tensor of the state is sharded like the weight that it belongs to. In the state of an optimizer, this is the parameter
+with the same index. In the state of a callback, it is the weight with the same name and shape.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ _OPTIMIZERS = "optimizers/"
 
 
 Rooms = Callable[[str, tuple[int, ...], torch.dtype], Tensor | None]
-"""Function of a tensor's name, shape and dtype: the tensor to read it into, or ``None`` for a new one."""
+"""Function of name, shape and dtype that returns the tensor to read into, or ``None``."""
 
 
 def rooms(module: nn.Module, model: nn.Module, optimizers: Mapping[str, Optimizer]) -> Rooms:
-    """Return where to read each tensor of a sharded checkpoint into: the part of it that this rank holds.
+    """Return the function that finds the tensor to read each tensor of a checkpoint into.
+
+    It returns a tensor like the shard that this rank holds, or ``None`` for a tensor that is not sharded.
 
     Args:
         module: The task, or the model of a custom loop.
@@ -53,7 +55,14 @@ def rooms(module: nn.Module, model: nn.Module, optimizers: Mapping[str, Optimize
 
 
 def placed_weights(wanted: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Shard weights like those of a model. A tensor that does not fit stays as it is: the caller raises the error."""
+    """Shard weights like those of a model.
+
+    A tensor that does not fit stays as it is, and the caller raises the error.
+
+    Args:
+        wanted: The state dict of the model.
+        found: The weights of the checkpoint.
+    """
     return {name: _like(value, wanted.get(name)) for name, value in found.items()}
 
 
@@ -68,7 +77,7 @@ def placed_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[str
 
 
 def placed_state(module: nn.Module, tree: Any) -> Any:
-    """Shard the tensors in the state of a callback like the weights of the same names, such as averages of weights."""
+    """Shard the tensors in a callback's state, such as averages, like the weights of that name."""
     if not any(map(is_spread, module.parameters())):
         return tree
     return _placed(tree, {name: value for name, value in _weights(module).items() if is_spread(value)})

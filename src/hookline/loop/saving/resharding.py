@@ -1,4 +1,4 @@
-"""The parts of a run's state that differ between ranks: gathered for a checkpoint, and given back to each rank."""
+"""Gather the parts of a run's state that differ between ranks, and return them to each rank."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ logger = logging.getLogger("hookline")
 
 
 def gathered(members: Sequence[Member[Run]], group: AnyGroup, capture: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """By all: return the state of the run, with the part that each rank has for itself. It is complete on rank zero.
+    """Return the state of the run, with the part that belongs to each rank.
 
-    The rest is the same on every rank, or rank zero's is used: counters and schedulers. The state of a callback is that
-    of the first rank that runs it. If one rank cannot save its state, all ranks raise an error.
+    All ranks must call it. The state is complete on rank zero. The other parts, such as counters and schedulers, are
+    those of rank zero. The state of a callback is that of the first rank that runs it. If one rank cannot save its
+    state, all ranks raise an error.
 
     Args:
         members: The callbacks of the run.
@@ -51,6 +52,7 @@ def gathered(members: Sequence[Member[Run]], group: AnyGroup, capture: Callable[
 
 
 def _own(members: Sequence[Member[Run]], state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of the state that belongs to this rank."""
     return {
         "random": state["random"],
         "feed": state["data"]["feed"],
@@ -65,7 +67,7 @@ def _own(members: Sequence[Member[Run]], state: Mapping[str, Any]) -> dict[str, 
 
 
 def of_this_rank(saved: Mapping[str, Any], step: int, *, rank: int, size: int) -> dict[str, Any]:
-    """Return the state that this rank continues with, also if another number of processes saved it.
+    """Return the state for this rank, also if another number of processes saved the checkpoint.
 
     Args:
         saved: The state of a checkpoint.
@@ -98,7 +100,7 @@ def of_this_rank(saved: Mapping[str, Any], step: int, *, rank: int, size: int) -
 
 
 def _of_one(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the only rank, in a checkpoint of one process."""
+    """Return the part of the only rank, from a checkpoint of one process."""
     return {
         "random": saved["random"],
         "feed": saved["data"]["feed"],
@@ -109,7 +111,10 @@ def _of_one(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(states: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join what several ranks have logged since the last row. The rest is the same on all of them."""
+    """Join the values that several ranks have logged since the last row.
+
+    The rest is the same on all ranks.
+    """
     pending: dict[str, Any] = {}
     if any(its["objects"] or its["dated"] for its in states[1:]):
         logger.warning(
@@ -138,7 +143,10 @@ def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_own(member: Member[Run]) -> bool:
-    """True if a callback has a separate state on each rank: ``per_rank_state``, or a metric of this rank's data."""
+    """True if a callback has a separate state on each rank.
+
+    It declares ``per_rank_state``, or it holds a metric of the data of its rank.
+    """
     callback = member.callback
     if member.is_task or getattr(callback, "per_rank_state", False):
         return not member.is_task
@@ -146,7 +154,7 @@ def _is_own(member: Member[Run]) -> bool:
 
 
 def _fresh(seed: int) -> dict[str, Any]:
-    """Random states for a rank that the checkpoint does not have."""
+    """Return random states for a rank that the checkpoint does not have."""
     found: dict[str, Any] = Apart().at(seed).run(random_states)
     return found
 

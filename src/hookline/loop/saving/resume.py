@@ -1,4 +1,4 @@
-"""Resume a run: load a checkpoint, report what differs, and tell the engine from where to continue."""
+"""Resume a run: load a checkpoint, and report the differences between it and this run."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ logger = logging.getLogger("hookline")
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The point from which the engine continues a run, as a checkpoint tells it."""
+    """The point from which the engine continues the run of a checkpoint."""
 
     checkpoint: Path
     """The checkpoint that was loaded."""
     random: Mapping[str, Any]
     """The random states, which the engine sets when the data of the epoch is open."""
     is_eval_pending: bool
-    """True if the run was left inside an epoch, at the end of a step, before its evaluation or in it."""
+    """True if the run was left inside an epoch, before or in the evaluation of a step."""
     is_finished: bool
-    """True if the run had ended, and is not asked to train longer."""
+    """True if the run had ended, and does not train longer now."""
     ended: str | None
     """Why a finished run had ended."""
 
 
 class CheckpointLoader:
-    """Loads the checkpoint that a run resumes from.
+    """Load the checkpoint that a run resumes from.
 
     Args:
         tree: The state of the run, as a tree.
@@ -67,11 +67,11 @@ class CheckpointLoader:
         self._records, self._settings = records, settings
 
     def load(self, resume: Resume, *, is_extended: bool) -> ResumePoint | None:
-        """By all: load the checkpoint, after ``setup`` and before ``model_ready``.
+        """Load the checkpoint, after ``setup`` and before ``model_ready``. All ranks must call it.
 
         Args:
-            resume: What the run resumes from.
-            is_extended: True if the run is asked to train longer than before.
+            resume: The checkpoint, or the folder to look in.
+            is_extended: True if the run trains longer than before, because of ``extend=``.
 
         Returns:
             The point to continue from, or ``None`` if there is no checkpoint.
@@ -102,7 +102,7 @@ class CheckpointLoader:
             snapshot = replace(snapshot, state=for_this_run(state.line.members, own, is_quiet=state.rank > 0))
         saved = tree.restore(snapshot)
         if about.pending_eval and saved["save"]:
-            state.requests.agree(save=True)  # It was due after the evaluation that a signal has left.
+            state.requests.agree(save=True)  # The save was due after the evaluation that a signal has left.
         self._report_callbacks(saved["callbacks"])
         tree.callbacks.load(saved["callbacks"], structural=False)
         self._warn_of_environment(checkpoint)
@@ -116,7 +116,7 @@ class CheckpointLoader:
         self._saver.start_fit()
         is_finished = checkpoint.about.finished and not is_extended and not self._asks_for_more(saved)
         if checkpoint.about.finished and not is_finished:
-            state.requests.drop_stop()  # The run had stopped, and now it is asked to train longer.
+            state.requests.drop_stop()  # The run had stopped, and now it trains longer.
         return ResumePoint(
             checkpoint=checkpoint.path,
             random=saved["random"],
@@ -126,10 +126,10 @@ class CheckpointLoader:
         )
 
     def _asks_for_more(self, saved: Mapping[str, Any]) -> bool:
-        """True if the script of a custom loop, which has no ``extend=``, gives a longer ``max_duration`` than before.
+        """True if the script of a custom loop gives a longer ``max_duration`` than before.
 
-        The durations in the scripts are compared, not those that hooks have set: the same script, started again, does
-        not train longer.
+        A custom loop has no ``extend=``. Hookline compares the durations in the scripts, not those that hooks have set:
+        the same script, started again, does not train longer.
         """
         given = self._settings.max_duration
         if self._state.task is not MISSING or given is None or self._state.clock.reached(given):
@@ -143,7 +143,7 @@ class CheckpointLoader:
     # -- reports -----------------------------------------------------------------------------------
 
     def _warn_if_nothing_saves(self) -> None:
-        """Warn if ``resume="auto"`` will find nothing at the next start either."""
+        """Warn if ``resume="auto"`` will find no checkpoint at the next start."""
         resume, state = self._settings.resume, self._state
         is_auto = resume is not None and resume.path == "auto"
         if is_auto and not self._saver.saves_state and not state.rank and state.in_fit:
@@ -153,7 +153,7 @@ class CheckpointLoader:
             )
 
     def _report_callbacks(self, saved: Mapping[str, Any]) -> None:
-        """Report callbacks that only this run has, and warn about states that no callback of this run takes."""
+        """Log new callbacks, and warn about saved states that no callback of this run loads."""
         if self._state.rank:
             return
         here = {member.key for member in self._state.line.members if not member.is_task}
@@ -163,7 +163,7 @@ class CheckpointLoader:
             _warn(f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}")
 
     def _warn_of_environment(self, checkpoint: Checkpoint) -> None:
-        """Warn if the run will not continue bitwise as it would have."""
+        """Warn if other versions or settings make the resumed run differ bitwise."""
         here, saved = self._tree.environment(), checkpoint.about.environment
         # `of_this_rank` has reported another number of processes. The number of threads follows from it: torchrun gives
         # one thread to each of several processes.

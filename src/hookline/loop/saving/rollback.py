@@ -15,11 +15,11 @@ from hookline.loop.saving.tree import RunTree
 from hookline.run import Run, RunState
 
 MemorySnapshot = dict[str, Any]
-"""Plain values and tensors, so that the callback that took it can save it with a checkpoint."""
+"""Plain values and tensors, so that a callback can save the snapshot in a checkpoint."""
 
 
 class MemorySnapshots:
-    """Takes snapshots of a run in memory, and returns to them.
+    """Take snapshots of a run in memory, and return to them.
 
     Args:
         tree: The state of the run, as a tree.
@@ -44,7 +44,7 @@ class MemorySnapshots:
         return deepcopy({"weights": weights, "buffers": buffers, "state": state})
 
     def restore(self, snapshot: MemorySnapshot) -> None:
-        """Restore what training changes: the model, optimizers, schedulers, the scaler, random states.
+        """Restore the model, optimizers, schedulers, the gradient scaler and random states.
 
         Args:
             snapshot: The snapshot. Hookline copies it, so that it can be restored again.
@@ -55,11 +55,11 @@ class MemorySnapshots:
         set_random_states(saved["random"])
 
     def roll_back(self, snapshot: MemorySnapshot, by: Member[Run]) -> None:
-        """At the end of a step: take back the steps since a snapshot. The data that they used stays used.
+        """Undo the steps since a snapshot, at the end of a step. The data stays read.
 
         Args:
             snapshot: The snapshot. Hookline copies it, so that it can be restored again.
-            by: The callback that asked for it, which keeps its state.
+            by: The callback that asked for the rollback. It keeps its state.
         """
         saved, clock, line = deepcopy(snapshot["state"]), self._state.clock, self._state.line
         step = saved["clock"]["step"]
@@ -74,7 +74,7 @@ class MemorySnapshots:
         line.emit(line.hooks.rollback)
 
     def _drop_stop_after(self, step: int, by: Member[Run]) -> None:
-        """Drop a stop that another callback asked for because of a step that is taken back."""
+        """Drop a stop that another callback asked for in a step that is undone."""
         stop = self._state.requests.agreed.stop
         if stop is not None and stop.step > step and stop.by != by.name and not stop.interrupt:
             self._state.requests.drop_agreed_stop()

@@ -1,4 +1,4 @@
-"""``metrics.jsonl`` and the history in memory after a resume or a rollback: rows that came later are taken back."""
+"""Remove later rows from ``metrics.jsonl`` and the history after a resume or a rollback."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def drop_rows(records: Records, folder: Path | None) -> None:
 def restore_rows(
     records: Records, state: RunState, group: AnyGroup, source: Path, size: int, *, is_own_run: bool
 ) -> None:
-    """By all: restore the rows of a checkpoint.
+    """Restore the rows of a checkpoint. All ranks must call it.
 
     Args:
         records: The rows of the run.
@@ -46,7 +46,7 @@ def restore_rows(
         is_own_run: True if the checkpoint is in the folder of this run. Otherwise rows and images are copied.
     """
     if group.rank:
-        group.barrier()  # until rank zero has restored the file
+        group.barrier()  # Wait until rank zero has restored the file.
         if state.folder is not None:
             file = JsonLines((state.folder if is_own_run else source) / METRICS)
             _read_history(state.history, file, size, quietly=True)
@@ -78,7 +78,7 @@ def restore_rows(
 
 
 def rewind_rows(records: Records, state: RunState, size: int, run_id: str) -> None:
-    """Take back rows in the middle of a run. Sinks restart.
+    """Remove the rows of undone steps in the middle of a run, and restart the sinks.
 
     Args:
         records: The rows of the run.
@@ -98,6 +98,7 @@ def rewind_rows(records: Records, state: RunState, size: int, run_id: str) -> No
 
 
 def _read_history(history: History, rows: JsonLines, size: int, *, quietly: bool = False) -> None:
+    """Fill the history again from the first ``size`` bytes of the rows."""
     history.clear()
     for row in rows.read(size, quietly=quietly):
         if isinstance(row, MetricRow):

@@ -33,22 +33,22 @@ from hookline.run.requests import signal_name
 logger = logging.getLogger("hookline")
 
 OWN_PLAN = SavePlan(at_end=False)
-"""Plan of a run in which no callback saves: it saves on request, and when a signal ends it."""
+"""Plan of a run without a saving callback: save on request, and when a signal ends the run."""
 
 
 class Agenda(Protocol):
-    """The steps at which the engine looks whether something is due."""
+    """The steps at which the engine checks whether something is due."""
 
     @property
     def saves(self) -> list[SaveSchedule]:
         """The schedules of the checkpoints."""
 
     def look_now(self) -> None:
-        """Look at the end of this step."""
+        """Check at the end of this step whether anything is due."""
 
 
 class Saver:
-    """Saves when asked: by a schedule, a callback, a signal, at the end, after an error.
+    """Save checkpoints: by schedule, on request, after a signal or an error, and at the end.
 
     Args:
         tree: The state of the run, as a tree.
@@ -57,7 +57,7 @@ class Saver:
         records: The rows and the timeline of the run.
         scopes: The open scopes of callbacks.
         settings: The options of the run.
-        agenda: The steps at which the engine looks whether something is due.
+        agenda: The steps at which the engine checks whether something is due.
         why_over: Function that returns why training is over, or ``None`` while it is not.
         repeats_evaluation: Function that returns whether a resume can repeat an evaluation. It cannot repeat one in the
             body of a custom loop.
@@ -83,10 +83,10 @@ class Saver:
         self._locks: list[FolderLock] = []
         self._uncopyable = False
         self._verification: Verification | None = None
-        self._is_asked_to_save = False  # by a callback that saves the whole state
-        self._resumes: bool | None = None  # as rank zero has found it
-        self._reported: Path | None = None  # the checkpoint that was logged after Ctrl-C
-        self._cost = state.line.cost_of("(checkpoints)", "saving")  # in this thread, and without the hooks
+        self._is_asked_to_save = False  # True if a callback saves the full state.
+        self._resumes: bool | None = None  # Whether rank zero has found a checkpoint.
+        self._reported: Path | None = None  # The checkpoint that was logged after Ctrl-C.
+        self._cost = state.line.cost_of("(checkpoints)", "saving")  # The time in this thread, without the hooks.
         self.run_id = uuid.uuid4().hex
         self.generation = 0
         self.began_at = 0
@@ -96,7 +96,7 @@ class Saver:
     # -- opening and closing -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """By all: lock the folder of the run, and remove what a killed run has left in it."""
+        """Lock the folder, and remove the remains of a killed run. All ranks must call it."""
         folder, resume, group = self._state.folder, self._settings.resume, self._world.group
         self._slots, self._own = [], None
         self._agenda.saves.clear()
@@ -111,7 +111,7 @@ class Saver:
         self._locks = [FolderLock(folder).acquire()]
         checkpoints = (folder / FOLDER).resolve()
         if checkpoints.is_dir() and not checkpoints.is_relative_to(folder.resolve()):
-            # A link to another disk: a run that comes to it over another path finds a lock there.
+            # It is a link to another disk: lock it also for runs that reach it by another path.
             try:
                 self._locks.append(FolderLock(checkpoints).acquire())
             except BaseException:
@@ -120,7 +120,7 @@ class Saver:
         Store(folder / FOLDER).sweep()
 
     def verify(self, verification: Verification) -> None:
-        """Save what ``hookline verify-resume`` compares, and nothing else."""
+        """Save only the checkpoints that ``hookline verify-resume`` compares."""
         folder, schedule = self._state.folder, AtSteps(verification.save_at)
         if folder is not None:
             self._verification = verification
@@ -144,7 +144,7 @@ class Saver:
         folder = self._folder()
         self._is_asked_to_save |= not plan.weights_only
         if self._verification is not None:
-            return self._slot(plan, folder, None)  # It is never asked.
+            return self._slot(plan, folder, None)  # It never saves.
         if any(slot.plan.folder == plan.folder for slot in self._slots):
             raise SetupError(
                 f"two callbacks save in {plan.folder!r}, and each would delete what the other keeps; "
@@ -157,7 +157,7 @@ class Saver:
             schedule = Schedule.of(plan.every, self._state.max_duration)
             schedule.fired(self._state.clock)
             self._agenda.saves.append(schedule)
-            self._agenda.look_now()  # A callback that joins a run may be due before anything else is.
+            self._agenda.look_now()  # It may be due before everything else on the agenda.
         slot = self._slot(plan, folder, schedule)
         slot.sweep()
         self._slots.append(slot)
@@ -169,7 +169,7 @@ class Saver:
         return self._state.folder
 
     def _check_found(self, plan: SavePlan, folder: Path) -> None:
-        """Raise if ``resume="auto"`` finds nothing although this run has saved in another folder."""
+        """Raise if ``resume="auto"`` finds nothing, but this run has saved in another folder."""
         resume = self._settings.resume
         asked = resume is not None and resume.path == "auto" and not self._state.clock.step
         if asked and not plan.weights_only and not plan.is_resumed and not Store(folder / FOLDER).latest():
@@ -181,7 +181,13 @@ class Saver:
                 )
 
     def check_states(self) -> None:
-        """Raise before the first step if the state cannot be saved; only warn if all callbacks save weights only."""
+        """Raise before the first step if the state cannot be saved.
+
+        If all callbacks save weights only, log a warning instead.
+
+        Raises:
+            StateError: If a callback saves the full state, and the state cannot be saved.
+        """
         if not self._slots:
             return
         try:
@@ -205,7 +211,10 @@ class Saver:
         return errors
 
     def close(self) -> None:
-        """Unlock the folder. If an interrupt left a background save, its thread unlocks the folder when it ends."""
+        """Unlock the folder.
+
+        If an interrupt has left a background save, its thread unlocks the folder when the save ends.
+        """
         locks, self._locks = self._locks, []
         writing = [slot for slot in self._slots if slot.is_writing]
         for lock in locks:
@@ -217,7 +226,7 @@ class Saver:
     # -- the identity of the run -------------------------------------------------------------------
 
     def start_fit(self) -> None:
-        """A fit starts at the current step of the clock."""
+        """Record the current step as the start of a fit."""
         self.began_at = self._state.clock.step
 
     def continue_run(self, run_id: str, generation: int) -> None:
@@ -230,13 +239,13 @@ class Saver:
         self.run_id, self.generation = run_id, generation
 
     def start_generation(self) -> None:
-        """Start a new generation of checkpoints, after steps were taken back."""
+        """Start a new generation of checkpoints, after a rollback."""
         self.generation += 1
 
     # -- questions ---------------------------------------------------------------------------------
 
     def will_go_on(self, resume: Resume) -> bool:
-        """True if there is a checkpoint to resume from; with several ranks, if rank zero has found one."""
+        """True if there is a checkpoint to resume from. With several ranks, rank zero decides."""
         return has_checkpoint(self._state.folder, resume) if self._resumes is None else self._resumes
 
     def continues_on_full_disk(self) -> bool:
@@ -255,12 +264,12 @@ class Saver:
 
     @property
     def saves_state(self) -> bool:
-        """True if a callback or ``verify-resume`` saves the whole state, so that a resume is possible."""
+        """True if a callback or ``verify-resume`` saves the full state, which a resume needs."""
         return self._is_asked_to_save or self._verification is not None
 
     @property
     def due(self) -> bool:
-        """True if a checkpoint is due or asked for at this step."""
+        """True if a checkpoint is due or requested at this step."""
         return self._state.requests.agreed.save or any(slot.is_due(self._state.clock) for slot in self._slots)
 
     @property
@@ -300,9 +309,12 @@ class Saver:
     # -- when --------------------------------------------------------------------------------------
 
     def ask(self, plan: SavePlan) -> bool:
-        """Ask for a save by a plan at the end of this step. Return whether the plan is one of this fit.
+        """Ask for a save by a plan at the end of this step.
 
         ``hookline verify-resume`` saves by its own plan only, and ignores the request.
+
+        Returns:
+            False if the plan was not added in this fit.
         """
         slot = next((slot for slot in self._slots if slot.plan == plan), None)
         if slot is not None:
@@ -311,7 +323,10 @@ class Saver:
         return slot is not None or self._verification is not None
 
     def settle(self) -> None:
-        """By all, at the end of a step: finish background saves, then save what is due or asked for."""
+        """Finish background saves, then make the saves that are due or requested.
+
+        All ranks must call it at the end of a step.
+        """
         requests, clock = self._state.requests, self._state.clock
         for slot in self._slots:
             self._guarded(slot, slot.poll)
@@ -324,21 +339,21 @@ class Saver:
             if slot.take_due(clock, is_last=is_last):
                 self._save(slot)
         if due:
-            self._world.vote()  # on requests from the hooks of a save
+            self._world.vote()  # The hooks of a save may have made requests.
         if self._verification is not None and clock.step >= self._verification.stop_at:
             leave = Preempted(0)
             leave.code = 0
             raise leave
 
     def _agree_on_plans(self) -> None:
-        """By all: a slot that one rank has asked saves on all ranks."""
+        """Request on all ranks the saves that any rank has requested. All ranks must call it."""
         for answers in self._world.group.exchange([slot.asked for slot in self._slots]):
             for slot, asked in zip(self._slots, answers, strict=True):
                 if asked:
                     slot.ask()
 
     def interrupted(self, *, pending_eval: bool = False) -> None:
-        """By all, after Ctrl-C: save, so that another process can resume.
+        """Save after Ctrl-C, so that another process can resume. All ranks must call it.
 
         Args:
             pending_eval: True if the resume must repeat the evaluation of this step.
@@ -358,10 +373,13 @@ class Saver:
                         logger.warning("%s: saved %s", "interrupted" if stop is None else stop.reason, found)
 
     def preempted(self, *, pending_eval: bool = False) -> Preempted:
-        """By all, after a signal: save, so that another process can resume. Return the error to raise.
+        """Save after a signal, so that another process can resume. All ranks must call it.
 
         Args:
             pending_eval: True if the resume must repeat the evaluation of this step.
+
+        Returns:
+            The error to raise.
         """
         state, line, requests, found = self._state, self._state.line, self._state.requests, None
         number, earlier = requests.agreed.preempt or 0, requests.agreed.stop
@@ -378,9 +396,9 @@ class Saver:
         return Preempted(number, checkpoint=found)
 
     def finished(self) -> None:
-        """By all, at the end of a fit without an error: the last save."""
+        """Make the last save of a fit that ends without an error. All ranks must call it."""
         requests = self._state.requests
-        self._world.vote()  # on a signal or a request that came in the last hooks
+        self._world.vote()  # A signal or a request may have come in the last hooks.
         if requests.take_plan():
             self._agree_on_plans()
         is_over = self._why_over() is not None
@@ -398,7 +416,9 @@ class Saver:
             self._guarded(slot, slot.prune_finished)
 
     def failed(self, error: BaseException, *, exact: bool) -> None:
-        """Save after an error, for plans with ``on_exception``. Errors of these saves become notes on the error.
+        """Save after an error, for plans with ``on_exception``.
+
+        Errors of these saves become notes on the error.
 
         Args:
             error: The error that ends the run.
@@ -416,9 +436,12 @@ class Saver:
     # -- an evaluation that a signal leaves ----------------------------------------------------------
 
     def states_before_evaluation(self) -> dict[str, Any] | None:
-        """By all: copy the states of callbacks and the size of the rows, for ``as_before_evaluation``.
+        """Copy the states of callbacks and the size of the rows before an evaluation.
 
-        Return ``None`` if a signal has to wait for the end of the evaluation.
+        All ranks must call it.
+
+        Returns:
+            The copy for ``as_before_evaluation``, or ``None`` if a signal has to wait for the end of the evaluation.
         """
         if not self.can_leave_evaluation:
             return None
@@ -432,25 +455,25 @@ class Saver:
         return None if states is None else {"callbacks": states, "rows": self._records.size}
 
     def as_before_evaluation(self, states: dict[str, Any]) -> None:
-        """Undo an evaluation that a signal has left: a resume repeats it.
+        """Undo an evaluation that a signal has left, because a resume repeats it.
 
         Args:
-            states: What ``states_before_evaluation`` returned.
+            states: The copy that ``states_before_evaluation`` returned.
         """
         self._tree.callbacks.load(states["callbacks"])
         rows = self._records.stream.rows
-        if rows is not None and rows.size > states["rows"]:  # images and texts
+        if rows is not None and rows.size > states["rows"]:  # The evaluation has logged images or texts.
             rewind_rows_and_media(rows, states["rows"])
 
     # -- how ---------------------------------------------------------------------------------------
 
     def _own_slot(self) -> Slot:
-        """The slot of a run with a folder in which no callback saves the whole state."""
+        """Return the slot of a run in which no callback saves the full state."""
         self._own = self._own or self._slot(OWN_PLAN, self._folder(), None)
         return self._own
 
     def _save_once(self, slot: Slot, *, pending_eval: bool = False) -> Path | None:
-        """Save unless this step is saved. Return the path of the checkpoint, or ``None`` if the save failed."""
+        """Save unless this step is saved. Return the checkpoint's path, or ``None`` on failure."""
         clock = self._state.clock
         self._guarded(slot, slot.wait)
         if not slot.is_saved(clock) or pending_eval:
@@ -466,7 +489,7 @@ class Saver:
             logger.warning("not saved: a second signal came, and what it interrupted may be half done")
             return
         mark = len(scopes)
-        self._guarded(slot, lambda: cost.timed(slot.wait))  # An error of the save before is not an error of this one.
+        self._guarded(slot, lambda: cost.timed(slot.wait))  # An error of the last save is not an error of this one.
         try:
             scopes.enter(line.hooks.around_save)
             line.emit(line.hooks.checkpoint_save)
@@ -483,7 +506,10 @@ class Saver:
         scopes.leave(mark)
 
     def _snapshot(self, *, weights_only: bool, **about: Any) -> Snapshot:
-        """By all, at the end of a step: the content of a checkpoint. Tensors are not copied."""
+        """Return the content of a checkpoint at the end of a step, without copying tensors.
+
+        All ranks must call it.
+        """
         facts = self._tree.about(self.run_id, self.generation, **about)
         self._world.before_evaluation()  # Batch norm statistics are those of rank zero, as in an evaluation.
         state = None if weights_only else self._tree.capture_all(save_due=self.due)
@@ -516,7 +542,10 @@ class Saver:
 
 @contextmanager
 def _unsavable_logged() -> Iterator[None]:
-    """Log the error if the state cannot be saved. A run without callbacks that save has not checked it before."""
+    """Log the error if the state cannot be saved.
+
+    If no callback saves, ``check_states`` has not checked the state.
+    """
     try:
         yield
     except StateError as error:

@@ -1,4 +1,4 @@
-"""``Slot``: one save plan at work. It writes checkpoints to its store, and deletes those that no rule keeps."""
+"""``Slot``: writes the checkpoints of one save plan, and deletes those that no rule keeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SaveSchedule = Schedule | AtSteps
 
 
 class Slot:
-    """One save plan at work: its store, its schedule, its thread, and whether a save is asked for.
+    """The store, the schedule, the background thread and the requests of one save plan.
 
     Args:
         plan: The plan of a callback.
@@ -37,17 +37,17 @@ class Slot:
         self.plan = plan
         self.store = Store(folder / plan.folder)
         self.asked = False
-        """True if a callback has asked for a save at the end of this step."""
+        """True if a callback has requested a save at the end of this step."""
         self.deferred = False
-        """True if a save was due at the last step: the slot saves when the run is closed, as finished."""
+        """True if a save was due at the last step. The slot then saves when the run is closed."""
         self.background = plan.background
         """True if a thread writes the checkpoints."""
         self._schedule = schedule
-        self._saved: tuple[int, int] | None = None  # the step and the batch of the last save
+        self._saved: tuple[int, int] | None = None  # The step and the batch of the last save.
         self._writer = BackgroundWriter(self.write_alone, ended=wake) if plan.background else None
 
     def sweep(self) -> None:
-        """Remove what a killed process has left in the store."""
+        """Remove the remains of a killed process from the store."""
         self.store.sweep()
 
     # -- when --------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class Slot:
         self.asked = True
 
     def is_due(self, clock: Clock) -> bool:
-        """True if a save is due by the schedule, or asked for."""
+        """True if a save is due by the schedule, or requested."""
         return self.asked or (self._schedule is not None and self._schedule.due(clock))
 
     def take_due(self, clock: Clock, *, is_last: bool) -> bool:
@@ -85,11 +85,11 @@ class Slot:
         return True
 
     def mark_saved(self, clock: Clock) -> None:
-        """A snapshot was taken at the current step."""
+        """Record that a snapshot was taken at the current step."""
         self._saved = (clock.step, clock.batch)
 
     def mark_failed(self) -> None:
-        """The last snapshot could not be written."""
+        """Record that the last snapshot could not be written."""
         self._saved = None
 
     def is_saved(self, clock: Clock) -> bool:
@@ -99,37 +99,40 @@ class Slot:
     # -- writing -----------------------------------------------------------------------------------
 
     def write(self, snapshot: Snapshot) -> Checkpoint:
-        """By all: write a snapshot, then delete the checkpoints that no rule keeps."""
+        """Write a snapshot, then delete the checkpoints that no rule keeps.
+
+        All ranks must call it.
+        """
         return self.write_alone(snapshot)
 
     def write_alone(self, snapshot: Snapshot) -> Checkpoint:
-        """Do what ``write`` does, in this process."""
+        """Write a snapshot in this process, then delete the checkpoints that no rule keeps."""
         checkpoint = self.store.save(snapshot, self.plan.name_of(snapshot.about))
         self.prune(checkpoint)
         return checkpoint
 
     def submit(self, snapshot: Snapshot, done: Callable[[Checkpoint], None]) -> None:
-        """By all: write a snapshot in the background.
+        """Write a snapshot in the background. All ranks must call it.
 
         Args:
             snapshot: The snapshot.
-            done: Function that ``poll`` or ``wait`` calls when it is written.
+            done: Function that ``poll`` or ``wait`` calls when the snapshot is written.
         """
         if self._writer is not None:
             self._writer.submit(snapshot, done)
 
     def poll(self) -> None:
-        """By all: finish a background save that has ended. Its error is raised here."""
+        """Finish a background save that has ended, or raise its error. All ranks must call it."""
         if self._writer is not None:
             self._writer.poll()
 
     def wait(self) -> None:
-        """By all: wait for the background save, and finish it."""
+        """Wait for the background save, and finish it. All ranks must call it."""
         if self._writer is not None:
             self._writer.wait()
 
     def close(self) -> None:
-        """By all: wait for the last background save, and free its memory."""
+        """Wait for the last background save, and free its memory. All ranks must call it."""
         if self._writer is not None:
             self._writer.close()
 
@@ -139,12 +142,12 @@ class Slot:
         return self._writer is not None and self._writer.in_flight
 
     def when_written(self, act: Callable[[], None]) -> None:
-        """Call a function when the background save has ended, in its thread."""
+        """Call a function in the background thread when the save has ended."""
         if self._writer is not None:
             self._writer.when_ended(act)
 
     def newest(self) -> Path | None:
-        """By all: return the path of the newest checkpoint."""
+        """Return the path of the newest checkpoint. All ranks must call it."""
         latest = self.store.latest()
         return None if latest is None else latest.path
 
@@ -157,11 +160,14 @@ class Slot:
         there = self.store.checkpoints()
         gone = [checkpoint for checkpoint in to_delete(there, self.plan.keep) if checkpoint.path != newest.path]
         if gone and len(there) - len(gone) == 1:
-            self.store.verify(newest)  # It is about to be the only one.
+            self.store.verify(newest)  # It is about to be the only checkpoint.
         self._delete(gone)
 
     def prune_finished(self) -> None:
-        """By all: delete the newest checkpoint of a finished run if ``keep_last=0``, unless another rule keeps it."""
+        """Delete the newest checkpoint of a finished run if ``keep_last=0``.
+
+        It stays if another rule keeps it. All ranks must call it.
+        """
         if self.plan.keep is None or self.plan.keep.last:
             return
         there = self.store.checkpoints()
@@ -180,9 +186,9 @@ class Slot:
 
 
 class RankSlot(Slot):
-    """One save plan at work in several processes. All ranks go through each save, and all know how it ended.
+    """A slot for several processes. All ranks take part in each save, and know how it ended.
 
-    Rank zero writes the weights that all ranks have. Each rank writes its own shards of those that are sharded.
+    Rank zero writes the full tensors. Each rank writes its shards of the tensors that are sharded.
 
     Args:
         plan: The plan of a callback.
@@ -192,7 +198,7 @@ class RankSlot(Slot):
     """
 
     def __init__(self, plan: SavePlan, folder: Path, schedule: SaveSchedule | None, world: Ranks) -> None:
-        super().__init__(plan, folder, schedule, wake=lambda: None)  # One rank must not look alone.
+        super().__init__(plan, folder, schedule, wake=lambda: None)  # One rank must not wake up alone.
         self._world, self._group = world, world.group
         self._is_submitted = False
         self._written: list[Checkpoint] = []
@@ -205,12 +211,15 @@ class RankSlot(Slot):
             self._writer = None
 
     def sweep(self) -> None:
-        """Remove what a killed process has left in the store, on rank zero."""
+        """Remove the remains of a killed process from the store, on rank zero."""
         if not self._group.rank:
             super().sweep()
 
     def write(self, snapshot: Snapshot) -> Checkpoint:
-        """By all: write a snapshot, then delete the checkpoints that no rule keeps."""
+        """Write a snapshot, then delete the checkpoints that no rule keeps.
+
+        All ranks must call it.
+        """
         with self._world.patient():
             if not self._world.is_sharded and not is_shared(snapshot):
                 return _unpacked(by_zero(self._group, lambda: _packed(self.write_alone(snapshot))))
@@ -220,42 +229,54 @@ class RankSlot(Slot):
             return checkpoint
 
     def submit(self, snapshot: Snapshot, done: Callable[[Checkpoint], None]) -> None:
-        """By all: write a snapshot in the background, on rank zero.
+        """Write a snapshot in the background, on rank zero. All ranks must call it.
 
         Args:
             snapshot: The snapshot.
-            done: Function that ``poll`` or ``wait`` calls when it is written, on all ranks.
+            done: Function that ``poll`` or ``wait`` calls on all ranks when the snapshot is written.
         """
         self._done = done
         by_zero(self._group, lambda: super(RankSlot, self).submit(snapshot, self._written.append))
         self._is_submitted = True
 
     def poll(self) -> None:
-        """By all: finish a background save that has ended. Its error is raised here."""
+        """Finish a background save that has ended, or raise its error. All ranks must call it."""
         self._finish(super().poll)
 
     def wait(self) -> None:
-        """By all: wait for the background save, and finish it."""
+        """Wait for the background save, and finish it. All ranks must call it."""
         with self._world.patient():
             self._finish(super().wait)
 
     def close(self) -> None:
-        """By all: wait for the last background save. After an error, rank zero waits only for its own thread."""
+        """Wait for the last background save. All ranks must call it.
+
+        After an error, rank zero waits only for its own thread.
+        """
         if not self._world.broken:
             self.wait()
         super().close()
 
     def prune_finished(self) -> None:
-        """By all: delete the newest checkpoint of a finished run if ``keep_last=0``, unless another rule keeps it."""
+        """Delete the newest checkpoint of a finished run if ``keep_last=0``.
+
+        It stays if another rule keeps it. All ranks must call it.
+        """
         by_zero(self._group, super().prune_finished)
 
     def newest(self) -> Path | None:
-        """By all: return the path of the newest checkpoint, as rank zero finds it."""
+        """Return the path of the newest checkpoint on rank zero. All ranks must call it."""
         found = by_zero(self._group, lambda: None if (its := super(RankSlot, self).newest()) is None else str(its))
         return None if found is None else Path(found)
 
     def _finish(self, look: Callable[[], None]) -> None:
-        """By all: let rank zero look at its thread, and call ``done`` on all ranks if the checkpoint is written."""
+        """Call ``done`` on all ranks if rank zero has written the checkpoint.
+
+        All ranks must call it.
+
+        Args:
+            look: Function that polls or waits for the thread of rank zero.
+        """
         if not self._is_submitted:
             return
 

@@ -1,4 +1,7 @@
-"""Check the state of a checkpoint before it is loaded: a value of the wrong kind would fail later, in a step."""
+"""Check the types in the state of a checkpoint before it is loaded.
+
+A value of a wrong type would fail later, in a step.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ _SERIES = {"reduce": "mean", "values": [0.0], "weights": [0.0], "weight": 0.0}
 
 @contextmanager
 def named_in_errors(path: Path) -> Iterator[None]:
-    """Name the file in each error that is raised while its state is loaded. Any other error becomes a Hookline error.
+    """Add the file to each error that is raised inside the block, while its state is loaded.
+
+    An error that is not one of Hookline becomes a ``CheckpointMismatchError``.
 
     Args:
         path: The file that the state was read from.
@@ -88,34 +93,40 @@ def check_shape(
 
 
 def _own_values(scheduler: LRScheduler) -> dict[str, Any]:
-    """The state of a scheduler of torch. A user's own scheduler may keep values that change their kind."""
+    """Return the state of a torch scheduler. Values of other schedulers may change their type."""
     is_of_torch = type(scheduler).__module__ == LRScheduler.__module__
     return scheduler.state_dict() if is_of_torch else {"last_epoch": 0}
 
 
 def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The arguments of an optimizer, by parameter group. A user may add other keys of any kind."""
+    """Return the arguments of each parameter group, without keys that the user has added."""
     return [
         {key: group[key] for key in ("params", *optimizer.defaults)} for group in optimizer.state_dict()["param_groups"]
     ]
 
 
 def _each(saved: Any, shape: Any) -> Any:
-    """A mapping of names that only the checkpoint knows."""
+    """Return the same shape for each saved name, because only the checkpoint has the names."""
     return dict.fromkeys(saved, shape) if isinstance(saved, Mapping) else {}
 
 
 def _series(saved: Any) -> Any:
-    """The values logged under each name; ``total`` is ``None`` before the first sum."""
+    """Return the shape of the logged values by name. ``total`` is ``None`` before a sum."""
     found = _each(saved, _SERIES)
     has_total = [name for name in found if isinstance(saved[name], Mapping) and saved[name].get("total") is not None]
     return found | {name: {**_SERIES, "total": 0.0} for name in has_total}
 
 
 def _difference(saved: Any, expected: Any, at: str = "", *, whole: bool) -> str:
-    """The first value that is of another kind than expected; empty if there is none. ``None`` may become anything.
+    """Return the first value that has another type than expected, or an empty string.
 
-    ``whole``: where an integer is expected, it must be one; the weight decay of an optimizer may be 0 and then 0.1.
+    Where one of the two is ``None``, any type is right, except ``None`` in place of a number or a tuple.
+
+    Args:
+        saved: The saved value.
+        expected: A value of the expected type.
+        at: The path of the value in the state.
+        whole: True if a float in place of an integer is wrong. False for options such as a weight decay of 0 or 0.1.
     """
     is_fixed = _is_number(expected) or isinstance(expected, tuple)
     if expected is None or (saved is None and not is_fixed):

@@ -1,4 +1,4 @@
-"""The state of a run as one tree: everything that the next step depends on, captured and restored."""
+"""``RunTree``: captures and restores everything that the next step of a run depends on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,12 @@ class Course(Protocol):
         """Load a position, after the clock and the weights."""
 
     def went_back(self, epoch: int, state: Mapping[str, Any]) -> None:
-        """Steps were taken back to a snapshot of this epoch, with this position."""
+        """Adapt to a rollback.
+
+        Args:
+            epoch: The epoch of the snapshot.
+            state: The position in the snapshot.
+        """
 
 
 class Accumulation(Protocol):
@@ -102,7 +107,7 @@ class RunTree:
     # -- capture -----------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the model's state dict with its raw weights, also while other weights are swapped in."""
+        """Return the tensors of the model's state dict, with raw weights in place of swapped ones."""
         weights = {name: value for name, value in self._state.model.state_dict().items() if isinstance(value, Tensor)}
         for raw in reversed(self._weights.raw):  # The outermost swap holds the raw weights.
             weights.update({name: value for name, value in raw.items() if name in weights})
@@ -130,7 +135,7 @@ class RunTree:
             "random": random_states(),
             "data": self._data.state_dict(mid_epoch=course["mid_epoch"]),
             "course": course,
-            "accumulate": None if accumulate == settings.accumulate else accumulate,  # changed by a callback
+            "accumulate": None if accumulate == settings.accumulate else accumulate,  # A callback may change it.
             "save": save_due,
             "ended": None if why_over is None else redact_text(why_over),
             "given_duration": None if given is None else str(given),  # A hook may have changed `run.max_duration`.
@@ -141,7 +146,9 @@ class RunTree:
         }
 
     def capture_all(self, *, save_due: bool) -> dict[str, Any]:
-        """By all: return the state of the run, with the part that each rank has for itself.
+        """Return the state of the run, with the part that belongs to each rank.
+
+        All ranks must call it.
 
         Args:
             save_due: True if another checkpoint is due at this step.
@@ -174,7 +181,7 @@ class RunTree:
         )
 
     def environment(self) -> dict[str, Any]:
-        """Return what must be the same for a resume to be bitwise the same."""
+        """Return the versions and settings that must be equal for a resume to be bitwise exact."""
         from hookline import __version__
 
         return {
@@ -190,14 +197,15 @@ class RunTree:
         }
 
     def _scheduler_owners(self) -> list[str | None]:
-        """For each scheduler, the key of the callback that made it, if a callback did."""
+        """Return, for each scheduler, the key of the callback that made it, or ``None``."""
         keys = {id(member.callback): member.key for member in self._state.line.members}
         return [keys.get(id(getattr(scheduler, "by", None))) for scheduler in self._state.schedulers]
 
     def _capture_model(self, *, in_memory: bool) -> dict[str, Any]:
-        """The model's state other than its weights: frozen parameters, parts in eval mode, the loss, extras.
+        """Return the state of the model without its weights.
 
-        A snapshot in memory holds all non-persistent buffers itself: see ``MemorySnapshots.take``.
+        It holds frozen parameters, modules in eval mode, extra state, metrics and the other modules of the task. A
+        snapshot in memory holds all non-persistent buffers separately: see ``MemorySnapshots.take``.
         """
         module, model = self._state.module, self._state.model
         state = model.state_dict()
@@ -213,11 +221,14 @@ class RunTree:
     # -- restore -----------------------------------------------------------------------------------
 
     def check_shape(self, saved: Mapping[str, Any], path: Path) -> None:
-        """Raise ``CheckpointCorruptError`` if a saved value is of another kind than in this run.
+        """Check that the saved values have the same types as in this run.
 
         Args:
             saved: The state of a checkpoint, for this rank.
             path: The file that the state was read from.
+
+        Raises:
+            CheckpointCorruptError: If a saved value has another type.
         """
         counted = {
             "clock": self._state.clock.state_dict(),
@@ -228,12 +239,13 @@ class RunTree:
         check_shape(saved, counted, self._state.optimizers, self._state.schedulers, path)
 
     def restore(self, snapshot: Snapshot) -> Mapping[str, Any]:
-        """Restore everything but the random states and the callbacks that are not structural.
-
-        Return the state of the checkpoint: the engine sets its random states when training continues.
+        """Restore everything except random states and callbacks that are not structural.
 
         Args:
-            snapshot: What was read from the checkpoint, for this rank.
+            snapshot: The content of the checkpoint, for this rank.
+
+        Returns:
+            The state of the checkpoint. The engine sets its random states when training continues.
 
         Raises:
             CheckpointMismatchError: If the checkpoint does not fit this run, or holds weights only.
@@ -263,6 +275,9 @@ class RunTree:
         Args:
             weights: The weights of the model.
             saved: The state that ``capture`` returned.
+
+        Raises:
+            CheckpointMismatchError: If the model, an optimizer or the number of schedulers differs.
         """
         schedulers = self._state.schedulers
         self._load_model(weights, saved["model"])
@@ -279,7 +294,9 @@ class RunTree:
         self._world.restore_usual_weight(saved.get("usual_weight"))
 
     def go_back(self, saved: Mapping[str, Any], but: Member[Run]) -> None:
-        """Restore the rest of a snapshot in memory, after ``restore_training``. Data that was used stays used.
+        """Restore the rest of a snapshot in memory, after ``restore_training``.
+
+        The data stays read.
 
         Args:
             saved: The state that ``capture`` returned.
@@ -323,7 +340,7 @@ class RunTree:
 
 
 def _outside(task: nn.Module, model: nn.Module) -> dict[str, Any]:
-    """The state of a task's other parts, such as a loss with parameters."""
+    """Return the state of a task outside of its model, such as a loss with parameters."""
     own = next((f"{name}." for name, part in task.named_modules() if part is model), "")
     return {name: value for name, value in task.state_dict().items() if not own or not name.startswith(own)}
 

@@ -1,4 +1,4 @@
-"""The engine's side of ``hookline verify-resume``: the command decides when a script saves, resumes and stops."""
+"""The part of ``hookline verify-resume`` that runs inside the script that it verifies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIABLE = "HOOKLINE_VERIFY_RESUME"
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What the command wants: where and at which steps to save, where to stop, and whether to resume."""
+    """Options of the command: where and when to save, when to stop, and whether to resume."""
 
     folder: Path
     save_at: tuple[int, ...]
@@ -39,11 +39,11 @@ class Verification:
 
 
 def told_to_command(state: RunState, *, saves: bool) -> dict[str, Any]:
-    """Return what the command reports in addition to what it compares: values that no checkpoint holds.
+    """Return values that no checkpoint holds, which the command reports next to its comparison.
 
     Args:
         state: The state of the run.
-        saves: True if a callback of the script saves the whole state.
+        saves: True if a callback of the script saves the full state.
     """
     owners = {member.key: member.callback for member in state.line.members if not member.is_task}
     title = type(state.model).__name__
@@ -57,7 +57,7 @@ def _is_users(owner: object) -> bool:
 
 
 def _countable(owner: object) -> dict[str, int | float | str]:
-    """The plain attributes of a user's object that no checkpoint holds, and the sizes of its collections."""
+    """Return the plain attributes of an object that no checkpoint holds, and collection sizes."""
     skipped = {*vars(nn.Module()), *(owner.state if isinstance(owner, Callback) else ())}
     values = {name: value for name, value in vars(owner).items() if name not in skipped}
     sized = {name: len(value) if isinstance(value, list | dict | set) else value for name, value in values.items()}
@@ -65,7 +65,7 @@ def _countable(owner: object) -> dict[str, int | float | str]:
 
 
 class AtSteps:
-    """Schedule of an action that is due at each of some steps. It has the methods of ``Schedule``.
+    """Schedule of an action that is due at given steps. It has the methods of ``Schedule``.
 
     Args:
         steps: The steps.
@@ -81,7 +81,7 @@ class AtSteps:
         return bool(self._steps) and clock.step >= self._steps[0]
 
     def fired(self, clock: Clock) -> None:
-        """The action was done at the step of the clock."""
+        """Record that the action runs now."""
         self._steps = [step for step in self._steps if step > clock.step]
 
     def next_step(self, clock: Clock) -> float:

@@ -7,10 +7,19 @@ from typing import Any, Final
 from hookline.errors import LossError
 
 RETURNED: Final = frozenset({"loss", "weight", "outputs"})
+"""Keys of the dict. Only ``"loss"`` is required."""
 
 
 def check_returned(method: str, found: dict[str, Any]) -> None:
-    """Raise an error if a dict lacks the loss, or has a key that is not one of ``RETURNED``."""
+    """Check the dict that a method of a task has returned.
+
+    Args:
+        method: The name of the method, for the error.
+        found: The dict.
+
+    Raises:
+        LossError: If the dict has no loss, or a key that is not in ``RETURNED``.
+    """
     if not found.keys() <= RETURNED or "loss" not in found:
         raise LossError(
             f"{method} returned a dict with {', '.join(map(str, found)) or 'nothing'}: it must have 'loss' "
