@@ -32,8 +32,8 @@ LOOKS: Final = 6
 """Number of times that the thread reads the stack in ``BLOCKED_AFTER_S``."""
 JOIN_S: Final = 5.0
 """Longest wait for the thread, which may hang in a warning that cannot be written."""
-_LOOP: Final = str(Path(__file__).parent) + os.sep
-_EVENTS: Final = str(Path(__file__).parents[1] / "events") + os.sep
+_LOOP: Final = str(Path(__file__).parents[1]) + os.sep
+_EVENTS: Final = str(Path(__file__).parents[2] / "events") + os.sep
 
 
 @contextmanager
