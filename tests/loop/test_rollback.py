@@ -360,6 +360,13 @@ def test_no_sink_is_waited_for_and_each_is_in_the_summary(tmp_path: Path) -> Non
     assert [(report.sink, report.failures, report.dropped) for report in reports] == [("CSV", 0, 0)]
 
 
+def test_a_window_can_change_its_length_at_every_step() -> None:
+    """Steps of one batch and of several take turns: none may be made inside the call of another."""
+    turn = on("train_step_end")(lambda run: setattr(run, "accumulate", 1 + run.clock.step % 2))
+    result = fit(turn, train=tiny_data(batches=30), max_duration="50ep")
+    assert (result.clock.batch, result.clock.step) == (1500, 1000)
+
+
 def test_a_window_can_be_made_longer_in_a_plain_run() -> None:
     """Plain steps are one batch each: they looked at the setting only when they began."""
 

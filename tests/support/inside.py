@@ -11,7 +11,7 @@ import pytest
 from hookline.distributed.checksums import checksums
 from hookline.distributed.links import Links
 from hookline.distributed.votes import FIELDS, Votes
-from hookline.events.spec import INSIDE_STEPS
+from hookline.events.spec import STEP_EVENTS
 from hookline.loop import Loop, Trainer
 from hookline.loop.data.batches import count, first_tensor, is_one_shot, sure_length, to_device
 from hookline.loop.data.random_states import random_states, set_random_states
@@ -51,7 +51,8 @@ def loop_of(trainer: Trainer) -> Loop:
 def is_quiet(trainer: Trainer) -> bool:
     """True if no callback of the last run has heard anything between the start and the end of a step."""
     hooks = loop_of(trainer).engine.line.fast
-    return not any(getattr(hooks, name) for name in (*INSIDE_STEPS, "around_step", "around_batch"))
+    inside = STEP_EVENTS - {"train_step_start", "train_step_end"}
+    return not any(getattr(hooks, name) for name in (*inside, "around_step", "around_batch"))
 
 
 def set_entry_point(loop: Loop, name: str) -> None:
@@ -212,7 +213,7 @@ def watch_folds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def steps_by_halves() -> Iterator[None]:
     """Let a trainer make its steps with the halves that custom loops use, and not with the text of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Steps, "_choose_text", lambda steps: setattr(steps, "_is_simple", False))
+        patch.setattr(Steps, "_choose_text", lambda steps: setattr(steps, "is_simple", False))
         yield
 
 

@@ -145,12 +145,6 @@ STEP_EVENTS: frozenset[str] = frozenset(
 Hookline measures their cost in one step out of 64, and the cost of all other events always.
 """
 
-INSIDE_STEPS: frozenset[str] = STEP_EVENTS - {"train_step_start", "train_step_end"}
-"""Events between the start and the end of a step.
-
-If no callback has a hook for them, training takes the fast path in ``loop/engine/plain.py``.
-"""
-
 RESOURCES: frozenset[str] = frozenset({"weights", "gradients", "optimizer", "batch", "loss"})
 """Names in ``reads`` and ``writes`` that are not metrics.
 

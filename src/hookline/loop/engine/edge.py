@@ -129,6 +129,13 @@ class Edge:
         """True after a step at which something may be due, until it is looked at."""
         return self.stage is Stage.LOOK
 
+    @property
+    def is_due(self) -> bool:
+        """True after a step if there is anything to do before the next one."""
+        requests = self._requests
+        is_asked = requests.attention or requests.rollback is not None
+        return bool(self.stage or is_asked or self._line.hooks.step_settled)
+
     def reach(self, *, always: bool = False) -> None:
         """A step is done. Look at it if something may be due.
 
@@ -371,16 +378,16 @@ class Edge:
 
     def start_training(self) -> None:
         """Training begins, or continues after a resume."""
-        resumed, stop = self.resumed, self._requests.agreed.stop
+        resumed = self.resumed
         if resumed is Resumed.NOWHERE:
             self._updates_before = self._weights.updates()
             self._is_announced = False
-        else:
-            self._is_announced = self._is_announced and stop is not None
         self._agenda.plan(self._state.max_duration)
         self._scopes.enter(self._line.hooks.around_train)
         self._line.emit(self._line.hooks.train_start)
         self.agree()  # On the time, too, before it decides anything.
+        if self._requests.agreed.stop is None:
+            self._is_announced = False  # The stop of the checkpoint was dropped.
         self._look()
         if resumed is Resumed.BETWEEN_EPOCHS:
             self.resumed = Resumed.NOWHERE

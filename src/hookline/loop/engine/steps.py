@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -52,6 +52,8 @@ from hookline.run import MISSING, Run, RunState
 from hookline.run.targets import PARTS
 
 Count = Callable[[Any], tuple[int, int | None]]
+OTHER_TEXT: Final[Any] = object()
+"""Stands for steps that go on with the halves, or without them: a callback has changed the accumulation."""
 
 
 class Steps:
@@ -79,9 +81,9 @@ class Steps:
     # What every step touches lies side by side in memory.
     __slots__ = (
         "_agenda", "_autocasts", "_book", "_clock", "_data", "_edge", "_fetcher", "_gives_parts", "_handles",
-        "_has_closure", "_is_bare", "_is_plain", "_is_scaled", "_is_simple", "_line", "_loss_weights", "_losses",
+        "_has_closure", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights", "_losses",
         "_move", "_names", "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state", "_weights",
-        "_window", "_world", "count", "keeps_losses",
+        "_window", "_world", "count", "is_simple", "keeps_losses",
     )  # fmt: skip
 
     def __init__(
@@ -150,7 +152,7 @@ class Steps:
     def _choose_text(self) -> None:
         """Find whether ``of_task`` can make the steps without the halves."""
         is_usual = len(self._names) == 1 and not self._has_closure and self._precision.dtype is None
-        self._is_simple = self._is_bare and is_usual
+        self.is_simple = self._is_bare and is_usual
 
     def open(self) -> None:
         """The optimizers are made."""
@@ -171,10 +173,13 @@ class Steps:
     # -- with a task -----------------------------------------------------------------------------
 
     def of_task(self, run: Run) -> Any:
-        """Make the steps of an epoch with the task. Return ``END``, ``LEFT``, or ``MISSING`` at its last edge.
+        """Make the steps of an epoch with the task, if they are simple.
 
         One batch per step, one optimizer and no scaling need none of the halves below: their text is written out here,
         because a step of a small model is made in a few microseconds. Any other step goes through the halves.
+
+        Returns:
+            ``END`` or ``LEFT`` as ``next_batch`` does, ``MISSING`` at the last edge, or ``OTHER_TEXT``.
         """
         state, line, clock, requests, window = self._state, self._line, self._clock, self._requests, self._window
         data, edge, agenda, weigh = self._data, self._edge, self._agenda, self._loss_weights
@@ -182,7 +187,7 @@ class Steps:
         train_batch, fetcher, move = task.train_batch, self._fetcher, self._move
         losses, name = self._losses.get("train/loss"), self._names[0]
         compute, modules = own_loss_of(task), task._modules
-        while self._is_simple:
+        while self.is_simple:
             hooks = line.hooks
             if hooks.batch_fetch_start:
                 self._announce_fetch()
@@ -232,7 +237,7 @@ class Steps:
                 raise
             hooks = line.hooks
             is_odd = loss.__class__ is not Tensor or window.driven or window.weights or requests.agreed.skip
-            if is_odd or not self._is_simple:
+            if is_odd or not self.is_simple:
                 if is_direct and weigh is not None:
                     weigh.computed(outputs, batch, batch[1])
                 self._finish_batch(loss)
@@ -286,12 +291,18 @@ class Steps:
                 loss = None
                 if edge.advance():
                     return MISSING
-        return self._with_closures(run) if self._has_closure else self._by_halves(run)
+        return OTHER_TEXT
 
-    def _by_halves(self, run: Run) -> Any:
-        """Make the steps of an epoch with the halves: with ``accumulate``, several ranks or optimizers, or scaling."""
-        state, line, requests, edge, window = self._state, self._line, self._requests, self._edge, self._window
-        task, train_batch = state.task, state.task.train_batch
+    def by_halves(self, run: Run) -> Any:
+        """Make the steps of an epoch with the halves: with ``accumulate``, several ranks or optimizers, or scaling.
+
+        Returns:
+            As ``of_task``.
+        """
+        if self._has_closure:
+            return self._with_closures(run)
+        edge, window, task = self._edge, self._window, self._state.task
+        train_batch = task.train_batch
         while (batch := self.next_batch()) is not END and batch is not LEFT:
             try:
                 if self._autocasts:
@@ -305,11 +316,10 @@ class Steps:
                 self._finish_batch(found)
             self.end_part()
             batch = found = None  # They would stay in memory until the next ones are there.
-            at_edge = edge.stage or requests.attention or line.hooks.step_settled or requests.rollback is not None
-            if not window.count and at_edge and edge.advance():
+            if not window.count and edge.is_due and edge.advance():
                 return MISSING
-            if self._is_simple and not window.count:
-                return self.of_task(run)  # A callback has changed the accumulation.
+            if self.is_simple and not window.count:
+                return OTHER_TEXT
         return batch
 
     def _finish_batch(self, found: Any) -> None:

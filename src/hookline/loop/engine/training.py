@@ -16,7 +16,7 @@ from hookline.loop.data.random_states import set_random_states
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.agenda import Agenda
 from hookline.loop.engine.edge import Edge, Epoch, Resumed
-from hookline.loop.engine.steps import Count, Steps
+from hookline.loop.engine.steps import OTHER_TEXT, Count, Steps
 from hookline.loop.engine.window import AccumulationWindow
 from hookline.loop.evaluation.handles import Handles
 from hookline.loop.model.gradients import clear_gradients
@@ -83,17 +83,18 @@ class Training:
 
     def with_task(self, run: Run) -> None:
         """Train a task."""
+        steps = self._steps
         with self._training():
             while self._is_next_epoch():
                 feed = self.open_data()
-                if not self._begin_epoch(feed):
-                    self._end_epoch(feed, self._steps.of_task(run))
-                else:
-                    self._end_epoch(feed, MISSING)
+                last = MISSING if self._begin_epoch(feed) else OTHER_TEXT
+                while last is OTHER_TEXT:
+                    last = steps.of_task(run) if steps.is_simple else steps.by_halves(run)
+                self._end_epoch(feed, last)
 
     def with_body(self) -> Generator[Any, None, None]:
         """Give the batches of training to the body of a custom loop."""
-        edge, steps, window, requests, line = self._edge, self._steps, self._window, self._requests, self._state.line
+        edge, steps, window = self._edge, self._steps, self._window
         autocasts = self._precision.dtype is not None
         with self._training(has_body=True):
             while self._is_next_epoch():
@@ -113,9 +114,7 @@ class Training:
                     if window.has_batch:  # The body stepped its optimizers itself.
                         steps.step()
                     steps.end_part()
-                    if not window.count and (
-                        edge.stage or requests.attention or requests.rollback is not None or line.hooks.step_settled
-                    ):
+                    if not window.count and edge.is_due:
                         is_over = edge.advance()
                 self._end_epoch(feed, batch)
 
