@@ -367,6 +367,19 @@ def test_a_window_can_change_its_length_at_every_step() -> None:
     assert (result.clock.batch, result.clock.step) == (1500, 1000)
 
 
+def test_a_step_that_a_hook_makes_longer_is_evaluated_when_it_is_whole() -> None:
+    """The request comes in the first batch of the step, and there is nothing to evaluate before its last one."""
+
+    def ask(run: Any) -> None:
+        run.accumulate = 4
+        run.request_eval()
+
+    evaluated: list[int] = []
+    see = on("eval_start")(lambda run: evaluated.append(run.clock.batch))
+    fit(on("train_step_start", at="3st")(ask), see, train=tiny_data(batches=20), val=tiny_data(2), max_duration="5st")
+    assert evaluated[0] == 3 + 4
+
+
 def test_a_window_can_be_made_longer_in_a_plain_run() -> None:
     """Plain steps are one batch each: they looked at the setting only when they began."""
 

@@ -187,6 +187,8 @@ class Steps:
         train_batch, fetcher, move = task.train_batch, self._fetcher, self._move
         losses, name = self._losses.get("train/loss"), self._names[0]
         compute, modules = own_loss_of(task), task._modules
+        if compute is not None and weigh is not None and weigh.loss is not compute:
+            weigh.choose(compute, modules["model"])
         while self.is_simple:
             hooks = line.hooks
             if hooks.batch_fetch_start:
@@ -199,7 +201,7 @@ class Steps:
             requests.waiting = False
             if batch is END or batch is LEFT:  # The last batch stays on `run`, for the hooks of the edge.
                 return batch
-            state.outputs = state.loss = MISSING
+            state.batch = state.outputs = state.loss = MISSING
             data.position = position = data.position + 1
             batch = state.batch = batch if move is None else move(batch)
             if hooks.batch_fetch_end:
@@ -287,7 +289,8 @@ class Steps:
                         self._close_step()
                     if step >= agenda.wake:
                         edge.reach(always=True)
-            if edge.stage or requests.attention or line.hooks.step_settled or requests.rollback is not None:
+            is_due = edge.stage or requests.attention or line.hooks.step_settled or requests.rollback is not None
+            if is_due and not window.count:
                 loss = None
                 if edge.advance():
                     return MISSING
