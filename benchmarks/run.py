@@ -40,6 +40,12 @@ def _step(sizes: Sizes, rounds: int) -> Section:
     return step_overhead(lambda label: _bar(label, rounds))
 
 
+def _engine(sizes: Sizes, rounds: int) -> Section:
+    from engine_cost import engine_cost
+
+    return engine_cost(lambda label: _bar(label, rounds))
+
+
 def _null(sizes: Sizes, rounds: int) -> Section:
     from steps import own_python
 
@@ -111,6 +117,7 @@ def _ranks(sizes: Sizes, rounds: int) -> Section:
 
 BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "step": _step,
+    "engine": _engine,
     "null": _null,
     "event": _event,
     "import": _import,

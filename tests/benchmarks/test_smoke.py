@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROWS = {
     "step": ("Step overhead", "of it, by the 30"),
+    "engine": ("one callback on gradients_ready", "accumulate=2, per batch", "a fit of one step, with a folder"),
     "null": ("The loop's own Python",),
     "event": ("nobody hears it",),
     "import": ("import hookline.events",),
@@ -31,7 +32,7 @@ ROWS = {
     "ranks": ("DDP, a step of about 60 ms", "FSDP2, 2 ms: sent in a step", "the guard, a call of a hook"),
 }
 GROUPS = {
-    "loop": ("step", "null", "event", "import", "memory", "feed", "save", "background"),
+    "loop": ("step", "engine", "null", "event", "import", "memory", "feed", "save", "background"),
     "logging": ("logging",),
     "callbacks": ("callbacks",),
     "records": ("sinks", "stream", "report"),

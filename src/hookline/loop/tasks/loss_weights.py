@@ -164,8 +164,11 @@ class ByTargets(Way):
     def weigh(self, outputs: Any, batch: Any, targets: Any) -> Any:
         if not isinstance(targets, Tensor) or targets.is_floating_point():
             return None  # With class probabilities as targets, torch divides by the number of samples.
+        ignored, weights = _ignored(self.loss), _class_weights(self.loss)
+        if weights is None and ignored < 0 and targets.is_cpu and targets.numel() and targets.min().item() >= 0:
+            return targets.numel()  # None is ignored. To look for the smallest is faster than to count.
         targets = targets.long()  # In uint8, 156 equals -100, and as an index the tensor would be a mask.
-        kept, weights = targets != _ignored(self.loss), _class_weights(self.loss)
+        kept = targets != ignored
         if weights is None:
             return _number(kept.sum())
         return _number(torch.where(kept, weights[torch.where(kept, targets, 0)], 0).sum())
