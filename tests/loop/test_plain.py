@@ -244,6 +244,33 @@ class ReplacesTheLoss(Case):
         self.callbacks = (at(5, "on_train_step_end", replace),)
 
 
+class ReplacesTheLossBeforeTraining(Case):
+    """By another of torch, whose losses weigh otherwise. Without an evaluation, nothing else notices it."""
+
+    def __init__(self) -> None:
+        def replace(run: hl.Run) -> None:
+            run.task.loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.2]))  # type: ignore[union-attr]
+
+        self.callbacks = (lambda: hl.LambdaCallback(on_train_start=replace),)
+
+    def train(self, trainer: Trainer, task: nn.Module, data: Any) -> Any:
+        return trainer.train(task, data)
+
+
+class SchedulerStops(Case):
+    """``StopTraining`` in neither a hook nor the task ends training as any stop does."""
+
+    def task(self, model: nn.Module) -> nn.Module:
+        class Stops(torch.optim.lr_scheduler.ExponentialLR):
+            def step(self, epoch: int | None = None) -> None:
+                if self.last_epoch == 4:
+                    raise hl.StopTraining("the scheduler has enough")
+                super().step()
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return hl.SupervisedTask(model, nn.CrossEntropyLoss(), optimizer, Stops(optimizer, 0.9))
+
+
 class ReplacesTheModel(Case):
     def __init__(self) -> None:
         def replace(run: hl.Run) -> None:
@@ -738,6 +765,7 @@ CASES: dict[str, type[Case]] = {
         Usual, WithoutMetrics, BySteps, BySamples, OneStep, WithScheduler, UnknownLength, SkipsAtStart, StopsAtEnd,
         AsksForEvaluation, EvaluatesAtEnd, AddsOneThatHears, AddsOneAtTheEnd, HookFails, HookFailsAtStart,
         ChangesTheBatch, ChangesTheBatchToThree, ReplacesTheLoss, ReplacesTheModel, ReplacesTheOptimizer,
+        ReplacesTheLossBeforeTraining, SchedulerStops,
         AddsAScheduler, OwnZeroGrad, PatchedZeroGrad, Accumulates, OneInThree, Scalars,
         DropsItsFirstWindow, DropsAWindowBegunByAHook,
         ANewBatchInEachStep, SkipsEverySecond, ThreeParts, GrowsTheBatch, SkipsInTheForward,
@@ -780,6 +808,11 @@ def test_a_run_is_the_same_on_the_plain_and_on_the_general_way(name: str, heard:
     for what, value in general.items():
         assert plain[what] == value, what
     assert plain["seen"]
+
+
+def test_stop_training_outside_of_hooks_ends_training_as_any_stop_does() -> None:
+    found = outcome(SchedulerStops, plain=True, heard=False)
+    assert [what[0] for what in found["seen"] if what[0] in ("stop", "epoch", "eval")] == ["stop", "epoch", "eval"]
 
 
 @pytest.mark.parametrize("plain", [True, False])

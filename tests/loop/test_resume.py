@@ -670,6 +670,33 @@ def test_a_stop_that_was_announced_before_the_checkpoint_is_not_announced_again(
     assert heard == ["enough"]
 
 
+class FourBatches:
+    """Data without a length."""
+
+    def __iter__(self) -> Any:
+        return iter(tiny_data(4))
+
+
+def test_a_run_that_a_signal_left_in_its_last_evaluation_begins_no_epoch_after_the_resume(tmp_path: Path) -> None:
+    """Only the evaluation is left to do, and callbacks that count epochs must not count one more."""
+    heard: list[str] = []
+
+    def run_it(*callbacks: Any) -> Any:
+        options: dict[str, Any] = {"max_duration": "2ep", "folder": tmp_path / "run", "resume": "auto", "seed": 1}
+        return fit(*callbacks, train=FourBatches(), val=tiny_data(2), **options)
+
+    def leave(run: Any) -> None:
+        if run.clock.epoch == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(hl.Preempted):
+        run_it(hl.on("eval_batch_start")(leave))
+    events = ("train_epoch_start", "train_epoch_end", "epoch_end", "eval_end", "train_end")
+    again = run_it(*(hl.on(event)(lambda run, event=event: heard.append(event)) for event in events))
+    assert heard == ["eval_end", "train_end"]
+    assert again.clock.epoch == 2
+
+
 # -- what does not fit -------------------------------------------------------------------------------
 
 

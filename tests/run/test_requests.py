@@ -39,7 +39,7 @@ def test_a_save_can_be_asked_for_where_something_saves() -> None:
     assert requests.attention
 
 
-def test_a_step_can_be_skipped_only_while_it_is_prepared() -> None:
+def test_a_step_allow_skip_only_while_it_is_prepared() -> None:
     requests = Requests()
     with pytest.raises(ScopeError, match="no update is being prepared"):
         requests.ask_skip("a")

@@ -111,7 +111,7 @@ def test_requests_are_noted_with_their_event() -> None:
     ]
 
 
-def test_a_step_can_be_skipped_only_while_it_is_prepared() -> None:
+def test_a_step_allow_skip_only_while_it_is_prepared() -> None:
     with pytest.raises(hl.HooklineError, match="no update is being prepared"):
         drive(Does(lambda run: run.skip_step()), ["train_step_end"])
 

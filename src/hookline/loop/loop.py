@@ -101,6 +101,7 @@ class Loop:
         callbacks = [*as_list(callbacks), *settings.callbacks_of_sinks()]
         self.engine = Engine(model, task, optimizer, scheduler, callbacks, settings, self, verification)
         self.engine.state.answer_with(LoopAnswers(self.engine))
+        self._steps = self.engine.steps
 
     @property
     def run(self) -> Run:
@@ -146,7 +147,7 @@ class Loop:
             weight: How much the loss counts in the step. The default is the number of samples.
             outputs: Outputs of the model, for ``run.outputs``.
         """
-        self.engine.steps.backward(loss, optimizer, weight=weight, outputs=outputs)
+        self._steps.backward(loss, optimizer, weight=weight, outputs=outputs)
 
     def step(self, optimizer: Any = None, *, closure: Callable[[], Any] | None = None) -> bool:
         """Complete the batch, and update the weights if it is the last batch of the step.
@@ -158,7 +159,7 @@ class Loop:
         Returns:
             True if the weights were updated.
         """
-        return self.engine.steps.step(optimizer, closure=closure)
+        return self._steps.step(optimizer, closure=closure)
 
     @property
     def eval_due(self) -> bool:

@@ -194,7 +194,7 @@ class Requests:
         """Set the position in a step, relative to the vote of the ranks on skipping the step."""
         self.skip_phase = phase
 
-    def can_be_skipped(self, can_skip: bool) -> None:
+    def allow_skip(self, can_skip: bool) -> None:
         """Allow ``run.skip_step()``, or refuse it outside of a step."""
         self.can_skip = can_skip
 

@@ -284,10 +284,8 @@ class RunState:
         """Show no batch inside the block."""
         shown = self.batch, self.outputs, self.loss
         self.batch = self.outputs = self.loss = MISSING
-        try:
-            yield
-        finally:
-            self.batch, self.outputs, self.loss = shown
+        yield
+        self.batch, self.outputs, self.loss = shown  # Not after an error: the batch is over.
 
     def show_loader(self, name: Any) -> None:
         """Show the name of the loader that is evaluated, or ``MISSING``."""
@@ -310,9 +308,9 @@ class RunState:
             audience: The callbacks that hear events inside the block.
         """
         kept = (self.stage, self.audience, self.loader_name, self.samples, self.tokens)
-        shown = (self.batch, self.outputs, self.loss, self.optimizer)
+        shown = (self.batch, self.outputs, self.loss)
         self.stage, self.audience, self.loader_name = stage, audience, MISSING
-        self.clear_batch()
+        self.show_batch(MISSING)
         try:
             yield
         except BaseException as error:
@@ -320,7 +318,7 @@ class RunState:
             raise
         finally:
             self.stage, self.audience, self.loader_name, self.samples, self.tokens = kept
-            self.batch, self.outputs, self.loss, self.optimizer = shown
+            self.batch, self.outputs, self.loss = shown
 
     @contextmanager
     def showing_checkpoint(self, path: Path) -> Iterator[None]:

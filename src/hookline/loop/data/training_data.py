@@ -155,20 +155,16 @@ class TrainingData:
         if isinstance(feed, SharedFeed):
             feed.set_limit(self.limit("train"))
 
-    @property
-    def is_last(self) -> bool:
-        """True if the batch that was given last is the last of the epoch."""
-        return self.position == self.length
-
-    def count_batch(self, *, is_last: bool) -> None:
-        """A batch is given.
+    def count_batch(self, *, is_last: bool) -> bool:
+        """Count a batch that is given. Return whether it is the last of the epoch.
 
         Args:
-            is_last: True if it says itself that it is the last of the epoch.
+            is_last: True if the batch says so itself.
         """
         self.position += 1
         if is_last:
             self.length = self.position
+        return self.position == self.length
 
     def start(self, iterator: Iterator[Any]) -> None:
         """Read the batches of this epoch from an iterator."""

@@ -50,11 +50,6 @@ class Resumed(Enum):
     BEFORE_EVALUATION = "inside an epoch, before an evaluation that was due"
     AT_EPOCH_END = "after the last step of an epoch, before its evaluation and its end"
 
-    @property
-    def is_inside(self) -> bool:
-        """True if the epoch has steps to come."""
-        return self in (Resumed.INSIDE_EPOCH, Resumed.BEFORE_EVALUATION)
-
 
 class Edge:
     """The end of a step, and of an epoch.
@@ -200,7 +195,8 @@ class Edge:
             self._time_hooks()
             return
         if self._is_epoch_end:
-            self._end_epoch_training(is_completed=True)
+            if self.epoch is Epoch.OPEN:  # Not again after a rollback at the end of the epoch.
+                self._end_epoch_training(is_completed=True)
         elif self._agenda.interval_due():
             self._end_interval()
         else:
@@ -322,7 +318,6 @@ class Edge:
         """Open the scopes of an epoch, and announce one that begins here."""
         self._state.clear_batch()
         self._is_epoch_end, self._mark, self.epoch = False, len(self._scopes), Epoch.OPEN
-        self.resumed = Resumed.NOWHERE
         begins = not self.mid_epoch
         if begins:
             self._clock.mark_epoch()
@@ -330,6 +325,15 @@ class Edge:
         self._scopes.enter(self._line.hooks.around_epoch)
         if begins:
             self._line.emit(self._line.hooks.train_epoch_start)
+
+    @property
+    def is_resumed_inside(self) -> bool:
+        """True after a resume inside an epoch, until its data is open."""
+        return self.mid_epoch and self.resumed in (Resumed.INSIDE_EPOCH, Resumed.BEFORE_EVALUATION)
+
+    def continue_epoch(self) -> None:
+        """The data of the epoch is open: the resume is done."""
+        self.resumed = Resumed.NOWHERE
 
     def finish_epoch_of_checkpoint(self) -> None:
         """A signal came after the last step of an epoch: the run continues with its evaluation and its end."""

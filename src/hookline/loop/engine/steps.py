@@ -245,11 +245,13 @@ class Steps:
                 self._finish_batch(loss)
             else:
                 state.loss = loss
-                if is_direct and weigh is not None:
+                if weigh is None or losses is None:
+                    weight = None
+                elif is_direct:
                     weight = weigh.of_pair(outputs, batch)
-                    outputs = None  # Outputs may be large.
                 else:
-                    weight = None if weigh is None else weigh.in_training(needed=False)
+                    weight = weigh.in_training(needed=False)
+                outputs = None  # Outputs may be large.
                 if hooks.loss_ready:
                     emit(hooks.loss_ready)
                     loss = state.loss
@@ -354,7 +356,7 @@ class Steps:
         """Make one step of a trial, on a batch that no loader gives. Return its loss, or ``MISSING``."""
         state, window, task = self._state, self._window, self._state.task
         self.drop()  # A step that has failed.
-        self._requests.can_be_skipped(True)
+        self._requests.allow_skip(True)
         state.show_batch(batch if self._move is None else self._move(batch))
         state.count_batch(*self.count(state.batch))
         self._world.begin_window()
@@ -383,24 +385,30 @@ class Steps:
         hooks = line.hooks
         if hooks.batch_fetch_start:
             self._announce_fetch()
-        batch = self._fetcher.fetch(data.iterator)
+        requests.waiting = True
+        try:
+            batch = next(data.iterator, END)
+        except BaseException as error:
+            batch = self._fetcher.after_failure(error)
+        requests.waiting = False
         if batch is END or batch is LEFT:  # The last batch stays on `run`, for the hooks of the edge.
             return batch
         part = batch if self._gives_parts else None
-        data.count_batch(is_last=part is not None and part.is_last)
+        is_last = data.count_batch(is_last=part is not None and part.is_last)
         batch = batch if part is None else part.batch
+        state.show_batch(MISSING)  # The last batch is not kept while this one is moved.
         state.show_batch(batch if self._move is None else self._move(batch))
         if hooks.batch_fetch_end:
             line.emit(hooks.batch_fetch_end)
         if not window.count:
-            requests.can_be_skipped(True)
+            requests.allow_skip(True)
             self._world.begin_window()
             window.begin(self._clock)
             if hooks.around_step or hooks.train_step_start:
                 self._open_step(hooks)
                 hooks = line.hooks
-        window.add_batch(is_last=data.is_last)
-        if data.is_last:
+        window.add_batch(is_last=is_last)
+        if is_last:
             self._edge.reach_epoch_end()
         if hooks.around_batch or hooks.train_batch_start:
             self._open_batch(hooks)
@@ -570,7 +578,8 @@ class Steps:
         hooks = self._line.hooks
         if hooks.train_batch_end:
             self._line.emit(hooks.train_batch_end)
-        self._close_batch()
+        if window.batch_mark is not None:
+            self._close_batch()
         self._clock.count_batch()
         self._world.count_batch(self._state.samples, self._state.tokens)
         window.end_batch()
@@ -604,7 +613,7 @@ class Steps:
         """End a step: count it, unless it is skipped, and close its scopes."""
         clock, line, requests, mark = self._clock, self._line, self._requests, self._window.step_mark
         self._window.end(skipped=is_skipped)
-        requests.can_be_skipped(False)
+        requests.allow_skip(False)
         if is_skipped:
             requests.take_skip()
             self._agenda.look_now()  # The step does not advance, but samples and time do.
@@ -736,7 +745,7 @@ class Steps:
         self._precision.end_window()
         self._world.drop_window()
         self._requests.take_skip()
-        self._requests.can_be_skipped(False)
+        self._requests.allow_skip(False)
         self._edge.unreach()
         window.end(skipped=window.skipped)
 

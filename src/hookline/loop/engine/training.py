@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hookline.errors import DataError, SetupError
+from hookline.errors import DataError, SetupError, StopTraining
 from hookline.events import Scopes
 from hookline.loop.data import Feed, SharedFeed
 from hookline.loop.data.batches import END, LEFT, begun
@@ -147,6 +147,11 @@ class Training:
                 self._handles.leave(scopes, mark, finish=partial(self._end_broken, edge.is_reached))
                 self._steps.drop()
                 return
+            if isinstance(error, StopTraining) and not has_body and self._world.is_alone:
+                # Not in a hook, but in a scheduler, an optimizer or `Task.count`: it is a stop, and ends training.
+                self._handles.leave(scopes, mark, finish=partial(self._end_broken, edge.is_reached))
+                self._steps.drop()
+                raise
             scopes.leave(mark, because=error)
             raise
 
@@ -187,7 +192,7 @@ class Training:
 
     def _is_next_epoch(self) -> bool:
         """Announce a stop. Return whether another epoch follows, or the rest of one that a resumed run has to end."""
-        if self._edge.decide() and not self._edge.resumed.is_inside:
+        if self._edge.decide() and not self._edge.is_resumed_inside:
             return False
         self._data.check_replaced("train", self._world)
         return True
@@ -198,7 +203,7 @@ class Training:
         is_pending = edge.resumed is Resumed.BEFORE_EVALUATION
         edge.leave_if_preempted(pending_eval=is_pending)
         # The run has ended before the resume. A stop that is asked for now is met at the end of a step.
-        has_ended = edge.resumed.is_inside and edge.is_over
+        has_ended = edge.is_resumed_inside and edge.is_over
         self._steps.open_epoch(self._counting(), gives_parts=isinstance(feed, SharedFeed))
         data.begin_epoch(feed)
         edge.start_epoch()
@@ -213,6 +218,7 @@ class Training:
             agenda.look_now()  # When a part of this epoch is done is known only now.
         self._restore_random()
         self._random = None
+        edge.continue_epoch()
         return (is_pending and edge.advance()) or has_ended
 
     def _end_epoch(self, feed: Feed, last: Any) -> None:

@@ -82,7 +82,6 @@ class Trial:
             SetupError: If ``train_batch`` returns no loss.
         """
         loop, task, run = self._loop, self._loop.state.task, self._loop.run
-        loop.steps.drop()
         found = loop.steps.try_batch(run, batch, self._part if self._part.batch is batch else Part(batch))
         if found is MISSING:
             raise SetupError(f"{title_of(task)}.train_batch gave no loss, so a trial cannot judge its steps")

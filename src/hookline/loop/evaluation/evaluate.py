@@ -99,6 +99,7 @@ class Evaluator:
         self._count, self._move, self._can_be_left, self._when_broken = count, move, can_be_left, when_broken
         self._line, self._requests, self._clock = state.line, state.requests, state.clock
         self._joined = world
+        self.leave_world()
         self.part: Part | None = None
         """In several processes: the shard of the batch under way."""
 
