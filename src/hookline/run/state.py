@@ -279,13 +279,15 @@ class RunState:
         """Show the loss of the batch on ``run``."""
         self.loss = loss
 
-    @contextmanager
-    def without_batch(self) -> Iterator[None]:
-        """Show no batch inside the block."""
+    def hide_batch(self) -> tuple[Any, Any, Any]:
+        """Show no batch. Return what ``show_again`` needs."""
         shown = self.batch, self.outputs, self.loss
         self.batch = self.outputs = self.loss = MISSING
-        yield
-        self.batch, self.outputs, self.loss = shown  # Not after an error: the batch is over.
+        return shown
+
+    def show_again(self, shown: tuple[Any, Any, Any]) -> None:
+        """Show the batch that ``hide_batch`` has hidden."""
+        self.batch, self.outputs, self.loss = shown
 
     def show_loader(self, name: Any) -> None:
         """Show the name of the loader that is evaluated, or ``MISSING``."""

@@ -396,8 +396,10 @@ class Steps:
         part = batch if self._gives_parts else None
         is_last = data.count_batch(is_last=part is not None and part.is_last)
         batch = batch if part is None else part.batch
-        state.show_batch(MISSING)  # The last batch is not kept while this one is moved.
-        state.show_batch(batch if self._move is None else self._move(batch))
+        if self._move is not None:
+            state.show_batch(MISSING)  # The last batch is not kept while this one is moved.
+            batch = self._move(batch)
+        state.show_batch(batch)
         if hooks.batch_fetch_end:
             line.emit(hooks.batch_fetch_end)
         if not window.count:
@@ -445,8 +447,9 @@ class Steps:
 
     def _announce_fetch(self) -> None:
         """Send ``batch_fetch_start``: the last batch is over, but its edge may still be to come."""
-        with self._state.without_batch():
-            self._line.emit(self._line.hooks.batch_fetch_start)
+        shown = self._state.hide_batch()
+        self._line.emit(self._line.hooks.batch_fetch_start)
+        self._state.show_again(shown)  # Not after an error: the batch is over.
 
     def _take_part(self, part: Part, *, mutes: bool) -> None:
         """The batch is a shard of all ranks' batches. It may be there only for the other ranks, and counts nothing."""
@@ -588,7 +591,7 @@ class Steps:
     def complete_window(self) -> bool:
         """Update the weights and end the step, unless it is skipped. Return whether the weights changed."""
         requests, window = self._requests, self._window
-        if self._book.muted:
+        if self._gives_parts:
             self._book.unmute()  # A value that is logged from here on belongs to the step, not to the batch.
         self._world.complete_window(window.weights, window.driven)
         is_skipped = requests.agreed.skip is not None

@@ -245,7 +245,8 @@ class Evaluator:
                     return
                 continue
             state.show_batch(batch)
-            line.emit(getattr(line.hooks, kind.batch_start))
+            if heard := getattr(line.hooks, kind.batch_start):
+                line.emit(heard)
             state.count_batch(*self._count(state.batch))  # A hook may have replaced the batch.
             world.before_eval_batch()
             if autocasts:
@@ -257,7 +258,8 @@ class Evaluator:
             if requests.leave_evaluation:
                 self._make_up()
             clock.batch_done(state.samples, state.tokens)
-            line.emit(getattr(line.hooks, kind.batch_end))
+            if heard := getattr(line.hooks, kind.batch_end):
+                line.emit(heard)
             state.show_batch(MISSING)
             if self._agree_to_leave():
                 return
@@ -266,7 +268,7 @@ class Evaluator:
 
     def _fetched(self, loader: Any, limit: int | None) -> Iterator[Any]:
         """Give the batches of a loader between the events of their fetch, in one process."""
-        state, line, move = self._state, self._line, self._move
+        state, line, move, may_be_left = self._state, self._line, self._move, self._may_be_left()
         length = sure_length(loader)
         last = min(length or math.inf, limit or math.inf, self._data.limit(state.stage))
         with ignoring_workers(loader):
@@ -281,7 +283,7 @@ class Evaluator:
             while position < last:
                 if line.hooks.batch_fetch_start:
                     line.emit(line.hooks.batch_fetch_start)
-                batch = self._next(iterator)
+                batch = self._next(iterator, may_be_left=may_be_left)
                 if batch is LEFT:
                     return
                 if batch is END:
@@ -302,6 +304,7 @@ class Evaluator:
     def _fetched_shard(self, loader: Any, limit: int | None) -> Iterator[Any]:
         """Give the batches of this rank between the events of their fetch. A batch that does not count has none."""
         state, line, move, before = self._state, self._line, self._move, self.part
+        may_be_left = self._may_be_left()
         most = min(limit or math.inf, self._data.limit(state.stage))
         feed = open_shard(loader, self._world, self._data.seed, state.stage, self._count, most)
         try:
@@ -310,7 +313,7 @@ class Evaluator:
             while not ends:
                 if line.hooks.batch_fetch_start and not idle:
                     line.emit(line.hooks.batch_fetch_start)
-                part = self._next(parts)
+                part = self._next(parts, may_be_left=may_be_left)
                 if part is LEFT or part is END:
                     return
                 self._world.beat()
@@ -342,11 +345,14 @@ class Evaluator:
         with self._precision.autocast(enabled=self._precision.dtype is not None):
             self._world.make_up_batch()
 
-    def _next(self, iterator: Iterator[Any]) -> Any:
+    def _next(self, iterator: Iterator[Any], *, may_be_left: bool) -> Any:
         """Return the next batch, unless a signal ends the evaluation before it or during the wait."""
-        self._raise_if_preempted()
-        batch = self._fetcher.fetch(iterator, leave=not self.is_answer, whole=not self._may_be_left())
-        self._raise_if_preempted()
+        agreed = self._requests.agreed
+        if agreed.preempt is not None and may_be_left:
+            raise Preempted(agreed.preempt)
+        batch = self._fetcher.fetch(iterator, leave=not self.is_answer, whole=not may_be_left)
+        if agreed.preempt is not None and may_be_left:
+            raise Preempted(agreed.preempt)
         return batch
 
     def all_predictions(self, mine: list[Any]) -> list[Any]:
@@ -363,11 +369,6 @@ class Evaluator:
     def _may_be_left(self) -> bool:
         return not self.is_answer and self._can_be_left()
 
-    def _raise_if_preempted(self) -> None:
-        number = self._requests.agreed.preempt
-        if number is not None and self._may_be_left():
-            raise Preempted(number)
-
     def _leave(self) -> bool:
         """Leave the evaluation under way after Ctrl-C or ``StopTraining``. Return whether it is left."""
         return not self.is_answer and self._requests.leave_if_interrupted()
@@ -377,6 +378,8 @@ class Evaluator:
 
         A rank that wants to leave continues with batches that count nothing until the next vote.
         """
+        if self._world.is_alone:
+            return self._leave()
         abandons = None if self.is_answer else self._world.vote_in_evaluation(abandons=self._leave())
         if abandons is None:
             return False
