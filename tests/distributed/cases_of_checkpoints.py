@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hookline as hl
 from hookline.checkpoint import Store
 from hookline.loop import Trainer
-from tests.support import full_tensor, is_padding
+from tests.support import earlier_version, full_tensor, is_padding
 from tests.support.inside import save_now
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -410,3 +410,8 @@ def seen(folder: str, strategy: str, samples: int, cut: int | None) -> list[int]
     with suppress(hl.Preempted):
         trainer.fit(Net(norm=False), loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     return look.samples
+
+
+def of_earlier_version(folder: str, resume: str | None) -> dict[str, Any]:
+    """The run of ``tests/data/earlier-version``, whole or from the checkpoint that an earlier version has saved."""
+    return earlier_version.train(folder, resume=resume)
