@@ -81,7 +81,7 @@ class Steps:
     # What every step touches lies side by side in memory.
     __slots__ = (
         "_agenda", "_autocasts", "_book", "_clock", "_data", "_edge", "_fetcher", "_gives_parts", "_handles",
-        "_has_closure", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights", "_losses",
+        "_has_closure", "_is_alone", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights", "_losses",
         "_move", "_names", "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state", "_weights",
         "_window", "_world", "count", "is_simple", "keeps_losses",
     )  # fmt: skip
@@ -114,6 +114,7 @@ class Steps:
         self._loss_weights, self._schedulers, self._agenda, self._edge = loss_weights, schedulers, agenda, edge
         self._window, self._handles, self._move = window, handles, move
         self._line, self._clock, self._requests = state.line, state.clock, state.requests
+        self._is_alone = world.is_alone
         self._autocasts, self._is_scaled = precision.dtype is not None, precision.scaler is not None
         self._names: tuple[str, ...] = ()
         self._has_closure = False
@@ -404,7 +405,8 @@ class Steps:
             line.emit(hooks.batch_fetch_end)
         if not window.count:
             requests.allow_skip(True)
-            self._world.begin_window()
+            if not self._is_alone:
+                self._world.begin_window()
             window.begin(self._clock)
             if hooks.around_step or hooks.train_step_start:
                 self._open_step(hooks)
@@ -551,8 +553,7 @@ class Steps:
     def _keep_loss(self, loss: Any, names: tuple[str, ...], optimizer: Any, weight: Any) -> None:
         """Keep the loss for the metrics, if the step counts. Read it now: it may be a view of a weight."""
         window = self._window
-        one = len(self._names) == 1 or optimizer is None
-        name = "train/loss" if one else f"train/{names[0]}/loss"
+        name = "train/loss" if optimizer is None or len(self._names) == 1 else f"train/{names[0]}/loss"
         series = self._losses.get(name)
         if series is None:
             series = self._losses[name] = self._book.direct_series(name)
@@ -593,7 +594,8 @@ class Steps:
         requests, window = self._requests, self._window
         if self._gives_parts:
             self._book.unmute()  # A value that is logged from here on belongs to the step, not to the batch.
-        self._world.complete_window(window.weights, window.driven)
+        if not self._is_alone:
+            self._world.complete_window(window.weights, window.driven)
         is_skipped = requests.agreed.skip is not None
         if is_skipped:
             window.weights.update({name: 1 for name in self._names if name not in window.driven})
@@ -626,7 +628,8 @@ class Steps:
                 line.emit(line.hooks.train_step_end)
         if mark is not None:
             self._scopes.leave(mark)
-        self._world.stepped()
+        if not self._is_alone:
+            self._world.stepped()
         self._edge.reach()  # What the body logs from here on is of this step, too.
 
     def _update(self, name: str, closure: Callable[[], Any] | None = None) -> bool:
