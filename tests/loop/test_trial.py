@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from hookline.callbacks import Checkpointer, LRMonitor
 from hookline.errors import SetupError
 from hookline.events import Callback
-from hookline.loop import Loop
+from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
-from tests.support import fit, sgd
+from tests.support import crash_at, fit, sgd
 from tests.support.inside import trial_of
 
 
@@ -108,6 +108,22 @@ def test_a_checkpoint_after_a_trial_resumes_as_if_there_had_been_none(tmp_path: 
     for folder in sorted((tmp_path / "plain" / "checkpoints").iterdir()):
         twin = tmp_path / "run" / "checkpoints" / folder.name / "model.safetensors"
         assert twin.read_bytes() == (folder / "model.safetensors").read_bytes(), folder.name
+
+
+def test_a_trial_can_be_made_after_a_fit_that_failed_inside_an_epoch() -> None:
+    """The second fit of a trainer continues the first, which left its epoch open."""
+    model, trying = TinyModel(), Trying("fit_start")
+    trainer = Trainer(max_duration="2ep", folder=False, device="cpu")
+    optimizer = sgd(model.parameters())
+
+    def train(*callbacks: Any) -> Any:
+        return trainer.fit(model, tiny_data(4), loss=nn.CrossEntropyLoss(), optimizer=optimizer, callbacks=callbacks)
+
+    with pytest.raises(RuntimeError):
+        train(crash_at(2))
+    result = train(trying)
+    assert len(trying.losses) == 7
+    assert result.clock.epoch == 2
 
 
 def test_an_own_loop_has_no_task_to_try() -> None:

@@ -140,18 +140,20 @@ class Edge:
         if always or self._clock.step >= self._agenda.wake:
             self.stage = Stage.LOOK
 
+    def open(self) -> None:
+        """The run is opened: an earlier call may have failed inside an epoch."""
+        self.stage, self.epoch, self._is_epoch_end = Stage.DONE, Epoch.CLOSED, False
+
     def unreach(self) -> None:
-        """The step is dropped."""
+        """The step is dropped, so the epoch does not end with it."""
         self.stage = Stage.DONE
+        if self.epoch is Epoch.OPEN:
+            self._is_epoch_end = False
 
     def reach_epoch_end(self) -> None:
         """The step under way is the last of its epoch."""
         self._is_epoch_end = True
         self._agenda.look_now()
-
-    def leave_epoch_end(self) -> None:
-        """The step under way is dropped, so the epoch does not end with it."""
-        self._is_epoch_end = False
 
     # -- going through it ------------------------------------------------------------------------
 

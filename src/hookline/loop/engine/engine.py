@@ -221,6 +221,7 @@ class Engine:
         self.is_open = True
         self.requests.clear()
         self.data.reset_plans()
+        self.edge.open()
         self.signals.listen(in_fit=self.entry_point in FIT)
         try:
             self.opening.open(self.entry_point, self.extend, take_folder=self._take_folder, load=self._load)

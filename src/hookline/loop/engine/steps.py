@@ -760,5 +760,4 @@ class Steps:
         self._world.refuse(stop_in_batch(by, reason, self._clock.step))
         self.drop()
         self._window.end(skipped=True)
-        self._edge.leave_epoch_end()
         self._state.ask_stop(reason, by)
