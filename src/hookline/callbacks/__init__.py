@@ -1,6 +1,6 @@
-"""The callbacks that come with Hookline: one class, one file; families are folders.
+"""The callbacks that come with Hookline: one file per class, one folder per family.
 
-A family is imported when one of its names is first used. ``from_plugins`` has the callbacks of other packages.
+A family is imported when one of its names is first used. ``from_plugins`` returns the callbacks of other packages.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ __all__ = [
 FAMILIES = ("stopping", "saving", "schedule", "weights", "gradients", "evaluation", "watch", "debug")
 
 
-if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of ours
+if not TYPE_CHECKING:  # With this function, a type checker would accept every misspelled name.
 
     def __getattr__(name: str) -> Any:
         if name in ("plugins", "from_plugins"):

@@ -1,4 +1,4 @@
-"""The metric that a callback monitors: its name, its direction and its value."""
+"""Metric that a callback monitors: name, direction and value."""
 
 from __future__ import annotations
 
@@ -17,16 +17,25 @@ STAGES = {
     **dict.fromkeys(("train", "training"), "train"),
     "test": "test",
 }
-"""Prefixes such as that of ``"val_loss"`` in other systems, and the stage that each means."""
+"""Prefixes of names such as ``"val_loss"`` in other frameworks, with the stage of each."""
 
 
 def monitor_mode(reader: str, monitor: str, mode: str | None) -> Literal["min", "max"]:
-    """``mode`` as given to ``reader``, or as the name of the metric says.
+    """Return ``mode``, or infer it from the name of the metric.
 
-    >>> monitor_mode("SaveBest", "val/los", None)
-    Traceback (most recent call last):
-    hookline.errors.RegistrationError: SaveBest('val/los'): is a larger value better, or a smaller? Pass mode='max' or \
-mode='min'; or did you mean 'val/loss'?
+    Args:
+        reader: Name of the callback, for errors.
+        monitor: Name of the metric.
+        mode: ``"min"``, ``"max"`` or ``None``.
+
+    Raises:
+        RegistrationError: If the name or the mode is invalid, or the mode cannot be inferred.
+
+    Example:
+        >>> monitor_mode("SaveBest", "val/los", None)
+        Traceback (most recent call last):
+        hookline.errors.RegistrationError: SaveBest('val/los'): is a larger value better, or a smaller? Pass \
+mode='max' or mode='min'; or did you mean 'val/loss'?
     """
     check_metric_name(f"{reader}(monitor={monitor!r:.80})", monitor)
     try:
@@ -43,12 +52,20 @@ mode='min'; or did you mean 'val/loss'?
 
 
 def check_metric_name(where: str, name: object) -> None:
-    """Every metric is logged with its stage, so that a name without a slash is never found.
+    """Raise if a name has no stage, because every metric is logged with its stage.
 
-    >>> check_metric_name("EarlyStopping(monitor='loss')", "loss")
-    Traceback (most recent call last):
-    hookline.errors.RegistrationError: EarlyStopping(monitor='loss'): the name of a metric starts with its stage. \
-Write 'val/loss' or 'train/loss'.
+    Args:
+        where: Start of the error message.
+        name: Name of the metric.
+
+    Raises:
+        RegistrationError: If the name is not a string with a stage, or is a pattern.
+
+    Example:
+        >>> check_metric_name("EarlyStopping(monitor='loss')", "loss")
+        Traceback (most recent call last):
+        hookline.errors.RegistrationError: EarlyStopping(monitor='loss'): the name of a metric starts with its \
+stage. Write 'val/loss' or 'train/loss'.
     """
     if not isinstance(name, str) or not name or "*" in name:
         raise RegistrationError(f"{where}: give the name of one metric, such as 'val/loss'.")
@@ -60,7 +77,18 @@ Write 'val/loss' or 'train/loss'.
 
 
 def monitored_value(run: Run, reader: str, name: str) -> float | None:
-    """The newest value of a metric. ``None`` while a callback that declares the metric has not logged it."""
+    """Return the newest value of a metric.
+
+    Return ``None`` if a callback declares the metric but has not logged it yet.
+
+    Args:
+        run: The run.
+        reader: Name of the callback that monitors the metric, for errors.
+        name: Name of the metric.
+
+    Raises:
+        MetricError: If no callback logs the metric, or its value is an array.
+    """
     value: float | list[object] | None = run.metrics.get(name)
     if value is None:
         if run.callbacks.declare(name):

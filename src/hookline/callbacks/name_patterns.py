@@ -1,4 +1,4 @@
-"""Parts of a model that are chosen by name or by a pattern. All callbacks use this matcher."""
+"""Select layers and parameters by name or pattern, in the same way for all callbacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookline.errors import RegistrationError, SetupError
 
 
 def patterns_of(given: str | Iterable[str], who: str, argument: str = "layers") -> tuple[str, ...]:
-    """One name or pattern, or several, as a tuple. ``who`` and ``argument`` are for the error."""
+    """Return names or patterns as a tuple. ``who`` and ``argument`` are for the error."""
     found = (given,) if isinstance(given, str) else () if isinstance(given, bool) else tuple(given)
     if not found or not all(isinstance(pattern, str) and pattern for pattern in found):
         raise RegistrationError(
@@ -20,19 +20,20 @@ def patterns_of(given: str | Iterable[str], who: str, argument: str = "layers") 
 
 
 def patterns_or_all(given: bool | str | Iterable[str], who: str, argument: str = "layers") -> tuple[str, ...] | None:
-    """The same; ``None`` for ``True``, which chooses all."""
+    """Return the patterns as a tuple, or ``None`` for ``True``, which selects everything."""
     if given is False:
         raise RegistrationError(f"{who}({argument}=False): give True for all, or names such as 'encoder' or '*.attn'.")
     return None if given is True else patterns_of(given, who, argument)
 
 
 def matches(name: str, patterns: Sequence[str] | None) -> bool:
-    """Whether a pattern matches a name or one of its parents.
+    """True if a pattern matches a name or one of its parents. ``None`` matches every name.
 
-    >>> matches("encoder.0.attn.proj", ["encoder"]), matches("encoder.0.attn.proj", ["*.attn"])
-    (True, True)
-    >>> matches("head", ["encoder"]), matches("head", None)
-    (False, True)
+    Example:
+        >>> matches("encoder.0.attn.proj", ["encoder"]), matches("encoder.0.attn.proj", ["*.attn"])
+        (True, True)
+        >>> matches("head", ["encoder"]), matches("head", None)
+        (False, True)
     """
     if patterns is None:
         return True
@@ -42,7 +43,15 @@ def matches(name: str, patterns: Sequence[str] | None) -> bool:
 def check_patterns(
     patterns: Sequence[str] | None, names: Sequence[str], who: str, argument: str = "layers", kind: str = "layer"
 ) -> None:
-    """Raise if a pattern matches none of the names, which are of a ``kind``. The error lists the nearest names."""
+    """Raise if a pattern matches none of the names. The error lists the closest names.
+
+    Args:
+        patterns: Names or patterns. ``None``: no check.
+        names: Names in the model.
+        who: Name of the callback, for the error.
+        argument: Name of the callback's argument, for the error.
+        kind: What the names refer to, for the error: ``"layer"``, for example.
+    """
     for pattern in patterns or ():
         if not any(matches(name, (pattern,)) for name in names):
             known = dict.fromkeys(part for name in names for part in _with_parents(name))
@@ -54,6 +63,7 @@ def check_patterns(
 
 
 def _with_parents(name: str) -> Iterator[str]:
+    """Yield a dotted name and the names of its parents."""
     while name:
         yield name
         name = name.rpartition(".")[0]

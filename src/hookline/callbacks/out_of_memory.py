@@ -1,18 +1,22 @@
-"""Recognize errors that mean "out of memory"."""
+"""Recognize out-of-memory errors."""
 
 from __future__ import annotations
 
 import torch
 
 SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
-"""Parts of the message of a ``RuntimeError`` of torch, CUDA, cuBLAS or another library, in lower case."""
+"""Parts of out-of-memory messages, in lower case.
+
+They come from a ``RuntimeError`` of torch, CUDA, cuBLAS or another library.
+"""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if an error, or the one that it was raised from, means "out of memory".
+    """True if an error, or an error that caused it, is an out-of-memory error.
 
-    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not fit"))
-    (True, False)
+    Example:
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not fit"))
+        (True, False)
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True

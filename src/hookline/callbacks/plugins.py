@@ -1,11 +1,11 @@
-"""Callbacks of other packages: found by their entry points, loaded only when asked for.
+"""Callbacks of other packages, found by their entry points and loaded only on request.
 
 A package declares factories in its ``pyproject.toml``::
 
     [project.entry-points."hookline.callbacks"]
     company = "our_package.callbacks:standard"
 
-where ``standard()`` gives one callback or a list of them.
+``standard()`` returns one callback or a list of callbacks.
 """
 
 from __future__ import annotations
@@ -23,27 +23,34 @@ GROUP = "hookline.callbacks"
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One factory that an installed package offers."""
+    """One factory of callbacks in an installed package."""
 
     name: str
     target: str
-    """Where it is: ``package.module:function``."""
+    """Location of the factory: ``package.module:function``."""
     package: str
-    """The package that declares it, with its version."""
+    """Name and version of the package that declares the factory."""
 
 
 def installed() -> list[Plugin]:
-    """What the installed packages offer. Nothing of theirs is imported."""
+    """Return the factories of all installed packages, without importing the packages."""
     return [Plugin(point.name, point.value, _package(point)) for point in _points()]
 
 
 def from_plugins(*names: str) -> list[Callback]:
-    """The callbacks that factories of these names make; of all of them, if none is named.
+    """Return the callbacks of installed packages.
 
-    They are never loaded by themselves: ``Trainer(callbacks=[*hl.callbacks.from_plugins("company"), …])``.
+    Hookline never adds them itself: ``Trainer(callbacks=[*hl.callbacks.from_plugins("company"), …])``.
 
-    >>> from_plugins()
-    []
+    Args:
+        *names: Names of the factories to call. Without names, all factories.
+
+    Raises:
+        SetupError: If no package declares a name, or a factory does not return callbacks.
+
+    Example:
+        >>> from_plugins()
+        []
     """
     points = _points()
     known = {point.name for point in points}
@@ -56,14 +63,17 @@ def from_plugins(*names: str) -> list[Callback]:
 
 
 def _points() -> list[EntryPoint]:
+    """Return the entry points in a fixed order."""
     return sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
 
 
 def _package(point: EntryPoint) -> str:
+    """Return name and version of the package of an entry point."""
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "?"
 
 
 def _made(point: EntryPoint) -> list[Callback]:
+    """Call a factory and return its callbacks."""
     where = f"{point.value} of {_package(point)}, which offers callbacks as {point.name!r},"
     try:
         made = point.load()()

@@ -1,4 +1,4 @@
-"""Where a callback writes, and whether it can."""
+"""Paths that callbacks write to, and whether they can be written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def written_path(run: Run, path: Path, argument: str, of: str) -> Path:
-    """Return the path that a callback writes to: a relative path is inside the run's folder.
+    """Return the path that a callback writes to. A relative path is inside the run's folder.
 
     Raises:
         SetupError: If the path is relative, and the run has no folder or the path leaves the folder.
@@ -29,20 +29,23 @@ def written_path(run: Run, path: Path, argument: str, of: str) -> Path:
 
 
 def output_folder(run: Run, dirpath: Path | None, default: str, of: str) -> Path | None:
-    """Return the folder that a callback writes to; ``None`` if no ``dirpath`` was given and the run has no folder."""
+    """Return the folder that a callback writes to.
+
+    Return ``None`` if ``dirpath`` is ``None`` and the run has no folder.
+    """
     if dirpath is not None:
         return written_path(run, dirpath, "dirpath", of)
     return run.folder / default if run.has_folder else None
 
 
 def check_dirpath(run: Run, dirpath: Path | None, of: str) -> None:
-    """Check in ``on_setup`` that the folder that was given, if any, can be written to."""
+    """Raise in ``on_setup`` if ``dirpath`` is given and cannot be written to."""
     if dirpath is not None:
         check_writable(written_path(run, dirpath, "dirpath", of) / "file", f"{of}(dirpath=…)")
 
 
 def check_writable(path: Path, who: str) -> None:
-    """That a file can be written there, before the work whose result it is to hold."""
+    """Raise if a file cannot be written to this path, before the work to create its content."""
     check_links(path.parent)
     folder = next(parent for parent in path.parents if parent.exists())
     if path.is_dir():
@@ -50,7 +53,8 @@ def check_writable(path: Path, who: str) -> None:
     if not folder.is_dir():
         raise SetupError(f"{who}: {str(folder)!r} is a file, so nothing can be written below it; give another path")
     try:
-        TemporaryFile(dir=folder).close()  # rights alone do not say it: not to root, nor on a system of files in /proc
+        # Permissions are not enough: root passes every check, and a file system such as /proc takes no files.
+        TemporaryFile(dir=folder).close()
     except OSError as error:
         raise SetupError(
             f"{who}: {str(folder)!r} cannot be written to ({error.strerror}); change its rights, or give another path"

@@ -1,4 +1,4 @@
-"""Which steps are looked at by what is too dear for every step."""
+"""Steps at which a callback measures something that is too expensive for every step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class SampledSteps:
-    """The first step of a run, and then the step that completes each ``every``.
+    """Selector of the first step of a run, and of the step that completes each ``every``.
 
-    Epochs are complete with their last batch; where a loader has no length, the first step of the next one counts.
+    The last batch of an epoch completes the epoch. If a loader has no length, the first step of the next epoch counts.
     """
 
     __slots__ = ("_before", "_multiple", "_unit", "_value", "every")
@@ -25,10 +25,10 @@ class SampledSteps:
         self.every = Duration.parse(every, f"{reader}(every=…)")
         self._unit = self.every.unit
         self._value: float | Fraction = self.every.value
-        self._multiple = self._before = -1  # of ``every``: the last that was looked at, and the one before
+        self._multiple = self._before = -1  # The last two selected multiples of ``every``.
 
     def begin(self, run: Run) -> None:
-        """In ``on_setup``: a share of ``max_duration`` is known now."""
+        """Prepare for a run in ``on_setup``, where the length of a fraction of the run is known."""
         if run.is_training_run:
             every = self.every.of(run.max_duration)
             self._unit = every.unit
@@ -37,9 +37,9 @@ class SampledSteps:
             self._multiple = -1
 
     def reaches(self, run: Run, *, at_end: bool = False) -> bool:
-        """In ``on_train_step_start``, or ``at_end`` when all its batches are read: whether to look at this step.
+        """Return whether to measure this step, and mark the step as measured.
 
-        It then counts as looked at.
+        Call it in ``on_train_step_start``, or with ``at_end`` when all batches of the step are read.
         """
         clock, unit = run.clock, self._unit
         if unit == "st":
@@ -55,20 +55,23 @@ class SampledSteps:
         return True
 
     def _part_of_epoch(self, run: Run, at_end: bool) -> int | Fraction:
-        """How much of the epoch's data has been read once this step is made; of whole epochs, all or nothing."""
+        """Return the fraction of the epoch's data that has been read after this step.
+
+        For a duration in epochs, return 1 for a complete epoch, else 0.
+        """
         read, length = run.batches_read + (0 if at_end else run.accumulate - 1), run.num_batches("train")
         if self._unit == "ep" or length is None:
             return int(length is not None and read >= length)
         return min(Fraction(read, length), Fraction(1))
 
     def take_back(self) -> None:
-        """The step that was looked at was skipped: the next is looked at in its place."""
+        """Select the next step instead, because the last selected step was skipped."""
         self._multiple = self._before
 
     def state_dict(self, *, skipped: bool = False) -> dict[str, Any]:
-        """``skipped``: as if the step that was looked at last had not been."""
+        """Return the state. With ``skipped``, as if the last selected step had not been measured."""
         return {"every": str(self.every), "multiple": self._before if skipped else self._multiple}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """With another ``every`` it begins anew."""
+        """Restore the state, or start from scratch if ``every`` has changed."""
         self._multiple = int(state["multiple"]) if state["every"] == str(self.every) else -1

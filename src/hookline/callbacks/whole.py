@@ -1,4 +1,4 @@
-"""A tensor of which each rank holds a part, made whole."""
+"""Full tensors of sharded tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """By all ranks, where it is spread over them (a ``DTensor``); else the tensor itself."""
+    """Return the full tensor of a ``DTensor``, with all ranks, or else the tensor itself."""
     spread: Any = tensor
     found: Tensor = spread.full_tensor() if hasattr(spread, "full_tensor") else tensor
     return found

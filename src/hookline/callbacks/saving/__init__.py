@@ -1,4 +1,4 @@
-"""Callbacks that save and load."""
+"""Callbacks that save and load weights, checkpoints, predictions and exported models."""
 
 from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.export_model import ExportModel

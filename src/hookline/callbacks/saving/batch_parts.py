@@ -1,4 +1,4 @@
-"""The parts of a batch or of outputs: tensors by name, batches put together."""
+"""Elements of nested batches and outputs by name, and concatenation of batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 
 def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """What is in dicts, tuples and dataclasses, each with its name.
+    """Yield the leaves of nested dicts, tuples and dataclasses with their names.
 
-    >>> dict(leaves({"logits": 1, "boxes": (2, 3)}, ""))
-    {'logits': 1, 'boxes.0': 2, 'boxes.1': 3}
+    Example:
+        >>> dict(leaves({"logits": 1, "boxes": (2, 3)}, ""))
+        {'logits': 1, 'boxes.0': 2, 'boxes.1': 3}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type | Mapping):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -32,7 +33,11 @@ def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def together(batches: list[Any]) -> Any:
-    """One tensor of many where their shapes allow it, one list of many lists, else the batches."""
+    """Return the batches as one value if possible.
+
+    Tensors are concatenated if their shapes and dtypes allow it, lists are joined, and anything else stays a list of
+    batches.
+    """
     if all(isinstance(batch, Tensor) and batch.ndim for batch in batches):
         if len({(batch.shape[1:], batch.dtype) for batch in batches}) == 1:
             return torch.cat([batch.detach().cpu() for batch in batches])

@@ -1,4 +1,4 @@
-"""The best value of a metric so far, and the weights that had it."""
+"""Best value of a metric so far, and the weights that had it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ logger = logging.getLogger("hookline")
 
 
 class BestSoFar:
-    """Looks after each evaluation or, for a ``train/…`` metric, at the end of each epoch; ``who`` asks for it."""
+    """Tracker of the best value of a metric, used by the callback ``who``.
+
+    It decides after each evaluation, or at the end of each epoch for a ``train/…`` metric.
+    """
 
     def __init__(self, who: str, monitor: str, mode: Literal["min", "max"] | None, min_delta: float) -> None:
         if min_delta < 0:
@@ -30,39 +33,43 @@ class BestSoFar:
         self.forget()
 
     def forget(self) -> None:
-        """A new run begins: nothing of an earlier one counts."""
+        """Reset the state for a new run."""
         self.value: float | None = None
         self.step = 0
         self.weights: dict[str, Tensor] | None = None
-        """A copy, in main memory."""
+        """Copy of the weights in CPU memory."""
         self._epoch = 0
         self._warned = self._is_used = False
 
     def begin(self, run: Run) -> bool:
-        """In ``on_setup`` of a fit: forget what is of another run; whether it did. A state that was loaded stays."""
+        """Reset the state in ``on_setup`` if it belongs to another run. Return whether it did.
+
+        A state that a checkpoint has loaded is kept.
+        """
         is_other = run.clock.step == 0 and self._is_used
         if is_other:
             self.forget()
         return is_other
 
     def note_use(self) -> None:
-        """In ``on_fit_start``: from here on it is of this run, also if nothing is trained in it."""
+        """Mark the state in ``on_fit_start`` as that of this run, also if no step follows."""
         self._is_used = True
 
     def look_after_eval(self, run: Run) -> bool:
-        """In ``on_eval_end``: whether these weights are the best so far."""
+        """Update the best value in ``on_eval_end``. Return whether the weights are the best."""
         wanted = run.stage == "val" and run.entry_point == "fit" and not self.monitor.startswith("train/")
         return wanted and self._look(run)
 
     def look_after_epoch(self, run: Run) -> bool:
-        """In ``on_epoch_end``: the same."""
-        if not self.monitor.startswith("train/") or run.clock.epoch <= self._epoch:  # one that was cut short
+        """Update the best value in ``on_epoch_end``. Return whether the weights are the best."""
+        if not self.monitor.startswith("train/") or run.clock.epoch <= self._epoch:  # The epoch is incomplete.
             return False
         self._epoch = run.clock.epoch
         return self._look(run)
 
     def _look(self, run: Run) -> bool:
-        self._is_used = True  # it may have joined in the middle
+        """Compare the newest value with the best one, and copy the weights if it is better."""
+        self._is_used = True  # The callback may have been added during the run.
         if run.callbacks.lost(self.monitor):
             if not self._warned:
                 self._warned = True
@@ -81,16 +88,20 @@ class BestSoFar:
         return True
 
     def _is_better(self, value: float) -> bool:
+        """True if the value is better than the best one by more than ``min_delta``."""
         if self.value is None:
             return True
         return value < self.value - self.min_delta if self.mode == "min" else value > self.value + self.min_delta
 
     def to_use(self, run: Run) -> dict[str, Tensor] | None:
-        """The weights, held to what others hold the model to by now, such as the zeros of ``Pruning``."""
+        """Return the best weights with the current constraints of other callbacks.
+
+        Such a constraint is the set of zeros of ``Pruning``.
+        """
         holds = [hold for callback in run.callbacks if (hold := getattr(callback, "constrain_weights", None))]
         if self.weights is None or not holds:
             return self.weights
-        copied = {id(tensor): tensor.clone() for tensor in self.weights.values()}  # what is tied stays tied
+        copied = {id(tensor): tensor.clone() for tensor in self.weights.values()}  # Tied weights stay tied.
         found = {name: copied[id(tensor)] for name, tensor in self.weights.items()}
         for hold in holds:
             hold(found)

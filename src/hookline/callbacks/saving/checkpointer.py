@@ -1,4 +1,4 @@
-"""``Checkpointer``: when a run is saved, and which checkpoints are kept."""
+"""``Checkpointer``: save checkpoints, and choose which ones to keep."""
 
 from __future__ import annotations
 
@@ -22,41 +22,51 @@ if TYPE_CHECKING:
 
 
 class Checkpointer(Callback):
-    """Saves the run, so that ``resume="auto"`` goes on exactly where it was.
+    """Save checkpoints of the whole run, so that ``resume="auto"`` continues it exactly.
 
-    **When.** ``every`` so much training (``"1ep"``, ``"500st"``, ``"30m"``), after each evaluation (``on_eval``), at
-    the end (``at_end``), after an error (``on_exception``; such a checkpoint is passed over by ``resume="auto"``),
-    and whenever a callback calls ``run.request_save()``. It is saved at the end of the step, after the evaluation.
+    The engine saves at the end of a step, after the evaluation that is due. ``run.request_save()`` asks for a save from
+    any callback. Hookline keeps a checkpoint if at least one of the ``keep_…`` rules keeps it.
 
-    **What is kept.** The last ``keep_last``, the best ``keep_best`` by ``monitor``, and one for ``keep_every`` so
-    much training: all of them together. ``keep_last=None`` keeps all. An old one is deleted only when the new one
-    is whole on the disk. With ``keep_last=0`` and ``keep_best=2`` a finished run has the best two and nothing else;
-    until then the newest is kept as well, so that a run that was interrupted can be resumed. ``monitor`` is
-    ``"val/loss"`` if ``keep_best`` is given alone. A checkpoint counts for ``monitor`` if the metric was measured at
-    its step. So it is also saved after each evaluation if there is a monitor, unless ``on_eval=False``.
+    Args:
+        every: How often to save: ``"1ep"``, ``"500st"``, ``"30m"``. ``None``: ``"1ep"``, or only after evaluations if
+            ``on_eval`` is true.
+        on_eval: Save after each evaluation. ``None``: only with a ``monitor`` that is not a ``train/…`` metric.
+        at_end: Save when training ends.
+        on_exception: Save after an error. ``resume="auto"`` skips such a checkpoint if the error was raised inside a
+            step.
+        keep_last: Number of newest checkpoints to keep. ``None``: keep all. With 0, the newest checkpoint is still kept
+            until the run is finished.
+        keep_best: Number of best checkpoints by ``monitor`` to keep. A checkpoint counts if the metric was measured at
+            its step. ``None``: 1 with a ``monitor``, else 0.
+        keep_every: Keep one checkpoint for each of these durations, for example ``"10ep"``. ``None``: no such rule.
+        monitor: Name of the metric for ``keep_best``. ``None``: ``"val/loss"`` if ``keep_best`` is given, else no
+            metric.
+        mode: ``"min"`` or ``"max"``. ``None``: inferred from the metric's name (``loss``, ``acc``, …).
+        weights_only: Save the weights without the rest of the state. A run cannot resume from such a checkpoint.
+        background: Copy the state while training waits, and write it while training continues.
+        name: Template for the names, such as ``"{epoch}-{step:06d}-{val/loss:.3f}"``. A metric that was not measured at
+            the step becomes ``none``. A name that exists gets a number: ``"best-2"``. ``None``: ``step-00000500``.
+        dirpath: Folder inside the run's folder. ``resume="auto"`` reads only the default one; use another folder for a
+            second ``Checkpointer``.
+        on_save_error: ``"raise"`` if a checkpoint cannot be written, or ``"warn"`` and continue without it.
 
-    **What is written.** ``<folder>/<dirpath>/step-00000500/`` with the weights in ``model.safetensors``, which every
-    other tool can read, the rest of the state, and a manifest with sizes and hashes. Nothing in it is a pickle.
-    ``weights_only`` leaves the rest out; a run cannot go on from that. ``name`` is a template such as
-    ``"{epoch}-{step:06d}-{val/loss:.3f}"``; a metric that was not measured at the step is ``none`` there, and
-    a name that is taken gets a number: ``"best-2"``.
-    ``resume="auto"`` looks in the default ``dirpath`` alone: another is for a second ``Checkpointer``.
+    Raises:
+        RegistrationError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
 
-    **How.** With ``background=True`` the state is copied while training waits, and written while it goes on; one save
-    at a time, an error comes at the next step, and the last save is always waited for. ``on_save_error="warn"`` goes
-    on without a checkpoint when the disk is full or gone; ``"raise"`` ends the run.
-
-    >>> import tempfile, torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     trainer = Trainer(max_duration="6st", folder=folder, callbacks=[Checkpointer(every="2st", keep_last=2)])
-    ...     result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    ...     print(sorted(path.name for path in result.folder.glob("checkpoints/*")))
-    ['step-00000004', 'step-00000006']
+    Example:
+        >>> import tempfile, torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     trainer = Trainer(max_duration="6st", folder=folder, callbacks=[Checkpointer(every="2st", keep_last=2)])
+        ...     result = trainer.fit(
+        ...         TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+        ...     )
+        ...     print(sorted(path.name for path in result.folder.glob("checkpoints/*")))
+        ['step-00000004', 'step-00000006']
     """
 
-    reads: tuple[str, ...] = ("*",)  # it runs last: what the others have just decided is in the checkpoint
+    reads: tuple[str, ...] = ("*",)  # Run last, so that the checkpoint has the decisions of all callbacks.
 
     def __init__(
         self,
@@ -93,19 +103,20 @@ class Checkpointer(Callback):
         if parts[0] == FOLDER and len(parts) > 1:
             raise RegistrationError(f"Checkpointer(dirpath={dirpath!r}): {FOLDER!r} holds nothing but checkpoints")
         if monitor is not None:
-            self.reads = ("*", monitor)  # a metric that no callback logs is found before the first step
+            self.reads = ("*", monitor)  # Hookline then finds a metric that nobody logs before the first step.
         self.monitor = monitor
         self.mode = "min" if monitor is None else monitor_mode("Checkpointer", monitor, mode)
         self.on_eval = on_eval
         self._said = False
         given = None if keep_every is None else Duration.parse(keep_every, "Checkpointer(keep_every=…)")
-        self._share = given if given is not None and given.unit == "dur" else None  # until max_duration is known
+        # A fraction of the run has no length until ``on_setup`` knows ``max_duration``.
+        self._share = given if given is not None and given.unit == "dur" else None
         keep = _keep(
             last=1 if keep_last is None else keep_last,
             best=keep_best,
             monitor=monitor,
             mode=self.mode,
-            every=Duration(1, "ep") if self._share else given,  # a share is put in its place in on_setup
+            every=Duration(1, "ep") if self._share else given,  # on_setup replaces this value for a fraction.
         )
         self.plan = SavePlan(
             every=None if every is None else Duration.parse(every, "Checkpointer(every=…)"),
@@ -120,7 +131,7 @@ class Checkpointer(Callback):
             folder=str(folder),
             on_error=on_save_error,
         )
-        self._plan = self.plan  # with ``keep_every`` as a number of epochs or steps
+        self._plan = self.plan  # on_setup sets ``keep_every`` as a number of epochs or steps.
 
     def on_setup(self, run: Run) -> None:
         if run.is_training_run:
@@ -150,7 +161,7 @@ class Checkpointer(Callback):
 
 
 def _keep(**rules: Any) -> Keep:
-    """The rules, in the words of ``Checkpointer`` if they are wrong."""
+    """Return the retention rules. An error names the arguments of ``Checkpointer``."""
     try:
         return Keep(**rules)
     except SetupError as error:

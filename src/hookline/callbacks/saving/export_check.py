@@ -1,4 +1,4 @@
-"""A model is written to a file, the file is run, and what it gives is compared with the model."""
+"""Export a model, run the exported file, and compare its outputs with the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from hookline.errors import SetupError
 
 
 def export(format: str, model: nn.Module, sample: Call, path: Path, *, dynamic: bool, tolerance: float) -> None:
-    """Write the file and check it; what is wrong is a ``SetupError`` that names the exporter."""
+    """Write the file and check it.
+
+    Raises:
+        SetupError: If the export fails, or the file does not run or computes something else. It names the exporter.
+    """
     way, name = FORMATS[format], type(model).__qualname__
     sizes = (sample.rows, 1, sample.rows + 1) if dynamic else (sample.rows,)
     calls = [sample.of_size(size) for size in sizes]
@@ -43,6 +47,7 @@ def export(format: str, model: nn.Module, sample: Call, path: Path, *, dynamic: 
 
 
 def _compare(found: list[Tensor], expected: list[Tensor], tolerance: float, where: str) -> None:
+    """Raise if shapes or values of the outputs differ."""
     shapes, wanted = [tuple(t.shape) for t in found], [tuple(t.shape) for t in expected]
     if shapes != wanted:
         raise SetupError(f"ExportModel ({where}): the file gives outputs of {shapes}, and the model {wanted}")
@@ -57,7 +62,7 @@ def _compare(found: list[Tensor], expected: list[Tensor], tolerance: float, wher
 
 
 def _short(error: BaseException) -> str:
-    """The error at the bottom of it, in one line without colours."""
+    """Return the root cause of an error in one line, without colors."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
@@ -66,7 +71,7 @@ def _short(error: BaseException) -> str:
 
 @contextmanager
 def _same_random_state() -> Iterator[None]:
-    """An exporter may draw random numbers, and training must not see it."""
+    """Restore the random states at the end, because an exporter may draw random numbers."""
     numpy: Any = sys.modules.get("numpy")
     states = random.getstate(), torch.get_rng_state(), numpy and numpy.random.get_state()
     try:

@@ -1,4 +1,4 @@
-"""Models as files for other programs: ``torch.export``, ONNX, TorchScript; and what such a file computes."""
+"""Export formats: ``torch.export``, ONNX and TorchScript. Write a file and run it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from hookline.callbacks.saving.batch_parts import leaves
 from hookline.errors import SetupError
 
 BATCH: Final = "batch"
-"""What the dimension that may vary is called in a file."""
+"""Name of the variable batch dimension in an exported file."""
 LOGGERS: Final = ("torch.onnx", "torch.export", "torch.fx.experimental.symbolic_shapes", "torch.fx")
-"""Of the exporters."""
+"""Loggers of the exporters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a model is called with."""
+    """Arguments of one call of a model."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     rows: int
-    """The size of the batch: the dimension 0 of what belongs to it."""
+    """Batch size: dimension 0 of the tensors that have a batch dimension."""
 
     def tensors(self) -> list[Tensor]:
+        """Return all tensors of the arguments."""
         return [value for _, value in leaves((self.args, self.kwargs), "") if isinstance(value, Tensor)]
 
     def map(self, function: Callable[[Tensor], Any], otherwise: Callable[[Any], Any] = lambda value: value) -> Call:
+        """Return the call with a function applied to each tensor, and another to each other value."""
+
         def change(value: Any) -> Any:
             if isinstance(value, Tensor):
                 return function(value)
@@ -47,7 +50,7 @@ class Call:
         return Call(change(self.args), change(self.kwargs), self.rows)
 
     def of_size(self, rows: int) -> Call:
-        """The same call with so many samples; they are repeated if there are not enough."""
+        """Return the call with this batch size. Samples are repeated if there are too few."""
 
         def resized(tensor: Tensor) -> Tensor:
             if not self.has_batch(tensor):
@@ -59,29 +62,30 @@ class Call:
         return Call(call.args, call.kwargs, rows)
 
     def has_batch(self, tensor: Tensor) -> bool:
+        """True if dimension 0 of the tensor is the batch."""
         return tensor.ndim > 0 and tensor.shape[0] == self.rows
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to export."""
+    """One export format."""
 
     suffix: str
     exporter: str
-    """Its name in messages."""
+    """Name of the exporter in messages."""
     write: Callable[[nn.Module, Call, bool, Path], None]
     run: Callable[[Path, list[Call]], list[list[Tensor]]]
-    """What the file computes for some calls."""
+    """Function that returns the outputs of the file for each call."""
     needs: tuple[str, ...] = ()
 
 
 def outputs_of(value: Any) -> list[Tensor]:
-    """The tensors that a model has given back, in order."""
+    """Return the tensors of a model's output, in order, on the CPU."""
     return [its.detach().cpu() for _, its in leaves(value, "") if isinstance(its, Tensor)]
 
 
 def _dynamic(call: Call, dynamic: bool) -> Any:
-    """The shapes that may vary, in the form of ``torch.export``."""
+    """Return the dynamic shapes for ``torch.export``."""
     if not dynamic:
         return None
     batch = torch.export.Dim(BATCH, min=1)
@@ -90,6 +94,7 @@ def _dynamic(call: Call, dynamic: bool) -> Any:
 
 
 def _named(shapes: Call) -> dict[str, Any]:
+    """Return the shapes of keyword arguments. Raise if there are positional arguments as well."""
     if shapes.args:
         raise ValueError("arguments by place and by name are not exported together; give all by name with inputs=")
     return shapes.kwargs
@@ -99,11 +104,13 @@ def _named(shapes: Call) -> dict[str, Any]:
 
 
 def _write_pt2(model: nn.Module, call: Call, dynamic: bool, path: Path) -> None:
+    """Export with ``torch.export``."""
     program = torch.export.export(model, call.args, call.kwargs, dynamic_shapes=_dynamic(call, dynamic))
     torch.export.save(program, path)
 
 
 def _run_pt2(path: Path, calls: list[Call]) -> list[list[Tensor]]:
+    """Run a ``torch.export`` file."""
     loaded = torch.export.load(path).module()
     return [outputs_of(loaded(*call.args, **call.kwargs)) for call in calls]
 
@@ -112,15 +119,19 @@ def _run_pt2(path: Path, calls: list[Call]) -> list[list[Tensor]]:
 
 
 def _write_torchscript(model: nn.Module, call: Call, dynamic: bool, path: Path) -> None:
-    """Traced: what depends on the values of a batch is not in it. Its sizes may always vary."""
+    """Export a trace.
+
+    The trace loses everything that depends on values of a batch. Its sizes may always vary.
+    """
     given: dict[str, Any] = {"example_kwarg_inputs": call.kwargs} if call.kwargs else {"example_inputs": call.args}
     if call.args and call.kwargs:
         raise ValueError("arguments by place and by name are not traced together; give all by name with inputs=")
-    jit: Any = torch.jit  # it has no types
+    jit: Any = torch.jit  # torch.jit has no type annotations.
     jit.save(jit.trace(model, **given, check_trace=False), path)
 
 
 def _run_torchscript(path: Path, calls: list[Call]) -> list[list[Tensor]]:
+    """Run a TorchScript file."""
     jit: Any = torch.jit
     loaded = jit.load(path)
     return [outputs_of(loaded(*call.args, **call.kwargs)) for call in calls]
@@ -130,7 +141,10 @@ def _run_torchscript(path: Path, calls: list[Call]) -> list[list[Tensor]]:
 
 
 def _write_onnx(model: nn.Module, call: Call, dynamic: bool, path: Path) -> None:
-    """One file; above two gigabytes, which is all that one can hold, the weights are beside it."""
+    """Export one ONNX file.
+
+    Above two gigabytes, the limit of the format, the weights are in a second file next to it.
+    """
     program: Any = torch.onnx.export(
         model, call.args, kwargs=call.kwargs, dynamo=True, dynamic_shapes=_dynamic(call, dynamic), verbose=False
     )
@@ -138,6 +152,7 @@ def _write_onnx(model: nn.Module, call: Call, dynamic: bool, path: Path) -> None
 
 
 def _run_onnx(path: Path, calls: list[Call]) -> list[list[Tensor]]:
+    """Run an ONNX file in onnxruntime."""
     runtime = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
@@ -163,6 +178,7 @@ FORMATS: Final[Mapping[str, Format]] = {
 
 
 def check_installed(format: str) -> None:
+    """Raise if a package that the format needs is missing."""
     if missing := [name for name in FORMATS[format].needs if find_spec(name) is None]:
         raise SetupError(
             f"ExportModel(format={format!r}) needs {' and '.join(missing)}: pip install 'hookline[{format}]'"
@@ -171,7 +187,10 @@ def check_installed(format: str) -> None:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Exporters warn of their own inside, which nobody but their authors can change; what fails is in the error."""
+    """Silence the warnings and loggers of the exporters.
+
+    Users cannot act on these warnings, and an error contains the reason of a failure.
+    """
     loggers = [logging.getLogger(name) for name in LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""``ExportModel``: the trained model as a file that runs without its source."""
+"""``ExportModel``: export the trained model to a file that runs without its source code."""
 
 from __future__ import annotations
 
@@ -31,37 +31,49 @@ if TYPE_CHECKING:
     from hookline.run import Run
 
 ROWS = 8
-"""So many samples of a batch are kept at most."""
+"""Maximum number of samples in the batch for the export."""
 
 
 class ExportModel(Callback):
-    """Writes ``model.pt2`` (or ``.onnx``, ``.ts``) into the run's folder when a fit is complete, and checks it.
+    """Export the model when a ``fit`` is complete, and check that the file computes the same.
 
-    ``format`` is ``"pt2"`` (``torch.export``), ``"onnx"`` (needs ``hookline[onnx]``) or ``"torchscript"`` (a trace).
-    The file is loaded again, ONNX in onnxruntime, and must give what the model gives, within ``tolerance``, for batches
-    of the size of the sample, of one, and of one more. The size of the batch may vary unless ``dynamic=False``.
+    The callback exports a copy of the model, on the CPU and in eval mode. It loads the file again and compares its
+    outputs with those of the model. After an error, a signal or Ctrl-C it exports nothing.
 
-    **What.** The weights that ``fit`` gives back; with ``monitor`` those with its best value; with ``averaged`` those
-    that a prediction uses, if a callback such as ``EMA`` swaps others in. A copy of the model is exported, on the CPU
-    and in eval mode: the model itself stays as it is.
+    Args:
+        format: ``"pt2"`` (``torch.export``), ``"onnx"`` (needs ``hookline[onnx]``; checked in onnxruntime) or
+            ``"torchscript"`` (a trace).
+        path: Path of the file, absolute or inside the run's folder. ``None``: ``model.pt2``, ``model.onnx`` or
+            ``model.ts``.
+        monitor: Name of a metric: export the weights with its best value. ``None``: the weights that ``fit`` returns.
+        mode: ``"min"`` or ``"max"``. ``None``: inferred from the metric's name (``loss``, ``acc``, …).
+        averaged: Export the weights that a prediction uses, if a callback such as ``EMA`` swaps others in.
+        inputs: Function of a batch that returns the inputs of the model: a tensor, a tuple, or a dict for keyword
+            arguments. ``None``: all but the last element of a tuple, a dict as keyword arguments, any other batch
+            itself. The batch is that of the first step, or of an evaluation before it.
+        module: Name of the submodule of the model or task to export. Empty: the model, or its attribute ``model`` if it
+            has no ``forward``.
+        dynamic: Export a variable batch size, and check the file with the batch size of the sample, with 1, and with
+            one more than the sample.
+        tolerance: Largest absolute and relative difference of an output.
+        rehearse: Try the export as soon as there is a batch, and discard the file, so that a problem is found early.
+        on_error: ``"raise"`` if the export fails, or ``"warn"`` and continue without a file. An error at the end is
+            raised after everything else is saved.
 
-    **Sample.** The first batch at hand: of the first step, or of an evaluation before it. The model is called
-    with all but the last part of a tuple, with a dict by name, or with what ``inputs`` makes of the batch: a tensor, a
-    tuple, or a dict for arguments by name. ``module`` names a part of the model or task to export in its place.
+    Raises:
+        RegistrationError: If an argument is invalid, or ``monitor`` and ``averaged`` are both given.
+        SetupError: If the model is sharded or cannot be exported, a package is missing, or the outputs differ.
 
-    **When it fails.** A model can defeat an exporter. So ``rehearse`` tries it once as soon as there is a sample, and
-    throws the file away. With ``on_error="raise"`` an error ends the run there; at the end it comes after all else is
-    saved. ``"warn"`` goes on without a file. After an error, a signal or Ctrl-C nothing is exported.
-
-    >>> import tempfile, torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     trainer = Trainer(max_duration="1ep", folder=folder, callbacks=[ExportModel("torchscript")])
-    ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    ...     result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    ...     print([path.name for path in result.folder.glob("model.*")])
-    ['model.ts']
+    Example:
+        >>> import tempfile, torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     trainer = Trainer(max_duration="1ep", folder=folder, callbacks=[ExportModel("torchscript")])
+        ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        ...     result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        ...     print([path.name for path in result.folder.glob("model.*")])
+        ['model.ts']
     """
 
     ranks = "zero"
@@ -131,6 +143,7 @@ class ExportModel(Callback):
         check_own(run, self, ExportModel, lambda its: [its._place(run)], "path")
 
     def _place(self, run: Run) -> Path:
+        """Return the path of the exported file."""
         return written_path(run, self.path, "path", "ExportModel")
 
     def on_fit_start(self, run: Run) -> None:
@@ -156,7 +169,7 @@ class ExportModel(Callback):
     def on_teardown(self, run: Run) -> None:
         sample, file, self._sample = self._sample, self._file, None
         if not is_complete(run) or file is None or (sample is None and file.exists()):
-            return  # a run that was finished before has its file
+            return  # A resumed run that was already finished has its file.
         with self._policy():
             if sample is None:
                 raise SetupError(
@@ -168,6 +181,7 @@ class ExportModel(Callback):
     # -- what ----------------------------------------------------------------------------------
 
     def _take_sample(self, run: Run) -> None:
+        """Keep the current batch as the sample, and rehearse the export."""
         if self._sample is not None or self._file is None:
             return
         with self._policy():
@@ -180,7 +194,7 @@ class ExportModel(Callback):
                     )
 
     def _call(self, run: Run) -> Call:
-        """How the model is called with the batch at hand; a copy, on the CPU."""
+        """Return a copy of the model's inputs for the current batch, on the CPU."""
         made = _inputs(run.batch) if self.inputs is None else self.inputs(run.batch)
         args = () if isinstance(made, Mapping) else tuple(made) if isinstance(made, tuple | list) else (made,)
         call = Call(args, dict(made) if isinstance(made, Mapping) else {}, 0)
@@ -188,20 +202,21 @@ class ExportModel(Callback):
         if first is None:
             raise SetupError("ExportModel: there is no tensor in the batch that the model could be called with")
         call = Call(call.args, call.kwargs, len(first)).map(lambda tensor: tensor.detach().cpu().clone())
-        return call.of_size(min(max(call.rows, 2), ROWS))  # one sample alone would be taken for a constant
+        return call.of_size(min(max(call.rows, 2), ROWS))  # torch.export would take a batch size of 1 for a constant.
 
     def _copy(self, run: Run) -> nn.Module:
-        """The part to export, as it is to be used."""
+        """Return a copy of the module to export, with the weights to export, in eval mode."""
         whole = deepcopy(run.model)
         weights = None if self._best is None else self._best.to_use(run)
         if weights is not None:
             load_into(whole, weights)
         copied = self._part(whole).cpu().eval().requires_grad_(False)
         for part in copied.modules():
-            part._compiled_call_impl = None  # what was compiled in place cannot be traced
+            part._compiled_call_impl = None  # A module that was compiled in place cannot be traced.
         return copied
 
     def _part(self, model: nn.Module) -> nn.Module:
+        """Return the module to export."""
         if self.module:
             names = dict(model.named_modules())
             if self.module not in names:
@@ -222,6 +237,7 @@ class ExportModel(Callback):
 
     @contextmanager
     def _policy(self) -> Iterator[None]:
+        """Raise an error of the export, or warn and give the export up, as ``on_error`` says."""
         try:
             yield
         except Exception as error:
@@ -232,13 +248,14 @@ class ExportModel(Callback):
 
 
 def _inputs(batch: Any) -> Any:
-    """As ``Trainer.fit`` calls a plain model."""
+    """Return the inputs of a batch, as ``Trainer.fit`` calls a plain model."""
     if isinstance(batch, tuple | list):
         return tuple(batch[:1] if len(batch) <= 2 else batch[:-1])
     return batch
 
 
 def _listed(names: Mapping[str, Any]) -> str:
+    """Return the first names for a message."""
     return ", ".join(repr(name) for name in list(names)[:12] if name) or "none"
 
 

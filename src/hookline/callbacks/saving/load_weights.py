@@ -1,4 +1,4 @@
-"""``LoadWeights``: begin with weights from a file."""
+"""``LoadWeights``: load weights from a file before training."""
 
 from __future__ import annotations
 
@@ -21,25 +21,29 @@ logger = logging.getLogger("hookline")
 
 
 class LoadWeights(Callback):
-    """Loads weights into the model before a run begins; a run that is resumed has its own already.
+    """Load weights into the model before a run starts.
 
-    ``path`` is a Hookline checkpoint or a run's folder, a ``.safetensors`` file, a Lightning ``.ckpt`` or another
-    file of ``torch.save``, or a Hugging Face folder. No code from a file is ever run. ``prefix`` is taken off the
-    names first (``prefix="model."`` for most Lightning files). With ``strict=False`` what does not fit is listed in
-    the log and left as it is.
+    A resumed run keeps its own weights. Hookline never executes code from a file.
 
-    >>> import tempfile, torch
-    >>> from pathlib import Path
-    >>> from safetensors.torch import save_file
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "start.safetensors")
-    ...     save_file(TinyModel(seed=7).state_dict(), path)
-    ...     model, trainer = TinyModel(), Trainer(folder=False, callbacks=[LoadWeights(path)])
-    ...     _ = trainer.evaluate(model, tiny_data(), loss=torch.nn.CrossEntropyLoss())
-    >>> torch.equal(model.out.weight, TinyModel(seed=7).out.weight)
-    True
+    Args:
+        path: A Hookline checkpoint or run folder, a ``.safetensors`` file, a Lightning ``.ckpt`` or another file of
+            ``torch.save``, or a Hugging Face folder.
+        prefix: Prefix to remove from the names in the file first: ``"model."`` for most Lightning files.
+        strict: Raise if names or shapes differ. ``False``: log the differences and load the tensors that fit.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from pathlib import Path
+        >>> from safetensors.torch import save_file
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "start.safetensors")
+        ...     save_file(TinyModel(seed=7).state_dict(), path)
+        ...     model, trainer = TinyModel(), Trainer(folder=False, callbacks=[LoadWeights(path)])
+        ...     _ = trainer.evaluate(model, tiny_data(), loss=torch.nn.CrossEntropyLoss())
+        >>> torch.equal(model.out.weight, TinyModel(seed=7).out.weight)
+        True
     """
 
     writes = ("weights",)
@@ -50,7 +54,7 @@ class LoadWeights(Callback):
         self.prefix = prefix
         self.strict = strict
         self._model: weakref.ref[nn.Module] | None = None
-        """The model that has them already."""
+        """Model that already has the weights."""
 
     def on_setup(self, run: Run) -> None:
         if run.clock.step or run.will_resume or (self._model is not None and self._model() is run.model):

@@ -1,4 +1,4 @@
-"""Names of loaders in the names of files."""
+"""Names of loaders in file names."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
 
 
 def file_name(stage: str, loader: object = None) -> str:
-    """What stands for a loader in the name of a file.
+    """Return the file name, without suffix, for a loader.
 
-    >>> file_name("val"), file_name("val", "news/2024")
-    ('val', 'val-news-2024')
+    Example:
+        >>> file_name("val"), file_name("val", "news/2024")
+        ('val', 'val-news-2024')
     """
     return stage if loader is None else f"{stage}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', str(loader))}"
 
 
 def check_names(run: Run, stages: Iterable[str], who: str) -> None:
-    """That no two loaders of a stage would be written to one file."""
+    """Raise if two loaders of a stage have the same file name."""
     for stage in stages:
         loaders = run.loaders.get(stage)
         found: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""Two callbacks that would write one file."""
+"""Check that two callbacks do not write to the same path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 
 def check_own(run: Run, callback: Any, kind: type, paths: Callable[[Any], Iterable[Path]], option: str) -> None:
-    """That no other callback of this kind has one of its paths; ``option`` is where the user gives another."""
+    """Raise if another callback of this class writes to one of the same paths.
+
+    Args:
+        run: The run.
+        callback: The callback to check.
+        kind: Class of the callbacks to compare.
+        paths: Function that returns the paths of a callback.
+        option: Argument with which the user gives another path, for the error.
+    """
     mine = {path.resolve() for path in paths(callback)}
     for other in run.callbacks:
         if other is callback or not isinstance(other, kind):

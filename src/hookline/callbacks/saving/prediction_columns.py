@@ -1,4 +1,4 @@
-"""Columns of predictions: of one batch, and of many put together."""
+"""Columns of predictions: for one batch, and concatenated over batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookline.errors import DataError, kind_of
 
 
 def column(name: str, value: Any) -> Any:
-    """One value a sample: a tensor on the CPU, or a list."""
+    """Return a column with one value per sample: a tensor on the CPU, or a list."""
     if isinstance(value, Tensor):
         if not value.ndim:
             raise DataError(f"PredictionWriter: {name!r} is one number for all of a batch; choose with columns=")
@@ -24,7 +24,7 @@ def column(name: str, value: Any) -> Any:
 
 
 def joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
-    """The columns of all batches, one below the other."""
+    """Return the columns of all batches, concatenated."""
     names = list(batches[0])
     for batch in batches:
         if list(batch) != names:
@@ -33,6 +33,7 @@ def joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _stacked(name: str, values: list[Any]) -> Any:
+    """Return the values of one column, concatenated."""
     if not isinstance(values[0], Tensor):
         return [item for value in values for item in value]
     if len({value.shape[1:] for value in values}) > 1:

@@ -1,4 +1,4 @@
-"""Columns of predictions as files: parquet, csv, npz."""
+"""Writers of prediction files: parquet, csv and npz."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from hookline.checkpoint.tensor_bytes import memory
 from hookline.errors import DataError, SetupError
 
 Columns = Mapping[str, Any]
-"""Tensors on the CPU, or lists, of one length."""
+"""Tensors on the CPU, or lists, of equal length."""
 Write = Callable[[Path, Columns], None]
 WIDEST = 1_000
-"""More columns than this in a csv file are a mistake."""
+"""Maximum number of columns of a csv file. More columns are probably a mistake."""
 ARGUMENTS_OF_SAVEZ = ("file", "allow_pickle")
-"""``numpy.savez`` takes these for its own."""
+"""Argument names of ``numpy.savez``, which a column cannot have."""
 
 
 def check_installed(format: str) -> None:
+    """Raise if a package that the format needs is missing."""
     needs = {"parquet": ("pyarrow", "'hookline[parquet]'"), "npz": ("numpy", "numpy")}
     package, install = needs.get(format, ("", ""))
     if package and find_spec(package) is None:
@@ -33,7 +34,7 @@ def check_installed(format: str) -> None:
 
 
 def check_columns(format: str, names: Iterable[str]) -> None:
-    """That a file of this format can have columns with these names."""
+    """Raise if the format cannot store columns with these names."""
     if format == "npz" and (taken := [name for name in names if name in ARGUMENTS_OF_SAVEZ]):
         raise DataError(
             f"PredictionWriter(format='npz'): numpy cannot save a column called {taken[0]!r}; give it another name "
@@ -45,12 +46,16 @@ def check_columns(format: str, names: Iterable[str]) -> None:
 
 
 def write_parquet(path: Path, columns: Columns) -> None:
-    """Each column keeps its type; a tensor with more dimensions is a column of lists of a fixed length."""
+    """Write a parquet file in which each column keeps its type.
+
+    A tensor with more than one dimension becomes a column of lists of fixed length.
+    """
     pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     parquet.write_table(pa.table({name: _arrow(value, pa) for name, value in columns.items()}), path)
 
 
 def _arrow(value: Any, pa: Any) -> Any:
+    """Return a column as an Arrow array."""
     if not isinstance(value, Tensor):
         return pa.array(value)
     flat = _storable(value).contiguous().reshape(-1)
@@ -65,7 +70,7 @@ def _arrow(value: Any, pa: Any) -> Any:
 
 
 def _storable(tensor: Tensor) -> Tensor:
-    """As a type that every format has."""
+    """Return a tensor with a dtype that every format supports."""
     if tensor.is_complex():
         raise DataError("complex numbers cannot be written; give their parts with columns=lambda run: {…}")
     small_float = tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64)
@@ -76,7 +81,10 @@ def _storable(tensor: Tensor) -> Tensor:
 
 
 def write_csv(path: Path, columns: Columns) -> None:
-    """One line a sample. A vector has a column for each of its numbers, ``logits.0``; a larger part is JSON."""
+    """Write a csv file with one line per sample.
+
+    A vector becomes one column per element, such as ``logits.0``. A value with more dimensions becomes JSON.
+    """
     texts: dict[str, list[Any]] = {}
     for name, value in columns.items():
         texts |= _texts(name, value)
@@ -92,6 +100,7 @@ def write_csv(path: Path, columns: Columns) -> None:
 
 
 def _texts(name: str, value: Any) -> dict[str, list[Any]]:
+    """Return the csv columns of one column."""
     if not isinstance(value, Tensor):
         return {name: [json.dumps(its) if isinstance(its, list | tuple | dict) else its for its in value]}
     rows = _storable(value)
@@ -106,7 +115,7 @@ def _texts(name: str, value: Any) -> dict[str, list[Any]]:
 
 
 def write_npz(path: Path, columns: Columns) -> None:
-    """One array a column, as ``numpy.load`` reads it; no pickle."""
+    """Write one array per column, which ``numpy.load`` reads without pickle."""
     np = import_module("numpy")
     arrays = {
         name: _storable(value).numpy() if isinstance(value, Tensor) else np.asarray(value)
@@ -115,7 +124,7 @@ def write_npz(path: Path, columns: Columns) -> None:
     for name, array in arrays.items():
         if array.dtype == object:
             raise DataError(f"PredictionWriter(format='npz'): {name!r} is no array of numbers or texts; leave it out")
-    with path.open("wb") as file:  # savez would add a suffix to a path
+    with path.open("wb") as file:  # With a path, numpy.savez would add a suffix.
         np.savez(file, **arrays)
 
 

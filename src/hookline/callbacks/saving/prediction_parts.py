@@ -1,4 +1,4 @@
-"""Predictions in parts: which are written, and where one that was killed goes on."""
+"""Predictions in several files, and how an interrupted prediction resumes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PROGRESS = "progress.json"
 
 
 class Parts:
-    """A folder with files ``part-<first index>`` and a record of how far they go.
+    """Folder with files ``part-<position of first row>`` and a record of the progress.
 
-    The record is written after each part. A part that is not in it was not finished, and is written again.
+    The record is written after each part. A part that the record does not count was not finished, and is written again.
     """
 
     def __init__(self, folder: Path, suffix: str, write: Write, about: dict[str, Any]) -> None:
         self._folder, self._suffix, self._write, self._about = folder, suffix, write, about
         self.batches = self.rows = 0
-        """What is written."""
+        """Number of batches and rows that are written."""
         self._columns: list[str] | None = None
 
     def begin(self) -> None:
-        """Go on with a prediction of the same weights and format that was left, or remove what is there."""
+        """Resume an interrupted prediction of the same weights and format, or delete the old parts."""
         found = self._read()
         if found is not None and not found["complete"] and found["about"] == self._about:
             self.batches, self.rows, self._columns = found["batches"], found["rows"], found["columns"]
@@ -49,12 +49,12 @@ class Parts:
             logger.warning(
                 "the predictions in %s were left by another model, loader or format; begun anew", self._folder
             )
-        (self._folder / PROGRESS).unlink(missing_ok=True)  # first: parts without it are not gone on with
+        (self._folder / PROGRESS).unlink(missing_ok=True)  # Delete it first: without it, no prediction resumes.
         for path in {path for suffix in suffixes for path in self._folder.glob(f"part-*{suffix}")}:
             path.unlink()
 
     def check_columns(self, names: list[str]) -> None:
-        """That a batch has the columns of those before it."""
+        """Raise if a batch has other columns than the batches before."""
         if self._columns is None:
             self._columns = names
         if names != self._columns:
@@ -64,7 +64,7 @@ class Parts:
             )
 
     def add(self, columns: Columns, rows: int, batches: int, *, complete: bool = False) -> None:
-        """One more part; the last one if it makes them ``complete``."""
+        """Write one more part. ``complete`` marks the last one."""
         with replacing(self._folder / f"part-{self.rows:010d}{self._suffix}") as fresh:
             self._write(fresh, columns)
         self.rows += rows
@@ -72,9 +72,11 @@ class Parts:
         self._note(complete=complete)
 
     def end(self) -> None:
+        """Record that the prediction is complete."""
         self._note(complete=True)
 
     def _note(self, *, complete: bool) -> None:
+        """Write the record of the progress."""
         facts = {
             "complete": complete,
             "batches": self.batches,
@@ -85,6 +87,7 @@ class Parts:
         write_parts(self._folder / PROGRESS, [json.dumps(facts).encode()])
 
     def _read(self) -> dict[str, Any] | None:
+        """Return the record of the progress, or ``None`` if there is no valid one."""
         try:
             found = json.loads((self._folder / PROGRESS).read_bytes())
             sizes = found["batches"] + found["rows"]
@@ -95,7 +98,7 @@ class Parts:
 
 
 class Rest:
-    """A loader that leaves out the first batches, as many as are written when it is iterated over."""
+    """Loader that skips the batches that are already written when the iteration starts."""
 
     def __init__(self, loader: Any, skip: Callable[[], int]) -> None:
         self.loader = loader
@@ -104,7 +107,7 @@ class Rest:
     def __iter__(self) -> Iterator[Any]:
         loader, skip = self.loader, self._skip()
         if skip and _is_indexed(loader):
-            yield from _without(loader, skip)  # what is left out is not even read
+            yield from _without(loader, skip)  # The data of skipped batches is not read.
         else:
             yield from islice(iter(loader), skip, None)
 
@@ -113,12 +116,13 @@ class Rest:
 
 
 def _is_indexed(loader: Any) -> bool:
-    """Whether its batches are lists of places in a data set, and not what a stream gives."""
+    """True if the batches of a loader are lists of indices, not elements of a stream."""
     is_plain = type(loader) is DataLoader and loader.batch_sampler is not None
     return is_plain and not isinstance(loader.dataset, IterableDataset)
 
 
 def _without(loader: DataLoader[Any], skip: int) -> Iterator[Any]:
+    """Yield the batches of a ``DataLoader`` after the first ``skip`` ones."""
     sampler: Any = loader.batch_sampler
     batches: Any = islice(iter(sampler), skip, None)
     yield from DataLoader(
@@ -135,7 +139,7 @@ def _without(loader: DataLoader[Any], skip: int) -> Iterator[Any]:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """The same for the same weights."""
+    """Return a hash that is equal for equal weights."""
     digest = hashlib.sha256()
     for name, tensor in tensors_of(model).items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -1,4 +1,4 @@
-"""``PredictionWriter``: what a model predicts, as files."""
+"""``PredictionWriter``: write the predictions of a model to files."""
 
 from __future__ import annotations
 
@@ -30,39 +30,44 @@ SHUFFLED = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class PredictionWriter(Callback):
-    """Writes predictions to ``predictions/`` in the run's folder: one row a sample, with its index, in order.
+    """Write predictions to files, one row per sample, with its index, in the loader's order.
 
-    ``interval="epoch"`` keeps them in memory and writes one file at the end: ``predict.parquet``. ``"batch"`` writes
-    as it goes: ``predict/part-0000000000.parquet`` and so on, each named by its first index, one for every
-    ``batches_per_file`` batches. Every file is there whole or not at all. ``format`` is ``"parquet"`` (needs
-    ``hookline[parquet]``), ``"csv"``, ``"npz"``, or a function that is called with a path and the columns.
+    Each file is written completely or not at all. With ``interval="batch"``, an interrupted prediction resumes if it is
+    started again with the same folder, weights, loader and format.
 
-    **Columns.** ``index``, the place in the loader's order; then a tensor as ``prediction``, a dict by its keys, a
-    tuple as ``prediction.0``, ``prediction.1``. ``columns`` is a function of ``run`` that gives others:
-    ``lambda run: {"id": run.batch["id"], "label": run.outputs.argmax(1)}``; ``index`` one that gives other indices. A
-    loader that shuffles needs it: a place in its order says nothing.
+    Args:
+        dirpath: Folder for the files, absolute or inside the run's folder.
+        interval: ``"epoch"``: keep all predictions in memory and write one file at the end, ``predict.parquet``.
+            ``"batch"``: write ``predict/part-0000000000.parquet`` and so on during the prediction. Each part is named
+            by the position of its first row.
+        format: ``"parquet"`` (needs ``hookline[parquet]``), ``"csv"``, ``"npz"``, or a function of a path and the
+            columns.
+        suffix: Suffix of the files. ``None``: that of the format, or none for a function.
+        stages: One or more of ``"predict"``, ``"val"`` and ``"test"``. An evaluation writes ``run.outputs`` to
+            ``val-step-00000500.parquet``, or to ``val-<name>-step-…`` for a named loader.
+        columns: Function of ``run`` that returns the columns: ``lambda run: {"label": run.outputs.argmax(1)}``.
+            ``None``: a tensor becomes ``prediction``, a dict its keys, a tuple ``prediction.0``, ``prediction.1``, ….
+        index: Function of ``run`` that returns the index of each sample. ``None``: the position in the loader's order.
+            A loader that shuffles needs this function.
+        batches_per_file: Number of batches in each file with ``interval="batch"``.
 
-    **Several processes.** Each writes what it has predicted, with ``-rank0``, ``-rank1`` and so on after the name. The
-    indices are those of the whole loader: all files together, sorted by ``index``, are complete. A rank to which no
-    batch came writes no file.
+    Raises:
+        RegistrationError: If an argument is invalid.
+        SetupError: If a package is missing, the folder cannot be written, or the loader shuffles and ``index`` is
+            missing.
+        DataError: If the columns of a batch do not fit together or differ from those of the batches before.
 
-    **After a kill.** A prediction with ``interval="batch"`` that was left goes on if it is started again with the same
-    folder, weights, loader and format: what is written is not written again. With ``trainer.predict(model,
-    writer.rest(loader))`` it is not computed again either, and ``predict`` gives back the rest. A prediction that was
-    complete, or was one of other weights or in another format, is begun anew. Other columns are an error: they are
-    known only with the first batch.
-
-    **Evaluations**, if ``stages`` has ``"val"`` or ``"test"``: ``val-step-00000500.parquet``, of what ``run.outputs``
-    was; with named loaders ``val-<name>-step-…``. One that is left before its end leaves no file.
-
-    >>> import tempfile, torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     writer = PredictionWriter(format="csv", columns=lambda run: {"label": run.outputs.argmax(1)})
-    ...     found = Trainer(folder=folder, callbacks=[writer]).predict(TinyModel(), tiny_data(batches=2, batch_size=2))
-    ...     print(Path(folder, "predictions", "predict.csv").read_text().split())
-    ['index,label', '0,2', '1,2', '2,2', '3,2']
+    Example:
+        >>> import tempfile, torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     writer = PredictionWriter(format="csv", columns=lambda run: {"label": run.outputs.argmax(1)})
+        ...     found = Trainer(folder=folder, callbacks=[writer]).predict(
+        ...         TinyModel(), tiny_data(batches=2, batch_size=2)
+        ...     )
+        ...     print(Path(folder, "predictions", "predict.csv").read_text().split())
+        ['index,label', '0,2', '1,2', '2,2', '3,2']
     """
 
     reads = ("weights",)
@@ -101,17 +106,25 @@ class PredictionWriter(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset everything that belongs to one prediction."""
         self._target: Path | None = None
         self._parts: Parts | None = None
         self._kept: list[dict[str, Any]] = []
         self._length: int | None = None
         self._rows = self._batches = 0
-        """Of the prediction that is under way, what is written included."""
+        """Rows and batches of the current prediction, including those that are already written."""
         self._is_whole = False
-        """All that there is on this rank was seen."""
+        """True if this rank has seen its last batch."""
 
     def rest(self, loader: Any) -> Rest:
-        """The batches of a loader that an earlier prediction into this folder has not written; for ``predict``."""
+        """Return the batches that an earlier prediction into this folder has not written.
+
+        Pass the result to ``predict``, which then returns only the predictions of these batches. This works in one
+        process only.
+
+        Args:
+            loader: Loader of the whole prediction.
+        """
         return Rest(loader, lambda: 0 if self._parts is None else self._parts.batches)
 
     # -- when ----------------------------------------------------------------------------------
@@ -138,7 +151,7 @@ class PredictionWriter(Callback):
 
     def on_eval_loader_start(self, run: Run) -> None:
         if run.stage in self.stages:
-            check_names(run, (run.stage,), "PredictionWriter")  # those of an own loop are known only now
+            check_names(run, (run.stage,), "PredictionWriter")  # A custom loop gives its loaders only now.
             self._begin(run, f"{file_name(run.stage, run.loader_name)}-step-{run.clock.step:08d}", _loader(run))
 
     def on_eval_batch_end(self, run: Run) -> None:
@@ -153,16 +166,18 @@ class PredictionWriter(Callback):
         self._forget()
 
     def _folder(self, run: Run) -> Path:
+        """Return the folder for the files."""
         return written_path(run, self.dirpath, "dirpath", "PredictionWriter")
 
     def _paths(self, run: Run) -> list[Path]:
-        """A file or a folder for each stage; evaluations add their step."""
+        """Return a file or folder for each stage. Evaluations add their step to the name."""
         folder, suffix = self._folder(run), self.suffix if self.interval == "epoch" else ""
         return [folder / f"{stage}{suffix}" for stage in self.stages]
 
     # -- how -----------------------------------------------------------------------------------
 
     def _begin(self, run: Run, name: str, loader: Any) -> None:
+        """Start or resume the prediction of one loader."""
         self._forget()
         shuffles = isinstance(getattr(loader, "sampler", None), SHUFFLED)
         if shuffles and self.index is None:
@@ -191,25 +206,26 @@ class PredictionWriter(Callback):
         if several:
             about["ranks"] = run.world_size
         if shuffles:
-            about["order"] = run.started.isoformat()  # another order the next time: never gone on with
+            about["order"] = run.started.isoformat()  # A shuffled prediction never resumes: its order changes.
         self._parts = Parts(self._target, self.suffix, self._write, about)
         self._parts.begin()
         if isinstance(loader, Rest):
             self._batches, self._rows = self._parts.batches, self._parts.rows
 
     def _add(self, run: Run) -> None:
-        if self._target is None:  # it has joined in the middle
+        """Add the columns of the current batch, and write a part if it is full."""
+        if self._target is None:  # The callback was added during the prediction.
             return
         columns, rows = self._columns(run)
         if self._parts is not None:
             self._parts.check_columns(list(columns))
         if isinstance(self.format, str):
-            check_columns(self.format, columns)  # now, and not when all is predicted
+            check_columns(self.format, columns)  # Raise now, not after the whole prediction.
         self._batches += 1
         self._rows += rows
         shard = run.eval_shard
         self._is_whole = self._batches == self._length if shard is None else shard.is_last
-        if self._parts is not None and self._batches <= self._parts.batches:  # written before
+        if self._parts is not None and self._batches <= self._parts.batches:  # An earlier process wrote this batch.
             if self._batches == self._parts.batches and self._rows != self._parts.rows:
                 raise DataError(
                     f"PredictionWriter: {self._target} has {self._parts.rows} rows of {self._batches} batches, and now "
@@ -222,13 +238,15 @@ class PredictionWriter(Callback):
             self._write_part(self._parts)
 
     def _write_part(self, parts: Parts) -> None:
+        """Write the batches in memory as one part."""
         parts.add(joined(self._kept), self._rows - parts.rows, len(self._kept), complete=self._is_whole)
         self._kept = []
 
     def _end(self, run: Run) -> None:
-        is_whole = self._length is None or self._batches >= self._length  # else it was left
+        """Write the last file if the prediction is complete."""
+        is_whole = self._length is None or self._batches >= self._length  # Otherwise it was interrupted.
         if run.world_size > 1:
-            is_whole = self._is_whole  # also false where no batch came to this rank: then it has no file
+            is_whole = self._is_whole  # A rank without any batch writes no file.
         if self._target is not None and is_whole:
             if self._parts is None:
                 with replacing(self._target.with_name(f"{self._target.name}{self.suffix}")) as fresh:
@@ -240,13 +258,14 @@ class PredictionWriter(Callback):
         self._forget()
 
     def _write(self, path: Path, columns: Columns) -> None:
+        """Write columns to a path in the format."""
         write: Write = FORMATS[self.format] if isinstance(self.format, str) else self.format
         write(path, columns)
 
     # -- what ----------------------------------------------------------------------------------
 
     def _columns(self, run: Run) -> tuple[dict[str, Any], int]:
-        """The columns of a batch, on the CPU, and how many rows they have."""
+        """Return the columns of the current batch, on the CPU, and the number of rows."""
         found = dict(leaves(self.columns(run) if self.columns else _outputs(run), ""))
         found = {name or "prediction": value for name, value in found.items()}
         if not self.columns:
@@ -266,7 +285,7 @@ class PredictionWriter(Callback):
         return {"index": index, **columns}, rows
 
     def _first(self, run: Run) -> int:
-        """The place of the batch's first sample in the loader's order: ranks take its batches in turn."""
+        """Return the position of the batch's first sample in the order of the whole loader."""
         if run.world_size == 1:
             return self._rows
         shard = run.eval_shard
@@ -279,6 +298,7 @@ class PredictionWriter(Callback):
 
 
 def _outputs(run: Run) -> Any:
+    """Return ``run.outputs``, or raise with the ways to provide them."""
     try:
         return run.outputs
     except NotAvailableError as error:
@@ -289,10 +309,11 @@ def _outputs(run: Run) -> Any:
 
 
 def _loader(run: Run) -> Any:
+    """Return the current loader of an evaluation."""
     loaders = run.loaders.get(run.stage)
     return loaders.get(run.loader_name) if isinstance(loaders, Mapping) else loaders
 
 
 def _length(run: Run, loader: Any) -> int | None:
-    """How many batches there are, where that can be known."""
+    """Return the number of batches, or ``None`` if it is unknown."""
     return run.num_batches(run.stage, loader.loader if isinstance(loader, Rest) else loader)

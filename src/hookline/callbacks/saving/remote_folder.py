@@ -1,4 +1,4 @@
-"""A folder at any address of fsspec: what is there, and how a file gets there."""
+"""Remote folder at any address that fsspec supports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any, Final
 from hookline.errors import RegistrationError, SetupError
 
 OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "http", "https"})
-"""Where there are no folders to make."""
+"""Protocols without real folders, so that none must be created."""
 EXTRAS: Final = {"s3": "s3", "s3a": "s3"}
 
 
 def check_address(address: str) -> str:
-    """The address without a slash at its end, if it can be used at all."""
+    """Return the address without a slash at the end. Raise if it cannot be used."""
     if find_spec("fsspec") is None:
         raise SetupError("Upload needs fsspec: pip install 'hookline[upload]'")
     if re.match(r"[A-Za-z0-9+.-]+://[^/@]*:[^/@]*@", address):
@@ -45,7 +45,10 @@ def check_address(address: str) -> str:
 
 
 class RemoteFolder:
-    """Names are those of files below the address, with slashes. Everything here may fail, and may take long."""
+    """Files below an address. Names are paths relative to the address, with slashes.
+
+    Every method may fail and may take long.
+    """
 
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
         self.address = address
@@ -54,7 +57,7 @@ class RemoteFolder:
         self._root = ""
 
     def put(self, path: Path, name: str) -> None:
-        """Upload a file, in the place of what is there."""
+        """Upload a file and replace the one that exists."""
         fs, target = self._opened(), self._target(name)
         try:
             fs.put_file(str(path), target)
@@ -65,7 +68,7 @@ class RemoteFolder:
             fs.put_file(str(path), target)
 
     def has(self, path: Path, name: str) -> bool:
-        """Whether a file of this size is there that is no older than the one here."""
+        """True if the remote file has the same size and is not older than the local file."""
         fs, target = self._opened(), self._target(name)
         fs.invalidate_cache()
         try:
@@ -78,7 +81,7 @@ class RemoteFolder:
         return bool(aware >= datetime.fromtimestamp(path.stat().st_mtime, UTC))
 
     def same(self, path: Path, name: str) -> bool:
-        """Whether the very bytes of a small file are there."""
+        """True if the remote file has the same content. Use it for small files only."""
         fs, target = self._opened(), self._target(name)
         fs.invalidate_cache()
         try:
@@ -87,14 +90,17 @@ class RemoteFolder:
             return False
 
     def _opened(self) -> Any:
+        """Return the file system. Connect at the first call."""
         if self._fs is None:
             core = import_module("fsspec.core")
             self._fs, self._root = core.url_to_fs(self.address, **self._options)
         return self._fs
 
     def _target(self, name: str) -> str:
+        """Return the full remote path of a name."""
         return f"{self._root.rstrip('/')}/{name}"
 
     def _is_object_store(self, fs: Any) -> bool:
+        """True if the file system has no real folders."""
         protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
         return not OBJECT_STORES.isdisjoint(protocols)

@@ -1,4 +1,4 @@
-"""``SaveAtEnd``: everything that one wants to have of a finished run, in one folder."""
+"""``SaveAtEnd``: save the final model, predictions, metrics, settings and source."""
 
 from __future__ import annotations
 
@@ -36,35 +36,39 @@ USUAL = ("val", "test")
 
 
 class SaveAtEnd(Callback):
-    """Writes the final model and what belongs to it into ``final/`` in the run's folder, when a fit is complete.
+    """Save the final model, predictions, metrics, settings and source in one folder.
 
-    - ``model.safetensors``: the weights that ``fit`` gives back, also if a ``SaveBest`` has just loaded them;
-    - ``predictions-val.safetensors``, ``predictions-test.safetensors``: what this model predicts, as ``predictions``,
-      and the true ``labels``, in the order of the loader; parts of a dict or tuple are ``predictions.logits``,
-      ``predictions.0``. What is no tensor, such as texts, is in a ``.json`` file of the same name;
-    - ``metrics.json``: the last value of each metric, and the history; why the run stopped;
-    - ``settings.json``: ``config``, names, how long; without secrets;
-    - ``source.zip``: the script as it was when the run began. It is not searched for secrets.
+    The callback writes when a ``fit`` is complete, and nothing after an error, a signal or Ctrl-C. The model is the one
+    that ``fit`` returns, also if ``SaveBest`` has just loaded the best weights.
 
-    ``predictions`` are the loaders to predict, of ``"val"``, ``"test"`` and ``"train"``; by default those of the first
-    two that the run has, if its task can predict. ``labels`` takes them out of a batch; by default they are the last
-    part of a tuple, or ``"labels"``, ``"target"``, ``"y"``, … of a dict. ``source`` are more files and folders to
-    pack, or ``False``. After an error, a signal or Ctrl-C nothing is written: the run has not come to its end.
+    Args:
+        dirpath: Folder for the files, absolute or inside the run's folder.
+        predictions: Loaders to predict: one or more of ``"val"``, ``"test"`` and ``"train"``. ``()``: none. ``None``:
+            ``"val"`` and ``"test"``, if the run has them and its task can predict.
+        labels: Function of a batch that returns the labels. ``None``: the last element of a tuple, or the entry
+            ``"labels"``, ``"target"``, ``"y"``, … of a dict.
+        source: Files and folders to pack into ``source.zip`` in addition to the script. ``True``: only the script.
+            ``False``: nothing. Hookline does not remove secrets from the source.
 
-    >>> import tempfile, torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     trainer = Trainer(max_duration="1ep", folder=folder, callbacks=[SaveAtEnd(source=False)])
-    ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    ...     print(sorted(path.name for path in result.folder.glob("final/*")))
-    ['metrics.json', 'model.safetensors', 'predictions-val.safetensors', 'settings.json']
+    Raises:
+        RegistrationError: If an argument is invalid.
+        SetupError: If the model is sharded, a path cannot be used, or the run cannot make the requested predictions.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     trainer = Trainer(max_duration="1ep", folder=folder, callbacks=[SaveAtEnd(source=False)])
+        ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        ...     print(sorted(path.name for path in result.folder.glob("final/*")))
+        ['metrics.json', 'model.safetensors', 'predictions-val.safetensors', 'settings.json']
     """
 
     ranks = "zero"
     reads = ("weights", "*")
-    """It runs last, when all others have put into the model and logged what they want."""
+    """The callback runs last, after all others have changed the model and logged their metrics."""
 
     def __init__(
         self,
@@ -87,10 +91,12 @@ class SaveAtEnd(Callback):
 
     @property
     def _stages(self) -> tuple[str, ...]:
-        usual = USUAL if self._alone else ()  # it runs on one rank, and a prediction needs all of them
+        """Stages to predict."""
+        usual = USUAL if self._alone else ()  # The callback runs on rank 0, but a prediction needs all ranks.
         return usual if self.predictions is None else self.predictions
 
     def _folder(self, run: Run) -> Path:
+        """Return the folder for the files."""
         return written_path(run, self.dirpath, "dirpath", "SaveAtEnd")
 
     def on_setup(self, run: Run) -> None:
@@ -122,7 +128,7 @@ class SaveAtEnd(Callback):
         self._packed = self._pack()
 
     def _pack(self) -> bytes:
-        """Now: the files may be edited while the run goes on."""
+        """Return the zip file of the source, read now because a user may edit it during the run."""
         if self.source is False:
             return b""
         first, more = script(), () if self.source is True else self.source
@@ -147,7 +153,7 @@ class SaveAtEnd(Callback):
     # -- predictions ---------------------------------------------------------------------------
 
     def _loaders(self, run: Run) -> Iterator[tuple[str, Any]]:
-        """The loaders to predict, by the name of their file."""
+        """Yield the loaders to predict, with the names of their files."""
         if not _can_predict(run):
             return
         for stage in self._stages:
@@ -160,6 +166,7 @@ class SaveAtEnd(Callback):
                     yield file_name(stage, name), loader
 
     def _write_predictions(self, run: Run, path: Path, loader: Any) -> None:
+        """Predict a loader and write predictions and labels."""
         seen = _Seen(loader, self.labels)
         found = dict(leaves(run.predict(seen), "predictions"))
         if any(label is not None for label in seen.labels):
@@ -173,7 +180,10 @@ class SaveAtEnd(Callback):
 
 
 class _Seen:
-    """A loader that notes the labels of what it gives: a second pass could be in another order."""
+    """Loader that collects the labels of the batches that it yields.
+
+    A second pass over the loader could have another order.
+    """
 
     def __init__(self, loader: Any, labels: Callable[[Any], Any]) -> None:
         self._loader = loader
@@ -191,7 +201,7 @@ class _Seen:
 
 
 def _columns(labels: list[Any]) -> dict[str, list[Any]]:
-    """By name, for labels that are dicts or tuples."""
+    """Return the labels of all batches by name, for labels that are dicts or tuples."""
     columns: dict[str, list[Any]] = {}
     for batch in labels:
         for name, value in leaves(batch, "labels"):
@@ -200,7 +210,7 @@ def _columns(labels: list[Any]) -> dict[str, list[Any]]:
 
 
 def _listed(value: Any) -> Any:
-    """Tensors as lists of numbers, for JSON."""
+    """Return a value for JSON, with tensors as lists of numbers."""
     if isinstance(value, Tensor):
         return value.detach().cpu().tolist()
     if isinstance(value, list | tuple):
@@ -208,22 +218,25 @@ def _listed(value: Any) -> Any:
     return plain(value)
 
 
-# -- facts ---------------------------------------------------------------------------------------
+# -- contents of the files -----------------------------------------------------------------------
 
 
 def _paths(source: Any) -> tuple[Path, ...]:
+    """Return the argument ``source`` as paths."""
     paths = (source,) if isinstance(source, str | os.PathLike) else source
     return tuple(path_to_read(path, "source", "SaveAtEnd") for path in paths)
 
 
 def _can_predict(run: Run) -> bool:
+    """True if the task of the run has ``predict_batch``."""
     try:
         return hasattr(run.task, "predict_batch")
-    except NotAvailableError:  # an own loop
+    except NotAvailableError:  # A custom loop has no task.
         return False
 
 
 def _settings(run: Run) -> dict[str, Any]:
+    """Return the content of ``settings.json``, without secrets."""
     return {
         "project": run.project,
         "name": run.name,
@@ -236,6 +249,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _metrics(run: Run) -> dict[str, Any]:
+    """Return the content of ``metrics.json``."""
     clock, history = run.clock, run.history
     return {
         "step": clock.step,
@@ -248,4 +262,5 @@ def _metrics(run: Run) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file completely or not at all."""
     write_parts(path, [json.dumps(content, indent=2, allow_nan=False).encode(), b"\n"])

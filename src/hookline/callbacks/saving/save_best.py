@@ -1,4 +1,4 @@
-"""``SaveBest``: the best weights of a run as one file, and in the model at its end."""
+"""``SaveBest``: save the best weights of a run, and load them into the model at the end."""
 
 from __future__ import annotations
 
@@ -29,32 +29,34 @@ logger = logging.getLogger("hookline")
 
 
 class SaveBest(Callback):
-    """Writes the weights with the best ``monitor`` to one file, ``best.safetensors`` in the run's folder.
+    """Save the weights with the best value of a metric to one file.
 
-    It decides after each evaluation, or, for a ``train/…`` metric, at the end of each epoch. A value counts as better
-    if it is so by more than ``min_delta``; one that is not finite never does. What was evaluated is what is saved: if
-    an ``EMA`` had its average in the model, the file holds the average. The file is replaced in one step, and its
-    metadata has the step and the value. ``mode`` may be left out where the name says it (``loss``, ``acc``, …).
+    The callback decides after each evaluation, or at the end of each epoch for a ``train/…`` metric. It saves the
+    weights that were evaluated: with ``EMA``, the average. The metadata of the file has the step and the value.
 
-    With ``load_best`` the model has the best weights when ``fit`` returns, also after Ctrl-C, and the test at the end
-    of ``fit`` is made with them. They are loaded last of all: the final checkpoint has the weights of the last step.
-    A further ``fit`` of the same trainer goes on from those, too, unless you have changed the weights between. What a
-    ``Pruning`` has pruned by then is zero in the model, also if it was not yet when the best was measured and written.
+    Args:
+        monitor: Name of the metric, for example ``"val/loss"``. A value that is not finite is never the best.
+        mode: ``"min"`` or ``"max"``. ``None``: inferred from the metric's name (``loss``, ``acc``, …).
+        path: A ``.safetensors`` file, absolute or inside the run's folder.
+        load_best: Load the best weights into the model when ``fit`` returns, also after Ctrl-C, and use them for the
+            test at the end of ``fit``. The final checkpoint still has the weights of the last step.
+        min_delta: Smallest improvement. A value must be better than the best value by more than this.
 
-    ``best``, ``best_step`` and the weights are a part of every checkpoint, so that a run that goes on from any of
-    them has the best of its own past, and not a file of steps that are taken back. This costs the memory of one copy,
-    and makes checkpoints larger by the size of the model.
+    Raises:
+        RegistrationError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
+        SetupError: If the file cannot be written, or another ``SaveBest`` of the run has the same path.
 
-    >>> import tempfile, torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     best = SaveBest("val/loss")
-    ...     trainer = Trainer(max_duration="3ep", folder=folder, callbacks=[best])
-    ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    ...     print((result.folder / "best.safetensors").exists(), best.best_step)
-    True 12
+    Example:
+        >>> import tempfile, torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     best = SaveBest("val/loss")
+        ...     trainer = Trainer(max_duration="3ep", folder=folder, callbacks=[best])
+        ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        ...     print((result.folder / "best.safetensors").exists(), best.best_step)
+        True 12
     """
 
     role = "select"
@@ -82,16 +84,17 @@ class SaveBest(Callback):
         self._swap = ExitStack()
         self._file: Path | None = None
         self._on_disk: tuple[float | None, int] | None = None
-        """Value and step of what this process has written."""
+        """Value and step of the weights that this process has written."""
         self._is_trained = False
 
     @property
     def best(self) -> float | None:
-        """The best value so far; ``None`` before the first."""
+        """Best value so far. ``None`` before the first value."""
         return self._best.value
 
     @property
     def best_step(self) -> int:
+        """Step of the best value. 0 before the first value."""
         return self._best.step
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,11 +118,11 @@ class SaveBest(Callback):
             self._last = None
 
     def on_model_ready(self, run: Run) -> None:
-        if self._last is not None and run.is_training_run:  # by now its layers are those of training
+        if self._last is not None and run.is_training_run:  # The model has the layers of training by now.
             if not self._last.put_back(run.model):
                 logger.info("SaveBest leaves the weights as they are: they were changed since the last fit")
             self._last = None
-        self._write_if_other(run)  # after a resume
+        self._write_if_other(run)  # A resume may have loaded another best value.
 
     def on_fit_start(self, run: Run) -> None:
         self._best.note_use()
@@ -139,7 +142,7 @@ class SaveBest(Callback):
         self._is_trained = True
 
     def around_eval(self, run: Run) -> Iterator[None]:
-        """The test at the end is that of the model that is given back."""
+        """Run the test at the end of ``fit`` with the weights that ``fit`` returns."""
         is_last = run.stage == "test" and run.entry_point == "fit" and self._is_trained
         weights = self._best.to_use(run) if is_last and self.load_best else None
         if weights is None:
@@ -149,9 +152,12 @@ class SaveBest(Callback):
             yield
 
     def on_fit_end(self, run: Run) -> None:
-        """From here on the model has the best weights; the final checkpoint knows of the swap, and saves the last."""
+        """Swap the best weights in.
+
+        The final checkpoint takes the swap into account and saves the weights of the last step.
+        """
         self._write_if_other(run)
-        goes_on = run.ending is not None and run.ending.can_resume  # it may be measured yet
+        goes_on = run.ending is not None and run.ending.can_resume  # The resumed run may still measure the metric.
         if self.best is None and self._is_trained and not goes_on:
             logger.warning("SaveBest has saved nothing: there was no finite %s to decide on in this run", self.monitor)
         weights = self._best.to_use(run) if self.load_best else None
@@ -171,27 +177,28 @@ class SaveBest(Callback):
     # -- what ----------------------------------------------------------------------------------
 
     def _swapped(self, run: Run, weights: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+        """Return a context in which the model has these weights."""
         own = {name for name, _ in (*run.model.named_parameters(), *run.model.named_buffers())}
         return run.swap_weights({name: value for name, value in weights.items() if name in own})
 
     def _write_if_other(self, run: Run) -> None:
-        """The file holds what the state says, also after a resume or a rollback."""
+        """Write the best weights if the file has others, also after a resume or a rollback."""
         now = (self.best, self.best_step)
         if self._file is None or self._best.weights is None or self._on_disk == now:
             return
         self._on_disk = now
-        weights = whole_weights(self._best.weights, keep=run.rank == 0)  # by all ranks
+        weights = whole_weights(self._best.weights, keep=run.rank == 0)  # This is a collective call.
         if run.rank == 0:
             notes = {"step": str(self.best_step), "monitor": self.monitor, "value": repr(self.best)}
             write_weights(self._file, weights, notes)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of it belongs to no model."""
+        """Return the attributes for a copy, which has no model yet."""
         return {**self.__dict__, "_last": None, "_swap": ExitStack()}
 
 
 class _Last:
-    """The weights of the last step, for a fit that goes on after the best ones were loaded."""
+    """Weights of the last step, for a ``fit`` that continues after the best weights were loaded."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
@@ -199,11 +206,11 @@ class _Last:
         self._version: tuple[tuple[int, int], ...] = ()
 
     def note(self, model: nn.Module) -> None:
-        """How the model looks with the best weights."""
+        """Remember the versions of the tensors after the best weights were loaded."""
         self._version = _version(model)
 
     def put_back(self, model: nn.Module) -> bool:
-        """Into the same model, if nobody has touched it; whether that is so."""
+        """Restore the weights if the model is the same and unchanged. Return whether it is."""
         is_untouched = self._model() is model and _version(model) == self._version
         if is_untouched:
             load_into(model, self._weights)
@@ -211,4 +218,5 @@ class _Last:
 
 
 def _version(model: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Return the identity and version of each parameter and buffer."""
     return tuple(map(version_of, (*model.parameters(), *model.buffers())))

@@ -1,4 +1,4 @@
-"""The source of a run, packed into a zip file while it is still what runs."""
+"""Zip file of a run's source code, made when the run starts."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from pathlib import Path
 from hookline.errors import SetupError
 
 SUFFIXES = frozenset({".py", ".pyi", ".ipynb", ".sh", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini"})
-"""What is taken from a folder."""
+"""Suffixes of the files that are packed from a folder."""
 LARGEST = 2**20
-"""A larger file in a folder is data, and is left out."""
+"""Maximum size of a file in a folder, in bytes. A larger file is probably data."""
 MOST = 5_000
-"""More files than this are no source of one program."""
+"""Maximum number of files. More files are probably not the source of one program."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The same source gives the same zip file."""
+"""Modification time of every entry, so that equal sources give equal zip files."""
 
 
 def script() -> Path | None:
-    """The file that Python was started with; ``None`` in a notebook or at a prompt."""
+    """Return the file that Python was started with, or ``None`` in a notebook or a prompt."""
     name = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(name) if name and Path(name).is_file() else None
 
 
 def check_paths(paths: Iterable[Path], who: str) -> None:
+    """Raise if a path does not exist."""
     for path in paths:
         if not path.exists():
             raise SetupError(f"{who}: the source {str(path)!r} is not there; give files and folders that are")
 
 
 def packed(paths: Iterable[Path]) -> bytes:
-    """A zip file with these files, and with the source files in these folders."""
+    """Return a zip file with these files and the source files in these folders."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in sorted(_named(paths).items()):
@@ -43,7 +44,7 @@ def packed(paths: Iterable[Path]) -> bytes:
 
 
 def _named(paths: Iterable[Path]) -> dict[str, Path]:
-    """Each file under its name in the archive; of two with one name, the second gets a number."""
+    """Return the files by their names in the archive. A second file of a name gets a number."""
     found: dict[str, Path] = {}
     for path in paths:
         files = [(path.name, path)] if path.is_file() else _below(path.resolve())
@@ -57,7 +58,7 @@ def _named(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def _below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The source files of a folder; not what is hidden, cached or installed."""
+    """Yield the source files of a folder without hidden, cached and installed files."""
     for here, folders, files in os.walk(folder):
         folders[:] = [
             name

@@ -1,4 +1,4 @@
-"""``Upload``: the run's folder at another place, while it trains."""
+"""``Upload``: copy the run's folder to remote storage during training."""
 
 from __future__ import annotations
 
@@ -26,44 +26,49 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookline")
 
 LIVE = ("metrics.jsonl", "log.txt", "run.json")
-"""What grows while a run trains."""
+"""Files that grow during training."""
 WAIT_AFTER_SIGNAL = 10.0
-"""Seconds at most, when the system wants the process to leave."""
+"""Maximum seconds to wait after a signal, because the system will kill the process."""
 
 
 class Upload(Callback):
-    """Copies the run's folder to ``<to>/<project>/<name>/``, at any address of fsspec, in the background.
+    """Copy the run's folder to remote storage in the background.
 
-    ``to`` is ``"s3://bucket/runs"``, ``"gs://…"``, ``"sftp://…"``, a folder: whatever fsspec has, with ``options`` for
-    it, such as ``{"endpoint_url": "http://…"}``. It needs ``hookline[upload]``, and for S3 ``hookline[s3]``.
+    The files go to ``<to>/<project>/<name>/``. A checkpoint is uploaded when it is saved, its manifest last. Everything
+    else follows when ``fit`` ends, also after an error or a signal. The callback never blocks or fails training: after
+    the run it logs what was not uploaded and why, and ``report`` has the same.
 
-    **When.** A checkpoint when it is committed, its manifest last, so that there too it is whole or none;
-    ``metrics.jsonl``, ``log.txt`` and ``run.json`` each ``every`` so much; everything when the fit ends, on every way
-    out. ``files`` are patterns for what is uploaded, such as ``("checkpoints/*", "metrics.jsonl")``; ``exclude`` for
-    what is not. What is hidden or not finished is never uploaded, and nothing is deleted there.
+    Args:
+        to: Any address of fsspec: ``"s3://bucket/runs"``, ``"gs://…"``, ``"sftp://…"`` or a folder. Needs
+            ``hookline[upload]``, and ``hookline[s3]`` for S3.
+        files: Patterns of paths to upload, such as ``("checkpoints/*", "metrics.jsonl")``.
+        exclude: Patterns of paths not to upload.
+        every: How often to upload ``metrics.jsonl``, ``log.txt`` and ``run.json`` during training.
+        queue: Maximum number of waiting items. If there are more, the oldest wait until the end of the run.
+        wait: Maximum seconds to wait for uploads at the end of the run. After a signal at most 10.
+        options: Options for fsspec, such as ``{"endpoint_url": "http://…"}``.
 
-    **Training never waits.** One thread uploads one file at a time. What fails is tried again after 1, 4, 15 and 60
-    seconds, then left, and tried once more at the end. At most ``queue`` items wait; beyond that the oldest are left
-    for the end. The end of the run waits ``wait`` seconds at most, after a signal 10. What was not uploaded is named
-    in the log then, with the reason; ``report`` has it, too. It is optional: whatever happens, the run goes on.
+    Raises:
+        RegistrationError: If an argument is invalid, or the address contains a password.
+        SetupError: If a package is missing.
 
-    **After a resume** nothing is sent again that is there: a checkpoint with the same manifest, another file with the
-    same size that is not older.
-
-    >>> import tempfile, torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
-    ...     trainer = Trainer(max_duration="1ep", folder=here, name="digits/first", callbacks=[Upload(there)])
-    ...     result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    ...     print(sorted(path.name for path in Path(there, "digits/first").iterdir()))
-    ['events.jsonl', 'metrics.jsonl', 'run.json']
+    Example:
+        >>> import tempfile, torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
+        ...     trainer = Trainer(max_duration="1ep", folder=here, name="digits/first", callbacks=[Upload(there)])
+        ...     result = trainer.fit(
+        ...         TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+        ...     )
+        ...     print(sorted(path.name for path in Path(there, "digits/first").iterdir()))
+        ['events.jsonl', 'metrics.jsonl', 'run.json']
     """
 
     optional = True
     ranks = "zero"
     reads = ("*",)
-    """It runs last, when the others have written what they write."""
+    """The callback runs last, after the others have written their files."""
 
     def __init__(
         self,
@@ -93,7 +98,7 @@ class Upload(Callback):
         self.wait = wait
         self.options = dict(options or {})
         self.report: UploadReport | None = None
-        """What became of the files of the last fit."""
+        """Result of the uploads of the last ``fit``."""
         self._queue: UploadQueue | None = None
         self._schedule: Schedule | None = None
 
@@ -129,6 +134,7 @@ class Upload(Callback):
         self._upload_live(run)
 
     def _upload_live(self, run: Run) -> None:
+        """Queue the files that grow, if an upload is due."""
         if self._queue is None or self._schedule is None or not self._schedule.due(run.clock):
             return
         self._schedule.fired(run.clock)
@@ -148,7 +154,7 @@ class Upload(Callback):
         run.when_written(lambda folder: self._finish_later(queue, folder, end))
 
     def _finish_later(self, queue: UploadQueue, folder: Path, end: float) -> None:
-        """Upload the end of ``run.json`` and the report, which are written after the last hook."""
+        """Upload the final ``run.json`` and the report, which are written after the last hook."""
         if self.report is not None and not self.report.hung:
             self._finish(queue, folder, end)
         self._say()
@@ -156,12 +162,13 @@ class Upload(Callback):
     # -- what ----------------------------------------------------------------------------------
 
     def _finish(self, queue: UploadQueue, folder: Path, end: float) -> None:
+        """Queue everything that is wanted and wait for the uploads until ``end``."""
         for path in self._found(folder):
             queue.put(path, last=True)
         self.report = queue.finish(max(0.0, end - monotonic()))
 
     def _found(self, folder: Path) -> Iterator[Path]:
-        """The files of the run, and checkpoints, that are finished and wanted."""
+        """Yield the complete files and checkpoints of the run that are wanted."""
         for here, folders, names in os.walk(folder):
             path = Path(here)
             if MANIFEST in names and path != folder:
@@ -175,28 +182,33 @@ class Upload(Callback):
                     yield path / name
 
     def _is_wanted(self, name: str) -> bool:
+        """True if a path matches ``files`` and does not match ``exclude``."""
+
         def matches(pattern: str) -> bool:
             return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
 
         return any(map(matches, self.files)) and not any(map(matches, self.exclude))
 
-    # -- words ---------------------------------------------------------------------------------
+    # -- log messages --------------------------------------------------------------------------
 
     def _say_trouble(self, queue: UploadQueue) -> None:
+        """Warn about the first error of the run, once."""
         if trouble := queue.trouble():
             logger.warning("Upload to %s: %s; it is tried again, and training goes on", redact_text(self.to), trouble)
 
     def _say(self) -> None:
+        """Log the report."""
         if self.report is not None:
             say = logger.info if self.report.is_well else logger.warning
             say("Upload to %s: %s", redact_text(self.to), self.report)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of it has no thread."""
+        """Return the attributes for a copy, which has no thread."""
         return {**self.__dict__, "_queue": None}
 
 
 def _patterns(argument: str, given: Any) -> tuple[str, ...]:
+    """Return the argument as a tuple of patterns."""
     found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
     if not all(isinstance(pattern, str) for pattern in found):
         raise RegistrationError(
@@ -206,4 +218,5 @@ def _patterns(argument: str, given: Any) -> tuple[str, ...]:
 
 
 def _is_unfinished(name: str) -> bool:
+    """True if a name is hidden, temporary or the lock of the run."""
     return name.startswith(".") or is_ours(name) or name == LOCK

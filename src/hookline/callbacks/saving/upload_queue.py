@@ -1,4 +1,4 @@
-"""One thread that uploads files, one after the other, and tries again what fails; nobody waits for it."""
+"""Background thread that uploads files one by one and retries after errors."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ from hookline.errors import words_of
 from hookline.records.redact import redact_text
 
 PAUSES = (1.0, 4.0, 15.0, 60.0)
-"""Seconds until something that could not be uploaded is tried again; after the last try it is left."""
+"""Seconds before each retry of a failed upload. After the last retry the queue gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadReport:
-    """What became of the files."""
+    """Result of the uploads of a run."""
 
     uploaded: int
-    """Files that were sent."""
+    """Number of files that were uploaded."""
     size: int
-    """Their bytes."""
+    """Number of bytes that were uploaded."""
     there: int
-    """Files that were there already."""
+    """Number of files that were already in the remote folder."""
     lost: tuple[str, ...]
-    """What is not there: it failed, came too fast, or was removed here before its turn."""
+    """Files that are not in the remote folder.
+
+    Their upload failed, the queue was too long, or they were deleted locally before their turn.
+    """
     error: str = ""
-    """The last thing that went wrong."""
+    """Last error."""
     hung: bool = False
-    """The thread was still busy when the run had waited long enough, and was left."""
+    """True if the thread was still busy when the waiting time was over."""
 
     @property
     def is_well(self) -> bool:
+        """True if every file is in the remote folder."""
         return not self.lost
 
     def __str__(self) -> str:
@@ -50,7 +54,10 @@ class UploadReport:
 
 
 class UploadQueue:
-    """``put`` never waits. What is put twice before its turn is uploaded once, as it is then."""
+    """Queue of files to upload. ``put`` never blocks.
+
+    A file that is queued twice before its turn is uploaded once, with its latest content.
+    """
 
     def __init__(self, remote: RemoteFolder, root: Path, *, most: int, pauses: Sequence[float] = PAUSES) -> None:
         self._remote, self._root, self._most, self._pauses = remote, root, most, tuple(pauses)
@@ -65,13 +72,18 @@ class UploadQueue:
         self._error = ""
         self._told = False
 
-    # -- in the thread of the run ----------------------------------------------------------------
+    # -- called from the thread of the run -------------------------------------------------------
 
     def put(self, path: Path, *, last: bool = False) -> None:
-        """A file, or the folder of a checkpoint; the ``last`` ones, at the end of a run, are never too many."""
+        """Queue a file, or the folder of a checkpoint.
+
+        Args:
+            path: The file or folder.
+            last: True at the end of a run, when the limit of the queue does not apply.
+        """
         name = path.relative_to(self._root).as_posix()
         with self._changed:
-            self._waiting.pop(name, None)  # the newest comes last
+            self._waiting.pop(name, None)  # Move a path that is already queued to the end.
             self._waiting[name] = path
             while len(self._waiting) > self._most and not last:
                 oldest = next(iter(self._waiting))
@@ -84,14 +96,14 @@ class UploadQueue:
             self._changed.notify()
 
     def trouble(self) -> str:
-        """What went wrong for the first time since this was last asked; empty if nothing did."""
+        """Return the first error, once. Empty if there is none or it was returned before."""
         if self._told or not self._error:
             return ""
         self._told = True
         return self._error
 
     def finish(self, wait: float) -> UploadReport:
-        """Upload what is waiting, without long pauses, for so many seconds; then leave the rest."""
+        """Upload the queue with short pauses, for at most ``wait`` seconds, and return the report."""
         end = monotonic() + wait
         with self._changed:
             self._closing = True
@@ -106,9 +118,10 @@ class UploadQueue:
             lost = (*self._lost, *(name for name in rest if name not in self._lost))
             return UploadReport(self._uploaded, self._size, self._there, lost, self._error, self._left)
 
-    # -- in its own thread -----------------------------------------------------------------------
+    # -- called from the thread of the queue -----------------------------------------------------
 
     def _work(self) -> None:
+        """Upload items until the queue is closed and empty."""
         while (item := self._next()) is not None:
             name, path = item
             why = self._try(name, path)
@@ -120,6 +133,7 @@ class UploadQueue:
                     self._lost.pop(name, None)
 
     def _next(self) -> tuple[str, Path] | None:
+        """Wait for the next item. ``None``: the thread ends."""
         with self._changed:
             while not self._waiting and not self._closing:
                 self._changed.wait()
@@ -129,12 +143,12 @@ class UploadQueue:
             return name, self._waiting.pop(name)
 
     def _try(self, name: str, path: Path) -> str:
-        """Upload, again after a pause if it fails; why it could not be done, or nothing."""
+        """Upload an item with retries. Return the error, or an empty string."""
         for pause in (*self._pauses, None):
             try:
                 self._upload(name, path)
                 return ""
-            except BaseException as error:  # also what ends a thread without a word
+            except BaseException as error:  # SystemExit, for example, would end the thread silently.
                 if not path.exists():
                     return "it was removed before its turn"
                 self._error = _words(error)
@@ -143,7 +157,10 @@ class UploadQueue:
         return self._error
 
     def _paused(self, pause: float) -> bool:
-        """Wait; whether there is time for another try. At the end of a run the pauses are short."""
+        """Wait for ``pause`` seconds, or at most 0.5 seconds at the end of a run.
+
+        Return whether there is time for another try.
+        """
         end = monotonic() + pause
         with self._changed:
             while not self._closing and (left := end - monotonic()) > 0:
@@ -153,6 +170,7 @@ class UploadQueue:
         return not self._left
 
     def _upload(self, name: str, path: Path) -> None:
+        """Upload a file, or a checkpoint unless its manifest is already there."""
         if not path.is_dir():
             self._send(path, name)
             return
@@ -164,10 +182,11 @@ class UploadQueue:
             self._there += len(files)
             self._sent[its] = _stamp(manifest)
             return
-        for file in files:  # with its manifest it is whole: that comes last
+        for file in files:  # The manifest marks a complete checkpoint, so it is the last file.
             self._send(file, f"{name}/{file.name}")
 
     def _send(self, path: Path, name: str) -> None:
+        """Upload a file unless the remote folder has it."""
         now = _stamp(path)
         if self._sent.get(name) == now:
             return
@@ -181,11 +200,11 @@ class UploadQueue:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of a file: another if it was written again."""
+    """Return size and modification time of a file, which change when it is written again."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 
 
 def _words(error: BaseException) -> str:
-    """One short line without secrets: an address may hold a key."""
+    """Return an error as one short line without secrets, because an address may contain a key."""
     return redact_text(words_of(error)[:1_000]).splitlines()[0][:300]

@@ -1,4 +1,4 @@
-"""Weights as one safetensors file, which every other tool can read; and a copy of them in memory."""
+"""Weights as one safetensors file, and as a copy in CPU memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookline.errors import CheckpointWriteError
 
 
 def copy_of(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a state dict in main memory; those that are tied in the model are tied in the copy."""
+    """Return a copy of the model's tensors in CPU memory. Tied weights stay tied."""
     copied: dict[object, Tensor] = {}
     found = {}
     for name, tensor in tensors_of(model).items():
@@ -31,12 +31,19 @@ def copy_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict without what is no tensor, such as the extra state of a module."""
+    """Return the tensors of the state dict, without other values such as a module's extra state."""
     return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def whole_weights(weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """By all ranks: weights that are spread over them, whole, one after another, for those that ``keep`` them."""
+    """Return the weights as full tensors. All ranks must call this function.
+
+    Sharded tensors are gathered one after another.
+
+    Args:
+        weights: Weights by name.
+        keep: False on ranks that need no result. They get an empty dict.
+    """
     found = {}
     for name, tensor in weights.items():
         value = whole(tensor)
@@ -46,15 +53,21 @@ def whole_weights(weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Ten
 
 
 def load_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put weights into a model; names and shapes must fit."""
+    """Load weights into a model. Names and shapes must match."""
     own = tensors_of(model)
     match(own, weights, strict=True)
     placed = {name: spread_like(tensor, own[name]) for name, tensor in weights.items()}
-    model.load_state_dict(placed, strict=False)  # extra states stay as they are
+    model.load_state_dict(placed, strict=False)  # Extra states stay unchanged.
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
-    """Write a file in one piece. ``notes`` go into its metadata, where ``safe_open(…).metadata()`` finds them."""
+    """Write a safetensors file completely or not at all.
+
+    Args:
+        path: Path of the file.
+        weights: Weights by name.
+        notes: Metadata of the file, which ``safe_open(…).metadata()`` returns.
+    """
     layout = lay_out(weights)
     layout = _noted(layout, notes) if notes else layout
     try:
@@ -64,6 +77,7 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], notes: Mapping[str,
 
 
 def _noted(layout: Layout, notes: Mapping[str, str]) -> Layout:
+    """Return the layout with more metadata in its header."""
     header = json.loads(layout.header[8:])
     header["__metadata__"] = {**notes, **header["__metadata__"]}
     text = json.dumps(header, separators=(",", ":")).encode()

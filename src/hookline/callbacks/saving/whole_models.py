@@ -1,4 +1,4 @@
-"""What needs the whole model in one process says so before the first step, where it is spread over several."""
+"""Check that a rank has the full model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_whole(run: Run, who: str) -> None:
-    """In ``on_setup``: refuse a strategy that shards the model."""
+    """Raise in ``on_setup`` if the strategy shards the model."""
     if run.is_sharded:
         raise SetupError(
             f"{who} needs the whole model on one rank, and the strategy of this run gives each rank a part of it: "

@@ -1,4 +1,4 @@
-"""Callbacks that end a run, or keep what would spoil it out."""
+"""Callbacks that stop a run, or keep bad batches from harming it."""
 
 from hookline.callbacks.stopping.early_stopping import EarlyStopping
 from hookline.callbacks.stopping.spike_guard import SpikeGuard

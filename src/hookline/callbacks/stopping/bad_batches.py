@@ -1,4 +1,4 @@
-"""Bad batches, kept aside in the folder of a run: what they were, and the tensors in them."""
+"""Files with the batches of spikes in the folder of a run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from hookline.checkpoint.tensor_file import lay_out
 FOLDER = "spikes"
 TABLE = "spikes.jsonl"
 TEXT = 200
-"""So many characters of what is neither a tensor nor plain."""
+"""Maximum number of ``repr`` characters of a value that is neither a tensor nor plain."""
 
 Row = dict[str, Any]
 
 
 class BadBatches:
-    """``spikes.jsonl`` has one row for each spike; the tensors are beside it, in the format of safetensors."""
+    """Writer of ``spikes.jsonl``, with one row per spike, and of the tensors of the batches.
+
+    The tensors are in safetensors files next to the table.
+    """
 
     __slots__ = ("_folder",)
 
@@ -29,7 +32,7 @@ class BadBatches:
         self._folder = folder / FOLDER / (f"rank-{rank}" if rank else "")
 
     def tidy(self, rows: list[Row]) -> None:
-        """A run begins or goes on: what it has not seen yet, in the place where it begins, is not there."""
+        """Remove the files of spikes that a new or resumed run has not seen."""
         if not self._folder.is_dir():
             return
         known = {row["file"] for row in rows}
@@ -39,7 +42,7 @@ class BadBatches:
         self._write_table(rows)
 
     def keep(self, rows: list[Row], batches: Mapping[int, Any]) -> Path:
-        """The tensors of the last row's batches, by their number, and all rows."""
+        """Write the tensors of the last row's batches, by batch number, and the table of all rows."""
         row = rows[-1]
         tensors: dict[str, torch.Tensor] = {}
         others: dict[str, Any] = {}
@@ -58,11 +61,12 @@ class BadBatches:
         return path
 
     def _write_table(self, rows: list[Row]) -> None:
+        """Replace the table."""
         _replace(self._folder / TABLE, (f"{json.dumps(row)}\n".encode() for row in rows))
 
 
 def _parts(batch: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The tensors in a batch by their place in it; what is no tensor as something that JSON can hold."""
+    """Yield the tensors of a batch with their paths in it, and other values in a form for JSON."""
     if isinstance(batch, Mapping):
         for key, value in batch.items():
             yield from _parts(value, f"{name}/{key}")
@@ -78,7 +82,7 @@ def _parts(batch: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """All of it, or what was there before."""
+    """Write a file completely, or leave the old file as it was."""
     beside = path.with_name(f"{path.name}.tmp")
     with beside.open("wb") as file:
         file.writelines(parts)

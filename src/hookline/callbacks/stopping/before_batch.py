@@ -1,4 +1,4 @@
-"""What a forward pass changes besides gradients: buffers, such as those of batch norm, and random states."""
+"""Restore the buffers and random states that a forward pass changes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ if TYPE_CHECKING:
     from hookline.run import Run
 
 Pair = tuple[Tensor, Tensor]
-"""Where to, and from where."""
+"""Target and source of a copy."""
 SMALL = 65536
-"""The statistics of norms are smaller. They are always copied, because torch does not count their changes."""
+"""Number of elements up to which a buffer is always copied.
+
+Statistics of norm layers are smaller than this, and torch does not count the changes of these statistics.
+"""
 
 
 class BeforeBatch:
-    """A copy of all buffers of a run's model and task, and of the random states, to go back to.
+    """Copy of the buffers of a model or task, and of the random states, from before a batch.
 
-    A large buffer is copied only when it has changed, so that the mask of a transformer costs nothing.
+    A large buffer is copied only when it has changed, so the mask of a transformer costs nothing.
 
-    >>> norm, before = nn.BatchNorm1d(2), BeforeBatch()
-    >>> before.watch(norm)
-    >>> before.note()
-    >>> after = norm(torch.ones(3, 2))
-    >>> before.put_back()
-    >>> norm.running_mean.tolist(), norm.num_batches_tracked.item()
-    ([0.0, 0.0], 0)
+    Example:
+        >>> norm, before = nn.BatchNorm1d(2), BeforeBatch()
+        >>> before.watch(norm)
+        >>> before.note()
+        >>> after = norm(torch.ones(3, 2))
+        >>> before.put_back()
+        >>> norm.running_mean.tolist(), norm.num_batches_tracked.item()
+        ([0.0, 0.0], 0)
     """
 
     __slots__ = ("_kept", "_put_random", "_random")
@@ -41,7 +45,7 @@ class BeforeBatch:
         self._put_random: list[tuple[Callable[[Any], object], Any]] = []
 
     def watch(self, module: nn.Module) -> None:
-        """Training begins: these are the buffers."""
+        """Register the buffers of a module. Call it when training starts."""
         self._put_random = []
         self._kept = [
             _Kept(part._buffers, name)
@@ -51,20 +55,20 @@ class BeforeBatch:
         ]
 
     def note(self) -> None:
-        """Remember how things are."""
+        """Copy the current buffers and random states."""
         _copy([pair for kept in self._kept if (pair := kept.noted()) is not None])
         if self._random:
             self._put_random = list(_random_states())
 
     def put_back(self) -> None:
-        """Make things as they were."""
+        """Restore the buffers and random states of the last ``note``."""
         _copy([pair for kept in self._kept if (pair := kept.put_back()) is not None])
         for put, state in self._put_random:
             put(state)
 
 
 class _Kept:
-    """One buffer: which tensor it was, and the values in it."""
+    """One buffer: its tensor and a copy of its values."""
 
     __slots__ = ("_buffers", "_copy", "_name", "_tensor", "_version")
 
@@ -75,7 +79,7 @@ class _Kept:
         self._version = -1
 
     def noted(self) -> Pair | None:
-        """What is to be copied, and to where, for the values to be kept."""
+        """Return the copy to make to keep the current values, or ``None`` if none is needed."""
         tensor = self._buffers.get(self._name)
         if tensor is None:
             self._tensor = self._copy = None
@@ -88,17 +92,17 @@ class _Kept:
         return (self._copy, tensor) if changed and self._copy is not None else None
 
     def put_back(self) -> Pair | None:
-        """What is to be copied, and to where, for the values to be as they were."""
+        """Return the copy to make to restore the values, or ``None`` if none is needed."""
         if self._tensor is None or self._copy is None:
             return None
-        self._buffers[self._name] = self._tensor  # a module may have put another one in its place
+        self._buffers[self._name] = self._tensor  # The module may have replaced the tensor.
         changed = self._tensor.numel() <= SMALL or self._tensor._version != self._version
-        self._version = -1  # it changes by the copy
+        self._version = -1  # The copy changes the version.
         return (self._tensor, self._copy) if changed else None
 
 
 def _copy(pairs: list[Pair]) -> None:
-    """All that are of one kind in one call, because a network may have hundreds."""
+    """Copy all pairs of a dtype in one call, because a network may have hundreds of buffers."""
     kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in pairs:
         targets, sources = kinds.setdefault(target.dtype, ([], []))
@@ -110,7 +114,10 @@ def _copy(pairs: list[Pair]) -> None:
 
 
 def _random_states() -> Any:
-    """Those of torch on every device that is in use, of Python, and of NumPy if it is loaded."""
+    """Yield setters and states of the random generators.
+
+    These are the generators of torch on all devices in use, of Python, and of NumPy if it is imported.
+    """
     yield torch.set_rng_state, torch.get_rng_state()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         yield torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()
@@ -121,6 +128,6 @@ def _random_states() -> Any:
 
 
 def module_of(run: Run) -> nn.Module:
-    """The task with all that is in it; in a custom loop the model."""
+    """Return the task with all its modules, or the model in a custom loop."""
     task = getattr(run, "task", None)
     return task if isinstance(task, nn.Module) else run.model

@@ -1,4 +1,4 @@
-"""``EarlyStopping``: stop when a metric has stopped improving."""
+"""``EarlyStopping``: stop training when a metric stops improving."""
 
 from __future__ import annotations
 
@@ -22,36 +22,42 @@ logger = logging.getLogger("hookline")
 
 
 class EarlyStopping(Callback):
-    """Stops when ``monitor`` has not improved for ``patience``.
+    """Stop training when a metric stops improving.
 
-    It decides after each evaluation, or, for a ``train/…`` metric, at the end of each epoch; ``decide_at`` says it:
-    ``"eval"``, ``"epoch"`` or ``"interval"`` (``log_every``; for a run that is one long epoch). It never decides by
-    one ``val/…`` value twice, and training that ends without any evaluation is said. ``patience`` is a number of such
-    decisions, or a duration since the best one (``"500st"``, ``"2ep"``, ``"30m"``). In this order, the
-    first that holds counts: the value is not finite (``check_finite``); it is before ``start``, so that nothing else
-    counts; it has reached ``stopping_threshold``; it is worse than ``divergence_threshold``; it has improved by more
-    than ``min_delta`` (with ``threshold_mode="rel"``, a share of the best value); the patience is used up.
+    At each decision the callback checks, in this order: ``check_finite``, ``start``, ``stopping_threshold``,
+    ``divergence_threshold``, ``min_delta`` and ``patience``. The first check that applies counts.
 
-    ``mode`` may be left out where the name says it (``loss``, ``acc``, …).
+    Args:
+        monitor: Name of the metric, for example ``"val/loss"``.
+        mode: ``"min"`` or ``"max"``. ``None``: inferred from the metric's name (``loss``, ``acc``, …).
+        patience: Number of decisions without improvement, or a duration since the best decision: ``"500st"``,
+            ``"2ep"``, ``"30m"``. 0 and 1 both stop at the first decision without improvement.
+        min_delta: Smallest improvement. A value must be better than the best value by more than this.
+        threshold_mode: Unit of ``min_delta``. ``"abs"``: a difference. ``"rel"``: a fraction of the best value.
+        stopping_threshold: Stop when the value is equal to this or better. ``None``: no check.
+        divergence_threshold: Stop when the value is worse than this. ``None``: no check.
+        check_finite: Stop when the value is NaN or infinite, also before ``start``.
+        start: Duration before which the callback ignores finite values, for example ``"5ep"``. ``None``: from the first
+            decision.
+        decide_at: When to decide: after each ``"eval"`` or ``"epoch"``, or at each ``"interval"`` (``log_every``).
+            ``None``: ``"epoch"`` for a ``train/…`` metric, else ``"eval"``. A ``val/…`` value counts once.
+        restore_best: Load the weights and buffers of the best decision when training ends. A run that Ctrl-C or
+            ``break`` interrupts keeps its last weights; the best weights are in ``best_weights``.
 
-    With ``restore_best`` the weights and buffers of the best decision are put back when training ends: those that
-    were evaluated, so the averaged ones beside ``EMA``; with another ``decide_at``, those of that moment. The
-    checkpoint at the end has them, too. A run that is only left, by Ctrl-C or by ``break``, keeps its last weights, so
-    that it can go on; the best are in ``best_weights``.
+    Raises:
+        RegistrationError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
 
-    Others differ: patience 0 stops at the first value that is not better, as in Lightning (there and here 1 does the
-    same); in AIToolbox it stops one decision later. A value equal to ``stopping_threshold`` has reached it.
-
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> stopper = EarlyStopping("val/loss", patience=1, min_delta=10.0)
-    >>> trainer = Trainer(max_duration="9ep", callbacks=[stopper], folder=False)
-    >>> result = trainer.fit(
-    ...     TinyModel(), tiny_data(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
-    ... )
-    >>> result.clock.epoch, result.stopped_by
-    (2, 'EarlyStopping')
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> stopper = EarlyStopping("val/loss", patience=1, min_delta=10.0)
+        >>> trainer = Trainer(max_duration="9ep", callbacks=[stopper], folder=False)
+        >>> result = trainer.fit(
+        ...     TinyModel(), tiny_data(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+        ... )
+        >>> result.clock.epoch, result.stopped_by
+        (2, 'EarlyStopping')
     """
 
     state = (
@@ -104,27 +110,27 @@ class EarlyStopping(Callback):
         self._forget()
 
     def _forget(self) -> None:
-        """A new run begins: nothing of an earlier one counts."""
+        """Reset the state for a new run."""
         self._used = False
         self.best: float | None = None
         self.best_step = 0
         self.waited = 0
         self.best_at: dict[str, float] = {}
-        """The clock at the best decision, by unit."""
+        """Clock at the best decision, by unit."""
         self.best_weights: dict[str, Any] | None = None
         self.decided_epoch = 0
         self.evaluations = 0
-        """How many of this run have measured the metric."""
+        """Number of evaluations of this run that measured the metric."""
         self.decided_evaluations: int | None = None
-        """How many there were at the last decision."""
+        """Value of ``evaluations`` at the last decision."""
         self.decided_at: int | None = None
-        """The step of the value that the last decision was made by."""
+        """Step at which the value of the last decision was measured."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict({"decided_at": None, **state})  # older checkpoints lack it
+        super().load_state_dict({"decided_at": None, **state})  # Older checkpoints do not have this key.
 
     def on_setup(self, run: Run) -> None:
-        if run.is_training_run and run.clock.step == 0 and self._used:  # by another run
+        if run.is_training_run and run.clock.step == 0 and self._used:  # Another run has used this instance.
             self._forget()
         self._monitored.check(run)
 
@@ -133,7 +139,7 @@ class EarlyStopping(Callback):
 
     def on_train_start(self, run: Run) -> None:
         self.best_at = with_all_units(run, self.patience, self.best_at)
-        if not self.restore_best:  # it may have been True before a resume
+        if not self.restore_best:  # The option may have been True before a resume.
             self.best_weights = None
 
     def on_eval_end(self, run: Run) -> None:
@@ -174,6 +180,7 @@ class EarlyStopping(Callback):
             say_put_back(run, self.best_step, self.monitor, self.best)
 
     def _decide(self, run: Run) -> None:
+        """Apply the checks in order and stop the run, keep the value as the best, or wait."""
         if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations, self.decided_at):
             return
         value = self._monitored.value(run)
@@ -185,7 +192,7 @@ class EarlyStopping(Callback):
         elif self.start is not None and not run.clock.reached(self.start.of(run.max_duration)):
             return
         elif self.stopping_threshold is not None and self._has_reached(value, self.stopping_threshold):
-            self._keep(run, value)  # no earlier one had reached it
+            self._keep(run, value)  # No earlier value reached the threshold, so this value is the best.
             run.stop(f"{self.monitor} = {value:.6g} has reached {self.stopping_threshold}")
         elif self.divergence_threshold is not None and self._better(self.divergence_threshold, value):
             run.stop(f"{self.monitor} = {value:.6g} is worse than {self.divergence_threshold}")
@@ -195,18 +202,20 @@ class EarlyStopping(Callback):
             self._wait(run)
 
     def _least(self) -> float:
-        """How much better than the best a value must be."""
+        """Return the improvement that a value must exceed, as a difference."""
         relative = self.threshold_mode == "rel" and self.best is not None and math.isfinite(self.best)
         return self.min_delta * abs(self.best or 0.0) if relative else self.min_delta
 
     def _better(self, one: float, other: float, by: float = 0.0) -> bool:
+        """True if ``one`` is better than ``other`` by more than ``by``."""
         return one < other - by if self.mode == "min" else one > other + by
 
     def _has_reached(self, value: float, threshold: float) -> bool:
-        """NaN has reached nothing."""
+        """True if the value is equal to the threshold or better. NaN never is."""
         return value <= threshold if self.mode == "min" else value >= threshold
 
     def _keep(self, run: Run, value: float) -> None:
+        """Store the value as the best, with its step, clock and, if wanted, weights."""
         self.best, self.best_step, self.waited = value, run.clock.step, 0
         self.best_at = clock_of(run, self.patience)
         if self.restore_best:
@@ -216,6 +225,7 @@ class EarlyStopping(Callback):
             }
 
     def _wait(self, run: Run) -> None:
+        """Count a decision without improvement and stop the run if the patience is over."""
         self.waited += 1
         if is_over(run, self.patience, waited=self.waited, since=self.best_at):
             waited = in_words(self.patience, self.waited, self._monitored.decisions)

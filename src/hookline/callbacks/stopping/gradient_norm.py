@@ -1,4 +1,4 @@
-"""The norm of all gradients as one number, and which of them are not finite."""
+"""Norm of all gradients, and the names of gradients that are not finite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def gradients_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
-    """What there is now; of a sparse gradient, its values."""
+    """Return the current gradients. For a sparse gradient, return its values."""
     return [
         parameter.grad if parameter.grad.layout == torch.strided else parameter.grad.coalesce().values()
         for optimizer in optimizers
@@ -26,16 +26,22 @@ def gradients_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
 
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
-    """One number, on the device of the gradients; NaN or infinite where any of them is.
+    """Return the norm of all gradients as a scalar tensor on their device.
 
-    >>> total_norm([torch.tensor([3.0]), torch.tensor([4.0])])
-    tensor(5.)
+    The norm is NaN or infinite if one of the gradients is.
+
+    Example:
+        >>> total_norm([torch.tensor([3.0]), torch.tensor([4.0])])
+        tensor(5.)
     """
     return whole(nn.utils.get_total_norm(gradients)) if gradients else torch.zeros(())
 
 
 def not_finite(run: Run) -> Iterator[str]:
-    """The names of the parameters whose gradients are not finite, with what is in them. Slow: for a message."""
+    """Yield the names of parameters with NaN (``nan``) or infinite (``inf``) gradients.
+
+    The function is slow. Use it only for a message.
+    """
     for name, parameter in run.model.named_parameters():
         gradient = parameter.grad
         if gradient is None:

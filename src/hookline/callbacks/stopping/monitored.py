@@ -1,4 +1,4 @@
-"""A metric that a callback decides by: when it is final, and what it is then."""
+"""Metric that a callback monitors: when to decide, and with which value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOMENTS = ("eval", "epoch", "interval")
 
 
 class Monitored:
-    """The metric ``name``, which ``reader`` looks at after evaluations, epochs or intervals."""
+    """Metric ``name`` that the callback ``reader`` reads after evaluations, epochs or intervals."""
 
     __slots__ = ("_reader", "_warned", "at", "name")
 
@@ -31,60 +31,76 @@ class Monitored:
         self._warned = False
 
     def check(self, run: Run) -> None:
-        """Before a fit: without anything to evaluate on it would never decide. An own loop cannot be asked."""
+        """Raise before a fit that has no evaluations to decide after. A custom loop is not checked."""
         if self.at != "eval" or not run.is_training_run or getattr(run, "task", None) is None:
             return
-        if not self.name.startswith("val/") and "val" not in run.loaders:  # val/… has an error of its own
+        if not self.name.startswith("val/") and "val" not in run.loaders:  # val/… has a separate error.
             raise SetupError(
                 f"{self._reader}({self.name!r}) decides after evaluations, and there is nothing to evaluate on: "
                 f"pass a validation loader to fit, or decide_at='epoch' or 'interval'"
             )
 
     def is_measured(self, run: Run, decided_at: int | None) -> bool:
-        """In ``on_eval_end``: an evaluation of a fit, not the final test nor a separate evaluation.
+        """True in ``on_eval_end`` if this evaluation of a fit has measured the metric.
 
-        A callback may log a metric that it declares at some evaluations only. Other evaluations do not count as
-        decisions.
+        The final test and separate evaluations do not count. A callback may log a metric that it declares at some
+        evaluations only. The other evaluations do not count as decisions.
         """
         if run.stage != "val" or run.entry_point != "fit":
             return False
         return not self._waits(run) or self._is_fresh(run, decided_at)
 
     def measured_at(self, run: Run) -> int | None:
-        """The step of the newest value, which a decision keeps as its ``decided_at``."""
+        """Return the step of the newest value. A decision stores it as ``decided_at``."""
         return run.metrics.step_of(self.name)
 
     def _waits(self, run: Run) -> bool:
-        """Whether a callback declares the metric, and may log it less often than this one decides."""
+        """True if a callback that is not disabled declares the metric.
+
+        That callback may log the metric less often than this callback decides.
+        """
         return run.callbacks.declare(self.name) and not run.callbacks.lost(self.name)
 
     def _is_fresh(self, run: Run, decided_at: int | None) -> bool:
-        """Whether the metric was measured since the last decision."""
+        """True if the metric was measured after the last decision."""
         return self.measured_at(run) not in (None, decided_at)
 
     def after_epoch(self, run: Run, decided: int) -> bool:
-        """Not in one that was cut short: its metrics are those of the epoch before."""
+        """True in ``on_epoch_end`` if the callback decides now.
+
+        It does not after an incomplete epoch, whose metrics are those of the epoch before.
+        """
         return self.at == "epoch" and run.clock.epoch > decided
 
     def after_interval(self, run: Run) -> bool:
-        """Not in one that a stop has cut short."""
+        """True in ``on_metrics_ready`` if the callback decides now.
+
+        It does not after an interval that a stop has cut short.
+        """
         return self.at == "interval" and not was_cut_short(run)
 
     def is_new(self, run: Run, evaluations: int, decided: int | None, decided_at: int | None) -> bool:
-        """Not before the first evaluation, and no value twice; ``decided`` is how many there were last time.
+        """True if the newest value has not been used for a decision.
 
-        ``decided_at`` is the step of the value that was decided by last time.
+        Args:
+            run: The run.
+            evaluations: Number of evaluations that measured the metric.
+            decided: Number of these evaluations at the last decision. ``None``: no decision yet.
+            decided_at: Step of the value of the last decision.
         """
         if self._waits(run):
             return self._is_fresh(run, decided_at)
         if not self.name.startswith("val/"):
             return True
-        if not evaluations:  # an own loop may log it by itself
+        if not evaluations:  # A custom loop may log the metric itself.
             return self.name in run.metrics
         return decided is None or evaluations > decided
 
     def warn_if_never(self, run: Run, evaluations: int, decided: int | None) -> None:
-        """When training ends: nothing was there to decide by. A run that was interrupted may continue."""
+        """Warn at the end of training if the callback never decided.
+
+        Hookline does not warn about an interrupted run, because that run may resume.
+        """
         if decided is not None or was_interrupted(run):
             return
         waits = self.at == "eval" or self.name.startswith("val/")
@@ -99,7 +115,10 @@ class Monitored:
             )
 
     def value(self, run: Run) -> float | None:
-        """The newest value; ``None`` before the first, and when the callback that logged it has been switched off."""
+        """Return the newest value of the metric.
+
+        Return ``None`` before the first value, and after Hookline has disabled the callback that logs the metric.
+        """
         name = self.name
         if run.callbacks.lost(name):
             if not self._warned:
@@ -110,5 +129,5 @@ class Monitored:
 
     @property
     def decisions(self) -> str:
-        """What a decision follows, in words."""
+        """Name of the event that a decision follows, for messages."""
         return {"eval": "evaluation", "epoch": "epoch", "interval": "interval"}[self.at]

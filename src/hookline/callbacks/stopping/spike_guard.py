@@ -1,4 +1,4 @@
-"""``SpikeGuard``: leave out batches on which the loss or the gradients jump, and go on as if they were not there."""
+"""``SpikeGuard``: skip or roll back steps on which the loss or the gradient norm spikes."""
 
 from __future__ import annotations
 
@@ -30,41 +30,45 @@ THRESHOLDS = {"zscore": 8.0, "factor": 3.0}
 
 
 class SpikeGuard(Callback):
-    """Leaves out a step whose loss, or whose gradient norm, is far above what is usual; then training goes on.
+    """Skip or roll back steps whose loss or gradient norm is far above its usual values.
 
-    **What a spike is.** ``monitor`` is ``"loss"`` (of each batch) or ``"gradients"`` (their norm, not clipped). With
-    ``method="zscore"`` a spike is more than ``threshold`` (8) robust standard deviations above the median of the last
-    ``window`` good values; at least 5 % of the median count as one. With ``method="factor"`` it is more than
-    ``threshold`` (3) times their mean. Nothing is judged before ``warmup`` values are there; but a value that is not
-    finite is always a spike. One number is read from the device a step.
+    A value that is not finite is always a spike. ``spikes`` has one row for each spike, and the metric ``train/spikes``
+    counts them.
 
-    **What is done.** ``action="skip"`` makes no update on the step. Buffers (the statistics of batch norm) and random
-    states go back to before its first batch was fetched, so the run goes on as one that never saw these batches, bit
-    for bit. ``action="rollback"`` also takes back the steps since the last snapshot, whose batches stay used: what led
-    to the spike may be in the weights. A snapshot is taken ``snapshot_every`` so much training. It is a second copy
-    of weights and optimizer, in memory and in each checkpoint.
+    Args:
+        monitor: ``"loss"`` of each batch, or ``"gradients"``: the gradient norm before clipping.
+        action: ``"skip"``: do not update the weights, and restore buffers and random states, as if the run had never
+            seen the batches. ``"rollback"``: also undo the steps since the last snapshot, because the cause may already
+            be in the weights.
+        method: ``"zscore"``: compare with the median, in robust standard deviations of at least 5 % of the median.
+            ``"factor"``: compare with the mean.
+        threshold: A value is a spike if it is more than this many standard deviations above the median, or more than
+            this many times the mean. ``None``: 8 for ``"zscore"``, 3 for ``"factor"``.
+        window: Number of recent good values to compare with.
+        warmup: Number of values that the callback needs before it judges finite values. From 2 to ``window``.
+        max_spikes: Stop the run after more spikes than this, counted over all resumes.
+        snapshot_every: How often ``"rollback"`` takes a snapshot of the run, for example ``"100st"``. The snapshot is a
+            second copy of weights and optimizer state, in memory and in each checkpoint.
+        keep_batches: Write each spike to ``spikes/spikes.jsonl`` in the run's folder, and the tensors of its batches
+            next to it.
 
-    **What is kept.** ``spikes`` has one row for each: step, epoch, numbers of its batches in the epoch, indices of the
-    samples where the loader knows them, value, what was usual. With a folder, ``<folder>/spikes/spikes.jsonl`` has
-    the same, and the tensors of the batches are beside it; ``keep_batches=False`` writes neither. ``train/spikes``
-    counts.
+    Raises:
+        RegistrationError: If an argument is invalid.
+        SetupError: If ``action="skip"`` is used with several optimizers or with LBFGS, whose updates may happen before
+            the spike is found.
 
-    **When it is enough.** More than ``max_spikes`` in a run, resumes included, stop it.
-
-    With several optimizers, or one that needs a closure, ``"skip"`` is refused: an update may be made before the
-    spike is seen. Lightning's ``SpikeDetection`` raises an error after the update and leaves the skipping to you.
-
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> data = tiny_data(batches=30)
-    >>> data[25][0].mul_(1000.0).shape
-    torch.Size([8, 4])
-    >>> guard = SpikeGuard()
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[guard], folder=False)
-    >>> result = trainer.fit(TinyModel(), data, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> result.clock.batch, result.clock.step, guard.spikes[0]["batches"]
-    (30, 29, [25])
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> data = tiny_data(batches=30)
+        >>> data[25][0].mul_(1000.0).shape
+        torch.Size([8, 4])
+        >>> guard = SpikeGuard()
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[guard], folder=False)
+        >>> result = trainer.fit(TinyModel(), data, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> result.clock.batch, result.clock.step, guard.spikes[0]["batches"]
+        (30, 29, [25])
     """
 
     handles_nan = True
@@ -110,14 +114,14 @@ class SpikeGuard(Callback):
         self._forget()
 
     def _forget(self) -> None:
-        """A new run begins: nothing of an earlier one counts."""
+        """Reset the state for a new run."""
         self._used = False
         self.spikes: list[Row] = []
         """One row for each spike, the newest last."""
         self._usual: dict[str, UsualValues] = {}
-        self._taken: dict[str, Any] | None = None  # the snapshot, and what was usual then
+        self._taken: dict[str, Any] | None = None  # The snapshot and the usual values at its step.
         self._schedule: Schedule | None = None
-        self._snapshots: dict[str, Any] | None = None  # the state of their schedule
+        self._snapshots: dict[str, Any] | None = None  # The state of the schedule of snapshots.
         self._step = StepWindow()
 
     # -- state -------------------------------------------------------------------------------------
@@ -126,7 +130,10 @@ class SpikeGuard(Callback):
         return {**self.snapshot_dict(), "taken": None if self._taken is None else _packed(self._taken)}
 
     def snapshot_dict(self) -> dict[str, Any]:
-        """Without its own snapshot: two guards would hold one another's, each larger than the last."""
+        """Return the state without the guard's own snapshot.
+
+        With two guards, each snapshot would contain the snapshot of the other guard and grow each time.
+        """
         return {
             "spikes": self.spikes,
             "usual": self._usual_now(),
@@ -142,19 +149,22 @@ class SpikeGuard(Callback):
         self._snapshots = state["snapshots"]
 
     def _usual_now(self) -> dict[str, list[float]]:
+        """Return the usual values by name, for a snapshot or a checkpoint."""
         return {name: usual.values for name, usual in self._usual.items()}
 
     def _put_usual(self, values: Mapping[str, list[float]]) -> None:
+        """Restore the usual values from a snapshot or a checkpoint."""
         self._usual = {}
         for name, its in values.items():
             self._of(name).values = its
 
     def _of(self, name: str) -> UsualValues:
+        """Return the usual values of one loss or gradient norm. Create them at the first call."""
         if name not in self._usual:
             self._usual[name] = UsualValues(self.method, self.threshold, self.window, self.warmup)
         return self._usual[name]
 
-    # -- the beginning -------------------------------------------------------------------------------
+    # -- start of a run ------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         if run.is_training_run and run.clock.step == 0 and self._used:
@@ -176,7 +186,7 @@ class SpikeGuard(Callback):
         self._step.clear()
         self._before.watch(module_of(run))
         if self.action == "rollback":
-            if self._schedule is not None:  # of an earlier fit of this run
+            if self._schedule is not None:  # An earlier fit of this run made the schedule.
                 self._snapshots = self._schedule.state_dict()
             self._schedule = Schedule(self.snapshot_every.of(run.max_duration))
             if self._snapshots is not None:
@@ -208,7 +218,8 @@ class SpikeGuard(Callback):
             self._judge(run, self._norm(run) if self.monitor == "gradients" else self._step.read_losses())
 
     def on_step_skipped(self, run: Run) -> None:
-        if not run.skip_requested and not self._step.found:  # an fp16 overflow, which the scaler handles
+        if not run.skip_requested and not self._step.found:
+            # This is an fp16 overflow. The gradient scaler handles it, unless the loss itself is not finite.
             self._judge(run, [found for found in self._step.read_losses() if not math.isfinite(found.value)])
         if self._step.found and self.action == "skip":
             self._before.put_back()
@@ -222,15 +233,19 @@ class SpikeGuard(Callback):
             self._put_usual(self._taken["usual"])
             run.log({"train/spikes": float(len(self.spikes))}, reduce="last")
 
-    # -- the judgement -------------------------------------------------------------------------------
+    # -- decision ------------------------------------------------------------------------------------
 
     def _norm(self, run: Run) -> list[Measured]:
+        """Return the gradient norm of the current optimizer."""
         return [Measured(f"gradients/{run.optimizer_name}", None, total_norm(gradients_of([run.optimizer])).item())]
 
     def _judge(self, run: Run, values: list[Measured]) -> None:
-        """The losses of all ranks, in one order: each rank knows the same usual ones, and decides alike."""
+        """Compare the values of a step with the usual values and act on a spike.
+
+        All ranks judge the losses of all ranks in the same order, so they have the same usual values and decide alike.
+        """
         own = values
-        if self.monitor == "loss":  # the gradients are those of all ranks already
+        if self.monitor == "loss":  # Gradients are already reduced over all ranks.
             told = run.gather([list(found) for found in values])
             values = [Measured(*found) for its in told for found in its]
         judged = [(found, self._of(found.name).judge(found.value)) for found in values]
@@ -243,6 +258,7 @@ class SpikeGuard(Callback):
                 self._of(found.name).add(found.value)
 
     def _act(self, run: Run, bad: list[tuple[Measured, Judgement]], *, here: bool) -> None:
+        """Record the spike, log it, keep its batches, and skip or roll back the step."""
         worst, judgement = max(bad, key=lambda found: (not math.isfinite(found[0].value), found[0].value))
         batches = self._step.batches
         guilty = sorted({found.batch for found, _ in bad if found.batch is not None}) or list(batches)
@@ -258,6 +274,7 @@ class SpikeGuard(Callback):
             run.stop(f"{len(self.spikes)} spikes are more than max_spikes={self.max_spikes}; the last: {said}")
 
     def _leave_out(self, run: Run) -> None:
+        """Roll back to the snapshot, or skip the step, or drop the gradients that are left."""
         if self._taken is not None:
             run.roll_back(self._taken["moment"])
             return
@@ -269,6 +286,7 @@ class SpikeGuard(Callback):
         run.log({"train/spikes": float(len(self.spikes))}, reduce="last")
 
     def _keep(self, batches: dict[int, Any]) -> None:
+        """Write the batches of the last spike. Log an error if the disk does not take them."""
         try:
             if self._aside is not None:
                 self._aside.keep(self.spikes, batches)
@@ -276,6 +294,7 @@ class SpikeGuard(Callback):
             logger.error("SpikeGuard could not keep the batches of a spike, and the run goes on: %s", error)
 
     def _row(self, run: Run, value: float, judgement: Judgement, guilty: list[int]) -> Row:
+        """Return the row of ``spikes`` for one spike."""
         epoch = run.clock.epoch
         return {
             "step": run.clock.step,
@@ -292,6 +311,7 @@ class SpikeGuard(Callback):
         }
 
     def _said(self, row: Row) -> str:
+        """Return the description of a spike for messages."""
         what = "the loss" if self.monitor == "loss" else "the norm of the gradients"
         value = row["value"] if isinstance(row["value"], str) else f"{row['value']:.6g}"
         usual = "" if row["usual"] is None else f", usually {row['usual']:.6g},"
@@ -300,11 +320,16 @@ class SpikeGuard(Callback):
 
 
 def _packed(tree: dict[str, Any]) -> dict[str, Any]:
-    """A snapshot as a text and tensors: some of its keys are numbers, and some of its lists tuples."""
+    """Return a snapshot as a JSON string and a dict of tensors.
+
+    A checkpoint could not store the snapshot itself: some of its keys are integers, and some of its sequences are
+    tuples.
+    """
     plain, tensors = encode(tree)
     return {"plain": json.dumps(plain), "tensors": tensors}
 
 
 def _unpacked(packed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the snapshot that ``_packed`` has encoded."""
     tree: dict[str, Any] = decode(json.loads(packed["plain"]), packed["tensors"], "the snapshot of SpikeGuard")
     return tree

@@ -1,4 +1,4 @@
-"""The batches that make one step, and their losses, until the step is judged."""
+"""Batches and losses of one step, kept until the step is judged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Measured(NamedTuple):
-    """One value of a step: what it is a value of, the number of its batch if it has one, and the value."""
+    """One value of a step: its name, the number of its batch if it has one, and the value."""
 
     name: str
     batch: int | None
@@ -17,7 +17,10 @@ class Measured(NamedTuple):
 
 
 class StepWindow:
-    """Collects what a step is made of. Losses stay on their device until they are read, all at once."""
+    """Collector of the batches and losses of one step.
+
+    Losses stay on their device until ``read_losses`` reads them in one transfer.
+    """
 
     __slots__ = ("_counts", "_losses", "batches", "found", "open")
 
@@ -25,26 +28,30 @@ class StepWindow:
         self.clear()
 
     def clear(self) -> None:
-        """A new step begins."""
+        """Remove everything, for a new step."""
         self.open = self.found = False
         self.batches: dict[int, Any] = {}
-        """By their number in the epoch."""
+        """Batches by their number in the epoch."""
         self._counts: dict[int, int] = {}
         self._losses: list[tuple[str, int, Tensor]] = []
 
     def add_batch(self, number: int, batch: Any) -> None:
+        """Add a batch with its number in the epoch."""
         self.batches[number] = batch
         self._counts[number] = 0
 
     def add_loss(self, loss: Tensor) -> None:
-        """Of the last batch. It may have several, as in a GAN: the first is compared with first ones, and so on."""
+        """Add a loss of the last batch.
+
+        A batch may have several losses, as in a GAN. The first loss is compared with first losses only, and so on.
+        """
         number = next(reversed(self._counts), 0)
         place = self._counts.get(number, 0)
         self._counts[number] = place + 1
         self._losses.append((f"loss/{place}", number, loss))
 
     def read_losses(self) -> list[Measured]:
-        """Those since the last call, in one transfer."""
+        """Return the losses since the last call, read in one transfer."""
         losses, self._losses = self._losses, []
         if len(losses) == 1:
             name, number, loss = losses[0]

@@ -1,4 +1,4 @@
-"""``StopAtThreshold``: stop when a metric has reached a value, or keeps missing it."""
+"""``StopAtThreshold``: stop training when a metric reaches, or keeps missing, a threshold."""
 
 from __future__ import annotations
 
@@ -18,28 +18,33 @@ if TYPE_CHECKING:
 
 
 class StopAtThreshold(Callback):
-    """Stops when ``monitor`` has reached ``threshold``; or, with ``when="missed"``, when it keeps missing it.
+    """Stop training when a metric reaches a threshold, or when it keeps missing one.
 
-    A value that is equal to the threshold, or better, has reached it; any other has missed it, NaN too. ``mode``
-    says what is better, and may be left out where the name says it (``loss``, ``acc``, …).
+    A value reaches the threshold if it is equal to the threshold or better. Any other value misses it, also NaN.
 
-    It decides after each evaluation, or, for a ``train/…`` metric, at the end of each epoch; ``decide_at`` says it:
-    ``"eval"``, ``"epoch"`` or ``"interval"`` (``log_every``). It never decides by one ``val/…`` value twice, and
-    training that ends without any evaluation is said. ``patience`` is how many decisions in a row must say the same; 0
-    and 1 stop at the first. As a duration (``"2ep"``, ``"500st"``, ``"1h"``) it is how long they must: for
-    ``"reached"`` since the first that reached it, for ``"missed"`` since the last that did, or since the run began.
+    Args:
+        monitor: Name of the metric, for example ``"val/acc"``.
+        threshold: A finite number.
+        when: ``"reached"``: stop when the metric reaches the threshold. ``"missed"``: stop when the metric misses it.
+        mode: ``"min"`` or ``"max"``. ``None``: inferred from the metric's name (``loss``, ``acc``, …).
+        patience: Number of decisions in a row that must agree; 0 and 1 both stop at the first. Or a duration such as
+            ``"2ep"``, ``"500st"`` or ``"1h"``. It counts from the first decision that reached the threshold or, with
+            ``when="missed"``, from the last one that did, else from the start of the run.
+        decide_at: When to decide: after each ``"eval"`` or ``"epoch"``, or at each ``"interval"`` (``log_every``).
+            ``None``: ``"epoch"`` for a ``train/…`` metric, else ``"eval"``. A ``val/…`` value counts once.
 
-    Composer's ``ThresholdStopper`` is ``when="reached"``; AIToolbox's ``ThresholdEarlyStopping(patience=n)`` is
-    ``when="missed", patience=n + 1``.
+    Raises:
+        RegistrationError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="9ep", callbacks=[StopAtThreshold("val/loss", 100.0)], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.clock.epoch, result.stopped_by
-    (1, 'StopAtThreshold')
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="9ep", callbacks=[StopAtThreshold("val/loss", 100.0)], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.clock.epoch, result.stopped_by
+        (1, 'StopAtThreshold')
     """
 
     state = ("in_a_row", "since", "decided_epoch", "evaluations", "decided_evaluations", "decided_at")
@@ -69,22 +74,22 @@ class StopAtThreshold(Callback):
         self._forget()
 
     def _forget(self) -> None:
-        """A new run begins: nothing of an earlier one counts."""
+        """Reset the state for a new run."""
         self._used = False
         self.in_a_row = 0
-        """How many decisions in a row have said that it is time to stop."""
+        """Number of decisions in a row that agree with ``when``."""
         self.since: dict[str, float] = {}
-        """The clock at the first of these decisions, by unit; empty is the start of the run."""
+        """Clock from which a duration counts, by unit. Empty: the start of the run."""
         self.decided_epoch = 0
         self.evaluations = 0
-        """How many of this run have measured the metric."""
+        """Number of evaluations of this run that measured the metric."""
         self.decided_evaluations: int | None = None
-        """How many there were at the last decision."""
+        """Value of ``evaluations`` at the last decision."""
         self.decided_at: int | None = None
-        """The step of the value that the last decision was made by."""
+        """Step at which the value of the last decision was measured."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict({"decided_at": None, **state})  # older checkpoints lack it
+        super().load_state_dict({"decided_at": None, **state})  # Older checkpoints do not have this key.
 
     def on_setup(self, run: Run) -> None:
         if run.is_training_run and run.clock.step == 0 and self._used:
@@ -117,6 +122,7 @@ class StopAtThreshold(Callback):
         self._monitored.warn_if_never(run, self.evaluations, self.decided_evaluations)
 
     def _decide(self, run: Run) -> None:
+        """Compare the newest value with the threshold and stop the run if the patience is over."""
         if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations, self.decided_at):
             return
         value = self._monitored.value(run)
@@ -134,6 +140,7 @@ class StopAtThreshold(Callback):
             run.stop(self._reason(value))
 
     def _reason(self, value: float) -> str:
+        """Return the stop reason."""
         for_long = in_words(self.patience, self.in_a_row, self._monitored.decisions)
         alone = isinstance(self.patience, int) and self.in_a_row == 1
         held = "" if alone else f" for {for_long}"

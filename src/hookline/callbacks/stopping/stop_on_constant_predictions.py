@@ -1,4 +1,4 @@
-"""``StopOnConstantPredictions``: notice a model that says the same whatever it is shown."""
+"""``StopOnConstantPredictions``: stop when a model predicts the same for every input."""
 
 from __future__ import annotations
 
@@ -20,33 +20,40 @@ logger = logging.getLogger("hookline")
 
 
 class StopOnConstantPredictions(Callback):
-    """Stops when the predictions of a whole evaluation are all the same; ``action="warn"`` only says so.
+    """Stop training when all predictions of an evaluation are the same.
 
-    It looks at ``run.outputs`` of each batch of an evaluation in ``fit``, so nothing is computed twice. Without
-    ``predictions`` the prediction is the class with the largest output, over the second dimension, where there are
-    several (of each sample; of each pixel or token too, if there are more dimensions); else the output itself.
-    Otherwise ``predictions`` makes a tensor out of the outputs: each row of it is one prediction.
+    The callback reads ``run.outputs`` of each batch of the evaluations in ``fit``, so it computes nothing twice. NaN is
+    not a constant prediction; use ``StopOnNaN`` for it.
 
-    With ``value`` only predictions that are all equal to it count: ``value=0`` for a model that always says "no".
-    Numbers that differ by no more than ``tolerance`` are the same. ``patience`` is how many evaluations in a row must
-    be like this. The smallest and the largest are kept on the device and read once an evaluation.
+    Args:
+        value: Only predictions that all equal this value count: ``value=0`` finds a model that always predicts 0.
+            ``None``: any constant.
+        action: ``"stop"`` the run, or ``"warn"`` and continue.
+        predictions: Function of the outputs that returns a tensor with one prediction per row. ``None``: the class with
+            the largest output along dimension 1, for each sample, pixel or token. If dimension 1 has a single entry or
+            does not exist, the output itself.
+        patience: Number of evaluations in a row with constant predictions.
+        tolerance: Numbers that differ by no more than this are the same.
 
-    AIToolbox's ``AllPredictionsSame`` finds one given value (0), predicts again for it, and only prints by default.
+    Raises:
+        RegistrationError: If an argument is invalid.
+        SetupError: If ``fit`` has no validation loader, or the outputs need ``predictions``.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> model = TinyModel()
-    >>> torch.nn.init.zeros_(model.out.weight).sum().item()
-    0.0
-    >>> trainer = Trainer(max_duration="9ep", callbacks=[StopOnConstantPredictions()], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(model, tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.stop_reason
-    'all 32 predictions are 2'
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> model = TinyModel()
+        >>> torch.nn.init.zeros_(model.out.weight).sum().item()
+        0.0
+        >>> trainer = Trainer(max_duration="9ep", callbacks=[StopOnConstantPredictions()], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(model, tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.stop_reason
+        'all 32 predictions are 2'
     """
 
-    writes = ()  # it logs no metric
+    writes = ()  # The callback logs no metric.
     state = ("in_a_row",)
     state_depends_on = ("value", "tolerance")
 
@@ -78,10 +85,11 @@ class StopOnConstantPredictions(Callback):
         self.patience = patience
         self.tolerance = tolerance
         self.in_a_row = 0
-        """How many evaluations in a row were constant."""
+        """Number of evaluations in a row with constant predictions."""
         self._begin()
 
     def _begin(self) -> None:
+        """Reset the smallest and largest prediction for a new evaluation."""
         self._least: Tensor | None = None
         self._most: Tensor | None = None
         self._count = 0
@@ -136,13 +144,13 @@ class StopOnConstantPredictions(Callback):
             logger.warning("StopOnConstantPredictions: %s, at step %d", said, run.clock.step)
 
     def _are_alike(self, least: list[float], most: list[float]) -> bool:
-        """NaN is like nothing, not even like itself: that is for ``StopOnNaN``."""
+        """True if the predictions are constant. NaN never is, because it is not equal to itself."""
         if self.value is not None:
             return all(abs(number - self.value) <= self.tolerance for number in (*least, *most))
         return all(high - low <= self.tolerance for low, high in zip(least, most, strict=True))
 
     def _rows(self, outputs: Any) -> Tensor:
-        """One prediction in each row."""
+        """Return a tensor with one prediction in each row."""
         if self.predictions is not None:
             found = self.predictions(outputs)
         elif not isinstance(outputs, Tensor) or not outputs.ndim:

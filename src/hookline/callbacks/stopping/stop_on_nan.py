@@ -1,4 +1,4 @@
-"""``StopOnNaN``: stop before a value that is not finite gets into the weights."""
+"""``StopOnNaN``: stop training before a NaN or infinite value reaches the weights."""
 
 from __future__ import annotations
 
@@ -24,35 +24,32 @@ logger = logging.getLogger("hookline")
 
 
 class StopOnNaN(Callback):
-    """Stops when the loss, a gradient or a metric is NaN or infinite.
+    """Stop training when the loss, a gradient or a metric is NaN or infinite.
 
-    ``monitor`` names what is watched: ``"loss"``, ``"gradients"``, metrics such as ``"val/loss"``, or several of them.
-    Loss and gradients are looked at before each update: one number is read from the device a step. The update is
-    left out, so weights and optimizer stay those of the last finite step, and so do the buffers: a forward pass on a
-    bad batch has changed the statistics of batch norm, which are put back. A ``val/…`` metric is looked at after
-    each evaluation, a ``train/…`` metric at each interval, any other at the end of each epoch.
+    The callback checks loss and gradients before each update and leaves a bad update out. Weights, optimizer state and
+    buffers, such as batch norm statistics, are then those of the last finite step.
 
-    With ``every="100st"`` nothing is read in between: what was not finite since then is found at the next look, and
-    may be in the weights by then. A warning at the start says so. Gradients are then looked at in these steps alone.
+    Args:
+        monitor: One or more of ``"loss"``, ``"gradients"`` and names of metrics. The callback checks a ``val/…`` metric
+            after each evaluation, a ``train/…`` metric at each interval (``log_every``), and any other metric at the
+            end of each epoch.
+        every: How often to check loss and gradients, for example ``"100st"``. Losses between two checks are found at
+            the next check, gradients are not, and either may be in the weights by then. ``None``: at every step.
 
-    An fp16 overflow of the gradients is no reason to stop, because the scaler handles it; a loss that is not finite
-    is. With several optimizers that a task steps itself, each keeps the weights of its last finite update, and the
-    reason names the one whose update is left out if another has made its own in this step already. Beside
-    ``SpikeGuard``, which leaves bad steps out, it stops only for what that one lets through.
+    Raises:
+        RegistrationError: If an argument is invalid, or ``every`` is given without ``"loss"`` or ``"gradients"``.
 
-    TerminateOnNaN of pytorch-accelerated ends the process after the loss alone; NaNMonitor of Composer does not
-    see infinity; the one of AIToolbox looks once an epoch.
-
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> data = tiny_data(batches=3)
-    >>> data[1][0].fill_(float("nan")).shape
-    torch.Size([8, 4])
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[StopOnNaN()], folder=False)
-    >>> result = trainer.fit(TinyModel(), data, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> result.stop_reason
-    'the loss is nan in epoch 0, batch 1; weights and optimizer are those of step 1'
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> data = tiny_data(batches=3)
+        >>> data[1][0].fill_(float("nan")).shape
+        torch.Size([8, 4])
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[StopOnNaN()], folder=False)
+        >>> result = trainer.fit(TinyModel(), data, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> result.stop_reason
+        'the loss is nan in epoch 0, batch 1; weights and optimizer are those of step 1'
     """
 
     handles_nan = True
@@ -60,7 +57,7 @@ class StopOnNaN(Callback):
     shares_state = True
     role = "guard"
     state_depends_on = ("monitor",)
-    after = ("SpikeGuard",)  # what it leaves out is no reason to stop
+    after = ("SpikeGuard",)  # A step that SpikeGuard skips is not a reason to stop.
 
     def __init__(
         self, monitor: str | Sequence[str] = ("loss", "gradients"), *, every: str | Duration | None = None
@@ -83,22 +80,23 @@ class StopOnNaN(Callback):
         self._metrics = tuple(name for name in names if name not in ("loss", "gradients"))
         self._before = BeforeBatch()
         self._keeps = self.every is None and (self._loss or self._gradients)
-        self._losses: list[tuple[int, torch.Tensor]] = []  # with the number of the batch
-        self._first = self._last = 0  # batches of the step
+        self._losses: list[tuple[int, torch.Tensor]] = []  # Pairs of batch number and loss.
+        self._first = self._last = 0  # The first and last batch of the step.
         self._schedule: Schedule | None = None
         self._closures = False
-        self._moment: dict[str, Any] | None = None  # before the step of an optimizer with a closure
+        self._moment: dict[str, Any] | None = None  # The snapshot before the step of an optimizer with a closure.
         self._forget()
 
     def _forget(self) -> None:
+        """Reset the state for a new run."""
         self._used = False
         self.seen: torch.Tensor | None = None
-        """With ``every``: NaN as soon as a loss was not finite, on its device."""
+        """With ``every``: zero, or NaN after a loss that was not finite. On the loss's device."""
         self.decided_epoch = 0
         self.looked: dict[str, Any] | None = None
-        """With ``every``: when it has looked last."""
+        """With ``every``: state of the schedule at the last check."""
 
-    # -- the beginning ---------------------------------------------------------------------------
+    # -- start of a run --------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         if run.is_training_run and run.clock.step == 0 and self._used:
@@ -116,7 +114,7 @@ class StopOnNaN(Callback):
     def on_train_start(self, run: Run) -> None:
         self._losses.clear()
         self._moment = None
-        if self.seen is not None:  # from a checkpoint
+        if self.seen is not None:  # A checkpoint loads tensors on the CPU.
             self.seen = self.seen.to(run.device)
         self._before.watch(module_of(run))
         self._closures = any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in run.optimizers.values())
@@ -141,7 +139,7 @@ class StopOnNaN(Callback):
             self._losses.append((self._last, run.loss.detach()))
 
     def on_gradients_ready(self, run: Run) -> None:
-        if run.skip_requested:  # another callback has found the step to be bad
+        if run.skip_requested:  # Another callback already skips this step.
             self._losses.clear()
             return
         if self._schedule is not None:
@@ -154,19 +152,20 @@ class StopOnNaN(Callback):
             self._stop(run)
 
     def _fold(self) -> None:
-        for _, loss in self._losses:  # not finite times zero is NaN, and stays so
+        """Add the losses of the step to ``seen`` without reading them from the device."""
+        for _, loss in self._losses:  # NaN or infinity times zero is NaN, and a sum with NaN stays NaN.
             self.seen = loss * 0 if self.seen is None else self.seen.add_(loss, alpha=0)
         self._losses.clear()
 
     def on_step_skipped(self, run: Run) -> None:
-        """After an fp16 overflow nobody has looked: no scale helps a loss that is not finite."""
+        """Check the loss after an fp16 overflow, because no scale makes a NaN loss finite."""
         losses = [loss for _, loss in self._losses]
         if not run.skip_requested and any(run.gather(not math.isfinite(_sum(losses)))):
             self._stop(run)
         self._losses.clear()
 
     def _look(self, run: Run) -> float:
-        """All that is watched as one number, which is finite if all of it is."""
+        """Return one number that is finite if all monitored losses and gradients are finite."""
         parts = [loss for _, loss in self._losses]
         if self.seen is not None:
             parts.append(self.seen)
@@ -175,17 +174,18 @@ class StopOnNaN(Callback):
         return _sum(parts)
 
     def _stop(self, run: Run) -> None:
+        """Undo or leave out the update and stop the run on all ranks with the same reason."""
         what, batches = self._found(run)
         bad = run.gather(any(not math.isfinite(loss.item()) for _, loss in self._losses))
         whose = bad.index(True) if any(bad) else 0
-        if any(bad) and len(bad) > 1:  # the gradients are those of all ranks, the loss is not
+        if any(bad) and len(bad) > 1:  # Each rank has its own loss, while gradients are reduced over all ranks.
             what = f"{what} on rank {whose}"
         kept = f"weights and optimizer are those of step {run.clock.step}"
         if self._moment is not None:
             run.roll_back(self._moment)
         elif run.can_skip_step:
             run.skip_step(together=True)
-        else:  # an update of this step is made already: this one is left out by having no gradients
+        else:  # Another optimizer has already made its update in this step. Without gradients, this one makes none.
             run.optimizer.zero_grad(set_to_none=True)
             kept = f"the update of {run.optimizer_name} is left out"
         where = f"epoch {run.clock.epoch}, {batches}"
@@ -196,10 +196,10 @@ class StopOnNaN(Callback):
             reason = f"{what} at or before {where}; it may be in the weights already"
         run.stop(run.gather(reason)[whose], together=True)
         self._losses.clear()
-        self.seen = None  # it is said
+        self.seen = None  # The stop reason reports it, so on_train_end must not warn again.
 
     def _found(self, run: Run) -> tuple[str, str]:
-        """What is not finite, and in which batches."""
+        """Return a description of the value that is not finite, and of its batches."""
         read = [(batch, loss.item()) for batch, loss in self._losses]
         bad = [(batch, value) for batch, value in read if not math.isfinite(value)]
         if bad and self.every is None:
@@ -233,12 +233,13 @@ class StopOnNaN(Callback):
             logger.warning("StopOnNaN: a loss was not finite since the last look, and training has ended")
 
     def _check(self, run: Run, names: list[str]) -> None:
+        """Stop the run if one of these metrics is not finite."""
         for name in names:
             if run.callbacks.lost(name):
                 continue
             if name not in run.metrics:
                 if run.callbacks.declare(name):
-                    continue  # it may be logged later
+                    continue  # The callback that declares the metric may log it later.
                 raise missing_metric("StopOnNaN", name, run.metrics)
             value = run.metrics[name]
             if not bool(torch.isfinite(torch.as_tensor(value)).all()):
@@ -246,7 +247,7 @@ class StopOnNaN(Callback):
 
 
 def _sum(parts: list[torch.Tensor]) -> float:
-    """One number that is read from the device; finite if all parts are."""
+    """Return the sum of the parts in one transfer. It is finite if all parts are finite."""
     if len(parts) == 1:
         return parts[0].item()
     return torch.stack([part.double() for part in parts]).sum().item() if parts else 0.0

@@ -1,4 +1,4 @@
-"""``StopOnSignal``: which signals ask a run to save and leave, and what is done then."""
+"""``StopOnSignal``: save and exit when the process receives a signal such as SIGUSR1."""
 
 from __future__ import annotations
 
@@ -21,18 +21,28 @@ Requeue = Callable[["Run"], None]
 
 
 class StopOnSignal(Callback):
-    """Listens to more signals than SIGTERM, to which every run listens: SIGUSR1, as Slurm sends it before a time limit.
+    """Save a checkpoint and exit when the process receives a signal such as SIGUSR1.
 
-    When one comes, the step is finished, a checkpoint is saved, ``on_preempt`` and ``on_teardown`` are sent, and
-    ``fit`` raises ``hl.Preempted``, with which a script exits with the code 128 + the signal. A second signal leaves
-    at once. ``requeue`` is called once, after the checkpoint: a function of ``run``, or ``"slurm"``, which runs
-    ``scontrol requeue`` for this job. If it fails, that is said in the log, and the exit code stays the same.
+    Every run already does this for SIGTERM. Slurm, for example, can send SIGUSR1 before the time limit of a job.
+    Hookline finishes the step, saves a checkpoint, and ``fit`` raises ``hl.Preempted``, a ``SystemExit`` with the code
+    128 + signal. A second signal exits immediately without saving.
 
-    >>> StopOnSignal("SIGUSR1").signals
-    (<Signals.SIGTERM: 15>, <Signals.SIGUSR1: 10>)
+    Args:
+        *signals: Names or numbers of signals in addition to SIGTERM, for example ``"SIGUSR1"``.
+        requeue: Function of ``run``, or ``"slurm"`` to run ``scontrol requeue`` for this job. Hookline calls it once,
+            on rank 0, after the checkpoint is saved. ``None``: nothing. If it fails, Hookline logs the error, and the
+            exit code stays the same.
+
+    Raises:
+        RegistrationError: If a signal does not exist or cannot be used (SIGINT, SIGKILL, SIGSTOP), or ``requeue`` is
+            invalid.
+
+    Example:
+        >>> StopOnSignal("SIGUSR1").signals
+        (<Signals.SIGTERM: 15>, <Signals.SIGUSR1: 10>)
     """
 
-    writes = ()  # it logs no metric
+    writes = ()  # The callback logs no metric.
     ranks = "all"
 
     def __init__(self, *signals: str | int, requeue: Requeue | Literal["slurm"] | None = None) -> None:
@@ -58,12 +68,14 @@ class StopOnSignal(Callback):
                 self.requeue(run)
             else:
                 _requeue_in_slurm()
-        except Exception as error:  # a note on the way out, which is a SystemExit, would be shown to nobody
+        except Exception as error:
+            # Log the error, because Python does not show the notes of the SystemExit that ends the process.
             logger.error("the job was not put back into the queue: %s: %s", type(error).__name__, error)
             raise
 
 
 def _signal(given: str | int) -> signal.Signals:
+    """Return the signal for a name or number. Raise for one that this callback cannot handle."""
     try:
         found = signal.Signals[given] if isinstance(given, str) else signal.Signals(given)
     except (KeyError, ValueError):
@@ -77,6 +89,7 @@ def _signal(given: str | int) -> signal.Signals:
 
 
 def _requeue_in_slurm() -> None:
+    """Put this Slurm job, or this task of a job array, back into the queue."""
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job.isascii() or not job.isdigit():
         raise RegistrationError(f"StopOnSignal(requeue='slurm'): SLURM_JOB_ID={job!r} is not the number of a job")

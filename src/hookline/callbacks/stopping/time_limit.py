@@ -1,4 +1,4 @@
-"""``TimeLimit``: stop when the time is used up, early enough to save."""
+"""``TimeLimit``: stop training when the time is used up, early enough to save."""
 
 from __future__ import annotations
 
@@ -16,31 +16,35 @@ Time = str | timedelta | Duration
 
 
 class TimeLimit(Callback):
-    """Stops at the end of the first step after ``duration``, less ``margin``.
+    """Stop training after a duration or at a point in time, early enough to save.
 
-    ``duration`` is ``"1h30m"``, ``"2d"`` or a ``timedelta``. With ``count="run"`` it is the time that the whole run has
-    trained, over all its resumes (``run.clock.seconds``): when it is used up, the run is finished. With
-    ``count="process"`` it is the time since this fit began in this process, as for a job on a cluster: then the run is
-    only left, as with Ctrl-C, and ``resume="auto"`` goes on with the whole time again. ``until`` is a moment with a
-    time zone, at which the run is left in the same way; the earlier of the two counts. A run with a folder is saved
-    when it is left, ``Checkpointer`` or not.
+    The callback checks the time after each step. An evaluation that is already running is finished.
 
-    ``margin`` is the time that is left for the last evaluation, the save and the end: give what these take, and the
-    longest step. An evaluation that is under way is finished.
+    Args:
+        duration: Time limit: ``"1h30m"``, ``"2d"`` or a ``timedelta``. ``None``: only ``until`` counts.
+        count: ``"run"``: the training time of the whole run over all resumes (``run.clock.seconds``); the run is then
+            finished. ``"process"``: the time since this ``fit`` started, as for a cluster job; the run is then
+            interrupted as by Ctrl-C, and ``resume="auto"`` continues it with the full time again.
+        until: ``datetime`` with a time zone at which the run is interrupted in the same way. With ``duration``, the
+            earlier limit counts. ``None``: only ``duration`` counts.
+        margin: Time to reserve before either limit for the longest step, the last evaluation and the save. ``None``:
+            none.
 
-    Lightning's ``Timer`` counts over resumes, as ``count="run"`` does; TorchTNT's ``TimeLimitInterrupter`` counts
-    one process, and has ``until`` as ``timestamp``.
+    Raises:
+        RegistrationError: If an argument is invalid, or both ``duration`` and ``until`` are missing.
+        SetupError: If ``until`` less ``margin`` has already passed when ``fit`` starts.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="1000000ep", callbacks=[TimeLimit("0.05s")], folder=False)
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> result.stopped_by, result.stop_reason.partition(" is")[0]
-    ('TimeLimit', 'the time limit of 0.05s')
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="1000000ep", callbacks=[TimeLimit("0.05s")], folder=False)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> result.stopped_by, result.stop_reason.partition(" is")[0]
+        ('TimeLimit', 'the time limit of 0.05s')
     """
 
-    writes = ()  # it logs no metric
+    writes = ()  # The callback logs no metric.
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class TimeLimit(Callback):
             raise SetupError(f"TimeLimit(until={self.until.isoformat()!r}): there is no time left; give a later moment")
 
     def on_fit_start(self, run: Run) -> None:
-        """The clock is loaded and runs: what it will show at the end."""
+        """Compute the limits on the run's clock, which has been restored by now."""
         now = run.clock.elapsed("s")
         self._limit = self._end = float("inf")
         if self.duration is not None:
@@ -94,12 +98,15 @@ class TimeLimit(Callback):
 
     @property
     def _margin(self) -> float:
+        """Margin in seconds."""
         return 0.0 if self.margin is None else self.margin.value
 
     def _seconds_to(self, until: datetime) -> float:
+        """Return the seconds until this time, less the margin."""
         return (until - datetime.now(until.tzinfo)).total_seconds() - self._margin
 
     def _stop(self, run: Run, limit: str, *, finished: bool) -> None:
+        """Stop the run, or pause it so that it can resume."""
         margin = "" if self.margin is None else f" (less {self.margin} to end and save)"
         reason = f"{limit} is reached{margin}"
         if finished:
@@ -109,6 +116,7 @@ class TimeLimit(Callback):
 
 
 def _time(name: str, given: Time) -> Duration:
+    """Return the argument as a duration in seconds."""
     if isinstance(given, timedelta):
         if given <= timedelta(0):
             raise RegistrationError(f"TimeLimit({name}={given!r}): give more than no time")

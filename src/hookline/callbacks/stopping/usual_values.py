@@ -1,4 +1,4 @@
-"""What is usual for a loss or a gradient norm, and how far from it a value is."""
+"""Usual values of a loss or gradient norm, and how far a new value is from them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from hookline.errors import MetricError
 
 Method = Literal["zscore", "factor"]
 SPREAD = 1.4826
-"""The median distance from the median, times this, is the standard deviation of normal values."""
+"""Ratio of standard deviation to median absolute deviation for normal distributions."""
 LEAST_SPREAD = 0.05
-"""A share of the median. Values that hardly differ would make every other one a spike."""
+"""Smallest standard deviation, as a fraction of the median.
+
+Without it, almost equal values would make every other value a spike.
+"""
 
 
 class Judgement(NamedTuple):
-    """Whether a value is a spike; what was usual, and how far the value is from it."""
+    """Whether a value is a spike, with the usual value and the distance from it."""
 
     spike: bool
     usual: float | None = None
@@ -26,16 +29,18 @@ class Judgement(NamedTuple):
 
 
 class UsualValues:
-    """The last good values. Only a value above them can be a spike; one that is not finite always is.
+    """Recent good values, to judge whether a new value is a spike.
 
-    ``"zscore"`` takes the distance from their median in robust standard deviations, ``"factor"`` the ratio to their
-    mean. Fewer than ``warmup`` values say nothing.
+    Only a value above the usual values can be a spike. A value that is not finite always is. ``"zscore"`` measures the
+    distance from the median in robust standard deviations, ``"factor"`` the ratio to the mean. With fewer than
+    ``warmup`` values, no finite value is a spike.
 
-    >>> usual = UsualValues("zscore", threshold=8.0, window=50, warmup=3)
-    >>> for value in (1.0, 1.1, 0.9, 1.0):
-    ...     usual.add(value)
-    >>> usual.judge(1.2).spike, usual.judge(3.0).spike, usual.judge(0.0).spike
-    (False, True, False)
+    Example:
+        >>> usual = UsualValues("zscore", threshold=8.0, window=50, warmup=3)
+        >>> for value in (1.0, 1.1, 0.9, 1.0):
+        ...     usual.add(value)
+        >>> usual.judge(1.2).spike, usual.judge(3.0).spike, usual.judge(0.0).spike
+        (False, True, False)
     """
 
     __slots__ = ("_method", "_sorted", "_threshold", "_values", "_warmup")
@@ -46,13 +51,14 @@ class UsualValues:
         self._sorted: list[float] = []
 
     def add(self, value: float) -> None:
-        """A good value; the oldest is forgotten."""
+        """Add a good value and drop the oldest one if the window is full."""
         if len(self._values) == self._values.maxlen:
             del self._sorted[bisect_left(self._sorted, self._values[0])]
         self._values.append(value)
         insort(self._sorted, value)
 
     def judge(self, value: float) -> Judgement:
+        """Return whether the value is a spike, without adding it."""
         if not math.isfinite(value):
             return Judgement(spike=True)
         if len(self._values) < self._warmup:
@@ -60,6 +66,7 @@ class UsualValues:
         return self._by_factor(value) if self._method == "factor" else self._by_score(value)
 
     def _by_factor(self, value: float) -> Judgement:
+        """Judge a value by its ratio to the mean."""
         mean = math.fsum(self._values) / len(self._values)
         if mean <= 0:
             raise MetricError(
@@ -68,9 +75,10 @@ class UsualValues:
         return Judgement(value > self._threshold * mean, mean, value / mean)
 
     def _by_score(self, value: float) -> Judgement:
+        """Judge a value by its distance from the median, in robust standard deviations."""
         median = _middle(self._sorted)
         least = max(LEAST_SPREAD * abs(median), 1e-12)
-        if value - median <= self._threshold * least:  # whatever the spread is: most values need no more than this
+        if value - median <= self._threshold * least:  # Most values return here, without the cost of the spread.
             return Judgement(spike=False)
         spread = max(SPREAD * _middle(sorted(abs(other - median) for other in self._sorted)), least)
         score = (value - median) / spread
@@ -78,7 +86,7 @@ class UsualValues:
 
     @property
     def values(self) -> list[float]:
-        """In the order in which they came, for a checkpoint."""
+        """Values in the order in which they were added, for a checkpoint."""
         return list(self._values)
 
     @values.setter
@@ -88,5 +96,6 @@ class UsualValues:
 
 
 def _middle(values: list[float]) -> float:
+    """Return the median of sorted values."""
     half = len(values) // 2
     return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
