@@ -28,3 +28,12 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_at_the_last_finite_step
     assert first["step"] == second["step"] == 4
     assert first["reason"].startswith("the loss is nan on rank 1 in epoch 0, batch 4; weights and optimizer")
     assert first["reason"] == second["reason"]
+
+
+@pytest.mark.parametrize("bad", [1e4, float("nan")])
+def test_the_batch_of_a_spike_is_kept_by_the_rank_that_had_it(ranks: Any, tmp_path: Path, bad: float) -> None:
+    """A value that is not a number is not equal to itself, also not to the one that came back from all ranks."""
+    plan = {"callback": "SpikeGuard", "bad": bad, "planted": [13], "strategy": "ddp"}
+    ranks.values(CASE, 2, leave_out=False, folder=str(tmp_path / "run"), **plan)
+    kept = [path.parent.name for path in (tmp_path / "run" / "run" / "spikes").rglob("*.safetensors")]
+    assert kept == ["rank-1"]

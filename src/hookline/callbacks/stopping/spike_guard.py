@@ -244,15 +244,17 @@ class SpikeGuard(Callback):
 
         All ranks judge the losses of all ranks in the same order, so they have the same usual values and decide alike.
         """
-        own = values
+        owners = [run.rank] * len(values)
         if self.monitor == "loss":  # Gradients are already reduced over all ranks.
             told = run.gather([list(found) for found in values])
             values = [Measured(*found) for its in told for found in its]
+            owners = [rank for rank, its in enumerate(told) for _ in its]
         judged = [(found, self._of(found.name).judge(found.value)) for found in values]
         bad = [(found, judgement) for found, judgement in judged if judgement.spike]
         if bad:
             self._step.found = True
-            self._act(run, bad, here=any(found in own for found, _ in bad))
+            spiky = [owner for owner, (_, judgement) in zip(owners, judged, strict=True) if judgement.spike]
+            self._act(run, bad, here=run.rank in spiky)
         else:
             for found in values:
                 self._of(found.name).add(found.value)
