@@ -47,7 +47,7 @@ class TorchProfiler(Callback):
 
     Raises:
         RegistrationError: If a number is out of range, or ``profiler`` is not a profiler.
-        SetupError: If ``dirpath`` is not writable, or another profiler is active.
+        SetupError: If ``dirpath`` is not writable, or the run has two ``TorchProfiler`` callbacks.
 
     Example:
         >>> import torch

@@ -38,9 +38,11 @@ class Epochs:
         return range(start, epoch + 1)
 
     def save(self) -> list[int | None]:
+        """Return the state for a checkpoint."""
         return [self._first, self._last]
 
     def load(self, saved: Sequence[int | None]) -> None:
+        """Restore a saved state."""
         first, self._last = saved
         # `None`: the rollback returned to a step before the first epoch.
         self._first = self._first if first is None else first
