@@ -45,7 +45,7 @@ class Finetuning(Callback):
         optimizer: Name of the optimizer. Needed only if there are several.
 
     Raises:
-        RegistrationError: If an entry of ``unfreeze`` is wrong, or a learning rate is not above 0.
+        RegistrationError: If an entry of ``unfreeze`` is wrong, or ``lr`` or ``initial_denom_lr`` is not above 0.
         SetupError: If a name or pattern matches nothing, or nothing is left to train.
 
     Example:
