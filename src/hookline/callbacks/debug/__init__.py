@@ -1,4 +1,4 @@
-"""Callbacks for looking inside a run."""
+"""Callbacks for debugging: short runs, profiles, and memory reports."""
 
 from hookline.callbacks.debug.dry_run import DryRun
 from hookline.callbacks.debug.garbage_collector import GarbageCollector

@@ -1,4 +1,4 @@
-"""``DryRun``: everything once, quickly, and then as if it had not been."""
+"""``DryRun``: run every stage on a few batches, then restore the model."""
 
 from __future__ import annotations
 
@@ -23,35 +23,34 @@ logger = logging.getLogger("hookline")
 
 
 class DryRun(Callback):
-    """One epoch of ``batches`` batches, and as many for each evaluation, test and prediction.
+    """Run every stage on a few batches to find errors, then restore the model.
 
-    **What it does.** Everything that the run would do, once: all callbacks, sinks and schedules run, the model is
-    evaluated and tested, checkpoints are written, read by nobody and deleted again when the run ends. So a typing
-    error in the part after the last epoch, a full disk or a metric that nobody logs is found in seconds.
+    The run lasts one epoch. All callbacks, sinks and schedules run as usual. When the run ends, also by an error, the
+    callback restores weights, buffers, layers, optimizers and ``max_duration`` and deletes the checkpoints of the dry
+    run. Files that other callbacks and sinks write are not deleted.
 
-    **What it leaves.** Weights, buffers, layers and the optimizers are put back as they were when training began, on
-    every way out. What was done before that stays: weights that ``LoadWeights`` has read, and the layers with rounding
-    of a ``QuantizationAwareTraining``. What callbacks and sinks have written stays where it is: a run that is to keep
-    its folder clean gets a ``folder`` of its own for the dry run. ``max_duration`` is as before when the run has ended.
+    Args:
+        batches: Number of batches for the training epoch, and for each evaluation, test and prediction.
 
-    **What it does not do.** It does not go on: a ``resume`` that has something to go on from is refused, and a further
-    fit of a trainer that has trained an epoch, too (unless ``extend`` asks for another). It does not find what comes
-    late, such as memory that runs out or a loss that diverges. With ``accumulate`` a step is made of fewer batches than
-    usual, if there are no more.
+    Raises:
+        RegistrationError: If ``batches`` is below 1.
+        SetupError: If the run would resume from a checkpoint, or the trainer has already trained an epoch and
+            ``extend`` is not given.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> model = TinyModel()
-    >>> trainer = Trainer(max_duration="100ep", callbacks=[DryRun()], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(model, tiny_data(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.clock.step, sorted(result.metrics), torch.equal(model.out.bias, TinyModel().out.bias)
-    (1, ['test/loss', 'train/loss', 'train/loss_epoch', 'val/loss'], True)
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> model = TinyModel()
+        >>> trainer = Trainer(max_duration="100ep", callbacks=[DryRun()], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(model, tiny_data(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.clock.step, sorted(result.metrics), torch.equal(model.out.bias, TinyModel().out.bias)
+        (1, ['test/loss', 'train/loss', 'train/loss_epoch', 'val/loss'], True)
     """
 
     reads = ("*",)
-    """Last: what the others have done to the weights at the end is done before they are put back."""
+    """The callback runs last, so that it restores the weights after the other callbacks have changed them."""
     writes = ("weights", "batch")
 
     def __init__(self, batches: int = 1) -> None:
@@ -61,6 +60,7 @@ class DryRun(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset everything that belongs to one run."""
         self._is_shortened = False
         self._max_duration: Duration | None = None
         self._modules: dict[str, torch.nn.Module] = {}
@@ -82,7 +82,8 @@ class DryRun(Callback):
             run.max_duration = "1ep"
 
     def on_fit_start(self, run: Run) -> None:
-        if run.max_duration is not None and run.clock.epoch and run.clock.reached(run.max_duration):  # not extended
+        # With `extend`, the duration is not reached yet.
+        if run.max_duration is not None and run.clock.epoch and run.clock.reached(run.max_duration):
             raise SetupError(
                 f"DryRun is one epoch, and this trainer has trained {run.clock.epoch}: the dry run is over; make a "
                 f"new trainer without it for the real run"
@@ -103,19 +104,21 @@ class DryRun(Callback):
         _put_back(self._modules)
         with torch.no_grad():
             for name, tensor in _tensors(run.model):
-                if name in self._weights and self._weights[name].shape == tensor.shape:  # not what was added since
+                # Tensors that were added during the run have no saved value.
+                if name in self._weights and self._weights[name].shape == tensor.shape:
                     tensor.copy_(self._weights[name])
         for optimizer, state in self._optimizers:
             optimizer.load_state_dict(state)
         for path in self._saved:
             shutil.rmtree(path, ignore_errors=True)
-            with suppress(OSError):  # others have something in it
+            # The folder is not empty if it holds other files.
+            with suppress(OSError):
                 path.parent.rmdir()
         self._forget()
 
 
 def _put_back(modules: dict[str, torch.nn.Module]) -> None:
-    """The parts that others have replaced by now."""
+    """Restore the modules that other callbacks have replaced."""
     for name, module in modules.items():
         path, _, last = name.rpartition(".")
         if name and modules[path]._modules.get(last) is not module:
@@ -123,5 +126,6 @@ def _put_back(modules: dict[str, torch.nn.Module]) -> None:
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters and buffers of a model with their names."""
     yield from model.named_parameters()
     yield from model.named_buffers()

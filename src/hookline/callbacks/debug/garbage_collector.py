@@ -1,4 +1,4 @@
-"""``GarbageCollector``: Python's garbage is collected at steps of your choice, the same on all ranks."""
+"""``GarbageCollector``: run Python's garbage collector at fixed steps."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ if TYPE_CHECKING:
 
 
 class GarbageCollector(Callback):
-    """Switches Python's own garbage collection off, and collects every ``every`` steps.
+    """Run Python's garbage collector at fixed steps, the same on all ranks.
 
-    Python collects when it has made many objects: at any moment, and in each process at another one. Where many
-    processes train together, each waits for all of these pauses. Here they come in the same step.
+    Automatic collection pauses each process at a different time, and all ranks wait for each pause. The callback
+    disables automatic collection during training, evaluation and prediction, and enables it again afterwards if it was
+    enabled before. It also collects everything once before training. Objects without reference cycles are still freed
+    immediately.
 
-    It works in training and in the evaluations inside it, and in ``evaluate``, ``test`` and ``predict``, where it
-    counts batches. Before training all is collected once. On every way out, also after an error, collection
-    is on again if it was on before. ``every`` is a number of steps or ``"500st"``. ``generation`` is the oldest
-    generation that is collected: ``2`` is all, ``1`` is faster and leaves old garbage where it is.
+    Args:
+        every: Number of steps between collections, such as ``500`` or ``"500st"``. Evaluations and predictions count
+            batches.
+        generation: Oldest generation to collect. 2: all objects. 1: faster, but old objects are not collected.
 
-    What is no cycle is freed at once as always: no tensor that nobody holds waits for this.
+    Raises:
+        RegistrationError: If ``every`` is not a number of steps, or ``generation`` is not 0, 1 or 2.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[GarbageCollector(every=4)], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> gc.isenabled()
-    True
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[GarbageCollector(every=4)], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> gc.isenabled()
+        True
     """
 
-    writes = ()  # it logs no metric
+    writes = ()
     optional = True
 
     def __init__(self, every: int | str | Duration = 1000, *, generation: int = 2) -> None:
@@ -70,7 +74,9 @@ class GarbageCollector(Callback):
         yield from self._switched_off()
 
     def _switched_off(self) -> Iterator[None]:
-        if self._is_off or not gc.isenabled():  # an evaluation in training; or somebody else has switched it off
+        """Disable automatic collection for a while."""
+        # Collection is already disabled, by training around an evaluation or by the user.
+        if self._is_off or not gc.isenabled():
             yield
             return
         gc.disable()
@@ -82,13 +88,15 @@ class GarbageCollector(Callback):
             gc.enable()
 
     def _collect(self) -> None:
+        """Collect now."""
         gc.collect(self.generation)
         if self._is_off:
-            gc.disable()  # a library may have switched it on again
+            # A library may have enabled it again.
+            gc.disable()
 
 
 def _steps(every: int | str | Duration) -> int:
-    """A number of steps: what all ranks count alike, and what no clock decides."""
+    """Return a number of steps. All ranks count steps in the same way, unlike time."""
     if isinstance(every, int):
         steps = 0 if isinstance(every, bool) else every
     else:

@@ -1,4 +1,4 @@
-"""What the system says of the memory of this machine and of this process."""
+"""Read the memory of this machine and of this process from the operating system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def host_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> dict[str, float]:
-    """In bytes, by what it is; only what is known here."""
+    """Return sizes in bytes by description, as far as they are known on this machine."""
     process, machine = _sizes(proc / "self" / "status"), _sizes(proc / "meminfo")
     found = {
         "this process": process.get("VmRSS"),
@@ -22,7 +22,7 @@ def host_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
 
 
 def _sizes(path: Path) -> dict[str, float]:
-    """Lines such as ``VmRSS:  1234 kB``; nothing where there is no such file."""
+    """Parse lines such as ``VmRSS:  1234 kB``. Empty if there is no such file."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -32,14 +32,18 @@ def _sizes(path: Path) -> dict[str, float]:
 
 
 def _number(path: Path) -> float | None:
+    """Return the number in a file, or ``None``."""
     try:
         return float(path.read_text())
-    except (OSError, ValueError):  # no such file; or "max", which is none
+    except (OSError, ValueError):
+        # The file does not exist, or it contains "max", which means that there is no limit.
         return None
 
 
 def _address_space() -> float | None:
-    with suppress(ImportError):  # no Unix
+    """Return the limit of the address space in bytes, or ``None``."""
+    # The module exists only on Unix.
+    with suppress(ImportError):
         resource = import_module("resource")
         limit: int = resource.getrlimit(resource.RLIMIT_AS)[0]
         return None if limit == resource.RLIM_INFINITY else float(limit)

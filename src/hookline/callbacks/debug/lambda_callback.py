@@ -1,4 +1,4 @@
-"""``LambdaCallback``: hooks given as functions."""
+"""``LambdaCallback``: build a callback from functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from hookline.events import Callback
 
 
 class LambdaCallback(Callback):
-    """A callback made of functions, one per hook; each gets ``run``.
+    """Build a callback from functions, one per hook.
 
-    It runs wherever its functions say. For one function with a filter there is ``hl.on``.
+    For one function with a filter, use ``hl.on``.
 
-    >>> callback = LambdaCallback(on_train_start=lambda run: print("here we go"))
-    >>> callback.on_train_start(None)
-    here we go
+    Args:
+        name: Name of the callback. Two instances in one run need different names.
+        **hooks: Functions by name of the hook, such as ``on_train_start=lambda run: …``. An ``around_*`` hook is a
+            generator function with one ``yield``.
+
+    Raises:
+        RegistrationError: If a name does not start with ``on_`` or ``around_``, or a value is not callable.
+
+    Example:
+        >>> callback = LambdaCallback(on_train_start=lambda run: print("here we go"))
+        >>> callback.on_train_start(None)
+        here we go
     """
 
     def __init__(self, *, name: str = "", **hooks: Callable[..., Any]) -> None:
@@ -28,4 +37,5 @@ class LambdaCallback(Callback):
                 )
             if not callable(function):
                 raise RegistrationError(f"LambdaCallback({hook}={function!r}): give a function of one argument, run")
-            setattr(self, hook, function)  # whether there is such a hook is checked when it is registered
+            # Registration checks whether the hook exists.
+            setattr(self, hook, function)

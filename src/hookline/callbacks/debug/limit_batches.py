@@ -1,4 +1,4 @@
-"""``LimitBatches``: shorter epochs and evaluations, for a quick look."""
+"""``LimitBatches``: shorten epochs and evaluations."""
 
 from __future__ import annotations
 
@@ -13,27 +13,36 @@ if TYPE_CHECKING:
 
 
 class LimitBatches(Callback):
-    """An epoch ends after ``train`` batches, an evaluation of each loader after ``val`` or ``test``, and so on.
+    """Limit the number of batches per epoch, evaluation, test or prediction.
 
-    A whole number is a number of batches (``1`` is one batch); a number with a point is a share of the loader, up
-    to ``1.0``, rounded down, but one batch at least. A stage that is not named is whole. To leave out an evaluation, do
-    not pass its loader: ``0`` is refused. A share needs a loader that has a length.
+    An integer is a number of batches. A float is a fraction of each loader, from above 0.0 to 1.0, rounded down to at
+    least one batch. A fraction needs a loader with a length. The remaining batches are not loaded. To skip an
+    evaluation, pass no loader for it: 0 is not allowed. To use the same batches in every epoch, use
+    ``OverfitBatches``.
 
-    What is limited is how many batches are taken, not which: with ``shuffle=True`` each epoch has others. The batches
-    that are left out are not loaded. ``OverfitBatches`` takes the same ones again, ``DryRun`` limits everything.
+    Args:
+        train: Limit of each training epoch. ``None``: all batches.
+        val: Limit of each validation loader. ``None``: all batches.
+        test: Limit of each test loader. ``None``: all batches.
+        predict: Limit of each prediction. ``None``: all batches.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[LimitBatches(train=3, val=0.25)], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(10), tiny_data(8), loss=loss, optimizer=optimizer)
-    >>> result.clock.step, result.history.steps("val/loss")
-    (6, [3, 6])
+    Raises:
+        RegistrationError: If no limit is given, or a limit is out of range.
+        SetupError: If a limit is a fraction and the loader has no length.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[LimitBatches(train=3, val=0.25)], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(10), tiny_data(8), loss=loss, optimizer=optimizer)
+        >>> result.clock.step, result.history.steps("val/loss")
+        (6, [3, 6])
     """
 
     reads = ("*",)
-    """Last: what others have made of the loaders is what is limited."""
+    """The callback runs last, so that it limits the loaders that the other callbacks have set."""
     writes = ("batch",)
     before = ("OverfitBatches", "DryRun")
 
@@ -66,7 +75,10 @@ class LimitBatches(Callback):
         self._set(run, "predict")
 
     def _set(self, run: Run, stage: str, name: str | None = None) -> None:
-        """The share of a loader, once it is known; of several, that of the longest, until one of them is read."""
+        """Set the limit of a stage that was given as a fraction.
+
+        Before a loader is read, the limit is the fraction of the longest loader of the stage.
+        """
         share, loaders = self.limits.get(stage), run.loaders.get(stage)
         if isinstance(share, float) and loaders is not None:
             named = loaders if isinstance(loaders, Mapping) else {None: loaders}
@@ -75,6 +87,7 @@ class LimitBatches(Callback):
 
 
 def _checked(stage: str, limit: int | float) -> int | float:
+    """Return the limit if it is a valid number of batches or fraction."""
     where = f"LimitBatches({stage}={limit!r})"
     if isinstance(limit, bool) or not isinstance(limit, int | float):
         raise RegistrationError(f"{where}: give a number of batches, or a share such as 0.1")
@@ -86,6 +99,7 @@ def _checked(stage: str, limit: int | float) -> int | float:
 
 
 def _share_of(stage: str, share: float, loader: Any) -> int:
+    """Return the fraction of a loader as a number of batches."""
     try:
         length = len(loader)
     except (TypeError, NotImplementedError):
@@ -93,4 +107,5 @@ def _share_of(stage: str, share: float, loader: Any) -> int:
             f"LimitBatches({stage}={share}) is a share, and the {stage} loader, a {type(loader).__name__}, has no "
             f"length; give a number of batches"
         ) from None
-    return max(1, int(length * share + 1e-9))  # 100 * 0.29 is 28.999…
+    # Correct rounding errors: 100 * 0.29 is 28.999…
+    return max(1, int(length * share + 1e-9))

@@ -1,4 +1,4 @@
-"""The tensors that are alive: how many, how large, and what they are for."""
+"""List live tensors: their number, their sizes and their purposes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Tensors of one kind, device, type and shape; those that share their memory count once."""
+    """Tensors of the same kind, device, dtype and shape. Tensors that share memory count once."""
 
     kind: str
     device: str
@@ -25,13 +25,14 @@ class Group:
 
     @property
     def key(self) -> tuple[str, str, str, tuple[int, ...]]:
+        """Identity of the group, without count and size."""
         return self.kind, self.device, self.dtype, self.shape
 
 
 def live_tensors(model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]) -> list[Group]:
-    """All tensors that Python knows of, the largest group first.
+    """Return all tensors that Python can see, in groups, largest group first.
 
-    What only the graph of a backward holds is not among them.
+    Tensors that only the autograd graph holds are not included.
     """
     found: dict[tuple[str, str, str, tuple[int, ...]], list[int]] = {}
     seen: set[tuple[str, int]] = set()
@@ -49,7 +50,7 @@ def live_tensors(model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Op
 
 
 def tensors_in(value: Any, name: str = "", depth: int = 4) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in a batch, or in anything else made of dicts, lists and tuples, with their paths."""
+    """Yield the tensors in nested dicts, lists, tuples and dataclasses, with their paths."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif depth and isinstance(value, Mapping):
@@ -64,7 +65,7 @@ def tensors_in(value: Any, name: str = "", depth: int = 4) -> Iterator[tuple[str
 
 
 def table(groups: list[Group], most: int = 20) -> list[str]:
-    """The largest groups as lines, and one for the rest."""
+    """Format the largest groups as lines, and the rest as one line."""
     lines = [f"{'size':>12} {'count':>6}  {'what':<15} {'device':<7} {'type':<9} shape"]
     lines += [
         f"{megabytes(g.nbytes):>12} {g.count:>6}  {g.kind:<15} {g.device:<7} {g.dtype:<9} {g.shape}"
@@ -80,13 +81,14 @@ def table(groups: list[Group], most: int = 20) -> list[str]:
 
 
 def megabytes(size: float) -> str:
-    """A size in MB (10⁶ bytes)."""
+    """Format a size in MB (10⁶ bytes)."""
     return f"{size / 1e6:,.3f} MB"
 
 
 def _owned(
     model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]
 ) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of the model and the optimizers, with their kinds."""
     for parameter in model.parameters():
         yield "weights", parameter
     for buffer in model.buffers():
@@ -101,9 +103,12 @@ def _owned(
 
 
 def _others() -> Iterator[tuple[str, torch.Tensor]]:
-    kinds: dict[type, bool] = {}  # a hundred thousand objects are of a few thousand types
+    """Yield all tensors that the garbage collector tracks."""
+    # There are many objects but few types, so the check is cached by type.
+    kinds: dict[type, bool] = {}
     for thing in gc.get_objects():
-        kind = type(thing)  # isinstance would ask a proxy for its class
+        # `isinstance` would trigger `__class__` of proxy objects.
+        kind = type(thing)
         if kind not in kinds:
             kinds[kind] = issubclass(kind, torch.Tensor)
         if kinds[kind]:
@@ -111,10 +116,11 @@ def _others() -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _memory(tensor: torch.Tensor) -> tuple[str, int, int] | None:
-    """Device, address and size of a tensor's memory; ``None`` where it has none."""
+    """Return device, address and size of a tensor's storage, or ``None`` if it has no storage."""
     try:
         storage = tensor.untyped_storage()
         address, size = storage.data_ptr(), storage.nbytes()
-    except Exception:  # a fake tensor, one that is not made yet, or a subclass that stands for several
+    except Exception:
+        # Fake tensors, uninitialized tensors and some subclasses have no storage.
         return None
     return (str(tensor.device), address, size) if address and size else None

@@ -1,4 +1,4 @@
-"""Two ways to record what happens to memory for a while: CUDA's own history, and what grew on the host."""
+"""Record memory use: the CUDA allocation history, or the growth on the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OURS = (tracemalloc.__file__, __file__, live_tensors.__file__)
 
 
 class CudaRecording:
-    """Every allocation and release on CUDA devices, with the stack that made it, as torch itself records it.
+    """Record every allocation and release on CUDA devices with its stack trace.
 
     ``memory`` is ``torch.cuda.memory``.
     """
@@ -27,22 +27,24 @@ class CudaRecording:
         self._max_entries, self._memory = max_entries, memory
 
     def begin(self) -> None:
+        """Start recording."""
         self._memory._record_memory_history(max_entries=self._max_entries)
 
     def write(self, folder: Path, name: str) -> str:
-        """The file for https://pytorch.org/memory_viz; a text about it."""
+        """Write the snapshot for https://pytorch.org/memory_viz and return a note about it."""
         path = folder / f"{name}.pickle"
         self._memory._dump_snapshot(str(path))
         return f"{path.name}: open it at https://pytorch.org/memory_viz"
 
     def end(self) -> None:
+        """Stop recording."""
         self._memory._record_memory_history(enabled=None)
 
 
 class HostRecording:
-    """What there is more of at the end than at the beginning: tensors by shape, Python's memory by line.
+    """Record growth on the host: tensors by shape, and Python memory by line.
 
-    What only waits for the garbage collector counts neither before nor after: it is no leak, and goes by chance.
+    Garbage is collected before both measurements, because it is not a leak.
     """
 
     def __init__(self, model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], rows: int) -> None:
@@ -50,6 +52,7 @@ class HostRecording:
         self._traced_before = False
 
     def begin(self) -> None:
+        """Start recording."""
         self._traced_before = tracemalloc.is_tracing()
         gc.collect()
         self._tensors = live_tensors.live_tensors(self._model, self._optimizers)
@@ -59,7 +62,7 @@ class HostRecording:
         self._lines = tracemalloc.take_snapshot()
 
     def write(self, folder: Path | None, name: str) -> str:
-        """The report, which is also the text of the file."""
+        """Write the report and return its text."""
         gc.collect()
         lines = tracemalloc.take_snapshot()
         tensors = live_tensors.live_tensors(self._model, self._optimizers)
@@ -82,12 +85,13 @@ class HostRecording:
         return "\n".join(text)
 
     def end(self) -> None:
+        """Stop recording."""
         if not self._traced_before:
             tracemalloc.stop()
 
 
 def tensor_growth(before: list[Group], after: list[Group]) -> list[str]:
-    """The groups whose number or size has changed, the largest change first."""
+    """Return the groups whose count or size has changed, largest change first."""
     earlier, later = ({group.key: group for group in groups} for groups in (before, after))
     changes = []
     for key in earlier | later:
@@ -104,7 +108,7 @@ def tensor_growth(before: list[Group], after: list[Group]) -> list[str]:
 
 
 def line_growth(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> list[str]:
-    """The lines that hold more than before, the largest first; not our own."""
+    """Return the source lines that hold more memory than before, largest first, without our own."""
     filters = [tracemalloc.Filter(False, path) for path in OURS]
     found = after.filter_traces(filters).compare_to(before.filter_traces(filters), "lineno")
     grown = sorted((stat for stat in found if stat.size_diff > 0), key=lambda stat: -stat.size_diff)
@@ -112,4 +116,5 @@ def line_growth(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> li
 
 
 def _signed(size: float) -> str:
+    """Format a change of size in MB with its sign."""
     return f"{size / 1e6:+,.3f} MB"

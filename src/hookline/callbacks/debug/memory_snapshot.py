@@ -1,4 +1,4 @@
-"""``MemorySnapshot``: what takes memory in a few steps of a run."""
+"""``MemorySnapshot``: record memory use during a few steps."""
 
 from __future__ import annotations
 
@@ -17,34 +17,40 @@ if TYPE_CHECKING:
 
 
 class MemorySnapshot(Callback):
-    """Records what happens to memory in ``steps`` steps, after ``start`` steps have passed, and writes it.
+    """Record memory use during a few steps and write it to a file.
 
-    **On a CUDA device**: every allocation and release with the stack that made it (``torch.cuda.memory``'s history,
-    of at most ``max_entries``), as ``train-00000004-rank0.pickle`` for the viewer at https://pytorch.org/memory_viz.
-    It is torch's own format, and a pickle: open only what you have recorded yourself.
+    On a CUDA device, the file ``train-00000004-rank0.pickle`` holds all allocations and releases with their stack
+    traces. Open it at https://pytorch.org/memory_viz. A pickle can run code: open only files that you have recorded
+    yourself.
 
-    **Elsewhere** torch keeps no such history. What is compared there is the beginning and the end of the window:
-    of which tensors there are more (by what they are for, type and shape), and which lines of Python hold more
-    memory (``tracemalloc``). What grows from step to step is a leak. ``train-00000004-rank0.txt`` has ``rows`` lines
-    of each; it is logged as the text ``memory_snapshot/host``, too. ``tracemalloc`` makes Python two to four times
-    slower while it records. What only the graph of a backward holds is not seen.
+    On other devices, the file ``train-00000004-rank0.txt`` compares the start and the end of the recorded steps:
+    tensors by kind, dtype and shape, and Python memory by line. Growth from step to step is a leak. Hookline also
+    logs the report as the text ``memory_snapshot/host``. Python is two to four times slower during these steps.
 
-    Files are in ``memory/`` in the run's folder, or in ``dirpath`` (relative to the run's folder). In ``evaluate``,
-    ``test`` and ``predict`` it counts batches. On every way out the recording ends, and what there is of it is written.
-    A run that is resumed inside the window records the rest of it; one that is resumed later records nothing. A
-    rollback to before the window has it recorded again.
+    Args:
+        start: Number of steps before recording starts. ``evaluate``, ``test`` and ``predict`` count batches.
+        steps: Number of steps to record.
+        max_entries: Largest number of entries of the CUDA history.
+        rows: Number of lines per section of the report.
+        dirpath: Folder for the file. A relative path is in the run's folder. ``None``: ``memory/`` in the run's
+            folder.
 
-    >>> import torch
-    >>> from pathlib import Path
-    >>> from tempfile import mkdtemp
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> folder = mkdtemp()
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[MemorySnapshot(start=1, steps=3)], folder=folder)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> [path.name for path in Path(folder, "memory").iterdir()]
-    ['train-00000004-rank0.txt']
+    Raises:
+        RegistrationError: If a number is out of range.
+        SetupError: If ``dirpath`` is not writable.
+
+    Example:
+        >>> import torch
+        >>> from pathlib import Path
+        >>> from tempfile import mkdtemp
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> folder = mkdtemp()
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[MemorySnapshot(start=1, steps=3)], folder=folder)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> [path.name for path in Path(folder, "memory").iterdir()]
+        ['train-00000004-rank0.txt']
     """
 
     optional = True
@@ -101,21 +107,26 @@ class MemorySnapshot(Callback):
             yield from self._window(run, 0)
 
     def _window(self, run: Run, done: int) -> Iterator[None]:
+        """Record inside a stage, and stop when the stage ends."""
         if self.start <= done < self.start + self.steps:
             self._begin(run)
         try:
             yield
         finally:
-            self._end(run)  # if it is not over yet
+            # The stage may end before all steps are recorded.
+            self._end(run)
 
     def _tick(self, run: Run, done: int) -> None:
+        """Start or stop recording after a step."""
         if done == self.start:
             self._begin(run)
         elif done == self.start + self.steps:
             self._end(run)
 
     def _begin(self, run: Run) -> None:
-        if self._recording is not None:  # a rollback went back behind the start
+        """Start recording."""
+        # A rollback has returned to a step before the start.
+        if self._recording is not None:
             self._recording.end()
         if run.device.type == "cuda":
             recording: CudaRecording | HostRecording = CudaRecording(self.max_entries)
@@ -125,6 +136,7 @@ class MemorySnapshot(Callback):
         self._recording = recording
 
     def _end(self, run: Run) -> None:
+        """Stop recording and write the file."""
         recording, self._recording = self._recording, None
         if recording is None:
             return
@@ -134,12 +146,14 @@ class MemorySnapshot(Callback):
             recording.end()
 
     def _write(self, run: Run, recording: CudaRecording | HostRecording) -> None:
+        """Write the file and log its text."""
         folder = output_folder(run, self.dirpath, "memory", "MemorySnapshot")
         in_fit = run.is_training_run
         number, stage = (run.clock.step, "train") if in_fit else (run.clock.eval.batch, run.stage)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         elif isinstance(recording, CudaRecording):
-            return  # it can only be a file
+            # A CUDA snapshot can only be written to a file.
+            return
         text = recording.write(folder, f"{stage}-{number:08d}-rank{run.rank}")  # type: ignore[arg-type]
         run.log_text("memory_snapshot/host" if isinstance(recording, HostRecording) else "memory_snapshot/cuda", text)

@@ -1,4 +1,4 @@
-"""``OOMReport``: what was in memory when there was none left."""
+"""``OOMReport``: write a report when memory runs out."""
 
 from __future__ import annotations
 
@@ -30,38 +30,40 @@ MODULE_CALL = Path(str(torch.nn.modules.module.__file__))
 
 
 class OOMReport(Callback):
-    """Writes a report when a run fails because there is no memory left; the error then goes on unchanged.
+    """Write a report when a run fails because memory runs out.
 
-    It hears ``torch.OutOfMemoryError``, ``MemoryError``, and a ``RuntimeError`` in which torch's allocator of the host,
-    or cuBLAS or cuDNN, says so. While a run goes well it does nothing at all.
+    The report covers the error, the batch, the sizes of weights and optimizer state, host and device memory, live
+    tensors, and the tensors in the lines that failed. The error is raised unchanged. The callback does nothing while
+    a run succeeds.
 
-    The report, ``oom/step-00000005-rank0.txt`` in the run's folder or in ``dirpath`` (relative to the run's folder),
-    has: the error; the batch with types, shapes and sizes; the sizes of weights, gradients and the optimizer's state;
-    the memory of this process, of the machine and its limits; torch's own summary of a CUDA device; the live tensors,
-    the ``rows`` largest groups; and which tensors the lines that failed held. Where you have torch record the history
-    of a CUDA device (``torch.cuda.memory._record_memory_history()``), it is written next to the report; a
-    ``MemorySnapshot`` writes its own. A run without a folder has the report in the log.
+    Args:
+        rows: Number of groups of live tensors, and of tensors per section, in the report.
+        dirpath: Folder for the report. A relative path is in the run's folder. ``None``: ``oom/`` in the run's
+            folder. A run without a folder writes the report to the log.
 
-    A process that the system kills (exit code -9, "Killed") gets no chance to report.
+    Raises:
+        RegistrationError: If ``rows`` is below 1.
+        SetupError: If ``dirpath`` is not writable.
 
-    >>> import torch
-    >>> from tempfile import mkdtemp
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> class Hungry(TinyModel):
-    ...     def forward(self, x):
-    ...         return super().forward(x) + torch.empty(10**15)
-    >>> folder = mkdtemp()
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[OOMReport()], folder=folder)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> try:
-    ...     trainer.fit(Hungry(), tiny_data(), loss=loss, optimizer=optimizer)
-    ... except RuntimeError:
-    ...     print(Path(folder, "oom/step-00000000-rank0.txt").read_text().splitlines()[0])
-    out of memory at step 0, epoch 0
+    Example:
+        >>> import torch
+        >>> from tempfile import mkdtemp
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> class Hungry(TinyModel):
+        ...     def forward(self, x):
+        ...         return super().forward(x) + torch.empty(10**15)
+        >>> folder = mkdtemp()
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[OOMReport()], folder=folder)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> try:
+        ...     trainer.fit(Hungry(), tiny_data(), loss=loss, optimizer=optimizer)
+        ... except RuntimeError:
+        ...     print(Path(folder, "oom/step-00000000-rank0.txt").read_text().splitlines()[0])
+        out of memory at step 0, epoch 0
     """
 
-    writes = ()  # it logs no metric
+    writes = ()
     optional = True
 
     def __init__(self, *, rows: int = 20, dirpath: str | os.PathLike[str] | None = None) -> None:
@@ -89,6 +91,7 @@ class OOMReport(Callback):
             write_history(path.with_suffix(".pickle"), torch.cuda.memory)
 
     def _report(self, run: Run) -> Iterator[str]:
+        """Yield the lines of the report."""
         clock = run.clock
         yield f"out of memory at step {clock.step}, epoch {clock.epoch}"
         yield f"{type(run.exception).__name__}: {run.exception}"
@@ -99,7 +102,8 @@ class OOMReport(Callback):
             name = "other tensors" if kind == "other" else kind
             yield f"{name:>24}: {megabytes(sum(group.nbytes for group in groups if group.kind == kind))}"
         trained = sum(parameter.nbytes for parameter in run.model.parameters() if parameter.requires_grad)
-        yield f"{'gradients of a backward':>24}: {megabytes(trained)}"  # those that there were are dropped by now
+        # The gradients are already freed, so their size is computed.
+        yield f"{'gradients of a backward':>24}: {megabytes(trained)}"
         yield from ("", "memory of the host:")
         for name, size in host_memory().items():
             yield f"{name:>24}: {megabytes(size)}"
@@ -111,15 +115,16 @@ class OOMReport(Callback):
 
 
 def write_history(path: Path, memory: Any) -> None:
-    """The history of a CUDA device, if torch has recorded one. ``memory`` is ``torch.cuda.memory``."""
+    """Write the CUDA history if PyTorch has recorded one. ``memory`` is ``torch.cuda.memory``."""
     if any(memory._snapshot()["device_traces"]):
         memory._dump_snapshot(str(path))
 
 
 def _batch(run: Run) -> Any:
-    """The batch at which it failed: what the lines call so (an evaluation is left by now), or the run's.
+    """Return the batch that failed: the innermost local variable ``batch``, or ``run.batch``.
 
-    A ``batch`` without tensors is something else, such as its size.
+    Local variables come first because an evaluation has already ended. A ``batch`` without tensors is something else,
+    such as a batch size.
     """
     frames = [frame for frame, _ in traceback.walk_tb(run.exception.__traceback__)]
     for frame in reversed(frames):
@@ -132,7 +137,7 @@ def _batch(run: Run) -> Any:
 
 
 def _lines(tensors: Iterable[tuple[str, torch.Tensor]], most: int) -> list[str]:
-    """The largest of some tensors, a line each."""
+    """Format the largest tensors, one per line."""
     found = sorted(tensors, key=lambda pair: -pair[1].nbytes)
     lines = [
         f"{megabytes(tensor.nbytes):>12}  {path:<12} {str(tensor.dtype).removeprefix('torch.'):<9} "
@@ -143,10 +148,11 @@ def _lines(tensors: Iterable[tuple[str, torch.Tensor]], most: int) -> list[str]:
 
 
 def _in_frames(error: BaseException, most: int) -> Iterator[str]:
-    """For each line on the way to the error that held tensors by name: where it is, and what it held."""
+    """Yield the tensors in the local variables of each frame of the traceback."""
     for frame, line in traceback.walk_tb(error.__traceback__):
         path = Path(frame.f_code.co_filename)
-        if PACKAGE in path.parents or path == MODULE_CALL:  # ours, and torch's way into a module
+        if PACKAGE in path.parents or path == MODULE_CALL:
+            # Frames of Hookline and of `Module.__call__` do not help the user.
             continue
         held = [pair for name, value in frame.f_locals.items() for pair in tensors_in(value, name, depth=2)]
         if held:

@@ -1,4 +1,4 @@
-"""``OverfitBatches``: the same few batches over and over, which any model that can learn should learn by heart."""
+"""``OverfitBatches``: train on the same few batches, which every working model can memorize."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ if TYPE_CHECKING:
 
 
 class OverfitBatches(Callback):
-    """Each epoch is the same ``batches`` batches of training, and evaluations are on them, too.
+    """Train on the same few batches in every epoch, and evaluate on them.
 
-    They are the first ones of the first epoch, shuffled or not, with the same random changes each time (for a plain
-    ``DataLoader``; an iterable of your own gives what it gives). A loss that does not go to nearly zero says that
-    something is wrong: the loss, the labels, a layer that is frozen, a learning rate that is far off. ``batches=1`` is
-    the usual first try.
+    The callback uses the first batches of the first epoch, with the same random augmentation each time (for a plain
+    ``DataLoader``). If the loss does not approach zero, something is wrong with the model, the loss or the labels. If
+    there is a validation loader, the batches replace it and stay in memory. A custom loop only repeats the training
+    batches.
 
-    In place of the validation loader, if there is one, a fit evaluates on these batches, so that ``val/…`` is what the
-    model without dropout makes of them; they are kept in memory for that. Named loaders keep their names, and each is
-    these batches. The test at the end stays what it is. In a loop of your own only training is repeated: what you
-    evaluate on is in your hands.
+    Args:
+        batches: Number of batches. Start with 1.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="100ep", callbacks=[OverfitBatches(1)], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda parameters: torch.optim.Adam(parameters, lr=0.1)
-    >>> result = trainer.fit(TinyModel(), tiny_data(8), tiny_data(2, seed=1), loss=loss, optimizer=optimizer)
-    >>> result.clock.step, result.metrics["val/loss"] < 0.01
-    (100, True)
+    Raises:
+        RegistrationError: If ``batches`` is below 1.
+        SetupError: If the training loader can be iterated over only once.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="100ep", callbacks=[OverfitBatches(1)], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda parameters: torch.optim.Adam(parameters, lr=0.1)
+        >>> result = trainer.fit(TinyModel(), tiny_data(8), tiny_data(2, seed=1), loss=loss, optimizer=optimizer)
+        >>> result.clock.step, result.metrics["val/loss"] < 0.01
+        (100, True)
     """
 
     reads = ("*",)
@@ -57,8 +60,10 @@ class OverfitBatches(Callback):
             )
         if "val" not in run.loaders or not _has_task(run):
             return
-        count = run.limit_batches("train", self.batches, repeat=True) or self.batches  # others may limit it further
-        with suppress(TypeError, NotImplementedError):  # a loader without a length
+        # Another callback may have set a smaller limit.
+        count = run.limit_batches("train", self.batches, repeat=True) or self.batches
+        # Some loaders have no length.
+        with suppress(TypeError, NotImplementedError):
             count = min(count, len(run.loaders["train"]))
         with run.trial() as trial:
             batches = list(trial.batches(count, whole=True))
@@ -67,6 +72,7 @@ class OverfitBatches(Callback):
 
 
 def _has_task(run: Run) -> bool:
+    """True if the run has a task."""
     try:
         return run.task is not None
     except NotAvailableError:

@@ -1,4 +1,4 @@
-"""``TorchProfiler``: where the time of a run goes, recorded by ``torch.profiler``."""
+"""``TorchProfiler``: record steps with ``torch.profiler``."""
 
 from __future__ import annotations
 
@@ -23,35 +23,44 @@ logger = logging.getLogger("hookline")
 
 
 class TorchProfiler(Callback):
-    """Records a few steps with ``torch.profiler``, and writes a trace and a table of the operators that took most.
+    """Record a few steps with ``torch.profiler`` and write a trace and a table.
 
-    **What is recorded.** In a fit: training, with the evaluations inside it. ``evaluate``, ``test`` and ``predict``
-    are recorded when they are what was called. It is started once and stopped once, on every way out: also after
-    a stop, an error or Ctrl-C, and then what was recorded until there is written. A step of the profiler is a step
-    of training, or one batch of an evaluation or a prediction.
+    The trace (``train-00000005-rank0.pt.trace.json.gz``) opens at https://ui.perfetto.dev or in TensorBoard. The
+    table (``train-00000005-rank0.txt``) lists the slowest operators and is logged as the text ``profile/operators``.
+    A fit records training and its evaluations. In ``evaluate``, ``test`` and ``predict``, a profiler step is one
+    batch. If the run ends early, the callback writes what was recorded until then.
 
-    **When.** After ``skip_first`` steps, ``repeat`` times: ``wait`` steps pass, ``warmup`` steps are recorded and
-    thrown away, ``active`` steps are kept. ``repeat=0`` goes on to the end. Or pass a ``torch.profiler.profile`` of
-    your own, which has not been started: then its schedule counts, and its ``on_trace_ready``, if it has one, keeps
-    the trace. A run that is resumed goes on in the schedule where it was.
+    Args:
+        profiler: A ``torch.profiler.profile`` that has not been started. Its schedule and ``on_trace_ready`` are
+            used. ``None``: make a profiler from the other arguments.
+        wait: Number of steps to skip in each cycle.
+        warmup: Number of steps to record and discard in each cycle.
+        active: Number of steps to record and keep in each cycle.
+        repeat: Number of cycles. 0: until the run ends.
+        skip_first: Number of steps before the first cycle.
+        record_shapes: Record the shapes of operator inputs.
+        profile_memory: Record memory allocations.
+        with_stack: Record source lines.
+        rows: Number of rows of the table.
+        dirpath: Folder for the files. A relative path is in the run's folder. ``None``: ``profile/`` in the run's
+            folder.
 
-    **What is written**, to ``profile/`` in the run's folder or to ``dirpath`` (relative to the run's folder): a trace
-    for https://ui.perfetto.dev or TensorBoard, ``train-00000005-rank0.pt.trace.json.gz``, and
-    ``train-00000005-rank0.txt``, a table of ``rows`` rows, by the time that an operator itself took on the run's
-    device. The number is that of the step after which it was written. The table is also logged as the text
-    ``profile/operators``.
+    Raises:
+        RegistrationError: If a number is out of range, or ``profiler`` is not a profiler.
+        SetupError: If ``dirpath`` is not writable, or the run has two ``TorchProfiler`` callbacks.
 
-    >>> import torch
-    >>> from pathlib import Path
-    >>> from tempfile import mkdtemp
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> folder = mkdtemp()
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[TorchProfiler(active=2)], folder=folder)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> sorted(path.name for path in Path(folder, "profile").iterdir())
-    ['train-00000004-rank0.pt.trace.json.gz', 'train-00000004-rank0.txt']
+    Example:
+        >>> import torch
+        >>> from pathlib import Path
+        >>> from tempfile import mkdtemp
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> folder = mkdtemp()
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[TorchProfiler(active=2)], folder=folder)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> sorted(path.name for path in Path(folder, "profile").iterdir())
+        ['train-00000004-rank0.pt.trace.json.gz', 'train-00000004-rank0.txt']
     """
 
     optional = True
@@ -88,19 +97,20 @@ class TorchProfiler(Callback):
         self.rows = rows
         self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "TorchProfiler")
         self.steps = 0
-        """Steps of the profiler in this fit, over all resumes."""
+        """Number of profiler steps in this fit, including those before a resume."""
         cycle = wait + warmup + active
         self._last = skip_first + cycle * repeat if repeat and profiler is None else float("inf")
         self._active: Any = None
         self._run: Any = None
         self._recorded = 0
-        """Traces of this fit."""
+        """Number of traces in this fit."""
 
     def on_setup(self, run: Run) -> None:
         if any(isinstance(other, TorchProfiler) and other is not self for other in run.callbacks):
             raise SetupError("there are two TorchProfilers, and torch can have one at a time: leave one of them out")
         check_dirpath(run, self.dirpath, "TorchProfiler")
-        if run.is_training_run and run.clock.step == 0:  # a state that is about to be loaded comes later
+        # A resume loads its state after this hook.
+        if run.is_training_run and run.clock.step == 0:
             self.steps = self._recorded = 0
 
     def on_train_step_end(self, run: Run) -> None:
@@ -116,7 +126,8 @@ class TorchProfiler(Callback):
             self._step()
 
     def around_train(self, run: Run) -> Iterator[None]:
-        if self.steps >= self._last:  # in the process before
+        if self.steps >= self._last:
+            # The schedule ended before the resume.
             yield
         else:
             yield from self._recording(run)
@@ -131,10 +142,10 @@ class TorchProfiler(Callback):
         if run.is_training_run and not self._recorded and 0 < self.steps < self._last:
             logger.warning("TorchProfiler recorded nothing: the run ended at its step %d, too early", self.steps)
 
-    # ------------------------------------------------------------------------------------------
+    # -- recording -----------------------------------------------------------------------------
 
     def _alone(self, run: Run) -> Iterator[None]:
-        """An evaluation or a prediction: recorded by itself, unless it is a part of a fit."""
+        """Record an evaluation or prediction, unless it is part of a fit."""
         if run.is_training_run:
             yield
             return
@@ -142,15 +153,19 @@ class TorchProfiler(Callback):
         try:
             yield from self._recording(run)
         finally:
-            self.steps = steps  # those of the fit
+            # Keep the steps of the fit.
+            self.steps = steps
 
     def _recording(self, run: Run) -> Iterator[None]:
-        if torch._C._autograd._profiler_enabled():  # torch itself would go on, and mix up the two
+        """Record a stage."""
+        # PyTorch would not raise, and would mix the results of the two profilers.
+        if torch._C._autograd._profiler_enabled():
             raise SetupError("TorchProfiler: another profiler is recording already; torch can have one at a time")
         profiler = self._make(run) if self.profiler is None else self.profiler
-        if self.steps and profiler.step_num == 0:  # it was recorded in another process until there
+        # After a resume, the schedule continues where the other process stopped.
+        if self.steps and profiler.step_num == 0:
             profiler.step_num = self.steps
-            profiler.current_action = profiler.schedule(self.steps)  # type: ignore[assignment]  # any of them
+            profiler.current_action = profiler.schedule(self.steps)  # type: ignore[assignment]  # Any action fits.
         own_handler = profiler.on_trace_ready
         profiler.on_trace_ready = self._writer(own_handler)
         self._run = run
@@ -167,21 +182,25 @@ class TorchProfiler(Callback):
                 self._run = None
 
     def _step(self) -> None:
+        """Step the profiler, and stop it after the last cycle."""
         self.steps += 1
         if self.profiler is None:
             with _quietly():
                 self._active.step()
         else:
             self._active.step()
-        if self.steps >= self._last:  # a step of a profiler that records no more costs time, too
+        # A profiler step costs time even after the last cycle.
+        if self.steps >= self._last:
             self._stop()
 
     def _stop(self) -> None:
+        """Stop the profiler if it is active."""
         profiler, self._active = self._active, None
         if profiler is not None:
             profiler.stop()
 
     def _make(self, run: Run) -> torch.profiler.profile:
+        """Make a profiler for the device of the run."""
         kinds = {"cuda": "CUDA", "xpu": "XPU", "hpu": "HPU", "mtia": "MTIA"}
         wanted = {"CPU", kinds.get(run.device.type, "CPU")}
         supported: Any = torch.profiler.supported_activities
@@ -194,6 +213,8 @@ class TorchProfiler(Callback):
         )
 
     def _writer(self, own_handler: Callable[[Any], Any] | None) -> Callable[[Any], None]:
+        """Return the handler of a finished trace."""
+
         def write(profiler: Any) -> None:
             self._recorded += self._run.is_training_run
             if own_handler is not None:
@@ -203,6 +224,7 @@ class TorchProfiler(Callback):
         return write
 
     def _write(self, profiler: Any, *, trace: bool) -> None:
+        """Write the table and, if requested, the trace."""
         run, folder = self._run, output_folder(self._run, self.dirpath, "profile", "TorchProfiler")
         by = "self_cpu_time_total" if run.device.type == "cpu" else "self_device_time_total"
         table = profiler.key_averages().table(sort_by=by, row_limit=self.rows)
@@ -222,7 +244,10 @@ class TorchProfiler(Callback):
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the warning that a new cycle forgets the events of the last: these are written by then."""
+    """Suppress the warning that a new cycle clears the events of the last cycle.
+
+    These events are already written.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
         yield

@@ -1,4 +1,4 @@
-"""Callbacks that change gradients, or show them."""
+"""Callbacks that change or show gradients."""
 
 from hookline.callbacks.gradients.gradient_clip import GradientClip
 from hookline.callbacks.gradients.gradient_monitor import GradientMonitor

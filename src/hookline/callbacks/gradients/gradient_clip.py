@@ -1,4 +1,4 @@
-"""``GradientClip``: gradients that are too large are made smaller."""
+"""``GradientClip``: clip gradients before each optimizer step."""
 
 from __future__ import annotations
 
@@ -22,29 +22,36 @@ Limit = float | Mapping[str, float]
 
 
 class GradientClip(Callback):
-    """Clips the gradients before each update: by their norm, or each number of them by its value.
+    """Clip gradients before each optimizer step, by norm or by value.
 
-    ``norm=1.0``: where the norm of all gradients of an optimizer is above 1, all are scaled down together, so that the
-    direction stays. ``value=0.5``: what is below -0.5 or above 0.5 is set to that. Give one of the two. With several
-    optimizers, each has the norm of its own parameters; a dict by their names gives each a limit of its own, and those
-    that are not in it are not clipped: ``norm={"critic": 0.5}``.
+    The callback clips complete gradients: averaged over the accumulation window, and unscaled in fp16. With ``norm``,
+    Hookline logs ``grad_clip/norm``, the mean norm before clipping, and ``grad_clip/share``, the fraction of clipped
+    steps. With several optimizers, the name of the optimizer follows: ``grad_clip/norm/<optimizer>``.
 
-    It acts when the gradients are complete: averaged over the window, and unscaled in fp16. Monitors of the gradients
-    see them as they were before. ``norm_type`` is the order of the norm (``math.inf`` for the largest number). With
-    ``error_if_nonfinite`` a norm that is NaN or infinite is an error; this reads a number from the device in each step.
+    Args:
+        norm: Largest norm of all gradients of an optimizer. Larger gradients are scaled down together, so that their
+            direction stays. A dict such as ``{"critic": 0.5}`` sets a limit per optimizer and does not clip the
+            others.
+        value: Largest absolute value of each gradient element, or a dict per optimizer. Give either ``norm`` or
+            ``value``.
+        norm_type: Order of the norm. ``math.inf`` is the largest absolute value.
+        error_if_nonfinite: Raise if the norm is NaN or infinite. This synchronizes with the device at each step. A
+            skipped step does not raise.
+        log: Log the metrics. A skipped step is not counted.
 
-    With ``norm``, ``grad_clip/norm`` (before clipping) and ``grad_clip/share`` (the share of the steps that were
-    clipped, from 0 to 1) are logged, as means over the interval; with several optimizers ``grad_clip/norm/<name>``.
-    ``log=False`` leaves this out. A step that is skipped, as by ``SpikeGuard``, is neither counted nor an error.
+    Raises:
+        RegistrationError: If both or neither of ``norm`` and ``value`` are given, or a limit is not above 0.
+        SetupError: If a dict names an optimizer that does not exist.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[GradientClip(0.1)], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.metrics["grad_clip/norm"] > 0.1, result.metrics["grad_clip/share"]
-    (True, 1.0)
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[GradientClip(0.1)], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.metrics["grad_clip/norm"] > 0.1, result.metrics["grad_clip/share"]
+        (True, 1.0)
     """
 
     writes: tuple[str, ...] = ("gradients",)
@@ -72,13 +79,13 @@ class GradientClip(Callback):
             )
         self.norm = norm
         self.value = value
-        self._limits: Limit = norm if norm is not None else value  # type: ignore[assignment]  # one of them is given
+        self._limits: Limit = norm if norm is not None else value  # type: ignore[assignment]  # One of them is given.
         self.norm_type = float(norm_type)
         self.error_if_nonfinite = error_if_nonfinite
         self.log = log and norm is not None
         self._names: dict[str, tuple[str, str]] = {}
         self._found: tuple[str, Tensor, float] | None = None
-        """Of the update that is being prepared: the optimizer, the norm and its limit."""
+        """Optimizer, norm and limit of the current step."""
         if self.log:
             self.writes = ("gradients", "grad_clip/*")
 
@@ -107,7 +114,7 @@ class GradientClip(Callback):
         if self.norm is None:
             clip_grad_value_(parameters, limit)
             return
-        # While the step may still be skipped by one who comes later, an error waits.
+        # A later callback may still skip the step, so the check waits until `on_optimizer_step_start`.
         strict = self.error_if_nonfinite and not run.can_skip_step
         self._found = name, clip_grad_norm_(parameters, limit, self.norm_type, strict), limit
 
@@ -129,15 +136,15 @@ class GradientClip(Callback):
         self._found = None
 
     def _named(self, run: Run, optimizer: str) -> tuple[str, str]:
-        """The names of its metrics, which are made once."""
+        """Return the names of the metrics of an optimizer, and cache them."""
         of = f"/{optimizer}" if len(run.optimizers) > 1 else ""
         self._names[optimizer] = names = (f"grad_clip/norm{of}", f"grad_clip/share{of}")
         return names
 
 
 def _dense(parameter: Tensor) -> Tensor:
-    """A stand-in whose gradient is what a sparse one holds: torch clips dense ones only, in place."""
-    parameter.grad = parameter.grad.coalesce()  # type: ignore[union-attr]  # it has one
+    """Return a dense tensor whose gradient is the values of a sparse one, for in-place clipping."""
+    parameter.grad = parameter.grad.coalesce()  # type: ignore[union-attr]  # It has a gradient.
     values = parameter.grad._values()
     stand_in = torch.empty_like(values)
     stand_in.grad = values
@@ -145,6 +152,7 @@ def _dense(parameter: Tensor) -> Tensor:
 
 
 def _check_limit(name: str, limit: Limit | None) -> None:
+    """Raise if a limit is not a number above 0."""
     if isinstance(limit, Mapping) and not limit:
         raise RegistrationError(f"GradientClip({name}={{}}): give a limit for at least one optimizer, by its name")
     for its in limit.values() if isinstance(limit, Mapping) else () if limit is None else (limit,):

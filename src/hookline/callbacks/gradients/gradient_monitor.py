@@ -1,4 +1,4 @@
-"""``GradientMonitor``: how large gradients, weights and updates are, layer by layer."""
+"""``GradientMonitor``: log the norms of gradients, weights and updates by layer."""
 
 from __future__ import annotations
 
@@ -30,32 +30,37 @@ if TYPE_CHECKING:
 
 
 class GradientMonitor(Callback):
-    """Logs the norms of the gradients: ``grad_norm/total``, and ``grad_norm/<layer>`` for each layer.
+    """Log gradient norms of the whole model and of each layer.
 
-    It looks at the first step, and then at each step that completes ``every``; each of them has its row, whatever
-    ``log_every`` is. Gradients are seen as they are before clipping. A layer is a module with parameters of its own,
-    all of them together. ``layers`` chooses: ``True`` for all, ``False`` for the total only, or names (with all that
-    is inside) and patterns, such as ``("encoder", "*.attn")``; one that means no layer is an error.
+    The metrics are ``grad_norm/total`` and ``grad_norm/<layer>``, measured before clipping. A layer is a module that
+    directly owns parameters. Each measured step has its own row, independent of ``log_every``.
 
-    ``weights`` adds ``weight_norm/…``. ``updates`` adds ``update_norm/…``, of what the optimizer has added to the
-    weights, and ``update_ratio/…``, the norm of the update by that of the weights before it; about 0.001 is usual.
-    It keeps a copy of the weights during the steps that it looks at. ``histograms`` logs ``grad_histogram/<layer>``.
-    With several optimizers, the totals are ``grad_norm/total/<optimizer>``; a layer that has parameters in more than
-    one of them has ``grad_norm/<layer>/<optimizer>`` for the part in each. It is the same with all the others.
+    Args:
+        every: How often to measure. The first step is always measured.
+        layers: Layers to log. ``True``: all. ``False``: only the total. Or names and patterns such as ``("encoder",
+            "*.attn")``. A name includes everything inside it.
+        weights: Also log ``weight_norm/…``.
+        updates: Also log ``update_norm/…``, the norm of the change by the optimizer, and ``update_ratio/…``, this
+            norm divided by the norm of the weights before. A ratio of about 0.001 is usual. Needs a copy of the
+            weights during measured steps.
+        histograms: Also log ``grad_histogram/<layer>``. This synchronizes with the device, while norms stay on the
+            device until the interval ends.
 
-    Norms stay on the device until the interval ends; only histograms are read from it at once.
+    Raises:
+        SetupError: If a name or pattern matches no layer.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> monitor = GradientMonitor(every="2st", updates=True)
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[monitor], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.history.steps("grad_norm/total")
-    [1, 2, 4]
-    >>> [name for name in result.history if name.startswith("update_ratio/")]
-    ['update_ratio/hidden', 'update_ratio/out', 'update_ratio/total']
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> monitor = GradientMonitor(every="2st", updates=True)
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[monitor], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.history.steps("grad_norm/total")
+        [1, 2, 4]
+        >>> [name for name in result.history if name.startswith("update_ratio/")]
+        ['update_ratio/hidden', 'update_ratio/out', 'update_ratio/total']
     """
 
     optional = True
@@ -84,15 +89,15 @@ class GradientMonitor(Callback):
         self._forget()
 
     def _forget(self) -> None:
-        """Nothing is under way."""
+        """Reset the measurement of the current step."""
         self._groups: dict[str, list[Tensor]] = {}
         self._values: dict[str, Tensor] = {}
         self._held: dict[str, list[Tensor]] = {}
-        """The weights before the update."""
+        """Weights before the optimizer step."""
         self._spread: dict[str, Tensor] = {}
-        """The gradients of each layer, for histograms."""
+        """Gradients of each layer, for histograms."""
 
-    # -- when ----------------------------------------------------------------------------------
+    # -- hooks ---------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         self._sampling.begin(run)
@@ -120,9 +125,10 @@ class GradientMonitor(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._sampling.load_state_dict(state)
 
-    # -- what ----------------------------------------------------------------------------------
+    # -- measurement ---------------------------------------------------------------------------
 
     def _look(self, run: Run) -> None:
+        """Measure gradients and weights before the optimizer step."""
         self._groups = groups = self._grouped(run)
         gradients = {layer: [values_of(p.grad) for p in its if p.grad is not None] for layer, its in groups.items()}
         if not groups:
@@ -140,7 +146,7 @@ class GradientMonitor(Callback):
             self._held = {layer: [p.detach().clone() for p in its] for layer, its in groups.items()}
 
     def _grouped(self, run: Run) -> dict[str, list[Tensor]]:
-        """The parameters of this optimizer by the name under which they are logged."""
+        """Return the parameters of the current optimizer, by the name to log."""
         groups = by_layer(with_gradients(run.optimizer), run.model, self._patterns)
         if len(run.optimizers) == 1:
             return groups
@@ -148,6 +154,7 @@ class GradientMonitor(Callback):
         return {f"{layer}{of}" if layer in split else layer: its for layer, its in groups.items()}
 
     def _report(self, run: Run) -> None:
+        """Measure the update after the optimizer step and log everything."""
         values, step = self._values, run.clock.step + 1
         if self.updates:
             pairs = ((self._groups[layer], held) for layer, held in self._held.items())
@@ -165,13 +172,14 @@ class GradientMonitor(Callback):
         self._forget()
 
     def _named(self, run: Run, kind: str, groups: Iterable[Sequence[Tensor]]) -> dict[str, Tensor]:
+        """Return the norms of the layers and the total, by metric name."""
         total, parts = norms(groups)
         found = {f"{kind}/{layer}": part for layer, part in zip(self._groups, parts, strict=True) if layer != REST}
         return found | {f"{kind}/total{_of(run)}": total}
 
 
 def _of(run: Run) -> str:
-    """Behind a name: which optimizer, if there are several."""
+    """Return the suffix of a metric name: the optimizer, if there are several."""
     if len(run.optimizers) == 1:
         return ""
     return "/" + run.optimizer_name

@@ -1,4 +1,4 @@
-"""``GradientPlot``: how the gradients of each layer are spread, as a picture."""
+"""``GradientPlot``: plot the distribution of the gradients of each layer."""
 
 from __future__ import annotations
 
@@ -37,32 +37,34 @@ NAME = "gradients/distribution"
 
 
 class GradientPlot(Callback):
-    """Draws a histogram of the gradients of each layer, and logs the figure as ``gradients/distribution``.
+    """Plot a histogram of the gradients of each layer.
 
-    It is drawn of the first step, and then of each step that completes ``every``: with ``"1ep"`` the last step of each
-    epoch. Gradients are seen as they are before clipping, and not after they were cleared. In the run's folder the
-    images are ``media/gradients/distribution/step-00000100.png``; with ``dirpath`` (a relative path is in the run's
-    folder) they are also written there, as ``gradients-00000100`` in each of ``formats`` (``"png"``, ``"pdf"``,
-    ``"svg"``).
+    The figure is logged as ``gradients/distribution``. With several optimizers, each has a figure
+    ``gradients/distribution/<optimizer>``. Gradients are measured before clipping. A figure has at most 24 panels.
+    The callback needs matplotlib (``hookline[plots]``) and does not use pyplot.
 
-    Each panel has a scale of its own, from the largest gradient to its opposite; counts are on a logarithmic scale, so
-    that the tails are seen. Beside the name stand the standard deviation, the share of zeros, and how many numbers are
-    NaN or infinite. A layer is a module with parameters of its own. ``layers`` chooses: ``True`` for all, or names
-    (with all that is inside) and patterns; one that means no layer is an error. A figure has 24 panels at most.
-    With several optimizers each has its figure: ``gradients/distribution/<optimizer>``.
+    Args:
+        every: How often to plot. The first step is always plotted. ``"1ep"`` plots the last step of each epoch.
+        layers: Layers to plot. ``True``: all. Or names and patterns. A name includes everything inside it.
+        dirpath: Folder to also write the figures to, as ``gradients-00000100.png``. A relative path is in the run's
+            folder. ``None``: only log the figures.
+        formats: File formats in ``dirpath``: ``"png"``, ``"pdf"``, ``"svg"``, or several of them.
 
-    It needs matplotlib (``hookline[plots]``), and leaves pyplot alone.
+    Raises:
+        RegistrationError: If a format is unknown, or ``layers`` is ``False``.
+        SetupError: If matplotlib is missing, a pattern matches no layer, or ``dirpath`` is not writable.
 
-    >>> import torch
-    >>> from tempfile import mkdtemp
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> folder = mkdtemp()
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[GradientPlot()], folder=folder)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> sorted(path.name for path in Path(folder, "media/gradients/distribution").iterdir())
-    ['step-00000001.png', 'step-00000004.png', 'step-00000008.png']
+    Example:
+        >>> import torch
+        >>> from tempfile import mkdtemp
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> folder = mkdtemp()
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[GradientPlot()], folder=folder)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> sorted(path.name for path in Path(folder, "media/gradients/distribution").iterdir())
+        ['step-00000001.png', 'step-00000004.png', 'step-00000008.png']
     """
 
     optional = True
@@ -130,15 +132,18 @@ class GradientPlot(Callback):
         self._sampling.load_state_dict(state)
 
     def _draw(self, run: Run) -> None:
+        """Draw, log and write the figure."""
         step, of = run.clock.step + 1, ""
         if len(run.optimizers) > 1:
             of = run.optimizer_name
         measured, self._measured = self._measured, {}
-        if run.rank:  # it was needed to make sharded gradients whole; rank zero draws
+        if run.rank:
+            # All ranks gather sharded gradients, but only rank zero draws.
             return
         spreads = {layer: read(its) for layer, its in measured.items()}
         figure = draw(spreads, f"gradients of {run.project}/{run.name}, step {step:,}{of and f', {of}'}")
-        with warnings.catch_warnings():  # a name may have letters that the font has not
+        # matplotlib warns about characters that are missing in the font.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run.log_figure(f"{NAME}/{of}" if of else NAME, figure, step=step)
             if self._folder is not None:

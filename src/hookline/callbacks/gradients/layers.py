@@ -1,4 +1,4 @@
-"""Layers of a model by name, and the norms of what belongs to them."""
+"""Find layers of a model by name, and compute norms by layer."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from hookline.callbacks.whole import whole
 
 Layers = bool | str | Sequence[str]
 REST = ""
-"""Under this name is what belongs to no layer that was chosen."""
+"""Name for parameters that do not belong to a chosen layer."""
 LOW = (torch.float16, torch.bfloat16)
 
 
 def chosen_by(layers: Layers, who: str) -> tuple[str, ...] | None:
-    """``None`` for all layers, nothing for none; else names and patterns, each with all that is inside it."""
+    """Return the patterns of the chosen layers: ``None`` for all layers, empty for no layer."""
     return () if layers is False else patterns_or_all(layers, who)
 
 
 def check_layers(model: nn.Module, patterns: Sequence[str] | None, who: str) -> None:
-    """Each pattern means at least one layer that has parameters."""
+    """Raise if a pattern matches no layer with parameters."""
     check_patterns(patterns, list(dict.fromkeys(layer_names(model).values())), who, kind="layer with parameters")
 
 
 def layer_names(model: nn.Module) -> dict[int, str]:
-    """By ``id`` of a parameter: the layer that holds it, the first one if there are several."""
+    """Return the first layer that holds each parameter, by ``id`` of the parameter."""
     found: dict[int, str] = {}
     for name, module in model.named_modules():
         for parameter in module.parameters(recurse=False):
-            # ``total`` is the name of the sum of all.
+            # The name `total` is reserved for the norm of all layers.
             found.setdefault(id(parameter), "model" if not name else f"model.{name}" if name == "total" else name)
     return found
 
 
 def by_layer(parameters: Iterable[Tensor], model: nn.Module, patterns: Sequence[str] | None) -> dict[str, list[Tensor]]:
-    """The parameters of each layer that was chosen; the others under ``REST``."""
+    """Return the parameters of each chosen layer, and the other parameters under ``REST``."""
     names = layer_names(model)
     found: dict[str, list[Tensor]] = {}
     for parameter in parameters:
@@ -47,7 +47,7 @@ def by_layer(parameters: Iterable[Tensor], model: nn.Module, patterns: Sequence[
 
 
 def split_layers(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> set[str]:
-    """The layers that have parameters in more than one optimizer."""
+    """Return the layers with parameters in more than one optimizer."""
     names = layer_names(model)
     seen: set[str] = set()
     split: set[str] = set()
@@ -59,11 +59,12 @@ def split_layers(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) 
 
 
 def with_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the parameters of an optimizer that have a gradient."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
 
 
 def values_of(tensor: Tensor) -> Tensor:
-    """Without what a sparse gradient does not hold, and in a number format that sums well."""
+    """Return the stored values of a dense or sparse tensor, in a dtype that sums accurately."""
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
         tensor = tensor.coalesce().values()
@@ -71,7 +72,10 @@ def values_of(tensor: Tensor) -> Tensor:
 
 
 def norms(groups: Iterable[Sequence[Tensor]]) -> tuple[Tensor, list[Tensor]]:
-    """The norm of all, and of each group. Nothing is read from the device; by all ranks, if they share weights."""
+    """Return the total norm and the norm of each group, without synchronizing with the device.
+
+    If the weights are sharded, all ranks must call this.
+    """
     groups = list(groups)
     spread = torch._foreach_norm([values_of(tensor) for group in groups for tensor in group])
     single = [whole(norm) for norm in spread]

@@ -1,4 +1,4 @@
-"""At which steps the gradients are looked at: once a step for each optimizer."""
+"""Choose the steps at which gradients are measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Sampling:
-    """The steps of ``SampledSteps``; one that is skipped is no step: the next is looked at in its place."""
+    """``SampledSteps`` for gradients: if a measured step is skipped, the next step replaces it."""
 
     __slots__ = ("_due", "_seen", "_step", "_steps")
 
@@ -24,15 +24,16 @@ class Sampling:
 
     @property
     def every(self) -> Duration:
+        """How often gradients are measured."""
         return self._steps.every
 
     def begin(self, run: Run) -> None:
-        """In ``on_setup``."""
+        """Prepare for a run. Call it in ``on_setup``."""
         self._steps.begin(run)
         self._step, self._due = -1, False
 
     def wants(self, run: Run) -> bool:
-        """In ``on_gradients_ready``: whether to look at the gradients of this optimizer. Once in a step for each."""
+        """True once per due step and optimizer. Call it in ``on_gradients_ready``."""
         if run.clock.step != self._step:
             self._step = run.clock.step
             self._due = self._steps.reaches(run, at_end=True)
@@ -43,7 +44,7 @@ class Sampling:
         return True
 
     def skipped(self, run: Run) -> None:
-        """In ``on_step_skipped``: what was seen in this step does not count."""
+        """Discard the measurement of this step. Call it in ``on_step_skipped``."""
         if self._due and self._step == run.clock.step:
             self._steps.take_back()
             self._step = -1
@@ -53,4 +54,5 @@ class Sampling:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._steps.load_state_dict(state)
-        self._step, self._due = -1, False  # after a rollback the same step is made again
+        # A rollback repeats steps.
+        self._step, self._due = -1, False

@@ -1,4 +1,4 @@
-"""How the gradients of a layer are spread, and a figure of it: one panel for each layer."""
+"""Measure and draw the distribution of the gradients of each layer."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ import torch
 from torch import Tensor
 
 BINS = 61
-"""Odd, so that zero is in the middle of a bin."""
+"""Number of bins. It is odd, so that zero is in the middle of a bin."""
 MOST = 24
-"""So many panels a figure has at most."""
+"""Largest number of panels in a figure."""
 COLOR = "#4c78a8"
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The histogram of one layer, from ``-largest`` to ``largest``."""
+    """Histogram of the gradients of one layer, from ``-largest`` to ``largest``."""
 
     counts: tuple[float, ...]
     largest: float
     std: float
     zeros: float
-    """The share of the numbers that are exactly zero."""
+    """Fraction of the gradient elements that are exactly zero."""
     odd: int
-    """How many are NaN or infinite."""
+    """Number of elements that are NaN or infinite."""
 
 
 def measure(gradients: Sequence[Tensor]) -> Tensor:
-    """The numbers of a ``Spread`` as one tensor. Nothing is read from the device."""
+    """Return the values of a ``Spread`` as one tensor, without synchronizing with the device."""
     values = torch.cat([gradient.flatten() for gradient in gradients])
     if values.is_complex():
         values = torch.view_as_real(values).flatten()
     finite = values.isfinite()
     sound = torch.where(finite, values, 0)
     largest = sound.abs().amax()
-    scaled = torch.where(finite, sound / torch.where(largest == 0, 1, largest), 2)  # 2 is outside, and not counted
+    # The value 2 is outside the range of the histogram, so it is not counted.
+    scaled = torch.where(finite, sound / torch.where(largest == 0, 1, largest), 2)
     counts = torch.histc(scaled, BINS, -1, 1)
     odd = (~finite).sum()
     present = (values.numel() - odd).clamp(min=1)
@@ -49,12 +50,13 @@ def measure(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def read(measured: Tensor) -> Spread:
+    """Read a measured tensor from the device."""
     *counts, largest, std, zeros, odd = measured.tolist()
     return Spread(tuple(counts), largest, std, zeros, int(odd))
 
 
 def draw(spreads: dict[str, Spread], title: str) -> Any:
-    """The figure. It is no part of pyplot: what the user draws, and with what, is left alone."""
+    """Draw the figure. It does not use pyplot, so the user's figures and backend do not change."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -64,7 +66,7 @@ def draw(spreads: dict[str, Spread], title: str) -> Any:
     width, height = 3.9 * columns, 2.1 * rows + 0.4
     figure = Figure(figsize=(width, height), dpi=100)
     FigureCanvasAgg(figure)
-    # By hand, in inches: a layout that matplotlib finds takes longer than all the rest.
+    # The layout is fixed, in inches, because an automatic layout takes longer than drawing.
     left, right, top, bottom = 0.5 / width, 1 - 0.25 / width, 1 - 0.6 / height, 0.3 / height
     figure.subplots_adjust(left, bottom, right, top, wspace=0.22, hspace=0.42)
     left_out = f" ({MOST} of {len(spreads)} layers; choose with layers=)" if len(spreads) > MOST else ""
@@ -84,6 +86,7 @@ def draw(spreads: dict[str, Spread], title: str) -> Any:
 
 
 def _panel(axes: Any, layer: str, spread: Spread) -> None:
+    """Draw the histogram of one layer."""
     half = spread.largest or 1.0
     edges = [half * (2 * number / BINS - 1) for number in range(BINS + 1)]
     axes.stairs([math.log10(1 + count) for count in spread.counts], edges, fill=True, color=COLOR)

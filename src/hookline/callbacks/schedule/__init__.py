@@ -1,4 +1,4 @@
-"""What changes as a run goes on: learning rates, accumulation, which layers are trained; and finders of settings."""
+"""Callbacks for learning rates, accumulation, frozen layers and the search for settings."""
 
 from hookline.callbacks.schedule.accumulation_schedule import AccumulationSchedule
 from hookline.callbacks.schedule.backbone_finetuning import BackboneFinetuning

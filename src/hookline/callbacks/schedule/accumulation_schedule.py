@@ -1,4 +1,4 @@
-"""``AccumulationSchedule``: how many batches make a step, changed as training goes on."""
+"""``AccumulationSchedule``: change the number of batches per step during training."""
 
 from __future__ import annotations
 
@@ -19,27 +19,32 @@ logger = logging.getLogger("hookline")
 
 
 class AccumulationSchedule(Callback):
-    """Sets ``accumulate``: ``{0: 8, 4: 4, 8: 1}`` is eight batches a step from the start, four from epoch 4 on.
+    """Change the number of batches per optimizer step during training.
 
-    The moments are epochs as whole numbers, counted from zero, or durations: ``{"500st": 4, "0.5dur": 8}``; all in one
-    unit. Before the first of them ``accumulate`` of the trainer holds; where the schedule begins at 0 it wins over
-    the trainer's, and says so if they differ. A change counts from the next step: a window that has begun is
-    finished. The last window of an epoch may be short, and its update is still that of the batches in it.
+    A change takes effect at the next step. The last accumulation window of an epoch may have fewer batches.
 
-    The mapping that is passed in stays as it is. It is read again when a run goes on, so a resume is exact.
+    Args:
+        scheduling: Number of batches per step, by the time from which the number applies. The keys are epochs,
+            counted from 0, or durations such as ``"500st"`` and ``"0.5dur"``. All keys use one unit, but 0 goes with
+            every unit. Before the first key, ``accumulate`` of the trainer applies. If the schedule starts at 0, it
+            replaces ``accumulate``, and Hookline warns if the two differ.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[AccumulationSchedule({0: 4, 1: 2})], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> trainer.fit(TinyModel(), tiny_data(batches=4), loss=loss, optimizer=optimizer).clock.step
-    3
+    Raises:
+        RegistrationError: If the mapping is empty, a number of batches is below 1, or the keys mix units.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[AccumulationSchedule({0: 4, 1: 2})], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> trainer.fit(TinyModel(), tiny_data(batches=4), loss=loss, optimizer=optimizer).clock.step
+        3
     """
 
     role = "plan"
     writes = ("optimizer",)
-    """What its steps are made of."""
+    """The callback decides how many batches an optimizer step uses."""
 
     def __init__(self, scheduling: Mapping[int | str | Duration, int]) -> None:
         if not isinstance(scheduling, Mapping) or not scheduling:
@@ -61,9 +66,9 @@ class AccumulationSchedule(Callback):
         self._given: int | None = None
         """``accumulate`` of the trainer."""
         self._next: float = math.inf
-        """The step from which on it is asked whether the next moment has come."""
+        """First step at which to check if the next entry applies. Infinite: never check."""
         self._coming: float = math.inf
-        """That moment, in the schedule's unit."""
+        """Time of the next entry, in the unit of the schedule."""
 
     @property
     def state_key(self) -> str:
@@ -72,7 +77,8 @@ class AccumulationSchedule(Callback):
     def on_setup(self, run: Run) -> None:
         self._next = math.inf
         if run.is_training_run:
-            if run.clock.batch == 0 or self._given is None:  # else this callback may have changed it
+            # Later in a run, `accumulate` may be a value that this callback has set.
+            if run.clock.batch == 0 or self._given is None:
                 self._given = run.accumulate
             self._plan, self.unit = self._resolved(run)
 
@@ -98,9 +104,13 @@ class AccumulationSchedule(Callback):
         self._set(run)
 
     def planned(self, epoch: int, step: int, part: float, run: Run) -> int | None:
-        """Number of batches in the step after these epochs and steps, or ``None`` if that is not known before.
+        """Return the number of batches in the next step, or ``None`` if it is not known in advance.
 
-        ``part`` is that of the epoch that is done.
+        Args:
+            epoch: Number of finished epochs.
+            step: Number of finished steps.
+            part: Fraction of the current epoch that is done.
+            run: The run.
         """
         plan, unit = self._resolved(run)
         done: dict[str, float] = {"ep": epoch, "st": step, PASSES: epoch + part}
@@ -109,37 +119,43 @@ class AccumulationSchedule(Callback):
         return _reached(plan, done[unit]) or self._given or run.accumulate
 
     def _resolved(self, run: Run) -> tuple[list[tuple[float, int]], str]:
-        """The moments as numbers of one unit, in order."""
+        """Return the sorted start times as numbers of one unit, and this unit."""
         found, units = [], [self.unit]
         for moment, factor in self._entries:
             at = moment.of(run.max_duration) if isinstance(moment, Duration) else moment
             if isinstance(at, Duration):
                 units.append(at.unit)
             found.append((at.value if isinstance(at, Duration) else at, factor))
-        return sorted(found), PASSES if PASSES in units else units[-1]  # whole epochs are passes as well
+        # Whole epochs can also be counted as passes over the data.
+        return sorted(found), PASSES if PASSES in units else units[-1]
 
     def _now(self, run: Run) -> int | None:
+        """Return the number of batches that applies now, or ``None`` before the first entry."""
         return _reached(self._plan, run.clock.elapsed(self.unit))
 
     def _set(self, run: Run) -> None:
+        """Set ``run.accumulate`` and find out when the next entry applies."""
         factor = self._now(run)
         if factor is not None and run.accumulate != factor:
             run.accumulate = factor
         done = run.clock.elapsed(self.unit)
         self._coming = min((at for at, _ in self._plan if at > done), default=math.inf)
-        by_epoch = self._coming == math.inf or self.unit == "ep"  # then the steps have nothing to ask
+        # An entry in epochs is applied at the start of the epoch, so that steps need no check.
+        by_epoch = self._coming == math.inf or self.unit == "ep"
         self._next = math.inf if by_epoch else 0
 
 
 def _moment(key: object) -> int | Duration:
+    """Parse a key of the schedule: an epoch or a duration."""
     if isinstance(key, int) and not isinstance(key, bool):
         if key < 0:
             raise RegistrationError(f"AccumulationSchedule({{{key}: …}}): epochs are counted from 0")
         return key
-    return Duration.parse(key, "AccumulationSchedule({…: …})")  # type: ignore[arg-type]  # it says what is wrong
+    return Duration.parse(key, "AccumulationSchedule({…: …})")  # type: ignore[arg-type]  # It checks the type.
 
 
 def _factor(key: object, value: object) -> int:
+    """Return the number of batches per step, after a check."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RegistrationError(
             f"AccumulationSchedule({{{key!r}: {value!r}}}): batches a step, a whole number from 1 on"
@@ -148,5 +164,5 @@ def _factor(key: object, value: object) -> int:
 
 
 def _reached(plan: list[tuple[float, int]], done: float) -> int | None:
-    """The last entry whose moment has come."""
+    """Return the value of the last entry that has been reached."""
     return next((factor for at, factor in reversed(plan) if at <= done), None)

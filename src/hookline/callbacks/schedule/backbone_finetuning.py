@@ -1,4 +1,4 @@
-"""``BackboneFinetuning``: the head first, then the backbone with it, at a rate that grows to the head's."""
+"""``BackboneFinetuning``: train the head first, then also the backbone."""
 
 from __future__ import annotations
 
@@ -25,27 +25,41 @@ GROUP = "backbone"
 
 
 class BackboneFinetuning(Callback):
-    """Freezes ``backbone`` until epoch ``unfreeze_backbone_at_epoch``, then trains it at a rate of its own.
+    """Train the head first, then also the backbone, at a learning rate that grows.
 
-    The rate begins with ``backbone_initial_lr``, or with ``backbone_initial_ratio_lr`` of the head's, and is multiplied
-    at the start of each following epoch by ``lambda_func``, a number or a function of that epoch, counted from 1. With
-    ``should_align`` it stays at the head's once it would pass it. Within an epoch schedulers move it in proportion.
+    The backbone gets its own parameter group when it is unfrozen. The optimizer may hold the parameters of the
+    backbone before that, or not. The learning rate of the head is the learning rate of the first group with a
+    parameter outside the backbone. Within an epoch, schedulers change both learning rates in proportion.
 
-    ``backbone`` is the name of a layer. With ``train_bn`` its batch norms are trained from the start. ``verbose`` logs
-    both rates at each epoch, rounded to ``rounding`` digits. ``optimizer`` names one of several. It may hold the
-    parameters of the backbone already, or not: they get a group of their own. The head's rate is that of the first
-    group with a parameter outside of the backbone. A resume finds all of it as it was, and after a rollback it is what
-    the epoch of the data asks for.
+    Args:
+        unfreeze_backbone_at_epoch: Epoch at which the backbone is unfrozen, counted from 0.
+        backbone: Name of the layer that is the backbone.
+        lambda_func: Factor for the learning rate of the backbone at each epoch after the first unfrozen one. A
+            number, or a function of the epoch, counted from 1.
+        backbone_initial_ratio_lr: First learning rate of the backbone, as a fraction of the learning rate of the
+            head.
+        backbone_initial_lr: First learning rate of the backbone. ``None``: use ``backbone_initial_ratio_lr``.
+        should_align: Do not let the learning rate of the backbone exceed the learning rate of the head.
+        train_bn: Train the batch norms of the backbone from the start. ``False``: keep them in eval mode while the
+            backbone is frozen.
+        verbose: Log both learning rates at each epoch in which the backbone is trained.
+        rounding: Number of decimal places of the logged learning rates.
+        optimizer: Name of the optimizer. Needed only if there are several.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> tuning = BackboneFinetuning(1, backbone="hidden", lambda_func=2)
-    >>> trainer = Trainer(max_duration="4ep", callbacks=[tuning], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.5)
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> tuning.rate
-    0.2
+    Raises:
+        RegistrationError: If the epoch is negative, or a number is not above 0.
+        SetupError: If no parameter matches ``backbone``, or nothing is left to train.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> tuning = BackboneFinetuning(1, backbone="hidden", lambda_func=2)
+        >>> trainer = Trainer(max_duration="4ep", callbacks=[tuning], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.5)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> tuning.rate
+        0.2
     """
 
     structural = True
@@ -89,8 +103,9 @@ class BackboneFinetuning(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset everything that belongs to one run."""
         self.rate: float | None = None
-        """The backbone's rate, as it was set at the start of the epoch; ``None`` as long as it is frozen."""
+        """Learning rate of the backbone at the start of the epoch. ``None`` while the backbone is frozen."""
         self._frozen = Frozen()
         self._epochs = Epochs()
         self._names: list[str] = []
@@ -147,6 +162,7 @@ class BackboneFinetuning(Callback):
     # ------------------------------------------------------------------------------------------
 
     def _begin(self, run: Run, epoch: int) -> None:
+        """Unfreeze the backbone or raise its learning rate, as the epoch requires."""
         if self.rate is None and epoch >= self.unfreeze_backbone_at_epoch:
             self._unfreeze(run)
         elif self.rate is not None:
@@ -160,12 +176,13 @@ class BackboneFinetuning(Callback):
             )
 
     def _head(self, run: Run) -> tuple[int, float]:
-        """The head's group, and its rate."""
+        """Return the index of the head's parameter group and its learning rate."""
         optimizer = self._optimizer(run)
         lead = leading(optimizer, run.model, self._names)
         return lead, float(optimizer.param_groups[lead]["lr"])
 
     def _unfreeze(self, run: Run) -> None:
+        """Unfreeze the backbone and move its parameters to a separate parameter group."""
         lead, head = self._head(run)
         self.rate = (
             head * self.backbone_initial_ratio_lr if self.backbone_initial_lr is None else self.backbone_initial_lr
@@ -175,6 +192,7 @@ class BackboneFinetuning(Callback):
         own_group(self._optimizer(run), thawed, self.rate, GROUP, run.schedulers, lead=lead)
 
     def _raise(self, run: Run, epoch: int) -> None:
+        """Multiply the learning rate of the backbone, now and in its schedulers."""
         optimizer = self._optimizer(run)
         groups = optimizer.param_groups
         index = next(index for index, group in enumerate(groups) if group.get("name") == GROUP)
@@ -189,9 +207,11 @@ class BackboneFinetuning(Callback):
         set_rate(groups[index], rate)
 
     def _optimizer(self, run: Run) -> Optimizer:
+        """Return the optimizer that trains the model."""
         return the_optimizer(run, self.optimizer, "BackboneFinetuning")
 
     def _grouping(self, run: Run) -> list[Any]:
+        """Return the names of the parameters in each group."""
         if not run.optimizers:
             return []
         return grouping(self._optimizer(run), run.model)

@@ -1,4 +1,4 @@
-"""``BatchSizeFinder``: the largest batch that fits into memory, and how fast each size is."""
+"""``BatchSizeFinder``: find the largest batch size that fits into memory."""
 
 from __future__ import annotations
 
@@ -25,33 +25,42 @@ logger = logging.getLogger("hookline")
 
 
 class BatchSizeFinder(Callback):
-    """Tries batch sizes, before training, until memory is used up, and says which is the largest that fits.
+    """Find the largest batch size that fits into memory, before training starts.
 
-    ``mode="power"`` doubles from ``init_val`` on; ``"binsearch"`` then halves the gap to the size that failed, and
-    leaves ``margin`` of it free. It stops at ``max_val``, at the number of samples, or after ``max_trials`` sizes.
-    Each gets ``steps_per_trial`` whole training steps; an error that says that memory is used up (``MemoryError``,
-    torch's own, "out of memory") is caught, all others are raised. The samples a second of each size are measured,
-    too, without its first step.
+    The search works on a snapshot: without ``apply``, training gives bitwise the same results as without the search.
+    The result is in ``size``, the trials are in ``trials``: one dict per size with ``size``, ``fits`` and
+    ``samples_per_second``. Hookline logs the trials as the table ``batch_size_finder/trials``.
 
-    All of it happens on a snapshot. Afterwards training is bitwise what it would have been without it, unless
-    ``apply`` is set: then the run trains with a loader of the size that was found. A plain ``DataLoader`` is made
-    anew, with its own sampler; for others pass ``make_loader``, a function of the size.
+    Args:
+        mode: ``"power"`` doubles the size until it does not fit. ``"binsearch"`` then bisects between the size that
+            fit and the size that did not.
+        steps_per_trial: Number of training steps per size. The speed does not include the first step.
+        init_val: First batch size.
+        max_trials: Largest number of sizes to try.
+        max_val: Largest batch size to try. Without ``make_loader``, the number of samples is also a limit.
+        margin: Fraction of the found size to leave free. Only for ``"binsearch"``.
+        make_loader: Function that returns a loader for a batch size. ``None``: copy the training loader, which must
+            be a plain ``DataLoader``. The copy keeps the sampler.
+        apply: Train with the size that was found.
+        plot: Draw the speed by batch size to ``batch_size_finder.png`` in the run's folder, and log the figure as
+            ``plots/batch_size_finder``. Needs matplotlib.
 
-    ``size`` and ``trials`` (a dict with ``size``, ``fits``, ``samples_per_second`` for each) stay on the callback,
-    and are logged as the table ``batch_size_finder/trials``; with ``plot`` the curve is logged as a figure, too, and
-    drawn to ``batch_size_finder.png`` in the run's folder. It runs once: not again after a resume. It needs a task,
-    so not an own loop; and one process.
+    Raises:
+        RegistrationError: If an argument is out of range.
+        SetupError: If no size fits, the loader cannot be copied, the run has several processes, or the run is a
+            custom loop without a task.
 
-    >>> import torch
-    >>> from torch.utils.data import DataLoader, TensorDataset
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel
-    >>> finder = BatchSizeFinder(max_val=16, plot=False)
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[finder], folder=False)
-    >>> loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randint(3, (64,))), batch_size=4)
-    >>> result = trainer.fit(TinyModel(), loader, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> finder.size, [trial["size"] for trial in finder.trials]
-    (16, [2, 4, 8, 16])
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel
+        >>> finder = BatchSizeFinder(max_val=16, plot=False)
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[finder], folder=False)
+        >>> loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randint(3, (64,))), batch_size=4)
+        >>> result = trainer.fit(TinyModel(), loader, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> finder.size, [trial["size"] for trial in finder.trials]
+        (16, [2, 4, 8, 16])
     """
 
     def __init__(
@@ -98,6 +107,7 @@ class BatchSizeFinder(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset everything that belongs to one run."""
         self.size: int | None = None
         self.trials: list[dict[str, Any]] = []
         self.searched = False
@@ -123,7 +133,10 @@ class BatchSizeFinder(Callback):
             run.loaders["train"] = self._loader(given, self.size)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was found; not how fast it was here, which would make no two checkpoints alike."""
+        """Return the sizes without their speeds.
+
+        Measured speeds would make two checkpoints of equal runs differ.
+        """
         trials = [{"size": trial["size"], "fits": trial["fits"]} for trial in self.trials]
         return {"size": self.size, "searched": self.searched, "trials": trials}
 
@@ -132,12 +145,13 @@ class BatchSizeFinder(Callback):
         self.trials = [{**trial, "samples_per_second": None} for trial in state["trials"]]
 
     def figure(self) -> Any:
-        """The curve, as a figure of matplotlib."""
+        """Return the speed by batch size as a matplotlib figure."""
         good = sorted((t for t in self.trials if t["fits"] and t["samples_per_second"]), key=lambda t: int(t["size"]))
         failed = [t["size"] for t in self.trials if not t["fits"]]
         return size_figure([t["size"] for t in good], [t["samples_per_second"] for t in good], failed, self.size)
 
     def _search(self, run: Run, given: Any) -> None:
+        """Search for the largest size."""
         self.size = largest(
             lambda size: self._try(run, given, size),
             start=self.init_val,
@@ -152,7 +166,7 @@ class BatchSizeFinder(Callback):
             raise SetupError(f"BatchSizeFinder: memory is used up at every batch size that was tried: {tried}")
 
     def _try(self, run: Run, given: Any, size: int) -> bool:
-        """Some steps in this size. Whether they fit."""
+        """Train a few steps with this size and return True if they fit."""
         speed: float | None = None
         try:
             speed = self._samples_per_second(run, self._loader(given, size))
@@ -161,7 +175,8 @@ class BatchSizeFinder(Callback):
             if not is_out_of_memory(error):
                 raise
             fits = False
-        if not fits:  # outside of the except: the error holds what it could not fit
+        # Inside the `except` block, the error would still hold the tensors that did not fit.
+        if not fits:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -169,6 +184,7 @@ class BatchSizeFinder(Callback):
         return fits
 
     def _samples_per_second(self, run: Run, loader: Any) -> float | None:
+        """Train a few steps and return their speed, without the first step."""
         samples, began = 0, 0.0
         with run.trial() as trial:
             for index, batch in enumerate(trial.batches(self.steps_per_trial, loader)):
@@ -183,9 +199,11 @@ class BatchSizeFinder(Callback):
         return samples / took if samples and took > 0 else None
 
     def _loader(self, given: Any, size: int) -> Any:
+        """Return a loader with this batch size."""
         return resized(given, size) if self.make_loader is None else self.make_loader(size)
 
     def _report(self, run: Run) -> None:
+        """Log the result, the trials and the figure."""
         what = "it is used" if self.apply else "the loader was not changed"
         logger.info("BatchSizeFinder found a batch size of %s; %s", self.size, what)
         if run.rank:
@@ -199,6 +217,6 @@ class BatchSizeFinder(Callback):
 
 
 def _wait(run: Run) -> None:
-    """For the device, which works behind the program's back."""
+    """Wait for the device, because CUDA kernels run asynchronously."""
     if run.device.type == "cuda":
         torch.cuda.synchronize(run.device)

@@ -1,4 +1,4 @@
-"""Epochs that have begun, for what is done once in each of them."""
+"""Count the epochs that have started, for work that is done once per epoch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 
 class Epochs:
-    """Each epoch once, also after a rollback over the edge of one: it takes back what was done, but not the epoch.
+    """Return each epoch once, also after a rollback into an earlier epoch.
 
-    >>> epochs = Epochs()
-    >>> list(epochs.begin(0)), list(epochs.begin(1)), list(epochs.catch_up(1))
-    ([0], [1], [])
-    >>> epochs.load([0, 0])  # back to a moment in epoch 0
-    >>> list(epochs.catch_up(1)), list(epochs.begin(2))
-    ([1], [2])
+    A rollback undoes the work of an epoch, so the epoch is returned again.
+
+    Example:
+        >>> epochs = Epochs()
+        >>> list(epochs.begin(0)), list(epochs.begin(1)), list(epochs.catch_up(1))
+        ([0], [1], [])
+        >>> epochs.load([0, 0])  # A rollback into epoch 0.
+        >>> list(epochs.catch_up(1)), list(epochs.begin(2))
+        ([1], [2])
     """
 
     def __init__(self) -> None:
@@ -21,13 +24,13 @@ class Epochs:
         self._last: int | None = None
 
     def begin(self, epoch: int) -> range:
-        """An epoch begins. Those that are to be done."""
+        """Note that an epoch starts, and return the epochs whose work is due."""
         if self._first is None:
             self._first = epoch
         return self.catch_up(epoch)
 
     def catch_up(self, epoch: int) -> range:
-        """Those that are to be done up to this one; none, if the start of none was seen."""
+        """Return the epochs up to this one whose work is due. Empty before the first ``begin``."""
         start = self._first if self._last is None else self._last + 1
         if start is None:
             return range(0)
@@ -35,8 +38,11 @@ class Epochs:
         return range(start, epoch + 1)
 
     def save(self) -> list[int | None]:
+        """Return the state for a checkpoint."""
         return [self._first, self._last]
 
     def load(self, saved: Sequence[int | None]) -> None:
+        """Restore a saved state."""
         first, self._last = saved
-        self._first = self._first if first is None else first  # None: back to a moment before the first epoch
+        # `None`: the rollback returned to a step before the first epoch.
+        self._first = self._first if first is None else first

@@ -1,4 +1,4 @@
-"""``Finetuning``: train a part of a model first, and the rest of it later, at rates of its own."""
+"""``Finetuning``: train a part of a model first and unfreeze other parts later."""
 
 from __future__ import annotations
 
@@ -27,30 +27,37 @@ What = Layers | Mapping[str, Any] | Callable[["Run"], object]
 
 
 class Finetuning(Callback):
-    """Freezes ``layers`` before training, and unfreezes parts of the model at the moments of ``unfreeze``.
+    """Freeze layers before training and unfreeze them at set epochs or durations.
 
-    The keys of ``unfreeze`` are epochs, counted from zero, or durations; its values are layers, or a dict with
-    ``"layers"`` and ``"lr"``, or a function of ``run`` that calls ``unfreeze_layers``. What is unfrozen gets a group of
-    its own in the optimizer, at its ``lr``, else ``lr``, else a ``initial_denom_lr``-th of the first group's rate, and
-    schedulers move this rate in proportion to the first group's: the first that holds a parameter which is not one of
-    the layers that were frozen. ``optimizer`` names one of several.
+    Unfrozen layers get their own parameter group. Schedulers change its learning rate in proportion to the learning
+    rate of the first group that holds a parameter outside the frozen layers.
 
-    Or subclass it: override ``freeze_before_training(run)``, which calls ``freeze_layers``, and
-    ``finetune_function(run, epoch, optimizer)``, which is called for each optimizer at the start of each epoch, and
-    again after a rollback to an earlier one, which has taken back what it did.
+    Alternatively, subclass ``Finetuning`` and override ``freeze_before_training`` and ``finetune_function``.
 
-    With ``train_bn`` batch norms in frozen layers are trained like the rest; without it they are in eval mode. A resume
-    finds layers, groups and rates as they were. When the fit is over all layers can be trained again.
+    Args:
+        layers: Names or patterns of the layers to freeze before training.
+        unfreeze: What to unfreeze, by time. The keys are epochs, counted from 0, or durations. The values are layers,
+            a dict with ``"layers"`` and optionally ``"lr"``, or a function of ``run`` that calls ``unfreeze_layers``.
+        lr: Learning rate of unfrozen layers without their own ``"lr"``. ``None``: use ``initial_denom_lr``.
+        initial_denom_lr: Divisor of the first group's learning rate. The quotient is the learning rate of layers for
+            which no ``lr`` is given.
+        train_bn: Train the batch norms in frozen layers. ``False``: keep them in eval mode.
+        optimizer: Name of the optimizer. Needed only if there are several.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> tuning = Finetuning("hidden", {1: {"layers": "hidden", "lr": 0.01}})
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[tuning], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.1)
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> tuning.rates
-    {'SGD': [0.1, 0.01]}
+    Raises:
+        RegistrationError: If an entry of ``unfreeze`` is wrong, or ``lr`` or ``initial_denom_lr`` is not above 0.
+        SetupError: If a name or pattern matches nothing, or nothing is left to train.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> tuning = Finetuning("hidden", {1: {"layers": "hidden", "lr": 0.01}})
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[tuning], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.1)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> tuning.rates
+        {'SGD': [0.1, 0.01]}
     """
 
     structural = True
@@ -84,48 +91,63 @@ class Finetuning(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset everything that belongs to one run."""
         self.done: list[int] = []
-        """Which of the moments have come, in the order in which they were given."""
+        """Indices of the entries of ``unfreeze`` that were applied."""
         self._frozen = Frozen()
         self._epochs = Epochs()
         self._part: list[str] = []
-        """All that was to be frozen, batch norms included."""
+        """Names of all parameters that were requested to be frozen, including batch norms."""
         self._run: Run | None = None
         self._groups: dict[str, Any] = {}
         self._rates: dict[str, list[float]] = {}
-        """Those at the end of the last run."""
+        """Learning rates at the end of the last run."""
 
     @property
     def rates(self) -> dict[str, list[float]]:
-        """The rate of each group, by optimizer."""
+        """Learning rates of the parameter groups, by name of the optimizer."""
         return (
             {name: list(rates) for name, rates in self._rates.items()} if self._run is None else self._look(self._run)
         )
 
     @property
     def unfrozen_layers(self) -> list[tuple[Duration | int, Any]]:
-        """The layers that are unfrozen, with their times, without the learning rates."""
+        """Entries of ``unfreeze`` without the learning rates."""
         return [(when, what["layers"] if isinstance(what, Mapping) else what) for when, what in self.unfreeze]
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """The parameters that it has frozen."""
+        """Names of the parameters that the callback has frozen."""
         return tuple(self._frozen.names)
 
     # -- to override ---------------------------------------------------------------------------
 
     def freeze_before_training(self, run: Run) -> None:
-        """What is frozen at the start. Calls ``freeze_layers``."""
+        """Freeze layers before training. An override calls ``freeze_layers``."""
         if self.layers:
             self.freeze_layers(run, self.layers)
 
     def finetune_function(self, run: Run, epoch: int, optimizer: Optimizer) -> None:
-        """What is done at the start of an epoch, for each optimizer. Calls ``unfreeze_layers``."""
+        """Unfreeze layers at the start of an epoch. An override calls ``unfreeze_layers``.
+
+        Hookline calls this method once per epoch for each optimizer. After a rollback to an earlier epoch, Hookline
+        calls it again, because the rollback has undone its work.
+
+        Args:
+            run: The run.
+            epoch: The epoch that starts, counted from 0.
+            optimizer: One of the optimizers of the run.
+        """
 
     # -- to call -------------------------------------------------------------------------------
 
     def freeze_layers(self, run: Run, layers: Layers) -> None:
-        """Freeze layers, by names or patterns."""
+        """Freeze layers.
+
+        Args:
+            run: The run.
+            layers: Names or patterns of the layers.
+        """
         names = named(run.model, patterns_of(layers, self._who), self._who)
         self._part += [name for name in names if name not in self._part]
         self._frozen.freeze(run.model, names, train_bn=self.train_bn)
@@ -134,7 +156,15 @@ class Finetuning(Callback):
     def unfreeze_layers(
         self, run: Run, layers: Layers, *, lr: float | None = None, optimizer: Optimizer | None = None
     ) -> None:
-        """Unfreeze layers, and train them at a rate of their own."""
+        """Unfreeze layers and train them with a separate learning rate.
+
+        Args:
+            run: The run.
+            layers: Names or patterns of the layers.
+            lr: Learning rate of the layers. ``None``: ``lr`` of the callback, or else a fraction of the first
+                group's.
+            optimizer: Optimizer that trains the layers. ``None``: the optimizer of the callback.
+        """
         patterns = patterns_of(layers, self._who)
         thawed = self._frozen.thaw(named(run.model, patterns, self._who))
         if not thawed:
@@ -149,7 +179,7 @@ class Finetuning(Callback):
         own_group(optimizer, own, rate, "-".join(patterns), run.schedulers, lead=lead)
         logger.info("%s: %s is trained from here on, at a rate of %g", self._who, ", ".join(patterns), rate)
 
-    # -- the run -------------------------------------------------------------------------------
+    # -- hooks ---------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
@@ -161,7 +191,8 @@ class Finetuning(Callback):
         self._by_step = any(isinstance(moment, Duration) and moment.unit != "ep" for moment, _ in self._plan)
         if run.clock.step == 0:
             self.freeze_before_training(run)
-        else:  # a second fit goes on with what was frozen when the first ended
+        else:
+            # A second fit continues with the layers that were frozen at the end of the first.
             names, self._frozen = self._frozen.names, Frozen()
             self._frozen.freeze(run.model, names, train_bn=self.train_bn)
         for _, what in self._plan:
@@ -213,14 +244,17 @@ class Finetuning(Callback):
 
     @property
     def _who(self) -> str:
+        """Name of the class, for messages."""
         return type(self).__name__
 
     def _finetune(self, run: Run, epochs: Iterable[int]) -> None:
+        """Call ``finetune_function`` for each of these epochs and each optimizer."""
         for epoch in epochs:
             for optimizer in run.optimizers.values():
                 self.finetune_function(run, epoch, optimizer)
 
     def _unfreeze_what_is_due(self, run: Run) -> None:
+        """Apply the entries of ``unfreeze`` that are due and not done."""
         for index, (moment, what) in enumerate(self._plan):
             now = run.clock.epoch if isinstance(moment, int) else run.clock.elapsed(moment.unit)
             if index not in self.done and now >= (moment if isinstance(moment, int) else moment.value):
@@ -228,6 +262,7 @@ class Finetuning(Callback):
                 self._apply(run, what)
 
     def _apply(self, run: Run, what: What) -> None:
+        """Apply one entry of ``unfreeze``."""
         if callable(what):
             what(run)
         elif isinstance(what, Mapping):
@@ -236,30 +271,35 @@ class Finetuning(Callback):
             self.unfreeze_layers(run, what)
 
     def _check(self, run: Run, what: What) -> None:
-        """Names that are wrong are found before training, not at the epoch in which they are used."""
+        """Raise for a wrong name before training, not at the epoch that uses the name."""
         if not callable(what):
             layers = what["layers"] if isinstance(what, Mapping) else what
             named(run.model, patterns_of(layers, self._who), self._who)
 
     def _optimizer(self, run: Run) -> Optimizer:
+        """Return the optimizer that trains unfrozen layers."""
         return the_optimizer(run, self.optimizer, self._who)
 
     def _look(self, run: Run) -> dict[str, list[float]]:
+        """Return the learning rates of the parameter groups."""
         return {name: [float(g["lr"]) for g in optimizer.param_groups] for name, optimizer in run.optimizers.items()}
 
     def _grouping(self, run: Run) -> dict[str, Any]:
+        """Return the names of the parameters in each group, by optimizer."""
         return {name: grouping(optimizer, run.model) for name, optimizer in run.optimizers.items()}
 
 
 def _moment(key: object) -> Duration | int:
+    """Parse a key of ``unfreeze``: an epoch or a duration."""
     if isinstance(key, int) and not isinstance(key, bool):
         if key < 0:
             raise RegistrationError(f"Finetuning(unfreeze={{{key}: …}}): epochs are counted from 0")
         return key
-    return Duration.parse(key, "Finetuning(unfreeze={…: …})")  # type: ignore[arg-type]  # it says what is wrong
+    return Duration.parse(key, "Finetuning(unfreeze={…: …})")  # type: ignore[arg-type]  # It checks the type.
 
 
 def _what(key: object, value: Any) -> What:
+    """Check a value of ``unfreeze``."""
     if isinstance(value, Mapping):
         unknown = [name for name in value if name not in ("layers", "lr")]
         if unknown or "layers" not in value:
@@ -274,4 +314,5 @@ def _what(key: object, value: Any) -> What:
 
 
 def _resolved(moment: Duration | int, run: Run) -> Duration | int:
+    """Resolve a duration that is relative to ``max_duration``."""
     return moment.of(run.max_duration) if isinstance(moment, Duration) else moment

@@ -1,4 +1,4 @@
-"""``Freeze``: layers that are not trained, for a while or for the whole run."""
+"""``Freeze``: freeze layers for the whole run or for its first part."""
 
 from __future__ import annotations
 
@@ -17,25 +17,35 @@ if TYPE_CHECKING:
 
 
 class Freeze(Callback):
-    """Freezes ``layers``, all the run or ``until`` a moment (``"2ep"``, ``"500st"``, ``"0.3dur"``).
+    """Freeze layers for the whole run or for its first part.
 
-    ``layers`` are names or patterns: ``"backbone"``, ``"encoder.layers.[0-3]"``, ``"*.bias"``. A layer's name means
-    all that is in it; ``but`` takes some out again: ``Freeze("*", but="head")``. One that matches nothing is an error
-    that gives the nearest names. What was frozen before is left alone, now and later.
+    Frozen parameters do not change, not even by weight decay. The optimizer may hold them. The callback never
+    unfreezes a parameter that was frozen before. When the fit ends, all layers that the callback froze can be trained
+    again.
 
-    A frozen layer gives the same output at every step: its batch norms are in eval mode. With ``train_bn`` they are
-    trained like the rest of the model. The optimizer may hold frozen parameters; they do not move, not even by weight
-    decay. A resume finds the layers as they were. When the fit is over they can be trained again.
+    Args:
+        layers: Names or patterns of layers or parameters: ``"backbone"``, ``"encoder.layers.[0-3]"``, ``"*.bias"``.
+            The name of a layer includes everything inside it.
+        but: Names or patterns to leave trainable: ``Freeze("*", but="head")``.
+        until: When to unfreeze: ``"2ep"``, ``"500st"`` or ``"0.3dur"``. ``None``: never in this run.
+        train_bn: Train the batch norms in frozen layers. ``False``: keep them in eval mode, so that the output of a
+            frozen layer does not change.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> model = TinyModel()
-    >>> before = model.hidden.weight.clone()
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[Freeze("hidden")], folder=False)
-    >>> result = trainer.fit(model, tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> torch.equal(model.hidden.weight, before)
-    True
+    Raises:
+        SetupError: If a pattern matches nothing (the error lists the nearest names), nothing is left to train, two
+            ``Freeze`` callbacks unfreeze the same parameter at different times, or no optimizer holds a parameter
+            that will be unfrozen.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> model = TinyModel()
+        >>> before = model.hidden.weight.clone()
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[Freeze("hidden")], folder=False)
+        >>> result = trainer.fit(model, tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> torch.equal(model.hidden.weight, before)
+        True
     """
 
     structural = True
@@ -60,14 +70,15 @@ class Freeze(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset everything that belongs to one run."""
         self.thawed = False
-        """The layers were unfrozen, in this run."""
+        """True if the layers were unfrozen in this run."""
         self._frozen = Frozen()
         self._due: Duration | None = None
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """The parameters that it has frozen."""
+        """Names of the parameters that the callback has frozen."""
         return tuple(self._frozen.names)
 
     def on_setup(self, run: Run) -> None:
@@ -111,15 +122,17 @@ class Freeze(Callback):
         self._frozen.become(state["frozen"])
 
     def _thaw_if_due(self, run: Run) -> None:
+        """Unfreeze the layers when ``until`` is reached."""
         if self._due is not None and not self.thawed and run.clock.reached(self._due):
             self._frozen.thaw()
             self.thawed = True
 
     def _named(self, run: Run) -> list[str]:
+        """Return the names of the parameters to freeze."""
         return named(run.model, self.layers, "Freeze", but=self.but)
 
     def _check_others(self, run: Run) -> None:
-        """Raise if another ``Freeze`` unfreezes a parameter of this one at another time."""
+        """Raise if another ``Freeze`` unfreezes the same parameter at a different time."""
         for other in run.callbacks:
             if not isinstance(other, Freeze) or other.until == self.until:
                 continue
@@ -130,7 +143,7 @@ class Freeze(Callback):
                 )
 
     def _check_optimizers(self, run: Run) -> None:
-        """What no optimizer holds would be unfrozen and never trained."""
+        """Raise if no optimizer holds a parameter that will be unfrozen: it would never be trained."""
         held = {
             id(p) for optimizer in run.optimizers.values() for group in optimizer.param_groups for p in group["params"]
         }

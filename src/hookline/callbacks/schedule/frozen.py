@@ -1,4 +1,4 @@
-"""What is frozen in a model: kept, put back, and undone when the fit is over."""
+"""Freeze parameters of a model, and unfreeze them when the fit ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookline.callbacks.schedule.layers import batch_norms, set_trainable, witho
 
 
 class Frozen:
-    """The parameters of a model that a callback has frozen. Those that were frozen before are not its own."""
+    """Parameters that a callback has frozen, without those that were frozen before."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -18,7 +18,7 @@ class Frozen:
         self._model: nn.Module | None = None
 
     def freeze(self, model: nn.Module, names: Sequence[str], *, train_bn: bool) -> list[str]:
-        """Freeze them; with ``train_bn`` the batch norms among them stay as they are. What is frozen now."""
+        """Freeze parameters and return the newly frozen names. With ``train_bn``, skip batch norms."""
         self._model, self.train_bn = model, train_bn
         parameters = dict(model.named_parameters())
         wanted = without_batch_norms(model, names) if train_bn else names
@@ -29,13 +29,13 @@ class Frozen:
         return fresh
 
     def still(self) -> None:
-        """Batch norms that are frozen keep their statistics: they are in eval mode, also while the model trains."""
+        """Set frozen batch norms to eval mode, so that their statistics do not change in training."""
         if self._model is not None and not self.train_bn:
             for _, part in batch_norms(self._model, self.names):
                 part.training = False
 
     def thaw(self, names: Sequence[str] | None = None) -> list[str]:
-        """Unfreeze those of its own, all of them or these. What is trained again now."""
+        """Unfreeze these parameters, or all, and return the names of those that were frozen here."""
         if self._model is None:
             return []
         thawed = [name for name in self.names if names is None or name in names]
@@ -47,7 +47,7 @@ class Frozen:
         return thawed
 
     def become(self, names: Sequence[str]) -> None:
-        """Freeze exactly these of all that it has frozen, as a checkpoint says."""
+        """Freeze exactly these parameters, as a checkpoint requires."""
         if self._model is None:
             self.names = list(names)
             return
@@ -55,7 +55,7 @@ class Frozen:
         self.freeze(self._model, list(names), train_bn=self.train_bn)
 
     def release(self) -> None:
-        """The fit is over: the model is as it was, but ``names`` still says what was frozen."""
+        """Unfreeze everything when the fit ends. ``names`` keeps the names of what was frozen."""
         if self._model is not None:
             set_trainable(self._model, self.names, True)
             self._model = None

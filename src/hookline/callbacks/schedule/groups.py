@@ -1,4 +1,4 @@
-"""Groups of parameters in an optimizer: to put some into one of their own, and to find the same ones after a resume."""
+"""Move parameters to separate parameter groups, and restore these groups after a resume."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from hookline.run import Run
 
 Saved = list[list[str | None]]
-"""For each group the names of its parameters; ``None`` for one that is not the model's."""
+"""Names of the parameters in each group. ``None`` stands for a parameter outside the model."""
 
 
 def the_optimizer(run: Run, name: str | None, who: str) -> Optimizer:
-    """The optimizer of this name, or the only one."""
+    """Return the optimizer with this name, or the only optimizer."""
     if name is None and len(run.optimizers) == 1:
         return next(iter(run.optimizers.values()))
     if name is None or name not in run.optimizers:
@@ -29,7 +29,7 @@ def the_optimizer(run: Run, name: str | None, who: str) -> Optimizer:
 
 
 def leading(optimizer: Optimizer, model: nn.Module, part: Iterable[str]) -> int:
-    """The index of the first group that holds a parameter outside of this part of the model; else of the first."""
+    """Return the index of the first group with a parameter outside this part of the model, or 0."""
     inside = set(part)
     own = {id(parameter) for name, parameter in model.named_parameters() if name in inside}
     groups = enumerate(optimizer.param_groups)
@@ -45,10 +45,10 @@ def own_group(
     *,
     lead: int,
 ) -> None:
-    """Put parameters into a group of their own, at this rate.
+    """Move parameters to a new parameter group with this learning rate.
 
-    They leave the groups in which they are. The new group has the options of the group ``lead``, and schedulers move it
-    in proportion: its rate is ``rate`` now, and later as much more or less as that of the group ``lead``.
+    The new group copies the options of the group ``lead``. Schedulers change its learning rate in proportion to the
+    learning rate of the group ``lead``.
     """
     parameters = list(parameters)
     chosen = {id(parameter) for parameter in parameters}
@@ -65,7 +65,7 @@ def own_group(
 
 
 def grouping(optimizer: Optimizer, model: nn.Module) -> Saved:
-    """Which parameters are in which group, by name."""
+    """Return the names of the parameters in each group."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
 
@@ -77,9 +77,10 @@ def regroup(
     entries: Iterable[Any],
     part: Iterable[str],
 ) -> None:
-    """Make the groups those of a checkpoint, so that its state fits. What is in them besides comes from it.
+    """Restore the parameter groups of a checkpoint, so that the saved optimizer state fits.
 
-    ``part`` is the part of the model that has, or gets, groups of its own.
+    The other values of the groups come from the checkpoint. ``part`` names the parameters that have, or will get,
+    separate groups.
     """
     if grouping(optimizer, model) == [list(group) for group in saved]:
         return

@@ -1,4 +1,4 @@
-"""The curve of a search for a learning rate: smoothed losses, the end of it, the steepest place."""
+"""Curve of a learning rate range test: rates, smoothed losses, steepest point."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 
 ROUNDING = 1e-9
-"""A fall by so small a share of the loss is none."""
+"""Smallest fall that counts, as a fraction of the loss. A smaller fall is a rounding error."""
 
 
 def rates(low: float, high: float, count: int, *, linear: bool) -> list[float]:
-    """From ``low`` to ``high``, both included.
+    """Return ``count`` learning rates from ``low`` to ``high``, both included.
 
-    >>> rates(0.001, 1.0, 4, linear=False), rates(0.0, 3.0, 4, linear=True)
-    ([0.001, 0.01, 0.1, 1.0], [0.0, 1.0, 2.0, 3.0])
+    Example:
+        >>> rates(0.001, 1.0, 4, linear=False), rates(0.0, 3.0, 4, linear=True)
+        ([0.001, 0.01, 0.1, 1.0], [0.0, 1.0, 2.0, 3.0])
     """
     shares = [index / (count - 1) for index in range(count)]
     if linear:
@@ -24,7 +25,7 @@ def rates(low: float, high: float, count: int, *, linear: bool) -> list[float]:
 
 
 class Smoothed:
-    """The moving mean of the losses, without its bias to zero at the start, and the smallest of them."""
+    """Exponential moving average of the losses with bias correction, and its minimum."""
 
     def __init__(self, beta: float) -> None:
         self._beta = beta
@@ -33,6 +34,7 @@ class Smoothed:
         self.best = math.inf
 
     def add(self, loss: float) -> float:
+        """Add a loss and return the smoothed loss."""
         self._count += 1
         self._mean = self._beta * self._mean + (1.0 - self._beta) * loss
         value = self._mean / (1.0 - self._beta**self._count)
@@ -42,10 +44,11 @@ class Smoothed:
 
 
 def steepest(losses: Sequence[float], *, skip_begin: int, skip_end: int) -> int | None:
-    """The index at which the loss falls most from one rate to the next; ``None`` if it falls nowhere.
+    """Return the index at which the loss falls most, or ``None`` if it does not fall.
 
-    >>> steepest([3.0, 3.0, 2.0, 1.0, 1.0], skip_begin=0, skip_end=0)
-    2
+    Example:
+        >>> steepest([3.0, 3.0, 2.0, 1.0, 1.0], skip_begin=0, skip_end=0)
+        2
     """
     end = len(losses) - skip_end
     usable = [index for index in range(skip_begin, end) if math.isfinite(losses[index])]
@@ -59,7 +62,7 @@ def steepest(losses: Sequence[float], *, skip_begin: int, skip_end: int) -> int 
 
 
 def _slope(values: Sequence[float], place: int) -> float:
-    """The central difference, and at both ends the one to the neighbour."""
+    """Return the central difference, or the difference to the neighbor at both ends."""
     if place == 0:
         return values[1] - values[0]
     if place == len(values) - 1:

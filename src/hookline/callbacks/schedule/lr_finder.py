@@ -1,4 +1,4 @@
-"""``LRFinder``: which learning rate to begin with."""
+"""``LRFinder``: suggest a learning rate before training."""
 
 from __future__ import annotations
 
@@ -23,31 +23,42 @@ logger = logging.getLogger("hookline")
 
 
 class LRFinder(Callback):
-    """Trains some steps at a growing learning rate, before the run, and suggests the rate at which the loss falls most.
+    """Suggest a learning rate from a short range test before training.
 
-    From ``min_lr`` to ``max_lr`` in ``num_training_steps`` steps, ``"exponential"`` or ``"linear"``. The losses are
-    smoothed (``smoothing`` is the share of the past); it ends early once the smoothed loss is above
-    ``early_stop_threshold`` times the smallest one, or not finite. (Near zero and below, the rise above the smallest is
-    measured by its size or by the fall to it, whichever is more.) The suggestion is the steepest place of the
-    smoothed curve, without the first ``skip_begin`` and the last ``skip_end`` points; ``None``, with a warning, if
-    the loss falls nowhere.
+    The test trains a few steps at a growing learning rate. It suggests the learning rate at which the smoothed loss
+    falls most. Without such a point, Hookline warns and ``suggestion`` is ``None``. The test works on a snapshot:
+    without ``apply``, training gives bitwise the same results as without the test. The results are in ``suggestion``,
+    ``lrs``, ``losses`` and ``smoothed``.
 
-    All of it happens on a snapshot. Afterwards training is bitwise what it would have been without it, unless
-    ``apply`` is set: then the optimizer begins at the suggested rate, its groups in the same proportion as before (one
-    at zero stays there), and its schedulers with them.
+    Args:
+        min_lr: First learning rate.
+        max_lr: Last learning rate.
+        num_training_steps: Number of steps from ``min_lr`` to ``max_lr``.
+        mode: ``"exponential"`` multiplies the learning rate at each step, ``"linear"`` adds to it.
+        smoothing: Weight of the past losses in the smoothed loss, from 0 (no smoothing) to below 1.
+        early_stop_threshold: Stop the test when the smoothed loss exceeds this multiple of its minimum. ``None``:
+            stop only at a loss that is not finite.
+        skip_begin: Number of points at the start of the curve that are never suggested.
+        skip_end: Number of points at the end of the curve that are never suggested.
+        apply: Start training at the suggested learning rate. Parameter groups keep their proportions, a group at 0
+            stays at 0, and schedulers are scaled in the same way.
+        optimizer: Name of the optimizer. Needed only if there are several.
+        plot: Draw the curve to ``lr_finder.png`` in the run's folder, and log the figure as ``plots/lr_finder``.
+            Needs matplotlib.
 
-    ``lrs``, ``losses``, ``smoothed`` and ``suggestion`` stay on the callback. With ``plot`` the curve is logged as
-    the figure ``plots/lr_finder`` and drawn to ``lr_finder.png`` in the run's folder. It runs once: not again after a
-    resume. It needs a task, so not an own loop; and one process.
+    Raises:
+        RegistrationError: If an argument is out of range.
+        SetupError: If the run has several processes, or is a custom loop without a task.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> finder = LRFinder(num_training_steps=40, plot=False)
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[finder], folder=False, seed=0)
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> 1e-3 < finder.suggestion < 1
-    True
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> finder = LRFinder(num_training_steps=40, plot=False)
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[finder], folder=False, seed=0)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> 1e-3 < finder.suggestion < 1
+        True
     """
 
     state = ("lrs", "losses", "smoothed", "found", "searched")
@@ -98,6 +109,7 @@ class LRFinder(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset everything that belongs to one run."""
         self.lrs: list[float] = []
         self.losses: list[float] = []
         self.smoothed: list[float] = []
@@ -106,7 +118,7 @@ class LRFinder(Callback):
 
     @property
     def suggestion(self) -> float | None:
-        """The learning rate to take, or ``None``."""
+        """Suggested learning rate, or ``None``."""
         return None if self.found is None else self.lrs[self.found]
 
     def on_setup(self, run: Run) -> None:
@@ -137,10 +149,11 @@ class LRFinder(Callback):
             self._apply(run, optimizer, self.suggestion)
 
     def figure(self) -> Any:
-        """The curve, as a figure of matplotlib."""
+        """Return the curve as a matplotlib figure."""
         return lr_figure(self.lrs, self.losses, self.smoothed, self.found, self.mode == "exponential")
 
     def _search(self, run: Run, optimizer: Optimizer) -> None:
+        """Train at growing learning rates and record the losses."""
         plan = rates(self.min_lr, self.max_lr, self.num_training_steps, linear=self.mode == "linear")
         shares = _shares(optimizer)
         smooth = Smoothed(self.smoothing)
@@ -156,6 +169,11 @@ class LRFinder(Callback):
                     break
 
     def _has_diverged(self, smooth: Smoothed) -> bool:
+        """True if the loss is not finite or has risen too far above its minimum.
+
+        For losses near or below zero, a multiple of the minimum has no meaning. The rise is therefore compared with
+        the absolute minimum or with the fall to the minimum, whichever is larger.
+        """
         if not math.isfinite(self.losses[-1]):
             return True
         limit, best = self.early_stop_threshold, smooth.best
@@ -164,6 +182,7 @@ class LRFinder(Callback):
         return self.smoothed[-1] - best > (limit - 1) * max(abs(best), self.smoothed[0] - best)
 
     def _say(self, optimizer: Optimizer) -> None:
+        """Log the suggestion, or warn if there is none."""
         now = base_rate(optimizer.param_groups[0])
         if self.suggestion is None:
             logger.warning(
@@ -179,23 +198,26 @@ class LRFinder(Callback):
             logger.info("LRFinder suggests a learning rate of %.3g; it was %g, and %s", self.suggestion, now, what)
 
     def _draw(self, run: Run) -> None:
+        """Draw, save and log the curve."""
         figure = self.figure()
         if run.has_folder:
             save_png(figure, run.folder / "lr_finder.png")
         run.log_figure("plots/lr_finder", figure)
 
     def _apply(self, run: Run, optimizer: Optimizer, rate: float) -> None:
+        """Set the learning rates of the optimizer and its schedulers."""
         for index, share in enumerate(_shares(optimizer)):
             group = optimizer.param_groups[index]
             if not share:
                 continue
             scale_rate(optimizer, index, rate * share / base_rate(group), run.schedulers)
             if "initial_lr" not in group:
-                set_rate(group, rate * share)  # without the rounding of a division
+                # Set the exact value: scaling has rounded it.
+                set_rate(group, rate * share)
 
 
 def _shares(optimizer: Optimizer) -> list[float]:
-    """The rate of each group as a share of the first one's that is not zero."""
+    """Return the learning rate of each group, divided by the first learning rate that is not 0."""
     bases = [base_rate(group) for group in optimizer.param_groups]
     first = next(filter(None, bases), None)
     return [1.0 if first is None else base / first for base in bases]

@@ -1,4 +1,4 @@
-"""``LRSchedule``: the learning rate over a run."""
+"""``LRSchedule``: schedule the learning rate over a run."""
 
 from __future__ import annotations
 
@@ -28,42 +28,54 @@ logger = logging.getLogger("hookline")
 
 NAMES = (*OPTIONS, "one_cycle", "plateau")
 TOTALS = ("total", "total_steps", "T_max", "num_training_steps")
-"""Arguments of schedulers that mean the length of the whole schedule: they are filled in."""
+"""Scheduler arguments for the length of the whole schedule, which Hookline fills in."""
 
 
 class LRSchedule(Callback):
-    """Moves the learning rate: by a named shape, by any scheduler of torch, or on a plateau of a metric.
+    """Schedule the learning rate: named shape, PyTorch scheduler, or metric plateau.
 
-    Named shapes are factors of the rate that each group of the optimizer has: ``"constant"``, ``"linear"``,
-    ``"cosine"``, ``"cosine_restarts"`` (``cycles=2``), ``"wsd"`` (stable, then ``decay="0.1dur"``, with
-    ``decay_shape`` ``"sqrt"``, ``"linear"`` or ``"cosine"``) and ``"one_cycle"`` (torch's ``OneCycleLR``, up to the
-    optimizer's rate, with its options). ``warmup`` is a duration (``"500st"``, ``"1ep"``) or a share (``0.1``); it
-    climbs from ``start`` to 1, and a fall ends at ``end``. No step is made with a rate of zero.
+    The named shapes are factors of each parameter group's learning rate: ``"constant"``, ``"linear"``, ``"cosine"``,
+    ``"cosine_restarts"``, ``"wsd"`` (warm-up, stable, decay) and ``"one_cycle"``. ``"plateau"`` is
+    ``ReduceLROnPlateau``. No step of a named shape has a factor of 0. Hookline fills in the length of the run.
 
-    A class of torch, or a function of the optimizer, takes its own options: ``LRSchedule(StepLR, step_size="2ep")``. A
-    duration among them is turned into moves, and ``total_steps``, ``T_max``, ``num_training_steps`` and ``total`` are
-    filled in where they have no default. ``"plateau"`` or ``ReduceLROnPlateau`` looks at ``monitor`` at evaluations.
+    Args:
+        schedule: Name of a shape, ``"plateau"``, a scheduler class of PyTorch, or a function of the optimizer that
+            returns a scheduler.
+        warmup: Length of the warm-up: a duration such as ``"500st"``, or a fraction of ``total`` such as ``0.1``. The
+            factor rises from ``start`` to 1. ``None``: no warm-up. Only for named shapes except ``"plateau"``.
+        total: Length of the schedule. ``None``: the rest of ``max_duration``.
+        every: How often the scheduler steps, in steps or epochs. ``None``: ``"1st"``. A plateau steps after
+            evaluations and does not take ``every``.
+        monitor: Metric of a plateau.
+        mode: ``"min"`` or ``"max"``, only for a plateau. ``None``: inferred from the metric's name when possible.
+        optimizer: Name of the optimizer. ``None``: all optimizers.
+        **options: Options of the shape or of the scheduler. Shapes take ``start=0.0`` and ``end=0.0``, which are
+            factors from 0 to 1 (``"constant"`` has no ``end``). ``"cosine_restarts"`` also takes ``cycles=2``.
+            ``"wsd"`` also takes ``decay="0.1dur"`` and ``decay_shape="sqrt"``, ``"linear"`` or ``"cosine"``.
+            ``"one_cycle"`` takes the options of ``OneCycleLR``. A duration is converted to scheduler steps. An
+            argument for the whole length (``total_steps``, ``T_max``, ``num_training_steps``, ``total``) is filled in
+            if it has no default.
 
-    ``total`` is the length of the schedule, what is left of ``max_duration`` if it is not given; a share is a share of
-    it. ``every`` is how often it moves, ``"1st"`` (as if not given) or ``"1ep"``; a plateau has none. ``optimizer`` is
-    the name of one of several; all of them, if not given. It ends in ``run.schedulers``. A run that goes on keeps the
-    lengths that it began with. A new one, passed to a later ``fit`` of the run, takes the place of the earlier one:
-    from the optimizer's own rate, over the rest of the run.
+    Raises:
+        RegistrationError: If the name or an option is unknown, or arguments do not fit together.
+        SetupError: If the length of the schedule is unknown, the scheduler cannot be made, or a plateau has nothing
+            to evaluate on.
 
-    >>> import torch
-    >>> from hookline.callbacks import LRMonitor
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> callbacks = [LRSchedule("linear", warmup="2st"), LRMonitor()]
-    >>> trainer = Trainer(max_duration="2ep", callbacks=callbacks, folder=False, log_every="1st")
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.6)
-    >>> result = trainer.fit(TinyModel(), tiny_data(batches=4), loss=loss, optimizer=optimizer)
-    >>> [round(lr, 3) for lr in result.history["lr/SGD"]]
-    [0.3, 0.6, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    Example:
+        >>> import torch
+        >>> from hookline.callbacks import LRMonitor
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> callbacks = [LRSchedule("linear", warmup="2st"), LRMonitor()]
+        >>> trainer = Trainer(max_duration="2ep", callbacks=callbacks, folder=False, log_every="1st")
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.6)
+        >>> result = trainer.fit(TinyModel(), tiny_data(batches=4), loss=loss, optimizer=optimizer)
+        >>> [round(lr, 3) for lr in result.history["lr/SGD"]]
+        [0.3, 0.6, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
     """
 
     structural = True
-    """Its schedulers are there before a checkpoint gives them their state."""
+    """The schedulers must exist before a checkpoint restores their states."""
     role = "schedule"
     reports_on_resume = True
     state_depends_on = ("schedule", "every", "optimizer", "monitor", "mode")
@@ -99,6 +111,7 @@ class LRSchedule(Callback):
         self._forget()
 
     def _check(self) -> None:
+        """Raise if the arguments do not fit together."""
         schedule, who = self.schedule, self._who
         if isinstance(schedule, str):
             if schedule not in NAMES:
@@ -122,38 +135,43 @@ class LRSchedule(Callback):
 
     @property
     def _who(self) -> str:
+        """Name of the callback with its schedule, for messages."""
         what = self.schedule
         return f"LRSchedule({what!r})" if isinstance(what, str) else f"LRSchedule({getattr(what, '__name__', what)})"
 
     @property
     def _is_plateau(self) -> bool:
+        """True if the schedule follows a metric."""
         what = self.schedule
         return what == "plateau" or (isinstance(what, type) and issubclass(what, ReduceLROnPlateau))
 
     def _forget(self) -> None:
+        """Reset everything that belongs to one run."""
         self._run: Run | None = None
         self._entries: list[Planned] = []
         self.planned = False
-        """Its schedulers are in ``run.schedulers``."""
+        """True if the schedulers are in ``run.schedulers``."""
         self.lengths: dict[str, int] = {}
-        """What durations were, in moves: ``total``, ``warmup`` and options; known once training begins."""
+        """Durations in scheduler steps: ``total``, ``warmup`` and options. Set when training starts."""
         self.begins = 0
-        """So many moves had been made in the run when it was planned; not 0 in a later fit."""
+        """Number of scheduler steps before the schedule was planned. Above 0 only in a later fit."""
         self._before = (0, 0)
         self._own_options: list[tuple[Any, dict[str, Any]]] = []
-        """After a resume: objects whose attributes a checkpoint has set, and the values that this run has given."""
+        """After a resume: objects that the checkpoint changed, and the options of this run to set on them again."""
 
-    # -- the run -------------------------------------------------------------------------------
+    # -- hooks ---------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
             return
         if not any(entry is other for entry in self._entries for other in run.schedulers):
-            self._forget()  # another run; one that goes on has its schedulers
+            # A run that continues still has the schedulers, so this is another run.
+            self._forget()
         self._run = run
         own_loop = getattr(run, "task", None) is None
         if self._is_plateau and not own_loop and not self.monitor.startswith("val/") and "val" not in run.loaders:
-            raise SetupError(  # val/… has an error of its own
+            # A missing `val/…` metric raises a separate error.
+            raise SetupError(
                 f"{self._who} looks at {self.monitor!r} after evaluations, and there is nothing to evaluate on: pass a "
                 f"validation loader to fit"
             )
@@ -199,7 +217,8 @@ class LRSchedule(Callback):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self._entries:  # a rollback: they stay, and get their own state back
+        if self._entries:
+            # In a rollback, the loop restores the states of the existing schedulers.
             return
         self.lengths, self.planned, self.begins = dict(state["lengths"]), state["planned"], state["begins"]
         if self._run is not None and self.planned:
@@ -207,7 +226,10 @@ class LRSchedule(Callback):
             self._keep_options(state.get("options", self._plain_options()))
 
     def _keep_options(self, saved: Mapping[str, str]) -> None:
-        """A scheduler of torch saves its options with its state: those of this run count, not the saved ones."""
+        """Make the options of this run take effect after a resume, instead of the saved options.
+
+        A PyTorch scheduler saves its options together with its state.
+        """
         kept: set[str] = set()
         for entry in self._entries:
             scheduler: Any = entry.scheduler
@@ -230,11 +252,13 @@ class LRSchedule(Callback):
             logger.warning("%s resumes with %s", self._who, ", ".join(taken))
 
     def _plain_options(self) -> dict[str, str]:
+        """Return the options as strings, without functions."""
         return {name: repr(value) for name, value in self.options.items() if not callable(value)}
 
-    # -- its schedulers ------------------------------------------------------------------------
+    # -- schedulers ----------------------------------------------------------------------------
 
     def _add(self, run: Run) -> None:
+        """Make the schedulers and add them to ``run.schedulers``."""
         for name, optimizer in self._optimizers(run).items():
             if take_out_former(optimizer, run.schedulers, run.callbacks):
                 logger.info("%s takes the place of the schedule of an earlier fit, for %s", self._who, name)
@@ -246,6 +270,7 @@ class LRSchedule(Callback):
         self.planned = True
 
     def _optimizers(self, run: Run) -> dict[str, Optimizer]:
+        """Return the optimizers to schedule, by name."""
         if self.optimizer is None:
             return dict(run.optimizers)
         if self.optimizer not in run.optimizers:
@@ -255,6 +280,7 @@ class LRSchedule(Callback):
         return {self.optimizer: run.optimizers[self.optimizer]}
 
     def _make(self, optimizer: Optimizer) -> LRScheduler:
+        """Make the scheduler of an optimizer."""
         known = self.options | self.lengths
         if self.schedule in OPTIONS:
             return LambdaLR(optimizer, Shape(str(self.schedule), **known))
@@ -274,13 +300,13 @@ class LRSchedule(Callback):
         return made
 
     def _looks(self) -> int:
-        """How often its plateaus have looked at the metric."""
+        """Return how often the plateau schedulers have read the metric."""
         return sum(entry.scheduler.last_epoch for entry in self._entries if entry.unit == "eval")
 
-    # -- its lengths ---------------------------------------------------------------------------
+    # -- lengths -------------------------------------------------------------------------------
 
     def _lengths(self, run: Run) -> dict[str, int]:
-        """All durations as numbers of moves."""
+        """Return all durations as numbers of scheduler steps."""
         given = {name: Duration.parse(value) for name, value in self.options.items() if _is_duration(value)}
         if self.schedule == "wsd":
             given.setdefault("decay", Duration.parse("0.1dur"))
@@ -292,7 +318,8 @@ class LRSchedule(Callback):
         whole = length_of_run(run, self.total, self._who)
         total = self._moves(whole, run)
         if self.total is None:
-            total = max(1, total - self.begins)  # in a later fit: what is left of the run
+            # A schedule that is added in a later fit covers the rest of the run.
+            total = max(1, total - self.begins)
         found = {key: self._moves(length, run, total) for key, length in given.items()}
         if name is not None:
             found[name] = total
@@ -301,16 +328,18 @@ class LRSchedule(Callback):
         return found
 
     def _name_of_total(self) -> str | None:
-        """What the whole length is called, where the scheduler needs it."""
+        """Return the name of the scheduler's argument for the whole length, or ``None``."""
         if isinstance(self.schedule, str):
             return "total" if self.schedule in (*OPTIONS, "one_cycle") and self.schedule != "constant" else None
         wanted = inspect.signature(self.schedule).parameters
         open_ = [name for name in TOTALS if name in wanted and name not in self.options]
         if "total_steps" in open_ and not {"epochs", "steps_per_epoch"} & self.options.keys():
-            return "total_steps"  # it has a default in torch, which is no length
+            # OneCycleLR has the default `None` for it, which is not a length.
+            return "total_steps"
         return next((name for name in open_ if wanted[name].default is inspect.Parameter.empty), None)
 
     def _moves(self, length: Duration, run: Run, total: int | None = None) -> int:
+        """Return a duration as a number of scheduler steps."""
         if length.unit == "dur" and total is not None:
             return int(length.of(Duration(total, "st")).value)
         count = epochs_in if self.every.unit == "ep" else steps_in
@@ -318,11 +347,11 @@ class LRSchedule(Callback):
 
 
 def _length(name: str, given: str | float | Duration) -> Duration:
-    """A duration, or a share as a number."""
+    """Parse a duration, or a fraction given as a number."""
     if isinstance(given, float) and 0 < given < 1:
         return Duration(given, "dur")
     try:
-        return Duration.parse(given)  # type: ignore[arg-type]  # it says what is wrong
+        return Duration.parse(given)  # type: ignore[arg-type]  # It checks the type.
     except ValueError as error:
         raise RegistrationError(
             f"LRSchedule({name}={given!r}): give a duration, or a share such as 0.1; {error}"
@@ -330,8 +359,10 @@ def _length(name: str, given: str | float | Duration) -> Duration:
 
 
 def _is_duration(value: object) -> bool:
+    """True if an option is a duration and not an ordinary value."""
     return isinstance(value, Duration) or (isinstance(value, str) and value[:1].isdigit())
 
 
 def _words(lengths: Mapping[str, int]) -> str:
+    """Format lengths for a message."""
     return ", ".join(f"{name} {moves}" for name, moves in lengths.items()) or "no length"

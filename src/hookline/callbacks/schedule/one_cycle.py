@@ -1,4 +1,4 @@
-"""Torch's one-cycle, up to the rate that each group has."""
+"""Make a ``OneCycleLR`` whose maximum is the learning rate of each parameter group."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from hookline.errors import SetupError
 
 WARMUP = 0.3
-"""The share of a one-cycle that climbs, as in torch."""
+"""Fraction of the cycle in which the learning rate rises, as in PyTorch."""
 
 
 def one_cycle(optimizer: Optimizer, known: dict[str, Any], who: str) -> LRScheduler:
-    """``known`` are ``total`` and ``warmup`` in moves, and torch's own options."""
+    """Make the scheduler.
+
+    Args:
+        optimizer: The optimizer.
+        known: ``total`` and ``warmup`` in scheduler steps, and options of ``OneCycleLR``.
+        who: Name of the callback, for errors.
+    """
     options = dict(known)
     total, warmup = options.pop("total"), options.pop("warmup", None)
     if total < 4:
@@ -22,7 +28,8 @@ def one_cycle(optimizer: Optimizer, known: dict[str, Any], who: str) -> LRSchedu
     if warmup is not None:
         options["pct_start"] = warmup / total
     share = options.get("pct_start", WARMUP)
-    options["pct_start"] = min(max(share, 2 / total), 1 - 2 / total)  # torch divides by both parts' moves but one
+    # OneCycleLR divides by the length of each phase minus one, so each phase needs two steps.
+    options["pct_start"] = min(max(share, 2 / total), 1 - 2 / total)
     options.setdefault("max_lr", [group["lr"] for group in optimizer.param_groups])
     options.setdefault("cycle_momentum", "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum")))
     try:

@@ -1,4 +1,4 @@
-"""The pictures of the finders. They are no part of pyplot: what the user draws, and with what, is left alone."""
+"""Figures of the finders, drawn without pyplot so that the user's backend does not change."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ BLUE, ORANGE, GREEN, RED, GREY = "#4c78a8", "#f58518", "#54a24b", "#e45756", "#7
 
 
 def need_matplotlib(who: str) -> None:
+    """Raise if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise SetupError(f"{who} draws its curve with matplotlib: pip install 'hookline[plots]', or {who}(plot=False)")
 
@@ -21,7 +22,7 @@ def need_matplotlib(who: str) -> None:
 def lr_figure(
     lrs: Sequence[float], raw: Sequence[float], smooth: Sequence[float], found: int | None, log_x: bool
 ) -> Any:
-    """Losses over learning rates, with the suggestion."""
+    """Draw the losses over the learning rates, with the suggestion."""
     from matplotlib.ticker import NullLocator
 
     figure, axes = _figure()
@@ -29,7 +30,8 @@ def lr_figure(
     axes.plot(lrs, _drawable(smooth), color=BLUE, linewidth=1.8, label="smoothed")
     if log_x:
         axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(NullLocator())  # most of the time would go into ticks without a label
+        # Minor ticks without labels would take most of the drawing time.
+        axes.xaxis.set_minor_locator(NullLocator())
     if found is not None:
         axes.plot([lrs[found]], [smooth[found]], "o", color=ORANGE, markersize=8, label=f"suggestion {lrs[found]:.3g}")
         axes.axvline(lrs[found], color=ORANGE, linewidth=0.8, alpha=0.6)
@@ -37,7 +39,8 @@ def lr_figure(
     if finite:
         low = min(value for value in (*finite, *_drawable(raw)) if value == value)
         room = (finite[0] - low) or abs(low) or 1.0
-        axes.set_ylim(low - 0.05 * room, finite[0] + 0.5 * room)  # what diverges would flatten the rest
+        # A diverging loss would flatten the rest of the curve.
+        axes.set_ylim(low - 0.05 * room, finite[0] + 0.5 * room)
     axes.set_xlabel("learning rate", fontsize=9)
     axes.set_ylabel("loss", fontsize=9)
     axes.set_title("LRFinder", loc="left", fontsize=11, fontweight="bold")
@@ -46,7 +49,7 @@ def lr_figure(
 
 
 def size_figure(sizes: Sequence[int], speeds: Sequence[float], failed: Sequence[int], chosen: int | None) -> Any:
-    """Samples a second over batch sizes; sizes that did not fit are crosses at the bottom."""
+    """Draw samples per second over batch sizes. Crosses mark sizes that did not fit."""
     from matplotlib.ticker import FuncFormatter
 
     figure, axes = _figure()
@@ -68,19 +71,21 @@ def size_figure(sizes: Sequence[int], speeds: Sequence[float], failed: Sequence[
 
 
 def save_png(figure: Any, path: Path) -> None:
-    """In one piece: somebody may be looking at it."""
+    """Save a figure atomically, because the user may have the file open."""
     fresh = path.with_name(f".{path.name}")
     figure.savefig(fresh, format="png")
     fresh.replace(path)
 
 
 def _figure() -> tuple[Any, Any]:
+    """Return an empty figure and its axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.8), dpi=110)
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.11, 0.13, 0.86, 0.78))  # by hand: to lay it out would take longer than to draw it
+    # The layout is fixed because an automatic layout takes longer than drawing.
+    axes = figure.add_axes((0.11, 0.13, 0.86, 0.78))
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8, length=3)
@@ -88,4 +93,5 @@ def _figure() -> tuple[Any, Any]:
 
 
 def _drawable(values: Sequence[float]) -> list[float]:
+    """Replace values that cannot be drawn by NaN."""
     return [value if math.isfinite(value) and abs(value) < 1e100 else math.nan for value in values]

@@ -1,4 +1,4 @@
-"""How many steps a run will have, so far as that can be known before it."""
+"""Compute how many steps a run will have, as far as this is known in advance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def steps_in(duration: Duration, run: Run, who: str) -> int:
-    """A number of steps or epochs as steps."""
+    """Return a duration in steps or epochs as a number of steps."""
     if duration.unit == "st":
         return int(duration.value)
     if duration.unit in ("ep", PASSES):
@@ -28,7 +28,7 @@ def steps_in(duration: Duration, run: Run, who: str) -> int:
 
 
 def epochs_in(duration: Duration, run: Run, who: str) -> int:
-    """A number of steps or epochs as epochs, begun ones included."""
+    """Return a duration in steps or epochs as a number of epochs, rounded up."""
     if duration.unit in ("ep", PASSES):
         return math.ceil(duration.value)
     steps = steps_in(duration, run, who)
@@ -36,7 +36,7 @@ def epochs_in(duration: Duration, run: Run, who: str) -> int:
 
 
 def length_of_run(run: Run, total: Duration | None, who: str) -> Duration:
-    """``total``, or ``max_duration``."""
+    """Return ``total`` if it is given, or else ``max_duration``."""
     if total is not None and total.unit != "dur":
         return total
     if run.max_duration is None:
@@ -45,10 +45,11 @@ def length_of_run(run: Run, total: Duration | None, who: str) -> Duration:
 
 
 def _steps_in_epochs(epochs: float, run: Run, who: str) -> int:
-    """Begun steps included; ``epochs`` need not be whole."""
+    """Return the number of steps in ``epochs``, which may be a fraction. Round up."""
     batches = _batches_in_epoch(run, who)
     whole, part = divmod(Fraction(repr(epochs)), 1)
-    last = math.ceil(part * batches)  # of an epoch that is not done whole
+    # The last epoch may be incomplete.
+    last = math.ceil(part * batches)
     accumulation = next((c for c in run.callbacks if isinstance(c, AccumulationSchedule)), None)
     if accumulation is None:
         size = run.accumulate
@@ -63,7 +64,8 @@ def _steps_in_epochs(epochs: float, run: Run, who: str) -> int:
                     f"{who}: AccumulationSchedule changes by {accumulation.unit!r}, so the number of steps is not "
                     f"known before; say how long the schedule is, for example total='10000st'"
                 )
-            if accumulation.unit == "ep":  # the same for the rest of the epoch
+            # A schedule in epochs does not change within an epoch.
+            if accumulation.unit == "ep":
                 steps, done = steps + math.ceil(wanted / factor), wanted
             else:
                 steps, done = steps + 1, done + factor
@@ -71,6 +73,7 @@ def _steps_in_epochs(epochs: float, run: Run, who: str) -> int:
 
 
 def _batches_in_epoch(run: Run, who: str) -> int:
+    """Return the number of training batches per epoch."""
     loader: Any = run.loaders.get("train")
     batches = run.num_batches("train", loader)
     if batches is None:

@@ -1,4 +1,4 @@
-"""What this family adds to ``run.schedulers``, and what a change of an optimizer's groups means for those in it."""
+"""Entries of ``run.schedulers``, and updates of schedulers when parameter groups change."""
 
 from __future__ import annotations
 
@@ -12,46 +12,49 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hookline.progress import Duration
 
 PER_GROUP = ("base_lrs", "max_lrs", "min_lrs", "base_momentums", "max_momentums", "lr_lambdas", "_last_lr")
-"""The attributes of torch's schedulers that have one item for each group of parameters."""
+"""Attributes of PyTorch schedulers with one item per parameter group."""
 RATES = ("base_lrs", "max_lrs", "_last_lr")
 GROUP_RATES = ("initial_lr", "max_lr", "min_lr")
-"""What schedulers keep in the groups themselves."""
+"""Learning rates that schedulers store in the parameter groups."""
 GROUP_EXTRAS = (*GROUP_RATES, "max_momentum", "base_momentum")
 
 
 class Planned:
-    """A scheduler in ``run.schedulers``, with what the loop asks of one: which, when, by which metric."""
+    """Entry of ``run.schedulers``: a scheduler, when it steps, and by which metric."""
 
     def __init__(self, scheduler: LRScheduler, every: Duration, monitor: str, by: object) -> None:
         self.scheduler = scheduler
         self.by = by
         self.every = every
         self.monitor = monitor
-        self._last = getattr(scheduler, "total_steps", None)  # torch's one-cycle refuses to go further
+        # OneCycleLR raises if it steps beyond its total number of steps.
+        self._last = getattr(scheduler, "total_steps", None)
         self.unit = "eval" if isinstance(scheduler, ReduceLROnPlateau) else every.unit
 
     def due(self, count: int) -> bool:
+        """True if the scheduler steps at this count."""
         is_over = self._last is not None and self.scheduler.last_epoch >= self._last
         return not is_over and count % self.every.value == 0
 
 
 def schedulers_of(optimizer: Optimizer, entries: Iterable[Any]) -> Iterator[Any]:
-    """The schedulers of an optimizer, those that a scheduler holds included."""
+    """Yield the schedulers of an optimizer, including nested schedulers."""
     for entry in entries:
         if entry.scheduler.optimizer is optimizer:
             yield from _with_inner(entry.scheduler)
 
 
 def _with_inner(scheduler: Any) -> Iterator[Any]:
+    """Yield a scheduler and the schedulers inside it."""
     yield scheduler
     for inner in getattr(scheduler, "_schedulers", ()):
         yield from _with_inner(inner)
 
 
 def take_out_former(optimizer: Optimizer, entries: list[Any], present: Iterable[object]) -> bool:
-    """Take out what callbacks that are not in the run any more have planned for an optimizer. Whether there was any.
+    """Remove the schedulers of callbacks that left the run. Return True if there were any.
 
-    Its groups are at their own rates again, as if they had not been moved, unless something else moves them, too.
+    The parameter groups return to their own learning rates, unless another scheduler changes them.
     """
     present = set(map(id, present))
     own = [entry for entry in entries if entry.scheduler.optimizer is optimizer]
@@ -66,9 +69,9 @@ def take_out_former(optimizer: Optimizer, entries: list[Any], present: Iterable[
 
 
 def follow_groups(optimizer: Optimizer, entries: Iterable[Any], lead: int = 0) -> None:
-    """Groups were added or taken away: each scheduler gets one item more or fewer. Torch's fail if they do not fit.
+    """Adapt the schedulers of an optimizer after parameter groups were added or removed.
 
-    A new group goes as the group ``lead`` does.
+    PyTorch schedulers fail if the number of groups differs. A new group follows the group ``lead``.
     """
     groups = optimizer.param_groups
     for scheduler in schedulers_of(optimizer, entries):
@@ -82,13 +85,14 @@ def follow_groups(optimizer: Optimizer, entries: Iterable[Any], lead: int = 0) -
 
 
 def _item_for(name: str, group: dict[str, Any], other: Any) -> Any:
+    """Return the value of a scheduler attribute for a new group."""
     if name == "base_lrs":
         return group.get("initial_lr", group["lr"])
     return group.get("max_lr", group["lr"]) if name == "max_lrs" else other
 
 
 def scale_rate(optimizer: Optimizer, index: int, factor: float, entries: Iterable[Any]) -> None:
-    """One group's rate times ``factor``, now and in all that its schedulers will do."""
+    """Multiply the learning rate of one group by ``factor``, now and in its schedulers."""
     group = optimizer.param_groups[index]
     set_rate(group, float(group["lr"]) * factor)
     for name in GROUP_RATES:
@@ -102,17 +106,17 @@ def scale_rate(optimizer: Optimizer, index: int, factor: float, entries: Iterabl
 
 
 def base_rate(group: dict[str, Any]) -> float:
-    """The rate that a group is meant to have, whatever a scheduler has made of it."""
+    """Return the learning rate of a group before any scheduler changed it."""
     return float(group.get("max_lr", group.get("initial_lr", group["lr"])))
 
 
 def like(rate: Any, value: float) -> Any:
-    """A new rate of the same kind: a tensor, if the other is one."""
+    """Return a learning rate of the same type: a tensor if the other is a tensor."""
     return rate.clone().fill_(value) if isinstance(rate, torch.Tensor) else value
 
 
 def set_rate(group: dict[str, Any], rate: float) -> None:
-    """The rate of a group; one that is a tensor stays the same tensor, as a compiled or captured step needs."""
+    """Set the learning rate of a group. Fill a tensor in place, for compiled or captured steps."""
     if isinstance(group["lr"], torch.Tensor):
         group["lr"].fill_(rate)
     else:

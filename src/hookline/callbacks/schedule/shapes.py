@@ -1,4 +1,4 @@
-"""The shapes of a learning rate over a run, as factors of the optimizer's own rate."""
+"""Shapes of a learning rate schedule, as factors of the optimizer's learning rate."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "cosine_restarts": ("start", "end", "cycles"),
     "wsd": ("start", "end", "decay", "decay_shape"),
 }
-"""By name of a shape: the options that it takes, besides ``warmup`` and ``total``."""
+"""Options of each shape, in addition to ``warmup`` and ``total``."""
 
 
 class Shape:
-    """The factor of each move. Its attributes are plain numbers, which the scheduler saves with itself.
+    """Factor of the learning rate by scheduler step.
 
-    Of ``total`` moves the first ``warmup`` climb from ``start`` to 1. The first step is never one with a rate of
-    zero, and neither is the last: ``end`` is what comes after it, and stays.
+    The first ``warmup`` of ``total`` steps rise from ``start`` to 1. Neither the first nor the last step has a
+    learning rate of 0: ``end`` applies after the last step. All attributes are plain values, because the scheduler
+    saves them.
 
-    >>> cosine = Shape("cosine", total=6, warmup=2)
-    >>> [round(cosine(move), 2) for move in range(8)]
-    [0.5, 1.0, 1.0, 0.85, 0.5, 0.15, 0.0, 0.0]
+    Example:
+        >>> cosine = Shape("cosine", total=6, warmup=2)
+        >>> [round(cosine(move), 2) for move in range(8)]
+        [0.5, 1.0, 1.0, 0.85, 0.5, 0.15, 0.0, 0.0]
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class Shape:
         begins = self.total - self.decay if self.kind == "wsd" else self.warmup
         length, moved = self.total - begins, max(0, move - begins)
         if self.kind == "cosine_restarts":
-            moved = moved * self.cycles % length  # in whole numbers: rounded, a restart can be the end of a cosine
+            # Integers are needed: a rounding error could turn a restart into the end of a cosine.
+            moved = moved * self.cycles % length
         curve = CURVES[self.decay_shape if self.kind == "wsd" else self.kind]
         return self.end + (1.0 - self.end) * curve(moved / length if length else 0.0)
 
 
 def _half_cosine(done: float) -> float:
+    """Return half a cosine wave, from 1 to 0."""
     return 0.5 * (1.0 + math.cos(math.pi * done))
 
 
@@ -75,12 +79,12 @@ CURVES: dict[str, Callable[[float], float]] = {
     "cosine_restarts": _half_cosine,
     "sqrt": lambda done: 1.0 - math.sqrt(done),
 }
-"""From 1 down to 0, by the share that is done."""
+"""Curves from 1 to 0, as functions of the fraction that is done."""
 DECAYS = ("sqrt", "linear", "cosine")
 
 
 def check_options(kind: str, options: dict[str, object]) -> None:
-    """What a shape does not take, and values that no shape can have."""
+    """Raise for an option that the shape does not take, or for a value out of range."""
     unknown = [name for name in options if name not in OPTIONS[kind]]
     if unknown:
         raise RegistrationError(

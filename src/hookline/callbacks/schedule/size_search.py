@@ -1,4 +1,4 @@
-"""The search for the largest batch size that fits, apart from what it is to fit."""
+"""Search for the largest batch size that fits, independent of what must fit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from collections.abc import Callable
 def largest(
     fits: Callable[[int], bool], *, start: int, limit: int, trials: int, bisect: bool, margin: float = 0.0
 ) -> int | None:
-    """Double from ``start`` on as long as it fits, up to ``limit``; with ``bisect`` then halve the gap again and again.
+    """Return the largest size that fits, or ``None`` if not even 1 fits.
 
-    ``margin`` is left free below a size that did not fit, if bisected. ``None`` if not even 1 fits.
+    Args:
+        fits: Function that tries a size.
+        start: First size. It is doubled until a size does not fit.
+        limit: Largest size to try.
+        trials: Largest number of sizes to try.
+        bisect: Also bisect between the last size that fits and the first that does not.
+        margin: Fraction to leave free below the bisected size.
 
-    >>> largest(lambda size: size <= 100, start=2, limit=8192, trials=25, bisect=False)
-    64
-    >>> largest(lambda size: size <= 100, start=2, limit=8192, trials=25, bisect=True)
-    100
+    Example:
+        >>> largest(lambda size: size <= 100, start=2, limit=8192, trials=25, bisect=False)
+        64
+        >>> largest(lambda size: size <= 100, start=2, limit=8192, trials=25, bisect=True)
+        100
     """
     good, bad, size = 0, 0, min(start, limit)
     while trials > 0 and not bad:
@@ -27,7 +34,8 @@ def largest(
             size = min(size * 2, limit)
         else:
             bad = size
-    while bad and not good and bad > 1 and trials > 0:  # even the first was too large
+    # Halve the size if even the first one was too large.
+    while bad and not good and bad > 1 and trials > 0:
         trials -= 1
         size = bad // 2
         good, bad = (size, bad) if fits(size) else (0, size)
@@ -38,6 +46,7 @@ def largest(
 
 
 def _bisected(fits: Callable[[int], bool], good: int, bad: int, trials: int) -> int:
+    """Bisect between a size that fits and one that does not."""
     while trials > 0 and bad - good > 1:
         trials -= 1
         middle = (good + bad) // 2

@@ -1,4 +1,4 @@
-"""The same data in batches of another size."""
+"""Copy a loader with another batch size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookline.errors import SetupError, kind_of
 
 
 def check_can_resize(loader: Any, who: str) -> None:
-    """Only what is known to the last detail can be made anew in another size."""
+    """Raise if the loader cannot be copied. Only a plain ``DataLoader`` can."""
     why = _why_not(loader)
     if why:
         raise SetupError(
@@ -20,6 +20,7 @@ def check_can_resize(loader: Any, who: str) -> None:
 
 
 def _why_not(loader: Any) -> str:
+    """Return why a loader cannot be copied, or an empty string."""
     if type(loader) is not DataLoader:
         return f"it is {kind_of(loader)}, not a plain DataLoader"
     if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
@@ -30,7 +31,7 @@ def _why_not(loader: Any) -> str:
 
 
 def resized(loader: DataLoader[Any], size: int) -> DataLoader[Any]:
-    """A loader like this one, sampler included, with batches of this size."""
+    """Return a copy of the loader with this batch size and the same sampler."""
     extra: dict[str, Any] = {}
     if loader.num_workers:
         extra = {"prefetch_factor": loader.prefetch_factor, "persistent_workers": loader.persistent_workers}
@@ -51,7 +52,7 @@ def resized(loader: DataLoader[Any], size: int) -> DataLoader[Any]:
 
 
 def most(loader: Any, limit: int) -> int:
-    """The largest size that makes sense: no more than there are samples."""
+    """Return the limit, or the number of samples if it is smaller."""
     try:
         return max(1, min(limit, len(loader.sampler)))
     except (AttributeError, TypeError):

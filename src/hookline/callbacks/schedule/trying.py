@@ -1,4 +1,4 @@
-"""What a finder needs, to try things out before training."""
+"""Requirements of callbacks that run training steps before training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def need_task(run: Run, who: str) -> None:
-    """Without a task a finder does not know what to do with a batch."""
+    """Raise if the run has no task: only a task knows how to train on a batch."""
     try:
         task = run.task
     except NotAvailableError:
@@ -24,5 +24,6 @@ def need_task(run: Run, who: str) -> None:
 
 
 def need_one_process(run: Run, who: str) -> None:
+    """Raise if the run has several processes."""
     if run.world_size > 1:
         raise SetupError(f"{who} works in one process, and this run has {run.world_size}; find it on one, then set it")

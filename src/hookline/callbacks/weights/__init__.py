@@ -1,4 +1,4 @@
-"""Callbacks that change what the weights are: averaged, pruned, quantised."""
+"""Callbacks that change the weights: averages, pruning and quantization."""
 
 from hookline.callbacks.weights.ema import EMA
 from hookline.callbacks.weights.pruning import Pruning

@@ -1,4 +1,4 @@
-"""``Applied``: other weights in a model after the fit, and the raw ones for the next."""
+"""``Applied``: other weights in a model between two fits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Applied:
-    """Puts weights into a model when the last checkpoint is written, and takes them out when it trains again."""
+    """Weights that replace the raw weights of a model between two fits."""
 
     def __init__(self) -> None:
         self._model: weakref.ref[nn.Module] | None = None
@@ -24,19 +24,20 @@ class Applied:
         self._noted: list[tuple[int, int]] | None = None
 
     def note_end(self, model: nn.Module) -> None:
-        """Training is over: whoever changes the weights from now on means to."""
+        """Note the end of training. A later change of the weights is intended, and is kept."""
         self._noted = _versions(model)
 
     def is_in(self, model: nn.Module) -> bool:
-        """Whether the model has them now."""
+        """True if the model has the other weights now."""
         return self._model is not None and self._model() is model
 
     def was_replaced(self, model: nn.Module) -> bool:
+        """True if the weights of the model were changed after training."""
         return self._noted is not None and self._noted != _versions(model)
 
     @torch.no_grad()
     def put(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-        """Copy them into the model, unless its weights were changed after training, as by ``restore_best``."""
+        """Copy the weights into the model, unless it was changed after training (``restore_best``)."""
         if self.was_replaced(model):
             return
         self._noted = None
@@ -48,7 +49,7 @@ class Applied:
 
     @torch.no_grad()
     def take_back(self, model: nn.Module, weights: Mapping[str, Tensor]) -> bool:
-        """Before training goes on: the raw weights again. False if the user has put in others meanwhile."""
+        """Restore the raw weights for training. Return False if the user has changed the weights."""
         self._noted = None
         if not self.is_in(model):
             return True
@@ -61,12 +62,14 @@ class Applied:
         return True
 
     def forget(self) -> None:
+        """Reset everything."""
         self._model, self._raw, self._noted = None, {}, None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy belongs to no model."""
+        """Return the state of a copy, which does not belong to a model."""
         return {"_model": None, "_raw": {}, "_noted": None}
 
 
 def _versions(model: nn.Module) -> list[tuple[int, int]]:
+    """Return a fingerprint of the parameters that changes with every write."""
     return [(parameter.data_ptr(), parameter._version) for parameter in model.parameters()]

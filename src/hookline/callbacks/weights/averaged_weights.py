@@ -1,4 +1,4 @@
-"""``AveragedWeights``: what ``EMA`` and ``SWA`` have in common, from the first update to the end of a fit."""
+"""``AveragedWeights``: the common part of ``EMA`` and ``SWA``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("hookline")
 
 
 class AveragedWeights:
-    """An average that is made, swapped in for evaluations, put into the model at the end, saved and loaded."""
+    """An average of weights, with its updates, its use in a model and its state."""
 
     def __init__(self, owner: str, *, use_buffers: bool, dtype: torch.dtype | str | None) -> None:
         self._owner = owner
@@ -31,12 +31,13 @@ class AveragedWeights:
         self._averages: Averages | None = None
         self._applied = Applied()
         self.updates = 0
-        """How many models it is the average of."""
+        """Number of weights in the average."""
         self.statistics: dict[str, Tensor] = {}
-        """Buffers that were computed for the average, in place of averaged ones."""
+        """Buffers that were computed for the average. They replace averaged buffers."""
 
     @property
     def exists(self) -> bool:
+        """True after the first update."""
         return self._averages is not None
 
     @property
@@ -45,18 +46,19 @@ class AveragedWeights:
         return {} if self._averages is None else {**self._averages.tensors, **self.statistics}
 
     def forget(self) -> None:
+        """Reset the average."""
         self._averages, self.updates, self.statistics = None, 0, {}
 
-    # -- in training ---------------------------------------------------------------------------
+    # -- training ------------------------------------------------------------------------------
 
     def begin(self, run: Run) -> None:
-        """In ``on_setup`` of a fit: nothing of another run counts."""
+        """Reset the average at the start of a new run. Call it in ``on_setup``."""
         if run.clock.step == 0:
             self.forget()
             self._applied.forget()
 
     def get_ready(self, run: Run) -> None:
-        """In ``on_model_ready``: the raw weights are in the model, and the average follows them."""
+        """Restore the raw weights of the model. Call it in ``on_model_ready``."""
         if not self._applied.take_back(run.model, self.tensors):
             logger.info("%s begins anew: the weights were changed since the last fit", self._owner)
             self.forget()
@@ -64,7 +66,7 @@ class AveragedWeights:
             self._averages.bind(run.model)
 
     def update(self, model: nn.Module, share: float) -> None:
-        """Go this share of the way to the weights; the first time, all of it."""
+        """Move the average by this fraction towards the weights. The first update copies them."""
         if self._averages is None:
             self._averages = Averages.of(model, use_buffers=self._use_buffers, dtype=self._dtype)
         else:
@@ -75,11 +77,11 @@ class AveragedWeights:
         if self.statistics:
             self.statistics = {}
 
-    # -- in evaluations and at the end -----------------------------------------------------------
+    # -- evaluation and end of the fit -----------------------------------------------------------
 
     @contextmanager
     def swapped_in(self, run: Run) -> Iterator[None]:
-        """The averaged weights in the model, if there are any for this model and they are not in it already."""
+        """Put the average into the model for a while, if it belongs to this model."""
         averages, model = self._averages, run.model
         is_settled = self._applied.is_in(model) or self._applied.was_replaced(model)
         if averages is None or not averages.fits(model) or is_settled:
@@ -91,27 +93,30 @@ class AveragedWeights:
             yield
 
     def _share_buffers(self, run: Run) -> None:
-        """By all ranks: statistics of a batch norm are of each rank's own data; rank zero's are the average's, too."""
+        """Broadcast the averaged buffers of rank zero. All ranks must call this.
+
+        Batch norm statistics differ between ranks, because each rank has its own shard of the data.
+        """
         own = {name for name, _ in run.model.named_parameters(remove_duplicate=False)}
         buffers = [tensor for name, tensor in self.tensors.items() if name not in own]
         if buffers:
             run.broadcast(buffers)
 
     def constrain(self, run: Run) -> None:
-        """What other callbacks hold the weights to, such as the zeros of ``Pruning``, holds for the average, too."""
+        """Apply the constraints of other callbacks to the average, such as the zeros of ``Pruning``."""
         for callback in run.callbacks:
             hold = getattr(callback, "constrain_weights", None)
             if hold is not None and self._averages is not None:
                 hold(self._averages.tensors)
 
     def note_end(self, run: Run) -> None:
-        """In ``on_train_end``."""
+        """Note the end of training. Call it in ``on_train_end``."""
         self._applied.note_end(run.model)
         if self._averages is None:
             logger.warning("%s has averaged nothing: the run ended before its first update", self._owner)
 
     def put_in(self, run: Run) -> None:
-        """In ``on_teardown``: the model that ``fit`` gives back has the averaged weights."""
+        """Load the average into the model that ``fit`` returns. Call it in ``on_teardown``."""
         averages = self._averages
         if averages is None or not averages.fits(run.model) or not has_returned(run):
             return
@@ -120,7 +125,7 @@ class AveragedWeights:
             self._share_buffers(run)
             self._applied.put(run.model, self.tensors)
 
-    # -- in checkpoints --------------------------------------------------------------------------
+    # -- checkpoints -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         averages = None if self._averages is None else dict(self._averages.tensors)
@@ -140,7 +145,7 @@ class AveragedWeights:
 
 
 def floating_dtype(owner: str, given: torch.dtype | str | None) -> torch.dtype | None:
-    """A dtype for averages, by name or as it is."""
+    """Return a floating-point dtype that was given by name or as a dtype."""
     if given is None:
         return None
     dtype = getattr(torch, given, None) if isinstance(given, str) else given

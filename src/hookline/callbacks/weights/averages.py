@@ -1,4 +1,4 @@
-"""``Averages``: averaged copies of the weights of a model, moved together."""
+"""``Averages``: averaged copies of the weights of a model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 class Averages:
-    """One tensor for each weight, by its name. ``bind`` says whose weights they follow.
+    """One averaged tensor per weight, by name. ``bind`` sets the model to average.
 
-    >>> model = nn.Linear(1, 1, bias=False)
-    >>> averages = Averages.of(model)
-    >>> with torch.no_grad():
-    ...     _ = model.weight.add_(1.0)
-    >>> before = averages.tensors["weight"].clone()
-    >>> averages.move(0.25)
-    >>> torch.allclose(averages.tensors["weight"] - before, torch.tensor(0.25))
-    True
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> averages = Averages.of(model)
+        >>> with torch.no_grad():
+        ...     _ = model.weight.add_(1.0)
+        >>> before = averages.tensors["weight"].clone()
+        >>> averages.move(0.25)
+        >>> torch.allclose(averages.tensors["weight"] - before, torch.tensor(0.25))
+        True
     """
 
     def __init__(self, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
@@ -33,15 +34,15 @@ class Averages:
         self._dtype = dtype
         self._model: weakref.ref[nn.Module] | None = None
         self._bound: dict[str, Tensor] = {}
-        """The weights that they follow."""
+        """Weights that are averaged."""
         self._alike: list[tuple[list[Tensor], list[Tensor]]] = []
-        """The averages and the weights that they follow, by device and dtype."""
+        """Averages and weights of the same dtype, grouped by device and dtype."""
         self._unlike: list[tuple[list[Tensor], list[Tensor]]] = []
-        """The same, where the average has another dtype."""
+        """Averages and weights of different dtypes, grouped in the same way."""
 
     @classmethod
     def of(cls, model: nn.Module, *, use_buffers: bool = False, dtype: torch.dtype | None = None) -> Averages:
-        """Begin with what the model has now."""
+        """Start with the current weights of a model."""
         found = dict(_averaged(model, use_buffers=use_buffers))
         averages = cls(
             {name: tensor.detach().to(_kept_in(tensor, dtype), copy=True) for name, tensor in found.items()}, dtype
@@ -50,17 +51,18 @@ class Averages:
         return averages
 
     def follows(self, model: nn.Module) -> bool:
+        """True if these are averages of this model."""
         return self._model is not None and self._model() is model
 
     def fits(self, model: nn.Module) -> bool:
-        """Whether it follows this model, and none of its parameters was replaced, as quantization does."""
+        """True if these are averages of this model and no parameter was replaced (quantization)."""
         own = dict(model.named_parameters(remove_duplicate=False))
         return self.follows(model) and all(
             own.get(name) is bound for name, bound in self._bound.items() if isinstance(bound, nn.Parameter)
         )
 
     def bind(self, model: nn.Module) -> None:
-        """Follow the weights that this model has under the same names."""
+        """Average the weights with the same names in this model from now on."""
         own = named_tensors(model)
         if lost := [name for name in self.tensors if name not in own]:
             raise CheckpointMismatchError(
@@ -87,14 +89,14 @@ class Averages:
 
     @torch.no_grad()
     def move(self, share: float) -> None:
-        """Take each average this share of the way to its weight."""
+        """Move each average by this fraction towards its weight."""
         for kept, live in map(_held, self._alike):
             torch._foreach_lerp_(kept, live, share)
         for kept, live in map(_held, self._unlike):
             torch._foreach_lerp_(kept, [tensor.to(kept[0].dtype) for tensor in live], share)
 
     def take(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Take on saved values in place; whether they fit."""
+        """Copy saved values into the averages. Return False if they do not fit."""
         if tensors.keys() != self.tensors.keys():
             return False
         if any(
@@ -106,7 +108,7 @@ class Averages:
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy follows no model until it is bound."""
+        """Return the state of a copy, which has no model until ``bind``."""
         return {
             "tensors": self.tensors,
             "_dtype": self._dtype,
@@ -118,22 +120,23 @@ class Averages:
 
 
 def _held(group: tuple[list[Tensor], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
-    """What this rank holds of averages and weights that are spread; asked each time, because FSDP moves its parts."""
+    """Return the local shards of sharded tensors. Read them each time: FSDP may move them."""
     kept, live = group
     return ([*map(part_of, kept)], [*map(part_of, live)]) if is_spread(kept[0]) else group
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a model by name."""
+    """Return the parameters and buffers of a model by name."""
     found: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     found.update(model.named_buffers(remove_duplicate=False))
     return found
 
 
 def _averaged(model: nn.Module, *, use_buffers: bool) -> Iterator[tuple[str, Tensor]]:
-    """What can be averaged: numbers with a fraction; of the buffers those that are saved and finite.
+    """Yield the tensors that can be averaged, with their names.
 
-    A mask of ``-inf`` is a constant, and its average with itself would be NaN.
+    These are floating-point or complex parameters, and finite floating-point buffers that are saved. The average of a
+    ``-inf`` mask with itself would be NaN.
     """
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() or parameter.is_complex():
@@ -152,7 +155,7 @@ def _averaged(model: nn.Module, *, use_buffers: bool) -> Iterator[tuple[str, Ten
 
 
 def _kept_in(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """The dtype of an average: float32 for halves, which would be too coarse to move by a thousandth."""
+    """Return the dtype of an average: float32 for half precision, too coarse for small updates."""
     if tensor.is_complex():
         return tensor.dtype
     return (torch.float32 if tensor.dtype in HALVES else tensor.dtype) if dtype is None else dtype

@@ -1,4 +1,4 @@
-"""The statistics of batch norm for weights that were never trained as they are: one pass over the training data."""
+"""Compute batch norm statistics for averaged weights in one pass over the training data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def statistics_of(model: nn.Module) -> dict[str, Tensor]:
-    """The running statistics of the batch norms that train, by name; a frozen one keeps its own."""
+    """Return the running statistics of all batch norms that are not frozen, by name."""
     return {
         f"{prefix}.{name}" if prefix else name: getattr(part, name)
         for prefix, part in model.named_modules()
@@ -31,10 +31,11 @@ def statistics_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def computed_statistics(run: Run, weights: Mapping[str, Tensor], call: Call | None) -> dict[str, Tensor]:
-    """What the statistics are with these weights: the mean over the training data, as ``torch``'s ``update_bn`` does.
+    """Return the batch norm statistics for these weights: the mean over the training data.
 
-    The model is called as the task calls it in an evaluation, or by ``call(model, batch)``, or in a custom loop on the
-    first part of each batch. All else stays as it was: modes, random states, the place in the data.
+    The result is the same as with ``torch.optim.swa_utils.update_bn``. The model is called as in an evaluation of the
+    task, or by ``call(model, batch)``. A custom loop without ``call`` passes the first element of each batch. Modes,
+    random states and the position in the data do not change.
     """
     model, loader = run.model, run.loaders.get("train")
     if loader is None:
@@ -52,11 +53,12 @@ def computed_statistics(run: Run, weights: Mapping[str, Tensor], call: Call | No
 
 
 def _is_moving(part: nn.Module) -> bool:
+    """True for a batch norm that updates its running statistics."""
     return isinstance(part, _BatchNorm) and part.track_running_stats and part.training
 
 
 def _count(run: Run, loader: Any) -> int | None:
-    """Of a stream whose end has not been seen, as many batches as were trained on; else all."""
+    """Return the number of batches to use: for an endless stream, as many as were trained on."""
     try:
         return None if len(loader) else 0
     except TypeError:
@@ -75,16 +77,18 @@ class _First:
 
 @contextmanager
 def _collecting(run: Run) -> Iterator[list[Any]]:
-    """What trains is called in train mode, in an evaluation, too, and batch norm takes the mean of all batches.
+    """Put batch norms into train mode during an evaluation, so that they average all batches.
 
-    Not in a batch that a rank computes only because others have one: it may be a single sample, and counts nothing.
+    A padding batch, which a rank computes only because other ranks have a batch, does not count. It may be a single
+    sample.
     """
     model = run.model
     norms: list[Any] = [part for part in model.modules() if _is_moving(part)]
     momenta = [part.momentum for part in norms]
 
     def set_mode(part: nn.Module, _inputs: Any) -> None:
-        part.training = not run.is_padding or isinstance(part, nn.SyncBatchNorm)  # the others wait for that one
+        # The other ranks wait for a SyncBatchNorm, so it must also run on a padding batch.
+        part.training = not run.is_padding or isinstance(part, nn.SyncBatchNorm)
 
     with ExitStack() as stack:
         for part in model.modules():
@@ -98,32 +102,34 @@ def _collecting(run: Run) -> Iterator[list[Any]]:
 
 
 def _take_mean_over_ranks(run: Run, norms: list[Any]) -> None:
-    """By all ranks, each of which has seen its own part of the data: the mean over the batches of all of them."""
+    """Average the statistics over the batches of all ranks. All ranks must call this."""
     if run.world_size == 1:
         return
     parts = [part for norm in norms for part in _sums(norm)]
     sums = run.reduce(torch.cat(parts)).split([len(part) for part in parts])
     for norm, (mean, variance, seen) in zip(norms, zip(*[iter(sums)] * 3, strict=True), strict=True):
-        if seen[0]:  # else no batch goes through it, as through a head for training alone
+        # An evaluation may not use every batch norm, such as one in an auxiliary training head.
+        if seen[0]:
             norm.running_mean.copy_(mean / seen)
             norm.running_var.copy_(variance / seen)
             norm.num_batches_tracked.copy_(seen[0])
 
 
 def _sums(norm: Any) -> list[Tensor]:
-    """What a norm has added up over its batches, and how many these are."""
+    """Return the sums over all batches of a batch norm, and the number of batches."""
     seen = norm.num_batches_tracked.double().cpu()
     return [norm.running_mean.double().cpu() * seen, norm.running_var.double().cpu() * seen, seen.reshape(1)]
 
 
 def _call_on_batches(run: Run, batches: Iterator[Any], call: Call) -> None:
+    """Call the model on the batches, without gradients and without a change of random states."""
     with torch.no_grad(), torch.random.fork_rng():
         for batch in batches:
             call(run.model, run.to_device(batch))
 
 
 def _on_first_part(model: nn.Module, batch: Any) -> Any:
-    """How torch's ``update_bn`` calls a model."""
+    """Call the model on the first element of a batch, as ``torch``'s ``update_bn`` does."""
     inputs = batch[0] if isinstance(batch, list | tuple) and batch else batch
     if not isinstance(inputs, Tensor):
         raise SetupError(

@@ -18,31 +18,36 @@ if TYPE_CHECKING:
 
 
 class EMA(Callback):
-    """Keeps an exponential moving average of the weights, evaluates with it, and gives it back.
+    """Keep an exponential moving average of the weights and evaluate with it.
 
-    **What is averaged.** After each update of the weights (or ``every`` so much: ``"10st"``, ``"1ep"``) the average
-    becomes ``decay * average + (1 - decay) * weights``, as in ``torch.optim.swa_utils``. The first update copies the
-    weights; it comes when ``start`` is over, if there is one. ``warmup`` makes the average quick at first: its
-    ``n``-th update has the decay ``min(decay, (1 + n) / (10 + n))``. ``use_buffers`` averages the buffers, too, such
-    as the statistics of batch norm; without it the average goes with the buffers that the model has. Whole numbers,
-    buffers that are not saved, and those with infinities in them are never averaged. The average of bf16 and fp16
-    weights is kept in float32, where a thousandth of a difference is not lost; ``dtype`` says otherwise.
+    Each update sets the average to ``decay * average + (1 - decay) * weights``. The first update copies the weights.
+    Checkpoints hold the raw weights and, separately, the average.
 
-    **Where it is used.** Every evaluation and prediction is made with the average, as soon as there is one
-    (``evaluate=False``: with the raw weights). When ``fit`` returns, the model has the averaged weights
-    (``apply_at_end``). Checkpoints always hold the raw weights, and the average beside them, so a resume is exact;
-    a further ``fit`` of the same trainer goes on from the raw ones. Weights that another callback has put in after
-    training, such as ``EarlyStopping(restore_best=True)``, stay: they were evaluated as an average.
+    Args:
+        decay: Weight of the old average, from 0 to below 1.
+        start: When averaging starts, such as ``"1ep"``. ``None``: at the first step.
+        every: How often to update the average, such as ``"10st"`` or ``"1ep"``.
+        warmup: Use the decay ``min(decay, (1 + n) / (10 + n))`` after ``n`` updates, so that the first weights do not
+            dominate early evaluations.
+        use_buffers: Also average the buffers, such as batch norm statistics. Integer buffers, non-persistent buffers
+            and buffers with infinite values are never averaged. ``False``: use the buffers of the model.
+        dtype: Floating-point dtype of the average. ``None``: the dtype of the weights, but float32 for bf16 and fp16.
+        evaluate: Evaluate and predict with the average as soon as it exists. ``False``: use the raw weights.
+        apply_at_end: Load the average into the model when ``fit`` returns.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> ema = EMA(0.9)
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[ema], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> ema.updates, torch.equal(result.model.out.weight, ema.weights["out.weight"])
-    (8, True)
+    Raises:
+        RegistrationError: If ``decay`` is out of range, or ``dtype`` is not a floating-point dtype.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> ema = EMA(0.9)
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[ema], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> ema.updates, torch.equal(result.model.out.weight, ema.weights["out.weight"])
+        (8, True)
     """
 
     writes = ("weights",)
@@ -74,16 +79,16 @@ class EMA(Callback):
         self._is_every_step = str(self.every) == "1st"
         self._schedule = Schedule(Duration(1, "st"))
         self._start: Duration | None = None
-        """What is left to wait for."""
+        """``start``, resolved for this run."""
 
     @property
     def updates(self) -> int:
-        """How often the average was updated."""
+        """Number of updates of the average."""
         return self._average.updates
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """The averaged weights and buffers by name; empty before the first update."""
+        """Averaged weights and buffers by name. Empty before the first update."""
         return self._average.tensors
 
     def on_setup(self, run: Run) -> None:
@@ -108,7 +113,8 @@ class EMA(Callback):
             self._update_when_due(run)
 
     def on_train_epoch_end(self, run: Run) -> None:
-        if not self._is_every_step and self._schedule.due(run.clock):  # epochs are counted after their last step
+        # The clock counts an epoch after the last step of the epoch.
+        if not self._is_every_step and self._schedule.due(run.clock):
             self._update_when_due(run)
 
     def around_eval(self, run: Run) -> Iterator[None]:
@@ -135,14 +141,17 @@ class EMA(Callback):
         self._average.load_state_dict(state)
 
     def _has_started(self, run: Run) -> bool:
+        """True if ``start`` is reached."""
         return self._start is None or run.clock.elapsed(self._start.unit) >= self._start.value
 
     def _update_when_due(self, run: Run) -> None:
+        """Update the average if ``start`` is reached."""
         self._schedule.fired(run.clock)
         if self._has_started(run):
             self._update(run)
 
     def _update(self, run: Run) -> None:
+        """Update the average."""
         decay = self.decay
         if self.warmup:
             decay = min(decay, (1 + self._average.updates) / (10 + self._average.updates))

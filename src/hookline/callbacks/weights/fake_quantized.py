@@ -1,4 +1,4 @@
-"""The layers of a model with fake quantization in them, through torchao. It is imported here alone, on use."""
+"""Layers with fake quantization. Only this module imports torchao, when it is used."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ KEPT = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
-"""What a layer has of its own, besides its weights."""
+"""Attributes that the replacement of a layer keeps."""
 QUANTIZERS = ("weight_fake_quantizer", "activation_fake_quantizer")
 
 
 def need_torchao() -> None:
-    """An error that says what to install, if it is missing."""
+    """Raise with installation instructions if torchao is missing."""
     try:
         import_module("torchao")
     except ImportError as error:
@@ -34,7 +34,7 @@ def need_torchao() -> None:
 
 
 def make_config(weight_bits: int, activation_bits: int | None, group_size: int | None) -> Any:
-    """The configuration of torchao for whole numbers of so many bits."""
+    """Return the torchao configuration for integers with these numbers of bits."""
     torchao = import_module("torchao.quantization")
     dtype = getattr(torch, f"int{weight_bits}")
     granularity = torchao.PerAxis(0) if group_size is None else torchao.PerGroup(group_size)
@@ -44,34 +44,34 @@ def make_config(weight_bits: int, activation_bits: int | None, group_size: int |
 
 
 def quantizable(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers inside a model, by name; the model itself cannot be replaced."""
+    """Return the linear layers inside a model by name. The model itself cannot be replaced."""
     return {name: part for name, part in model.named_modules() if name and isinstance(part, nn.Linear)}
 
 
 def is_quantized(layer: nn.Linear) -> bool:
-    """Whether it has been converted: its weight is a tensor of torchao then."""
+    """True if the layer was converted: its weight is then a torchao tensor."""
     return type(layer.weight.data) is not torch.Tensor
 
 
 def prepare(model: nn.Module, names: Iterable[str], config: Any) -> dict[str, nn.Linear]:
-    """Put fake quantization into these layers, in place. The weights stay the same objects."""
+    """Replace these layers by layers with fake quantization, which keep the parameter objects."""
     return _replaced(model, names, config, "prepare")
 
 
 def convert(model: nn.Module, names: Iterable[str], config: Any) -> dict[str, nn.Linear]:
-    """Quantize the weights of these layers for good."""
+    """Quantize the weights of these layers permanently."""
     return _replaced(model, names, config, "convert")
 
 
 def put_layers(model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
-    """Put layers into their places in a model."""
+    """Set layers in a model by name."""
     for name, layer in layers.items():
         path, _, last = name.rpartition(".")
         setattr(model.get_submodule(path), last, layer)
 
 
 def set_enabled(layers: Iterable[nn.Module], enabled: bool) -> None:
-    """Switch the fake quantization of layers on or off."""
+    """Enable or disable the fake quantization of layers."""
     for layer in layers:
         for name in QUANTIZERS:
             quantizer = getattr(layer, name, None)
@@ -80,12 +80,15 @@ def set_enabled(layers: Iterable[nn.Module], enabled: bool) -> None:
 
 
 def _replaced(model: nn.Module, names: Iterable[str], config: Any, step: str) -> dict[str, nn.Linear]:
+    """Replace layers and return the new layers by name."""
     quantize_: Any = import_module("torchao.quantization").quantize_
     config = import_module("torchao.quantization.qat").QATConfig(config, step=step)
-    places = list(model.named_modules(remove_duplicate=False))  # one layer may be used under two names
+    # Duplicates stay, because a model may use one layer under two names.
+    places = list(model.named_modules(remove_duplicate=False))
     own: dict[str, Any] = dict(places)
     made: dict[int, Any] = {}
-    with torch.random.fork_rng(devices=[]):  # a new layer draws weights that nobody uses
+    # A new layer draws random weights that are not used.
+    with torch.random.fork_rng(devices=[]):
         for name in names:
             layer = own[name]
             if id(layer) not in made:
@@ -96,6 +99,7 @@ def _replaced(model: nn.Module, names: Iterable[str], config: Any, step: str) ->
 
 
 def _one_replaced(quantize_: Any, layer: nn.Module, config: Any, name: str) -> nn.Module:
+    """Return the replacement of one layer, with its hooks and its mode."""
     holder = nn.ModuleDict({"layer": layer})
     try:
         quantize_(holder, config, filter_fn=lambda part, _: part is layer)

@@ -1,4 +1,4 @@
-"""Which weights are pruned, computed with the methods of ``torch.nn.utils.prune``."""
+"""Compute which weights are pruned, with the methods of ``torch.nn.utils.prune``."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ METHODS: dict[str, type[prune.BasePruningMethod]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is pruned: by which method, over all parameters together or in each, and what an amount is a share of."""
+    """Rule of a pruning: the method, its scope and the meaning of an amount."""
 
     method: type[prune.BasePruningMethod]
     together: bool
     of_all: bool
     options: Mapping[str, Any]
-    """What the method of torch is given besides its amount."""
+    """Arguments of the pruning method, in addition to the amount."""
 
     def mask(self, weight: Tensor, before: Tensor, amount: float, where: str) -> Tensor:
-        """The mask of one tensor after one more pruning; the one before, if less is left than is to go."""
+        """Return the next mask of a tensor, or the old mask if too few weights are left."""
         left = self.units(before)
         now = self._now(left, amount)
         if isinstance(now, int) and now > int(left.sum()):
@@ -40,7 +40,8 @@ class Rule:
             return before
         make: Any = self.method
         method = make(amount=now, **self.options)
-        method._tensor_name = "weight"  # torch's container asks for one
+        # PruningContainer requires a name.
+        method._tensor_name = "weight"
         container: Any = prune.PruningContainer(method)
         try:
             mask: Tensor = container.compute_mask(weight.detach() * before, before.to(weight.dtype))
@@ -49,7 +50,7 @@ class Rule:
         return mask.bool()
 
     def units(self, mask: Tensor) -> Tensor:
-        """What is pruned as a whole, weights or channels: True for each that is left, even in part."""
+        """Return True for each prunable unit (a weight or a channel) that is left, even in part."""
         dim = self.options.get("dim")
         if dim is None:
             return mask.reshape(-1)
@@ -58,7 +59,7 @@ class Rule:
         return mask.transpose(0, dim).flatten(1).any(1)
 
     def _now(self, left: Tensor, amount: float) -> float:
-        """How much is pruned now, if the amount is meant of all weights, with those that are pruned already."""
+        """Return how much to prune now. An amount of all weights includes the pruned weights."""
         if not self.of_all:
             return amount
         wanted = amount if isinstance(amount, int) else round(amount * left.numel())
@@ -69,7 +70,7 @@ class Rule:
 def next_masks(
     rule: Rule, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor], amount: float
 ) -> dict[str, Tensor]:
-    """The masks after one more pruning: True for what stays. What was pruned before stays pruned."""
+    """Return the next masks: True for weights to keep. Pruned weights stay pruned."""
     before = {name: masks.get(name, torch.ones_like(weight, dtype=torch.bool)) for name, weight in weights.items()}
     if not rule.together:
         return {name: rule.mask(weight, before[name], amount, name) for name, weight in weights.items()}
@@ -82,6 +83,7 @@ def next_masks(
 
 
 def _say_used_up(where: str, wanted: int, left: int) -> None:
+    """Warn that fewer weights are left than requested."""
     warnings.warn(
         f"Pruning leaves {where} as it is: {wanted} are to be pruned, and {left} are left",
         HooklineWarning,
@@ -90,6 +92,6 @@ def _say_used_up(where: str, wanted: int, left: int) -> None:
 
 
 def pruned_share(masks: Mapping[str, Tensor]) -> float:
-    """The share of these weights that is pruned."""
+    """Return the fraction of these weights that is pruned."""
     total = sum(mask.numel() for mask in masks.values())
     return 1 - sum(int(mask.sum()) for mask in masks.values()) / total if total else 0.0

@@ -1,4 +1,4 @@
-"""``Pruning``: weights that are set to zero, more of them as training goes on."""
+"""``Pruning``: set more and more weights to zero during training."""
 
 from __future__ import annotations
 
@@ -28,35 +28,46 @@ Amount = float | Callable[[int], float]
 
 
 class Pruning(Callback):
-    """Prunes weights at the end of each epoch, or ``every`` so much, from ``start`` to ``end``.
+    """Prune weights during training: set them to zero and keep them at zero.
 
-    **Which.** ``pruning_fn`` is a method of ``torch.nn.utils.prune``: ``"l1_unstructured"`` (the smallest weights),
-    ``"random_unstructured"``, ``"ln_structured"`` (whole channels along ``pruning_dim`` with the smallest
-    ``pruning_norm``), ``"random_structured"``, or a class of your own that is a ``BasePruningMethod``. ``parameters``
-    are names, with all that is inside (``"encoder"``), and patterns (``"encoder.*.weight"``); without them it is all
-    parameters of two and more dimensions, but for embeddings. Unstructured methods compare all of them together,
-    unless ``use_global_unstructured=False``.
+    Pruned weights get no gradient, and they are set to zero again after each step. The model keeps its shapes and
+    parameter names, so checkpoints and exports contain the zeros and load without this callback. Each pruning logs
+    ``pruning/sparsity``.
 
-    **How much.** ``amount`` is a share (0.2), a number of weights or channels (100), or a function of the number of
-    epochs that are over. It is that of what is left, so that 0.5 twice prunes three quarters; ``of="all"`` makes it the
-    share of all weights that is pruned afterwards. Where fewer are left than a whole number says, no more is pruned,
-    with a warning. ``pruning/sparsity`` is logged each time.
+    Args:
+        pruning_fn: Method of ``torch.nn.utils.prune``: ``"l1_unstructured"`` (the smallest weights),
+            ``"random_unstructured"``, ``"ln_structured"`` (the channels with the smallest norm),
+            ``"random_structured"``, or a subclass of ``BasePruningMethod``.
+        amount: How much to prune each time: a fraction, a number of weights or channels, or a function of the number
+            of finished epochs. If a number exceeds what is left, Hookline warns and does not prune.
+        parameters: Names or patterns of the parameters to prune, such as ``"encoder"`` or ``"encoder.*.weight"``. A
+            name includes everything inside it. ``None``: all parameters with two or more dimensions except
+            embeddings.
+        use_global_unstructured: Compare the weights of all parameters together. ``False``: prune each parameter
+            separately. Structured methods always prune separately.
+        pruning_dim: Dimension of the channels, for structured methods.
+        pruning_norm: Order of the norm of a channel, for ``"ln_structured"``.
+        of: ``"remaining"``: ``amount`` refers to the weights that are left, so that 0.5 twice prunes 75 %. ``"all"``:
+            ``amount`` is how much of all weights is pruned afterwards.
+        every: How often to prune.
+        start: When pruning starts. ``None``: at the first ``every``.
+        end: When pruning ends. ``None``: with the run.
+        lottery_ticket: Restore the weights from the start of training after each pruning (``True``), or the weights
+            from a later time such as ``"1ep"``. This also resets the optimizer state, but not the learning rates.
 
-    **How.** The model keeps its shape and the names of its weights: what is pruned is zero in it, gets no gradient, and
-    is set to zero again after each step, since momentum and weight decay would move it. So every checkpoint, export
-    and average (``EMA``) has the zeros in it, and can be loaded without this callback. A resume is exact.
+    Raises:
+        RegistrationError: If the method is unknown, or an amount is out of range.
+        SetupError: If a pattern matches nothing, or a parameter cannot be pruned in this way.
 
-    **Lottery tickets.** With ``lottery_ticket`` each pruning puts all weights back to what they were when training
-    began (``True``), or after so much of it (``"1ep"``), and the optimizers forget their state. Learning rates go on.
-
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[Pruning(amount=0.5)], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.history["pruning/sparsity"]
-    [0.5, 0.75]
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[Pruning(amount=0.5)], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.history["pruning/sparsity"]
+        [0.5, 0.75]
     """
 
     role = "constrain"
@@ -94,18 +105,19 @@ class Pruning(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset everything that belongs to one run."""
         self.masks: dict[str, Tensor] = {}
-        """By name of a parameter: True for what stays."""
+        """Masks by parameter name: True for weights to keep."""
         self._ticket: dict[str, Tensor] | None = None
         self._pairs: tuple[list[Tensor], list[Tensor]] | None = None
-        """The pruned parameters and their masks in the same dtype; ``None`` when they are to be made anew."""
+        """Pruned parameters and their masks in the same dtype. ``None``: make them again."""
 
     @property
     def sparsity(self) -> float:
-        """The share of the weights that is pruned, of those that may be."""
+        """Fraction of the prunable weights that is pruned."""
         return pruned_share(self.masks)
 
-    # -- when ----------------------------------------------------------------------------------
+    # -- hooks ---------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         if run.is_training_run:
@@ -127,7 +139,8 @@ class Pruning(Callback):
         self._schedule.fired(run.clock)
 
     def on_train_epoch_start(self, run: Run) -> None:
-        self._stop_gradients(run)  # of what was frozen before
+        # Parameters that were frozen before may be trained now.
+        self._stop_gradients(run)
 
     def on_train_step_end(self, run: Run) -> None:
         if self.masks:
@@ -140,13 +153,15 @@ class Pruning(Callback):
     def on_train_epoch_end(self, run: Run) -> None:
         if self.rewinds and self._ticket is None:
             self._take_ticket(run)
-        if self._schedule.due(run.clock):  # epochs are counted after the last step of theirs
+        # The clock counts an epoch after the last step of the epoch.
+        if self._schedule.due(run.clock):
             self._prune_when_due(run)
 
     def on_train_end(self, run: Run) -> None:
         named = dict(run.model.named_parameters())
         if any(bool(named[name].detach()[~mask.to(named[name].device)].any()) for name, mask in self.masks.items()):
-            self._zero(run)  # weights that were restored may be older than the masks
+            # Restored weights may be older than the masks.
+            self._zero(run)
 
     def on_teardown(self, run: Run) -> None:
         for hook in self._hooks.values():
@@ -157,14 +172,16 @@ class Pruning(Callback):
         self._pairs = None
 
     def _prune_when_due(self, run: Run) -> None:
+        """Prune if the run is between ``start`` and ``end``."""
         self._schedule.fired(run.clock)
         is_over = self.end is not None and not _reached(run, self.end, or_at=True)
         if (self.start is None or _reached(run, self.start)) and not is_over:
             self._prune(run)
 
-    # -- how -----------------------------------------------------------------------------------
+    # -- pruning -------------------------------------------------------------------------------
 
     def _prune(self, run: Run) -> None:
+        """Prune once and log the sparsity."""
         amount = checked_amount(self.amount(run.clock.epoch)) if callable(self.amount) else self.amount
         self.masks = next_masks(self.rule, self._chosen(run.model), self.masks, amount)
         self._pairs = None
@@ -176,7 +193,7 @@ class Pruning(Callback):
         run.log({"pruning/sparsity": share}, reduce="last")
 
     def _chosen(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters that may be pruned, by name."""
+        """Return the parameters that may be pruned, by name."""
         named = dict(model.named_parameters())
         if self.parameters is not None:
             check_patterns(self.parameters, list(named), "Pruning", "parameters", kind="parameter")
@@ -188,7 +205,7 @@ class Pruning(Callback):
         return {name: named[name] for name in names}
 
     def _check(self, model: nn.Module) -> None:
-        """Before the first step: a pattern that matches nothing, a layer without such channels, or with too few."""
+        """Raise before the first step for wrong patterns, missing channels or too large an amount."""
         chosen = self._chosen(model)
         shapes = {name: torch.ones(weight.shape, dtype=torch.bool, device="meta") for name, weight in chosen.items()}
         units = {name: self.rule.units(ones).numel() for name, ones in shapes.items()}
@@ -202,6 +219,7 @@ class Pruning(Callback):
 
     @torch.no_grad()
     def _zero(self, run: Run) -> None:
+        """Set the pruned weights to zero."""
         if self._pairs is None:
             named = dict(run.model.named_parameters())
             of: list[Tensor] = [named[name] for name in self.masks]
@@ -211,18 +229,23 @@ class Pruning(Callback):
             torch._foreach_mul_(weights, masks)
 
     def constrain_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Set to zero what is pruned in other tensors, such as an average."""
+        """Set pruned weights to zero in other tensors, such as an average."""
         for name, mask in self.masks.items():
             if name in weights:
                 weights[name].mul_(mask.to(weights[name].device))
 
     def _stop_gradients(self, run: Run) -> None:
-        """What is pruned gets no gradient: it would count in the norm, and move the rest when that is clipped."""
+        """Mask the gradients of pruned weights.
+
+        Otherwise they would count in the gradient norm and change the effect of clipping.
+        """
         for name, parameter in self._chosen(run.model).items():
             if name not in self._hooks and parameter.requires_grad:
                 self._hooks[name] = parameter.register_hook(self._masked(name))  # type: ignore[no-untyped-call]
 
     def _masked(self, name: str) -> Callable[[Tensor], Tensor | None]:
+        """Return a gradient hook for this parameter."""
+
         def mask_gradient(gradient: Tensor) -> Tensor | None:
             mask = self.masks.get(name)
             return None if mask is None or gradient.is_sparse else gradient * mask.to(gradient.device)
@@ -230,18 +253,19 @@ class Pruning(Callback):
         return mask_gradient
 
     def _take_ticket(self, run: Run) -> None:
-        """The weights that a pruning goes back to, once it is time."""
+        """Save the weights that each pruning restores, when their time is reached."""
         if self.rewinds and self._ticket is None and (self.rewind_to is None or _reached(run, self.rewind_to)):
             self._ticket = {name: weight.detach().clone() for name, weight in run.model.named_parameters()}
 
     @torch.no_grad()
     def _rewind(self, run: Run, ticket: Mapping[str, Tensor]) -> None:
+        """Restore the saved weights and reset the optimizer state."""
         for name, parameter in run.model.named_parameters():
             parameter.copy_(ticket[name])
             for optimizer in run.optimizers.values():
                 optimizer.state.pop(parameter, None)
 
-    # -- in checkpoints ------------------------------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         return {"masks": dict(self.masks), "ticket": None if self._ticket is None else dict(self._ticket)}
@@ -253,12 +277,12 @@ class Pruning(Callback):
         self._pairs = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of it belongs to no model."""
+        """Return the state of a copy, which does not belong to a model."""
         return {**self.__dict__, "_hooks": {}, "_pairs": None}
 
 
 def checked_amount(amount: Any) -> float:
-    """A share from 0 to 1, or a whole number."""
+    """Return the amount if it is a fraction from 0 to 1 or an integer."""
     whole = isinstance(amount, int) and not isinstance(amount, bool)
     if not (whole or (isinstance(amount, float) and amount <= 1)) or amount < 0:
         raise RegistrationError(f"Pruning(amount={amount!r}): give a share from 0.0 to 1.0, or a whole number")
@@ -266,6 +290,7 @@ def checked_amount(amount: Any) -> float:
 
 
 def _rule(fn: str | type[BasePruningMethod], together: bool, dim: int, norm: Any, *, of_all: bool) -> Rule:
+    """Return the rule for these arguments."""
     if isinstance(fn, str):
         if fn not in METHODS:
             close = get_close_matches(fn, METHODS, n=1)
@@ -285,7 +310,7 @@ def _rule(fn: str | type[BasePruningMethod], together: bool, dim: int, norm: Any
 
 
 def _check_method(method: type[BasePruningMethod], given: Sequence[str]) -> None:
-    """Raise if the method cannot be made with what it will be given."""
+    """Raise if the pruning method cannot be called with the arguments that it will get."""
     who, call = method.__name__, ", ".join(f"{name}=…" for name in given)
     if inspect.isabstract(method):
         missing = ", ".join(sorted(method.__abstractmethods__))
@@ -300,7 +325,7 @@ def _check_method(method: type[BasePruningMethod], given: Sequence[str]) -> None
 
 
 def _prunable(model: nn.Module) -> Iterator[str]:
-    """The parameters of two and more dimensions, but for embeddings, whose rows are looked up."""
+    """Yield the parameters with two or more dimensions, except embedding tables."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
     tables = {id(part.weight) for part in model.modules() if isinstance(part, kinds)}
     for name, parameter in model.named_parameters():
@@ -309,7 +334,7 @@ def _prunable(model: nn.Module) -> Iterator[str]:
 
 
 def _reached(run: Run, when: Duration, *, or_at: bool = False) -> bool:
-    """Whether so much of the run is over; with ``or_at``: whether it is not yet over, or is so just now."""
+    """True if the time is reached. With ``or_at``: True until the time, inclusive."""
     when = when.of(run.max_duration)
     elapsed = run.clock.elapsed(when.unit)
     return elapsed <= when.value if or_at else elapsed >= when.value

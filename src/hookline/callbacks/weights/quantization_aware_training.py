@@ -1,4 +1,4 @@
-"""``QuantizationAwareTraining``: train with the rounding that the finished model will have."""
+"""``QuantizationAwareTraining``: train with the rounding errors of the quantized model."""
 
 from __future__ import annotations
 
@@ -32,30 +32,36 @@ logger = logging.getLogger("hookline")
 
 
 class QuantizationAwareTraining(Callback):
-    """Trains linear layers with the rounding of the quantized model, which it makes of them at the end.
+    """Train linear layers with simulated quantization and convert them at the end.
 
-    It uses torchao (``pip install 'hookline[quantize]'``), where quantization in PyTorch is maintained now.
-    ``torch.ao.quantization``, which older callbacks of this kind are built on, is still in torch 2.13, but it is
-    deprecated and warns that it will be removed. torchao does linear layers (``nn.Linear``); others stay as they are.
+    The callback uses torchao (``pip install 'hookline[quantize]'``), which quantizes ``nn.Linear`` layers. Other
+    layers do not change. Checkpoints hold the weights in full precision.
 
-    **What.** ``weight_bits`` are 2 to 8, with one scale for each output channel, or for each ``group_size`` inputs.
-    ``activation_bits`` is 8, with a scale for each row of a batch, found anew each time; or ``None`` for activations
-    that stay as they are. ``config`` is any configuration of torchao that its ``QATConfig`` takes, in place of these.
-    ``modules`` are names (``"encoder"``) and patterns (``"*.mlp"``), each with all layers inside.
+    Args:
+        weight_bits: Number of bits per weight, from 2 to 8. There is one scale per output channel.
+        activation_bits: 8: quantize activations dynamically, with one scale per row of a batch. ``None``: keep them
+            in full precision.
+        group_size: Number of inputs that share a scale. ``None``: one scale per output channel.
+        config: torchao configuration for ``QATConfig``. It replaces the three arguments above.
+        modules: Names or patterns of the layers, such as ``"encoder"`` or ``"*.mlp"``. A name includes everything
+            inside it.
+        start: When simulated quantization starts. ``None``: at the first step.
+        convert: Convert the layers to integer weights when ``fit`` returns. ``False``: keep the weights in full
+            precision, with simulated quantization.
 
-    **When.** When a fit begins, the layers are replaced by ones that round (their weights and names stay). With
-    ``start`` the rounding begins after so much of training. When ``fit`` returns, the layers are converted
-    (``convert``): their weights are whole numbers, and the model gives what it gave in its last evaluation. Checkpoints
-    always hold the weights in full precision, so a resume is exact, and a further ``fit`` goes on from those.
+    Raises:
+        RegistrationError: If ``weight_bits``, ``activation_bits`` or ``group_size`` is out of range.
+        SetupError: If torchao is missing, a pattern matches no ``nn.Linear``, or a layer is already quantized.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[QuantizationAwareTraining(4)], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> type(result.model.out.weight.data).__name__
-    'IntxUnpackedToInt8Tensor'
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[QuantizationAwareTraining(4)], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> type(result.model.out.weight.data).__name__
+        'IntxUnpackedToInt8Tensor'
     """
 
     writes = ("weights",)
@@ -90,13 +96,13 @@ class QuantizationAwareTraining(Callback):
         self.start = None if start is None else Duration.parse(start, "QuantizationAwareTraining(start=…)")
         self.convert = convert
         self.layers: list[str] = []
-        """The names of the layers that are trained with rounding."""
+        """Names of the layers with fake quantization."""
         self._config: Any = None
         self._model: weakref.ref[nn.Module] | None = None
         self._prepared: dict[str, nn.Linear] = {}
         self._is_converted = self._is_on = False
 
-    # -- when ----------------------------------------------------------------------------------
+    # -- hooks ---------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
@@ -104,7 +110,8 @@ class QuantizationAwareTraining(Callback):
         need_torchao()
         model: nn.Module = run.model
         if self._model is not None and self._model() is model:
-            put_layers(model, self._prepared)  # again those with weights that can be trained
+            # The converted layers of the last fit cannot be trained.
+            put_layers(model, self._prepared)
         else:
             self._prepare(model)
         self._is_converted = False
@@ -129,9 +136,10 @@ class QuantizationAwareTraining(Callback):
             convert(run.model, self._prepared, self._config)
             self._is_converted = True
 
-    # -- how -----------------------------------------------------------------------------------
+    # -- fake quantization ---------------------------------------------------------------------
 
     def _prepare(self, model: nn.Module) -> None:
+        """Replace the chosen layers of a model by layers with fake quantization."""
         layers = quantizable(model)
         if not layers:
             raise SetupError(
@@ -151,14 +159,18 @@ class QuantizationAwareTraining(Callback):
         logger.info("fake quantization in %d linear layers", len(names))
 
     def _switch(self, run: Run) -> None:
+        """Enable fake quantization when ``start`` is reached."""
         start = None if self.start is None else self.start.of(run.max_duration)
         self._is_on = start is None or run.clock.elapsed(start.unit) >= start.value
         set_enabled(self._prepared.values(), self._is_on)
 
-    # -- in checkpoints ------------------------------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The record of the layers: a resume with others would go on with another computation."""
+        """Raise if the checkpoint has fake quantization in other layers.
+
+        A resume with other layers would continue with a different computation.
+        """
         super().load_state_dict(state)
         if self._prepared and set(self.layers) != set(self._prepared):
             other = ", ".join(sorted(set(self.layers) ^ set(self._prepared))[:5])
@@ -168,5 +180,5 @@ class QuantizationAwareTraining(Callback):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of it belongs to no model."""
+        """Return the state of a copy, which does not belong to a model."""
         return {**self.__dict__, "_model": None, "_prepared": {}, "_is_converted": False}

@@ -1,4 +1,4 @@
-"""``SWA``: the mean of the weights along the end of training."""
+"""``SWA``: the mean of the weights of the last part of training."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ if TYPE_CHECKING:
 
 
 class SWA(Callback):
-    """Stochastic weight averaging: the plain mean of the weights, taken every so often at the end of training.
+    """Average the weights of the last part of training (stochastic weight averaging).
 
-    **What is averaged.** From ``start`` on (a duration; ``"0.8dur"`` is after four fifths of the run) the weights at
-    the end of each epoch (``every``), those at ``start`` included. Each counts the same, as in
-    ``torch.optim.swa_utils``. ``use_buffers`` and ``dtype`` are as in ``EMA``.
+    All weights count the same in the mean. When training ends, the callback computes the batch norm statistics for
+    the mean in one pass over the training data, before the last evaluation. Checkpoints hold the raw weights and,
+    separately, the mean.
 
-    **The learning rate.** With ``swa_lrs`` (one number, or one for each group of parameters) it goes from what it is at
-    ``start`` to ``swa_lrs`` within ``annealing``, along a cosine or a line (``annealing_strategy``), as that of
-    torch's ``SWALR``, and stays there. It counts in place of what the run's schedulers say. A group that a callback
-    adds later also goes to the one number; with a list the group keeps its own learning rate. Without ``swa_lrs`` the
-    learning rate is left alone.
+    Args:
+        swa_lrs: Learning rate after annealing: one number, or one per parameter group. It replaces the learning rate
+            of the schedulers. ``None``: do not change the learning rate.
+        start: When averaging starts. ``"0.8dur"`` is after 80 % of the run. The weights at ``start`` are included.
+        every: How often to add the weights to the mean.
+        annealing: How long the learning rate takes to reach ``swa_lrs``.
+        annealing_strategy: ``"cos"`` or ``"linear"``.
+        update_bn: Compute the batch norm statistics. A function ``lambda model, batch: …`` sets how the model is
+            called. ``True``: call it as ``eval_batch`` of the task does.
+        use_buffers: Also average the buffers, as in ``EMA``.
+        dtype: Floating-point dtype of the mean, as in ``EMA``.
+        evaluate: Evaluate and predict with the mean as soon as it exists. ``False``: use the raw weights.
+        apply_at_end: Load the mean into the model when ``fit`` returns.
 
-    **Batch norm.** The mean of weights has other statistics than the mean of statistics. When training ends, they are
-    computed in one pass over the training data (``update_bn``), before the last evaluation, which so measures the
-    model that is given back. Evaluations before that use averaged statistics. A task's ``eval_batch`` is how the model
-    is called; a function ``update_bn=lambda model, batch: …`` says another way, and an own loop without one calls it
-    on the first part of each batch. A frozen batch norm keeps its own statistics. After Ctrl-C there is no such pass.
-    In several processes each goes over its own part of the data, and the statistics are the mean over all batches.
+    Raises:
+        RegistrationError: If a learning rate is not above 0, or ``annealing_strategy`` is unknown.
+        SetupError: If ``start`` is after the end of the run, or ``swa_lrs`` does not fit the parameter groups.
 
-    **Where it is used.** As with ``EMA``: evaluations and predictions are made with the average once there is one
-    (``evaluate``), the model that ``fit`` gives back has it (``apply_at_end``), checkpoints hold the raw weights, and
-    a further fit goes on from them.
-
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> swa = SWA(0.05, start="2ep", annealing="2ep")
-    >>> trainer = Trainer(max_duration="5ep", callbacks=[swa], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> swa.updates, torch.equal(result.model.out.weight, swa.weights["out.weight"])
-    (4, True)
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> swa = SWA(0.05, start="2ep", annealing="2ep")
+        >>> trainer = Trainer(max_duration="5ep", callbacks=[swa], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> swa.updates, torch.equal(result.model.out.weight, swa.weights["out.weight"])
+        (4, True)
     """
 
     role = "average"
@@ -93,18 +95,18 @@ class SWA(Callback):
         self._schedule = Schedule(Duration(1, "st"))
         self._start = self._annealing = Duration(1, "st")
         self._anneal_from: float | None = None
-        """What the clock of ``annealing`` showed at the start; ``None`` before it."""
+        """Time at which annealing started, in the unit of ``annealing``. ``None`` before the start."""
         self._lrs: dict[str, list[float]] = {}
-        """The learning rates at the start, or of a group that was added later when it was added, by optimizer."""
+        """Learning rates by optimizer, when annealing started or when a later group was added."""
 
     @property
     def updates(self) -> int:
-        """How many models are in the average."""
+        """Number of weights in the mean."""
         return self._average.updates
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """The averaged weights and buffers by name; empty before the first."""
+        """Averaged weights and buffers by name. Empty before the first update."""
         return self._average.tensors
 
     # -- averaging -----------------------------------------------------------------------------
@@ -146,32 +148,39 @@ class SWA(Callback):
         self._set_lrs(run)
 
     def on_metrics_ready(self, run: Run) -> None:
-        self._set_lrs(run)  # a scheduler has just moved it at the edge of an epoch
+        # A scheduler has just stepped at the end of the epoch.
+        self._set_lrs(run)
 
     def on_train_epoch_end(self, run: Run) -> None:
-        if self._schedule.due(run.clock):  # epochs are counted after the last step of theirs
+        # The clock counts an epoch after the last step of the epoch.
+        if self._schedule.due(run.clock):
             self._update(run)
         self._set_lrs(run)
 
     def _has_started(self, run: Run) -> bool:
+        """True if ``start`` is reached."""
         return run.clock.elapsed(self._start.unit) >= self._start.value
 
     def _update(self, run: Run) -> None:
+        """Add the weights to the mean if ``start`` is reached."""
         self._schedule.fired(run.clock)
         if self._has_started(run):
             self._average.update(run.model, 1 / (self._average.updates + 1))
 
-    # -- the learning rate ---------------------------------------------------------------------
+    # -- learning rate -------------------------------------------------------------------------
 
     def _check_lrs(self, run: Run) -> None:
+        """Raise if the number of learning rates does not fit the parameter groups."""
         if isinstance(self.swa_lrs, list):
             groups = {name: len(optimizer.param_groups) for name, optimizer in run.optimizers.items()}
-            wanted = len(self.swa_lrs)  # after a resume there may be groups that were added in training
+            # After a resume, there may be more groups, which were added during training.
+            wanted = len(self.swa_lrs)
             if any(count < wanted or (count > wanted and not run.clock.step) for count in groups.values()):
                 have = ", ".join(f"{name} has {count}" for name, count in groups.items())
                 raise SetupError(f"SWA(swa_lrs={self.swa_lrs}): {len(self.swa_lrs)} rates for the groups; {have}")
 
     def _set_lrs(self, run: Run) -> None:
+        """Set the annealed learning rates of all optimizers."""
         if self.swa_lrs is None:
             return
         if self._anneal_from is None:
@@ -181,7 +190,8 @@ class SWA(Callback):
         share = self._share(run.clock.elapsed(self._annealing.unit) - self._anneal_from)
         for name, optimizer in run.optimizers.items():
             groups, firsts = optimizer.param_groups, self._lrs.setdefault(name, [])
-            if len(groups) > len(firsts):  # at the start, and when a callback has added a group since
+            # This is the start of annealing, or a callback has added a group.
+            if len(groups) > len(firsts):
                 firsts += [float(group["lr"]) for group in groups[len(firsts) :]]
             goals = self.swa_lrs if isinstance(self.swa_lrs, list) else [self.swa_lrs] * len(groups)
             for group, goal, first in zip(groups, goals, firsts, strict=False):
@@ -192,18 +202,19 @@ class SWA(Callback):
                     group["lr"] = lr
 
     def _share(self, elapsed: float) -> float:
-        """How far the learning rate has come, from 0 to 1."""
+        """Return the progress of the annealing, from 0 to 1."""
         done = min(1.0, elapsed / self._annealing.value)
         return done if self.annealing_strategy == "linear" else (1 - math.cos(math.pi * done)) / 2
 
-    # -- where it is used ----------------------------------------------------------------------
+    # -- evaluation and end of the fit ----------------------------------------------------------
 
     def around_eval(self, run: Run) -> Iterator[None]:
         if not self.evaluate:
             yield
             return
         if run.entry_point == "fit" and run.stage == "val" and run.ending is not None:
-            self._compute_statistics(run)  # the last evaluation is that of the model that is given back
+            # The last evaluation measures the model that `fit` returns.
+            self._compute_statistics(run)
         with self._average.swapped_in(run):
             yield
 
@@ -215,7 +226,8 @@ class SWA(Callback):
             yield
 
     def on_train_end(self, run: Run) -> None:
-        if not was_interrupted(run):  # a user who has pressed Ctrl-C does not want to wait for a pass
+        # After Ctrl-C, the user does not want to wait for a pass over the data.
+        if not was_interrupted(run):
             self._compute_statistics(run)
         self._average.note_end(run)
 
@@ -224,6 +236,7 @@ class SWA(Callback):
             self._average.put_in(run)
 
     def _compute_statistics(self, run: Run) -> None:
+        """Compute the batch norm statistics for the mean, once."""
         average = self._average
         if not self.update_bn or not average.exists or average.statistics or not statistics_of(run.model):
             return
@@ -231,7 +244,7 @@ class SWA(Callback):
         call = None if self.update_bn is True else self.update_bn
         average.statistics = computed_statistics(run, average.tensors, call)
 
-    # -- in checkpoints ------------------------------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         return {**self._average.state_dict(), "anneal_from": self._anneal_from, "lrs": self._lrs}
