@@ -1,6 +1,6 @@
-"""Where records go: one file per kind of sink.
+"""Sinks: where records are sent.
 
-Those that need a library of their own are imported when they are first used.
+Sinks that need an additional library are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of ours
+if not TYPE_CHECKING:  # With __getattr__, a type checker would accept every misspelled name.
 
     def __getattr__(name: str) -> Any:
         if name in _HOMES:

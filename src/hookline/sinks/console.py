@@ -21,44 +21,48 @@ from hookline.records import (
 from hookline.sinks.sink import RunInfo
 
 LONGEST = 200
-"""So many characters of a text are shown, or of an array."""
+"""Maximum number of characters of a text or an array that are printed."""
 
 
 class Console:
-    """Prints records as they come: the metrics of a step in one line, everything else in a line of its own.
+    """Print records as plain text: one line for the metrics of a step, one per other record.
 
-    It is plain text without colours, so it suits a file or a pipe as well. ``stream`` is ``sys.stdout`` if not
-    given, the one that holds when a line is printed. For how far a run is, see ``ProgressBar``.
+    The output has no colors, so that it also suits a file or a pipe. For the progress of a run, use
+    ``ProgressBar``.
 
-    >>> console = Console()
-    >>> console.write([MetricRow(f"train/{name}", 100, 1, value, "step", 9.0) for name, value in [("loss", 0.3124)]])
-    step 100  train/loss 0.3124
+    Args:
+        stream: File to write to. ``None``: ``sys.stdout`` at the time of each line.
+
+    Example:
+        >>> console = Console()
+        >>> console.write([MetricRow("train/loss", 100, 1, 0.3124, "step", 9.0)])
+        step 100  train/loss 0.3124
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
 
     def start(self, info: RunInfo) -> None:
-        """What was printed before a resume stays."""
+        """Do nothing: lines that were printed before a resume stay."""
 
     def write(self, records: Sequence[Record]) -> None:
         if not records:
             return
         stream = sys.stdout if self._stream is None else self._stream
         text = "".join([f"{line}\n" for line in _lines(records)])
-        encoding = getattr(stream, "encoding", None) or "utf-8"  # a log that is not UTF-8 shows escapes
+        encoding = getattr(stream, "encoding", None) or "utf-8"  # A log that is not UTF-8 gets escapes.
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
 
     def flush(self) -> None:
-        """Every line is shown as soon as it is written."""
+        """Do nothing: ``write`` flushes every line."""
 
     def close(self) -> None:
-        """The stream is not ours to close."""
+        """Do nothing: the stream belongs to the user."""
 
 
 def _lines(records: Sequence[Record]) -> Iterator[str]:
-    """Metrics that belong together in one line, in the order in which they came."""
+    """Yield a line per step and kind of metric, and a line for every other record."""
     for (step, kind), group in groupby(records, key=lambda row: (row.step, getattr(row, "kind", None))):
         if kind is None:
             yield from (f"step {step}  {_shown(row.name)}{_described(row)}" for row in group)
@@ -68,7 +72,7 @@ def _lines(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _described(row: Record) -> str:
-    """What there is to say, after a colon."""
+    """Return a description of a record, after a colon."""
     match row:
         case ImageRow():
             parts = [f"image {row.width}x{row.height}", row.file, row.caption]
@@ -91,6 +95,7 @@ def _described(row: Record) -> str:
 
 
 def _number(value: Value) -> str:
+    """Return a value with four digits. Of a large array, return the number of values."""
     if isinstance(value, list):
         text = repr(value)
         return text if len(text) <= LONGEST else f"[{len(value)} values]"
@@ -98,6 +103,6 @@ def _number(value: Value) -> str:
 
 
 def _shown(text: str) -> str:
-    """One line that cannot steer a terminal."""
+    """Return one line that cannot control a terminal."""
     cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
     return "".join([char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in cut])

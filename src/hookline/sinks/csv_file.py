@@ -19,45 +19,38 @@ from hookline.sinks.line_file import LineFile
 from hookline.sinks.sink import RunInfo
 
 CHUNK = 1_000
-"""So many rows are written at once."""
+"""Number of earlier rows that are written at once."""
 COLUMNS = ("name", "step", "epoch", "value", "kind", "seconds")
-FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the last four are the same signs in full width
+FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # The last four are the same characters in full width.
 _BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _STEP = re.compile(r'"(?:[^"]|"")*",(\d+),')
 
 
 class CSV:
-    r"""Writes every metric to a CSV file, one value a row: ``name, step, epoch, value, kind, seconds``.
+    r"""Write every metric to a CSV file, one value per row.
 
-    ``path`` is ``metrics.csv`` if not given; a relative path is in the run's folder. Only metrics are written: images,
-    texts, tables, histograms, files and events are not for a table of numbers; the run's folder has them.
+    The columns are ``name, step, epoch, value, kind, seconds``. Only metrics are written; the run's folder has
+    images, texts, tables, histograms, files and events. For one column per metric, use
+    ``pandas.read_csv(path).pivot(index="step", columns="name", values="value")``. A new run overwrites the
+    file.
 
-    The table is long and not wide, because metrics appear while a run goes on: a wide one would need a new column
-    in the middle of it, that is, the whole file again, or a value that has no place. Here a row is written once,
-    nothing is kept in memory, and what is in the file is right at any moment. The wide table is one line of
-    pandas: ``pandas.read_csv(path).pivot(index="step", columns="name", values="value")``, and in a spreadsheet a
-    pivot table.
+    Args:
+        path: Path of the file. ``None``: ``metrics.csv``. A relative path is relative to the run's folder.
 
-    An array is a JSON text in its cell, and then pandas reads the column as text. NaN and infinities are ``nan``,
-    ``inf`` and ``-inf``. A name that a spreadsheet would run as a formula (it begins with ``=``, ``+``, ``-`` or
-    ``@``) has a ``'`` before it, and a line break in a name is written as ``\n``, so that a row is one line.
-
-    The file is that of one run: a new run begins it anew. After a resume it holds the rows until that step, each
-    once, and goes on.
-
-    >>> from tempfile import mkdtemp
-    >>> sink = CSV(Path(mkdtemp()) / "metrics.csv")
-    >>> sink.write([MetricRow("val/loss", 10, 1, 0.5, "eval", 2.5), MetricRow("=x", 10, 1, [1, 2], "eval", 2.5)])
-    >>> sink.close()
-    >>> print(sink.path.read_text(), end="")
-    "name","step","epoch","value","kind","seconds"
-    "val/loss",10,1,0.5,"eval",2.5
-    "'=x",10,1,"[1, 2]","eval",2.5
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> sink = CSV(Path(mkdtemp()) / "metrics.csv")
+        >>> sink.write([MetricRow("val/loss", 10, 1, 0.5, "eval", 2.5), MetricRow("=x", 10, 1, [1, 2], "eval", 2.5)])
+        >>> sink.close()
+        >>> print(sink.path.read_text(), end="")
+        "name","step","epoch","value","kind","seconds"
+        "val/loss",10,1,0.5,"eval",2.5
+        "'=x",10,1,"[1, 2]","eval",2.5
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else path_to_write(path, "path", "CSV")
-        """As it was given. A relative path is in the run's folder."""
+        """Path as the user gave it. A relative path is relative to the run's folder."""
         self._file = LineFile(self.path) if self.path is not None and self.path.is_absolute() else None
         self.needs_folder = self._file is None
 
@@ -74,7 +67,7 @@ class CSV:
             self._file.append(rows if self._file.size else _text([COLUMNS]) + rows)
 
     def flush(self) -> None:
-        """Every row is in the file as soon as it is written."""
+        """Do nothing: ``write`` is not buffered."""
 
     def close(self) -> None:
         if self._file is not None:
@@ -82,7 +75,10 @@ class CSV:
 
 
 def _earlier(info: RunInfo, path: Path) -> Iterator[str]:
-    """The lines that still hold. A run without a folder has them nowhere but in this file."""
+    """Yield the lines that are still valid after a resume.
+
+    Without a folder, only this file has them.
+    """
     earlier = info.earlier()
     while rows := list(islice(earlier, CHUNK)):
         yield _rows(rows)
@@ -95,7 +91,7 @@ def _earlier(info: RunInfo, path: Path) -> Iterator[str]:
 
 
 def _rows(records: Sequence[Record]) -> str:
-    """The metrics among the records, as lines."""
+    """Return the metrics among the records as lines."""
     return _text(
         (_name(row.name), row.step, row.epoch, _value(row.value), row.kind, round(row.seconds, 6))
         for row in records
@@ -104,17 +100,22 @@ def _rows(records: Sequence[Record]) -> str:
 
 
 def _text(rows: Iterable[Sequence[object]]) -> str:
-    """All texts are quoted, since in some countries a spreadsheet parts cells at a semicolon."""
+    """Return rows as CSV.
+
+    All strings are quoted, because spreadsheets in some countries also split cells at a semicolon.
+    """
     text = StringIO()
     csv.writer(text, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
 def _name(name: str) -> str:
-    # A name that begins with the mark gets one more, so that no two names become one.
+    # A name that starts with an apostrophe gets a second one, so that all names stay different.
+    """Return a name that a spreadsheet does not run as a formula, on one line."""
     guard = "'" if name.lstrip().startswith((*FORMULA, "'")) else ""
     return guard + _BREAKS.sub(lambda found: found[0].encode("unicode_escape").decode(), name)
 
 
 def _value(value: Value) -> float | str:
+    """Return an array as a JSON string, and other values unchanged."""
     return json.dumps(encode(value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Rows as JSON lines: ``metrics.jsonl``, which the loop itself writes, and a copy of it for those who want one."""
+"""Records as JSON lines: ``metrics.jsonl`` of the loop, and the sink ``JSONL``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from hookline.sinks.sink import RunInfo
 
 OF_THE_LOOP = ("metrics.jsonl", "events.jsonl")
 MAX_WAITING_BYTES = 16_000_000
-"""The rows of one file that wait in memory while it cannot be written."""
+"""Maximum size of the rows of one file that wait in memory while it cannot be written."""
 
 
 def _warn(text: str) -> None:
+    """Warn the caller of the calling method."""
     warnings.warn(text, HooklineWarning, stacklevel=3)
 
 
 class JsonLines:
-    """Appends rows to a file, unbuffered; the folder and the file are made at the first row."""
+    """Unbuffered file of rows. The folder and the file are created at the first row."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,11 +39,16 @@ class JsonLines:
 
     @property
     def size(self) -> int:
-        """The bytes that are in the file."""
+        """Size of the file in bytes."""
         return self._file.size
 
     def read(self, size: int, *, quietly: bool = False) -> Iterator[Record]:
-        """The rows in the first ``size`` bytes, one at a time; ``quietly`` where it was said what cannot be read."""
+        """Yield the rows in the first ``size`` bytes, and warn about rows that cannot be read.
+
+        Args:
+            size: Number of bytes to read.
+            quietly: Do not warn, because the caller has already warned.
+        """
         for line in self._lines(size):
             try:
                 yield from_json(line.decode())
@@ -52,15 +58,19 @@ class JsonLines:
                 _warn(f"{self.path}: a row cannot be read and is left out: {line[:80]!r} ({error})")
 
     def rewind(self, size: int) -> None:
-        """Forget the rows after the first ``size`` bytes: the run goes on from there."""
+        """Remove the rows after the first ``size`` bytes: the run resumes from there.
+
+        Args:
+            size: Number of bytes to keep.
+        """
         self.close()
-        # After a power cut the last line may be torn.
+        # After a power failure, the last line may be incomplete.
         whole = sum(len(line) for line in self._lines(size) if line.endswith(b"\n"))
         if self._file.size > whole:
             os.truncate(self.path, whole)
 
     def _lines(self, size: int) -> Iterator[bytes]:
-        """The lines in the first ``size`` bytes; the last one may be cut."""
+        """Yield the lines in the first ``size`` bytes. The last line may be cut."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 for line in file:
@@ -74,23 +84,23 @@ class JsonLines:
 
 
 class WaitingJsonLines(JsonLines):
-    """Keeps rows that cannot be written in memory, and tries them again before each later row.
+    """File of rows that keeps rows in memory while they cannot be written, and retries.
 
-    ``size``, ``read`` and ``rewind`` treat the waiting rows as a part of the file, so the position that a checkpoint
-    saves is also right after they are written. When too many rows wait, new ones are dropped.
+    ``size``, ``read`` and ``rewind`` treat the waiting rows as part of the file, so that the position in a
+    checkpoint is still correct after they are written. When too many rows wait, new rows are dropped.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._waiting: deque[tuple[bytes, int]] = deque()  # what one call of write got, and its number of rows
-        self._moving = threading.Lock()  # a sink's thread may read while rows go from memory to the file
+        self._waiting: deque[tuple[bytes, int]] = deque()  # Data of one write, and its number of rows.
+        self._moving = threading.Lock()  # A sink's thread may read while rows move from memory to the file.
         self.written = self.dropped = self.failures = 0
         self.error: OSError | None = None
-        """Why rows wait; ``None`` if none does."""
+        """Error because of which rows wait. ``None`` if no row waits."""
 
     @property
     def waiting(self) -> int:
-        """The number of rows that wait."""
+        """Number of waiting rows."""
         return sum(count for _, count in self._waiting)
 
     def write(self, rows: Sequence[Record]) -> None:
@@ -105,7 +115,7 @@ class WaitingJsonLines(JsonLines):
         self.retry()
 
     def retry(self) -> bool:
-        """Write the rows that wait; whether none is left."""
+        """Write the waiting rows. Return True if none is left."""
         with self._moving:
             try:
                 while self._waiting:
@@ -121,14 +131,14 @@ class WaitingJsonLines(JsonLines):
             return True
 
     def abandon(self) -> int:
-        """Drop the rows that wait; the number of all rows that were dropped."""
+        """Drop the waiting rows. Return the total number of dropped rows."""
         self.dropped += self.waiting
         self._waiting.clear()
         return self.dropped
 
     @property
     def size(self) -> int:
-        """The bytes that are in the file, and of the rows that wait."""
+        """Size of the file and the waiting rows in bytes."""
         with self._moving:
             return self._file.size + self._waiting_bytes
 
@@ -142,6 +152,7 @@ class WaitingJsonLines(JsonLines):
 
     @property
     def _waiting_bytes(self) -> int:
+        """Size of the waiting rows in bytes."""
         return sum(len(data) for data, _ in self._waiting)
 
     def _lines(self, size: int) -> Iterator[bytes]:
@@ -157,27 +168,31 @@ class WaitingJsonLines(JsonLines):
 
 
 class JSONL:
-    """Writes every record to a file of your choice, one JSON object a line: a second copy of ``metrics.jsonl``.
+    """Write every record to a file, one JSON object per line.
 
-    A relative ``path`` is in the run's folder; an absolute one may be on another disk. The loop itself always writes
-    ``metrics.jsonl``, if the run has a folder. Unlike ``metrics.jsonl`` this copy also has the events of the run
-    (``kind`` is ``"event"``); images are named, not contained.
+    This is a second copy of ``metrics.jsonl``, which the loop always writes if the run has a folder. The copy
+    also has the events of the run (``kind`` is ``"event"``). It has the paths of images, not their content. A
+    new run overwrites the file.
 
-    The file is that of one run: a new run begins it anew. After a resume it holds what ``metrics.jsonl`` holds at
-    that step, so each metric has one value a step, and then goes on.
+    Args:
+        path: Path of the file. A relative path is relative to the run's folder.
 
-    >>> from tempfile import mkdtemp
-    >>> from hookline.records import MetricRow
-    >>> sink = JSONL(Path(mkdtemp()) / "copy.jsonl")
-    >>> sink.write([MetricRow("val/loss", 10, 1, 0.5, "eval", 2.5)])
-    >>> sink.close()
-    >>> print(sink.path.read_text(), end="")
-    {"name": "val/loss", "step": 10, "epoch": 1, "value": 0.5, "kind": "eval", "seconds": 2.5}
+    Raises:
+        SetupError: If ``path`` is a file that the loop writes itself.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> from hookline.records import MetricRow
+        >>> sink = JSONL(Path(mkdtemp()) / "copy.jsonl")
+        >>> sink.write([MetricRow("val/loss", 10, 1, 0.5, "eval", 2.5)])
+        >>> sink.close()
+        >>> print(sink.path.read_text(), end="")
+        {"name": "val/loss", "step": 10, "epoch": 1, "value": 0.5, "kind": "eval", "seconds": 2.5}
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path_to_write(path, "path", "JSONL")
-        """As it was given. A relative path is in the run's folder."""
+        """Path as the user gave it. A relative path is relative to the run's folder."""
         self.needs_folder = not self.path.is_absolute()
         self._rows: JsonLines | None = None if self.needs_folder else JsonLines(self.path)
         if str(self.path) in OF_THE_LOOP:
@@ -197,7 +212,7 @@ class JSONL:
         self._rows.write(records)
 
     def flush(self) -> None:
-        """Every row is in the file as soon as it is written."""
+        """Do nothing: ``write`` is not buffered."""
 
     def close(self) -> None:
         if self._rows is not None:
@@ -205,13 +220,17 @@ class JSONL:
 
 
 def _earlier(info: RunInfo, rows: JsonLines) -> Iterator[Record]:
-    """The rows that still hold. A run without a folder has them only in this file."""
+    """Return the rows that are still valid after a resume.
+
+    Without a folder, only this file has them.
+    """
     if info.folder is not None or not info.step:
         return info.earlier()
     return chain(info.earlier(), (row for row in rows.read(rows.size) if row.step <= info.step))
 
 
 def _is_taken(path: Path) -> SetupError:
+    """Return the error for a path that the loop writes itself."""
     return SetupError(
         f"JSONL({str(path)!r}): the loop itself writes this file, without a sink; give a copy another path"
     )

@@ -1,4 +1,4 @@
-"""``LineFile``: a text file that grows by whole lines."""
+"""``LineFile``: a text file that grows by complete lines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ logger = logging.getLogger("hookline")
 
 
 class LineFile:
-    """Appends to a file, unbuffered; the folder and the file are made at the first line.
+    """Unbuffered text file. The folder and the file are created at the first line.
 
-    What could not be written whole is taken back, so that the same lines can be tried again.
+    A write that fails is undone completely, so that the same lines can be retried.
     """
 
     def __init__(self, path: Path) -> None:
@@ -25,8 +25,13 @@ class LineFile:
         self._file: FileIO | None = None
 
     def append(self, lines: str | bytes) -> None:
-        """Add lines; each ends with a line break."""
-        if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:  # nobody could read it any more
+        """Append lines.
+
+        Args:
+            lines: Lines that each end with a line break.
+        """
+        # A deleted file cannot be read again, although writing to it still works.
+        if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:
             logger.warning("%s was deleted while a run writes it: its rows are lost, and it begins anew", self.path)
             self.close()
         if self._file is None:
@@ -34,16 +39,20 @@ class LineFile:
             self._file = self.path.open("ab", buffering=0)
         data, written = encode_lines(lines) if isinstance(lines, str) else lines, 0
         try:
-            while written < len(data):  # a disk that is nearly full takes a part, and says why at the next one
+            while written < len(data):  # A nearly full disk writes a part, and raises at the next write.
                 written += self._file.write(data[written:])
         except OSError as error:
             with suppress(OSError):
                 self._file.truncate(self._file.tell() - written)
-            error.add_note(f"while {self.path} was written")  # the system does not say where there is no space
+            error.add_note(f"while {self.path} was written")  # The system's error has no path.
             raise
 
     def rewrite(self, lines: Iterable[str]) -> None:
-        """Put these in place of all lines, in one piece: a reader sees the old file or the new one."""
+        """Replace all lines atomically: a reader sees the old file or the new one.
+
+        Args:
+            lines: The new lines.
+        """
         self.close()
         if self.path.exists() and not self.path.is_file():
             raise SetupError(f"{self.path} is a folder or a device; give the path of a file")
@@ -61,7 +70,7 @@ class LineFile:
 
     @property
     def size(self) -> int:
-        """The bytes that are in the file."""
+        """Size of the file in bytes."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def close(self) -> None:
@@ -71,5 +80,5 @@ class LineFile:
 
 
 def encode_lines(text: str) -> bytes:
-    """The bytes of a text, as they stand in the file."""
-    return text.encode(errors="backslashreplace")  # half of a surrogate pair has no UTF-8
+    """Return the text as bytes, as the file has them."""
+    return text.encode(errors="backslashreplace")  # A lone surrogate has no UTF-8 encoding.

@@ -1,4 +1,4 @@
-"""``LogObject``: anything that has ``log(dict, step)`` as a sink; and ``as_sink``, which reads ``sinks=[...]``."""
+"""``LogObject``: a sink for objects with ``log(dict, step)``, and ``as_sink``."""
 
 from __future__ import annotations
 
@@ -29,21 +29,25 @@ BY_TEXT = {
 
 
 class LogObject:
-    """Hands metrics to an object that has ``log(values, step)``: a logger of your own, or a ``wandb`` run.
+    """Pass metrics to an object with ``log(values, step)``, such as a ``wandb`` run.
 
-    It is called once for the metrics of a step that came together, with ``{name: value}``; ``step`` is given by
-    name if that is what it is called, else by position. Records that are no metrics are given one by one to
-    ``log_record(record)``, if the object has it. Its ``flush`` and ``close``, if any, are called too. What it was
-    given before a resume cannot be taken back.
+    Hookline calls ``log`` once per group of metrics of a step, with ``{name: value}``. Other records are passed
+    one by one to ``log_record(record)``, if the object has this method. ``flush`` and ``close`` are called if
+    they exist. In ``sinks=[…]``, pass the object itself: Hookline wraps it.
 
-    In ``sinks=[...]`` the object itself is enough.
+    Args:
+        target: The object. ``step`` is passed by keyword if ``log`` accepts it, else by position.
 
-    >>> class Mine:
-    ...     def log(self, values, step):
-    ...         print(step, values)
-    >>> sink = LogObject(Mine())
-    >>> sink.write([MetricRow(name, 10, 1, 0.5, "eval", 2.5) for name in ("val/loss", "val/acc")])
-    10 {'val/loss': 0.5, 'val/acc': 0.5}
+    Raises:
+        SetupError: If ``log`` cannot be called with these two arguments.
+
+    Example:
+        >>> class Mine:
+        ...     def log(self, values, step):
+        ...         print(step, values)
+        >>> sink = LogObject(Mine())
+        >>> sink.write([MetricRow(name, 10, 1, 0.5, "eval", 2.5) for name in ("val/loss", "val/acc")])
+        10 {'val/loss': 0.5, 'val/acc': 0.5}
     """
 
     def __init__(self, target: Any) -> None:
@@ -54,10 +58,10 @@ class LogObject:
         self._taken = 0
 
     def start(self, info: RunInfo) -> None:
-        """The object is the user's, and has begun already."""
+        """Do nothing: the user has created and started the object."""
 
     def write(self, records: Sequence[Record]) -> None:
-        if records is not self._batch:  # else it is tried again: what the object took, it does not get twice
+        if records is not self._batch:  # On a retry, skip the records that the object already has.
             self._batch, self._taken = records, 0
         give_other = getattr(self.target, "log_record", None)
         for step, group in groupby(records[self._taken :], key=_step_of_metric):
@@ -70,12 +74,14 @@ class LogObject:
         self._batch = ()
 
     def _log(self, values: dict[str, Any], step: int) -> None:
+        """Pass the metrics of one step."""
         if self._by_name:
             self.target.log(values, step=step)
         else:
             self.target.log(values, step)
 
     def _give(self, rows: Sequence[Record], give: Callable[[Record], object] | None) -> None:
+        """Pass other records one by one."""
         for row in rows:
             if give is not None:
                 give(row)
@@ -88,18 +94,26 @@ class LogObject:
         self._call("close")
 
     def _call(self, name: str) -> None:
+        """Call a method of the object, if it exists."""
         method = getattr(self.target, name, None)
         if callable(method):
             method()
 
 
 def as_sink(given: Any) -> Sink:
-    """One of ``sinks=[...]`` as a sink; a ``SetupError`` that says what to write instead if it is none.
+    """Return an element of ``sinks=[…]`` as a sink.
 
-    >>> class Mine:
-    ...     def log(self, values, step): ...
-    >>> type(as_sink(Mine())).__name__
-    'LogObject'
+    Args:
+        given: The element: a sink, or an object with ``log(values, step)``.
+
+    Raises:
+        SetupError: If the element is not a sink. The message says what to write instead.
+
+    Example:
+        >>> class Mine:
+        ...     def log(self, values, step): ...
+        >>> type(as_sink(Mine())).__name__
+        'LogObject'
     """
     if isinstance(given, type):
         raise SetupError(f"sinks=[{given.__name__}]: a class; make one of it: sinks=[{given.__name__}(…)]")
@@ -119,6 +133,7 @@ def as_sink(given: Any) -> Sink:
 
 
 def _for_text(text: str) -> str:
+    """Return the advice for a string."""
     call = BY_TEXT.get(text.lower().replace("-", "").replace("_", ""))
     if call is None:
         return f"give the object: sinks=[hl.sinks.TensorBoard()], or one of {', '.join(sorted(set(BY_TEXT.values())))}"
@@ -126,6 +141,7 @@ def _for_text(text: str) -> str:
 
 
 def _what_lacks(given: Any) -> str:
+    """Return what an object lacks to be a sink."""
     there = [name for name in METHODS if callable(getattr(given, name, None))]
     missing = ", ".join(name for name in METHODS if name not in there)
     if hasattr(given, "write") and hasattr(given, "flush") and "start" not in there:
@@ -139,10 +155,10 @@ def _what_lacks(given: Any) -> str:
 
 
 def _takes_step_by_name(target: Any) -> bool:
-    """Whether ``log(values, step=…)`` is the right call; else it is ``log(values, step)``."""
+    """True to call ``log(values, step=…)``, False to call ``log(values, step)``."""
     try:
         signature = inspect.signature(target.log)
-    except (TypeError, ValueError):  # written in C: it does not say
+    except (TypeError, ValueError):  # Functions written in C may have no signature.
         return False
     for by_name in (True, False):
         try:
@@ -157,4 +173,5 @@ def _takes_step_by_name(target: Any) -> bool:
 
 
 def _step_of_metric(row: Record) -> int | None:
+    """Return the step of a metric, or ``None`` for other records."""
     return row.step if isinstance(row, MetricRow) else None

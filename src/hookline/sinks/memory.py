@@ -12,15 +12,21 @@ from hookline.sinks.sink import RunInfo
 
 
 class Memory:
-    """Keeps every record, or the newest ``most`` of them, and writes nothing.
+    """Keep records in memory and write nothing.
 
-    They can be read while the run goes on and after it, until the next run begins. After a resume the earlier
-    rows are there again.
+    The records can be read during and after the run, until the next run starts.
 
-    >>> memory = Memory(most=2)
-    >>> memory.write([MetricRow("train/loss", step, 0, 1 / step, "step", 0.0) for step in (1, 2, 4)])
-    >>> [(row.step, row.value) for row in memory.metrics("train/loss")]
-    [(2, 0.5), (4, 0.25)]
+    Args:
+        most: Maximum number of records. The oldest are dropped. ``None``: keep all records.
+
+    Raises:
+        SetupError: If ``most`` is less than 1.
+
+    Example:
+        >>> memory = Memory(most=2)
+        >>> memory.write([MetricRow("train/loss", step, 0, 1 / step, "step", 0.0) for step in (1, 2, 4)])
+        >>> [(row.step, row.value) for row in memory.metrics("train/loss")]
+        [(2, 0.5), (4, 0.25)]
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -28,22 +34,26 @@ class Memory:
             raise SetupError(f"Memory(most={most!r}): give a number of records from 1 on, or None to keep all")
         self.most = most
         self._records: deque[Record] = deque(maxlen=most)
-        self._lock = threading.Lock()  # written in the sink's thread, read in the user's
+        self._lock = threading.Lock()  # The sink's thread writes, the user's thread reads.
 
     @property
     def records(self) -> list[Record]:
-        """All that are kept, the oldest first."""
+        """All records, oldest first."""
         with self._lock:
             return list(self._records)
 
     def metrics(self, name: str) -> list[MetricRow]:
-        """The rows of one metric, the oldest first."""
+        """Return the rows of one metric, oldest first.
+
+        Args:
+            name: Name of the metric, for example ``"train/loss"``.
+        """
         return [row for row in self.records if isinstance(row, MetricRow) and row.name == name]
 
     def start(self, info: RunInfo) -> None:
         earlier = deque(info.earlier(), maxlen=self.most)
         with self._lock:
-            if info.folder is None:  # then what was is nowhere but here
+            if info.folder is None:  # The earlier records are only here.
                 earlier.extend(row for row in self._records if row.step <= info.step and info.step)
             self._records = earlier
 
@@ -52,7 +62,7 @@ class Memory:
             self._records.extend(records)
 
     def flush(self) -> None:
-        """Every record is there as soon as it is written."""
+        """Do nothing: every record is available after ``write``."""
 
     def close(self) -> None:
-        """What was kept stays readable."""
+        """Do nothing: the records stay readable."""

@@ -1,4 +1,4 @@
-"""``MLflow``: a run in a local MLflow database, or at a tracking server."""
+"""``MLflow``: a run in a local MLflow database or on a tracking server."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ from hookline.sinks.mlflow_run import MlflowRun
 from hookline.sinks.sink import RunInfo
 
 RUN_ID = "hookline.run_id"
-"""The tag by which a resumed run finds itself again."""
+"""Tag by which a resumed run finds its MLflow run."""
 REACHED_WITHIN = 3.0
-"""Seconds in which a tracking server must answer. MLflow's own calls would try for minutes."""
+"""Seconds in which a tracking server must respond. MLflow itself would retry for minutes."""
 
 
 class MLflow:
-    """Writes everything to MLflow, through a client of its own: a run that you have open yourself is left alone.
+    """Write all records to MLflow.
 
-    ``tracking_uri`` is the address of a server or database, or a folder (then an SQLite database in it, and the
-    artifacts beside). Without it the run goes where MLflow itself would put it: ``mlflow.set_tracking_uri()``,
-    ``$MLFLOW_TRACKING_URI``, or else ``mlflow.db`` and ``mlruns/`` here; ``mlflow ui`` shows them. ``experiment`` is
-    the project and ``run_name`` the name of the run, if they are not given.
+    The sink uses its own client, so a run that you have started with MLflow is not affected. Numbers become
+    metrics, the configuration becomes parameters, events become tags, and all other records become artifacts.
+    The sink needs ``hookline[mlflow]``.
 
-    Numbers are metrics, the configuration is the parameters (``model.depth``), what happened is in tags
-    (``hookline.event.stop``), all else are artifacts. What MLflow does not take in a name becomes ``-``, and a tag
-    keeps the name. A database stores an infinity as the largest number. The run ends as FINISHED, FAILED or KILLED.
+    Args:
+        tracking_uri: URI of a server or database, or a folder for an SQLite database and the artifacts.
+            ``None``: the URI that MLflow itself would use (``mlflow.set_tracking_uri()``,
+            ``$MLFLOW_TRACKING_URI``, or ``mlflow.db`` and ``mlruns/`` in the working directory).
+        experiment: Name of the experiment. ``None``: the project of the run.
+        run_name: Name of the MLflow run. ``None``: the name of the run.
+        tags: Additional tags of the MLflow run.
 
-    A resumed run is found again by a tag. MLflow takes nothing back, so what it has of a metric and a step is not
-    written again: the value is the same, as a resume is exact. A server that is gone is asked again with each
-    batch of rows; what it missed is counted as dropped.
+    Raises:
+        SetupError: If MLflow is not installed, or ``tracking_uri`` is a ``Path`` made from a URI.
 
-    >>> MLflow("http://127.0.0.1:5000", experiment="digits").experiment
-    'digits'
+    Example:
+        >>> MLflow("http://127.0.0.1:5000", experiment="digits").experiment
+        'digits'
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class MLflow:
         run_name: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        try:  # now, because it takes seconds: a short run would be over before its sink has begun
+        try:  # The import takes seconds. A short run would end before its sink has started.
             _import_quietly()
         except ImportError as error:
             raise SetupError(f"MLflow(): mlflow is missing ({error}): pip install 'hookline[mlflow]'") from error
@@ -92,7 +95,7 @@ class MLflow:
             self._run.write(records)
 
     def flush(self) -> None:
-        """Every row is there as soon as it is written."""
+        """Do nothing: ``write`` is not buffered."""
 
     def close(self) -> None:
         run, self._run = self._run, None
@@ -102,13 +105,14 @@ class MLflow:
 
 
 def _find_experiment(client: Any, name: str, artifacts: str | None) -> str:
+    """Return the id of the experiment, and create it if it does not exist."""
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
             return str(client.create_experiment(name, artifacts))
-        except MlflowException:  # another run may have made it just now
+        except MlflowException:  # Another run may have created it just now.
             found = client.get_experiment_by_name(name)
             if found is None:
                 raise
@@ -116,7 +120,7 @@ def _find_experiment(client: Any, name: str, artifacts: str | None) -> str:
 
 
 def _address(given: str | Path | None) -> tuple[str, str | None]:
-    """Where the runs are; and where their artifacts are, if that is for us to say."""
+    """Return the URI of the runs, and that of their artifacts if Hookline chooses it."""
     import mlflow
 
     if given is None:
@@ -129,7 +133,7 @@ def _address(given: str | Path | None) -> tuple[str, str | None]:
 
 
 def _reach(uri: str) -> None:
-    """Raise soon if no server answers there, whatever its answer would be."""
+    """Raise ``ConnectionError`` quickly if no server responds at the URI."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return
@@ -141,12 +145,12 @@ def _reach(uri: str) -> None:
         error.close()
     except (URLError, TimeoutError) as error:
         why = getattr(error, "reason", error)
-        if not isinstance(why, ssl.SSLError):  # MLflow may have been told to trust it
+        if not isinstance(why, ssl.SSLError):  # MLflow may be configured to trust the certificate.
             raise ConnectionError(f"no MLflow server answers at {bare.netloc}: {why}") from error
 
 
 def _import_quietly() -> None:
-    """MLflow reports to its makers how it is used, unless the environment says no. Here it says no, for a moment."""
+    """Import MLflow with its telemetry disabled, and restore the environment."""
     name = "MLFLOW_DISABLE_TELEMETRY"
     is_unset = name not in os.environ
     if is_unset:
@@ -154,7 +158,7 @@ def _import_quietly() -> None:
     try:
         import mlflow  # noqa: F401
 
-        with suppress(ImportError):  # an older one, which reports nothing
+        with suppress(ImportError):  # Older versions have no telemetry.
             from mlflow import telemetry
 
             telemetry.set_telemetry_client()

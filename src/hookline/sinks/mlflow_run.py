@@ -1,4 +1,4 @@
-"""``MlflowRun``: one run of MLflow that is open, and how each kind of row gets there."""
+"""``MlflowRun``: an open MLflow run, and how it stores each kind of record."""
 
 from __future__ import annotations
 
@@ -18,39 +18,43 @@ from hookline.sinks.sink import RunInfo
 logger = logging.getLogger("hookline")
 
 TABLES = "mlflow.loggedArtifacts"
-"""The tag by which MLflow knows which artifacts are tables."""
+"""Tag in which MLflow lists the artifacts that are tables."""
 STATUSES = {"exception": "FAILED", "interrupt": "KILLED", "preempt": "KILLED"}
-"""How a run ends after such an event; else as FINISHED."""
+"""Final status after an event. Otherwise it is FINISHED."""
 MOST_METRICS = 1000
-"""So many go in one call; and so many tags or parameters:"""
+"""Maximum number of metrics per call. ``MOST_TAGS`` is that of tags and parameters."""
 MOST_TAGS = 100
 MOST_SLENDER = 256
-"""So many times as long as wide may be a picture with a step: of a longer one MLflow's small copy has no width."""
+"""Maximum aspect ratio of an image with a step.
+
+The thumbnail of a longer image would have no width.
+"""
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
 
 
 class MlflowRun:
-    """Every part of ``write`` can be done twice and leaves the same, so that a batch can be tried again."""
+    """An open MLflow run. Every part of ``write`` is idempotent, so that a batch can be retried."""
 
     def __init__(self, client: Any, run: Any, info: RunInfo, *, is_found: bool) -> None:
         self._client, self._info = client, info
         self._id: str = run.info.run_id
         self._is_found = is_found
-        """It was begun by an earlier process: some of the rows may be there."""
+        """True if an earlier process created the run, which may already have some of the rows."""
         self._status = "FINISHED"
         self._began = info.started.timestamp()
         self._keys = Keys("hookline.name.", run.data.tags)
         self._tags: dict[str, str] = {}
-        """To be set."""
+        """Tags that are not set yet."""
         self._steps: dict[str, set[int]] = {}
         self._sent: set[tuple[str, int]] = set()
-        """The numbers of a batch of which something was refused: a store of files would have them twice."""
+        """Metrics of a batch that failed partly. A file store would have them twice."""
         self._images = self._find_images() if is_found else set[tuple[str, int]]()
         self._tables: list[dict[str, str]] = json.loads(run.data.tags.get(TABLES, "[]"))
         self._log_params(run)
 
     def write(self, records: Sequence[Record]) -> None:
+        """Write records. An artifact that fails does not affect the other records."""
         metrics: list[Any] = []
         artifacts: list[Record] = []
         for record in records:
@@ -65,7 +69,7 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=some, synchronous=True)
             self._sent.update((metric.key, metric.step) for metric in some)
         refused: Exception | None = None
-        for record in artifacts:  # one that MLflow does not take must cost neither the numbers nor the others
+        for record in artifacts:  # An artifact that MLflow rejects must not cost the other records.
             try:
                 self._keep(record)
             except Exception as error:
@@ -76,18 +80,23 @@ class MlflowRun:
         self._sent.clear()
 
     def end(self) -> None:
+        """Set the final status."""
         self._client.set_terminated(self._id, self._status)
 
     def _note(self, row: EventRow) -> None:
+        """Record an event in the status and in a tag."""
         self._status = STATUSES.get(row.name, self._status)
-        if row.name == "resume":  # the seconds go on where they were, the time of day does not
+        if row.name == "resume":  # The seconds of the run continue, the time of day does not.
             self._began = self._info.started.timestamp() - row.seconds
         self._tags[f"hookline.event.{row.name}"] = f"step {row.step}" + (f": {row.text}" if row.text else "")
 
     # -- tags, parameters, metrics -------------------------------------------------------------
 
     def _log_params(self, run: Any) -> None:
-        """MLflow allows no change of a parameter: what differs after a resume is in a tag."""
+        """Log the configuration.
+
+        MLflow parameters cannot change, so changes after a resume become tags.
+        """
         from mlflow.entities import Param
 
         keys = Keys("hookline.param.", run.data.tags)
@@ -101,6 +110,7 @@ class MlflowRun:
         self._set_tags(keys)
 
     def _set_tags(self, keys: Keys) -> None:
+        """Set all pending tags."""
         from mlflow.entities import RunTag
 
         self._tags |= keys.new_tags
@@ -111,7 +121,7 @@ class MlflowRun:
         keys.new_tags.clear()
 
     def _metric(self, row: MetricRow, value: float) -> list[Any]:
-        """One, or none if it is there already."""
+        """Return the metric in a list, which is empty if MLflow already has it."""
         from mlflow.entities import Metric
 
         key = self._keys(row.name)
@@ -122,12 +132,13 @@ class MlflowRun:
         return [Metric(key, float(value), self._milliseconds(row), row.step)]
 
     def _milliseconds(self, row: Record) -> int:
+        """Return the time of a row in milliseconds."""
         return round((self._began + row.seconds) * 1000)
 
     # -- artifacts -----------------------------------------------------------------------------
 
     def _keep(self, row: Record) -> None:
-        """As an artifact, such as ``texts/val/sample/00000100.txt``."""
+        """Store a record as an artifact, such as ``texts/val/sample/00000100.txt``."""
         place = f"{self._keys(row.name)}/{row.step:08d}"
         match row:
             case ImageRow():
@@ -144,7 +155,10 @@ class MlflowRun:
                 self._client.log_text(self._id, to_json(row), f"histograms/{place}.json")
 
     def _keep_image(self, row: ImageRow) -> None:
-        """With its step, so that MLflow can show how it changes. The files get new names each time."""
+        """Store an image with its step, so that MLflow can show how it changes.
+
+        MLflow uses a new file name each time, so an image that exists is skipped.
+        """
         from PIL import Image
 
         key = re.sub(r"[^a-zA-Z0-9_\-./ ]", "-", self._keys(row.name))
@@ -158,11 +172,13 @@ class MlflowRun:
             self._images.add((key, row.step))
 
     def _find_images(self) -> set[tuple[str, int]]:
+        """Return the names and steps of the images that MLflow already has."""
         files = (Path(file.path).name for file in self._client.list_artifacts(self._id, "images"))
         found = (re.match(r"(.+)\+step\+(\d+)\+timestamp\+.*\.png$", name) for name in files)
         return {(match[1].replace("~", "/"), int(match[2])) for match in found if match}
 
     def _keep_file(self, row: FileRow) -> None:
+        """Store a file, or warn if it no longer exists."""
         path = Path(row.file) if self._info.folder is None else self._info.folder / row.file
         if path.exists():
             self._client.log_artifact(self._id, str(path), f"files/{self._keys(row.name)}")
@@ -170,7 +186,7 @@ class MlflowRun:
             logger.warning("MLflow does not get the file %s: %s is not there any more", row.name, path)
 
     def _keep_table(self, row: TableRow, place: str) -> None:
-        """As ``log_table`` writes it; that one itself would add the rows to those that are there."""
+        """Store a table in the format of ``log_table``, which itself would append to existing rows."""
         rows = [[_plain(cell) for cell in cells] for cells in row.rows]
         self._client.log_text(self._id, json.dumps({"columns": row.columns, "data": rows}), place)
         entry = {"path": place, "type": "table"}
@@ -180,7 +196,7 @@ class MlflowRun:
 
 
 def _plain(cell: Any) -> Any:
-    """JSON has no NaN; pandas makes one of a null."""
+    """Return a cell as a JSON value. JSON has no NaN, and pandas reads null as NaN."""
     if isinstance(cell, float) and not math.isfinite(cell):
         return None if math.isnan(cell) else str(cell)
     return cell

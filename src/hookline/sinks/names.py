@@ -1,4 +1,4 @@
-"""Names and texts as trackers take them, who make keys and paths of names."""
+"""Names and texts that are valid for trackers, which use names as keys and paths."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from typing import Any
 from zlib import crc32
 
 LONGEST = 200
-"""Bytes: MLflow takes 250 characters and disks take 255 bytes, and both put something before or behind."""
+"""Maximum number of bytes.
+
+MLflow accepts 250 characters and disks 255 bytes, and both add prefixes or suffixes.
+"""
 
 
 class Keys:
-    """Names that are safe as keys of MLflow and as paths, no two alike; ``new_tags`` keep those that were changed.
+    """Map names to unique keys that are valid for MLflow and as paths.
 
-    >>> keys = Keys("name.", {})
-    >>> keys("val/recall@10"), keys("val/recall#10"), keys.new_tags["name.val/recall-10"]
-    ('val/recall-10', 'val/recall-10-8a1f4b45', 'val/recall@10')
+    ``new_tags`` has the original names of the keys that differ.
+
+    Args:
+        prefix: Prefix of the tags.
+        tags: Tags of an earlier session, which keep its keys valid.
+
+    Example:
+        >>> keys = Keys("name.", {})
+        >>> keys("val/recall@10"), keys("val/recall#10"), keys.new_tags["name.val/recall-10"]
+        ('val/recall-10', 'val/recall-10-8a1f4b45', 'val/recall@10')
     """
 
     def __init__(self, prefix: str, tags: Mapping[str, str]) -> None:
@@ -40,19 +50,20 @@ class Keys:
 
 
 def _allowed(name: str) -> str:
-    """Letters, digits, ``_-./`` and spaces, as a path of one spelling only that leads downwards.
+    """Return the name as a relative path of letters, digits, ``_-./`` and spaces.
 
-    The rest becomes ``-``, because W&B hides what begins with ``_``.
+    Other characters become ``-`` and not ``_``, because W&B hides names that start with ``_``.
     """
     parts = (part for part in re.sub(r"[^/\w.\- ]", "-", name).split("/") if part not in ("", "."))
     return "/".join("--" + part[2:] if part.startswith("..") else part for part in parts) or "-"
 
 
 def flat(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves of a configuration, with dotted names.
+    """Yield the leaves of a configuration with dotted names.
 
-    >>> list(flat({"lr": 0.1, "model": {"depth": 2, "sizes": [8, 4]}}))
-    [('lr', '0.1'), ('model.depth', '2'), ('model.sizes', '[8, 4]')]
+    Example:
+        >>> list(flat({"lr": 0.1, "model": {"depth": 2, "sizes": [8, 4]}}))
+        [('lr', '0.1'), ('model.depth', '2'), ('model.sizes', '[8, 4]')]
     """
     if isinstance(tree, Mapping) and (tree or not name):
         for key, value in tree.items():
@@ -62,10 +73,11 @@ def flat(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters, and a note if there were more.
+    """Return at most ``most`` characters, with a note if the text was longer.
 
-    >>> shortened("x" * 99, 40)
-    'xxxxxxxxxxxxxxx … (99 characters in all)'
+    Example:
+        >>> shortened("x" * 99, 40)
+        'xxxxxxxxxxxxxxx … (99 characters in all)'
     """
     note = f" … ({len(text):,} characters in all)"
     return text if len(text) <= most else text[: most - len(note)] + note

@@ -1,4 +1,4 @@
-"""``Pump``: the thread and the bounded queue between the loop and one sink."""
+"""``Pump``: thread and bounded queue between the loop and one sink."""
 
 from __future__ import annotations
 
@@ -16,38 +16,47 @@ from hookline.records.redact import redact_text
 from hookline.sinks.sink import RunInfo, Sink
 
 MOST = 10_000
-"""So many rows wait for a sink; then the oldest are dropped. What is large counts as one row per 4 KB."""
+"""Maximum number of waiting rows. The oldest are dropped.
+
+A large record counts as one row per 4 KB.
+"""
 BATCH = 1_000
-"""So many rows are written at once."""
+"""Maximum number of rows per write."""
 PAUSES = (0.5, 2.0, 8.0)
-"""Seconds until rows that could not be written are tried again; after the last try they are lost."""
+"""Seconds before each retry of a write. After the last retry the rows are dropped."""
 WAIT = 5.0
-"""Seconds that the end of a run waits for a sink: those that its call has taken before the end count."""
+"""Seconds that the end of a run waits for a sink. The time of a call before the end counts."""
 SHARE = 0.02
-"""Of the run's time: that much is waited also for one that has had its seconds before the end."""
+"""Fraction of the run's time that the end always waits, even without time left in ``WAIT``."""
 START_WAITS = 3
-"""So many times longer for one that has not started yet; once it has, it gets ``WAIT`` within that."""
+"""A sink that has not started gets this many times ``WAIT`` in addition.
+
+Once started, it gets ``WAIT``.
+"""
 LOOK = 0.05
-"""Seconds between two looks whether it has started meanwhile."""
+"""Seconds between two checks whether the sink has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkReport:
-    """How one sink fared."""
+    """Result of one sink."""
 
     sink: str
+    """Name of the sink."""
     written: int
+    """Number of rows that were written."""
     dropped: int
-    """Rows that came faster than the sink took them, or that it could not write."""
+    """Number of rows that were not written: the sink was too slow, or failed."""
     failures: int
-    """How often it raised."""
+    """Number of errors that the sink has raised."""
     error: str = ""
-    """The last thing that it raised."""
+    """Last error."""
     hung: bool = False
-    """It had not come to an end when the run did, and was left."""
+    """True if the sink was still busy when the run ended, and was abandoned."""
 
     @property
     def is_well(self) -> bool:
+        """True if nothing was dropped and nothing has failed."""
         return not (self.dropped or self.failures or self.hung)
 
     def __str__(self) -> str:
@@ -60,42 +69,53 @@ class SinkReport:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Between two rows: the run has gone back, and the sink takes it up anew."""
+    """Marker in the queue: the run was rolled back, and the sink restarts."""
 
     info: RunInfo
 
 
 class Pump:
-    """Hands rows to a sink in a thread of its own. Nothing here waits for the sink but ``close``, and that not long.
+    """Pass rows to a sink in a separate thread.
 
-    The newest rows win: when the queue is full, the oldest are dropped and counted.
+    Only ``close`` waits for the sink, for a short time.
+
+    When the queue is full, the oldest rows are dropped and counted.
+
+    Args:
+        name: Name of the sink in reports.
+        sink: The sink.
+        most: Maximum number of waiting rows.
+        pauses: Seconds before each retry.
     """
 
     def __init__(self, name: str, sink: Sink, *, most: int = MOST, pauses: Sequence[float] = PAUSES) -> None:
         self.name, self._sink = name, sink
         self._most, self._pauses = most, tuple(pauses)
-        self._queue: deque[tuple[Record | Restart, int]] = deque()  # each with its weight
-        self._size = 0  # what is in the queue, by weight
-        self._in_hand = 0  # rows that the sink has been given and is not done with
+        self._queue: deque[tuple[Record | Restart, int]] = deque()  # Each entry has its weight.
+        self._size = 0  # Total weight of the queue.
+        self._in_hand = 0  # Rows that the sink is writing.
         self._changed = threading.Condition()
         self._closing, self._ended = False, 0.0
-        self._since = 0.0  # when the run began
-        self._called: float | None = None  # when the call began that the sink is in
-        self._longest = 0.0  # of its calls that ended well
+        self._since = 0.0  # Start of the run.
+        self._called: float | None = None  # Start of the current call of the sink.
+        self._longest = 0.0  # Seconds of the longest successful call.
         self._written = self._dropped = self._failures = 0
         self._error = ""
         self._told = 0
-        self._started, self._began = False, 0.0  # and when it had
+        self._started, self._began = False, 0.0  # Whether and when the sink has started.
         self._thread: threading.Thread | None = None
 
     def start(self, info: RunInfo) -> None:
-        """A daemon: a sink that hangs must not keep the process."""
+        """Start the thread.
+
+        It is a daemon thread, so that a sink that hangs does not keep the process alive.
+        """
         name, self._since = f"hookline sink {self.name}", monotonic()
         self._thread = threading.Thread(target=self._work, args=(info,), name=name, daemon=True)
         self._thread.start()
 
     def put(self, records: Sequence[Record]) -> None:
-        """Take rows. Never waits for the sink."""
+        """Add rows without waiting for the sink."""
         weighed = [(record, _weight(record)) for record in records]
         with self._changed:
             self._queue.extend(weighed)
@@ -108,54 +128,60 @@ class Pump:
             self._changed.notify()
 
     def restart(self, info: RunInfo) -> None:
-        """After what is in the queue: rows were taken back, and the sink goes on from what is left."""
+        """Restart the sink after the rows in the queue, because rows were rolled back."""
         with self._changed:
             self._queue.append((Restart(info), 0))
             self._changed.notify()
 
     def trouble(self) -> str | None:
-        """What went wrong for the first time since this was last asked; ``None`` if nothing did, or it is known."""
+        """Return the first problem as a string, once. ``None`` if there is none or it was returned."""
         if self._told or not (self._failures or self._dropped):
             return None
         self._told = 1
         return str(self.report())
 
     def end(self) -> None:
-        """Nothing more follows: the sink writes what is left, and closes."""
+        """Announce that no rows follow. The sink writes the rest and closes."""
         with self._changed:
             if not self._closing:
                 self._closing, self._ended = True, monotonic()
             self._changed.notify()
 
     def close(self, wait: float = WAIT) -> SinkReport:
-        """Let the sink come to its end, or leave it ``wait`` seconds after it was told to; how it fared."""
+        """Wait until the sink has finished, and return its report.
+
+        Args:
+            wait: Seconds after ``end`` until the sink is abandoned.
+        """
         self.end()
         while self._thread is not None and self.is_busy and (left := self._leave_at(wait) - monotonic()) > 0:
             self._thread.join(min(left, LOOK))
         return self.report()
 
     def _leave_at(self, wait: float) -> float:
-        """The import of a tracker alone may take longer than a short run: what it has to write comes after that.
+        """Return the time at which to abandon the sink.
 
-        One that hung long before the end is not waited for again: a run of a minute must not be five seconds longer.
-        Where calls take long, as uploads do, one that takes no longer than twice the longest has its seconds still.
+        - Importing a tracker may take longer than a short run, so the time to write starts after the import.
+        - A sink that hung long before the end gets no additional time: a run of a minute must not take five
+          seconds longer.
+        - If calls are usually slow, as uploads are, a call may take twice as long as the longest one so far.
         """
         start = wait * (1 + START_WAITS)
         latest = self._ended + start
         if self._started:
             latest = min(latest, max(self._ended, self._began) + wait)
-        called = self._called  # once: its thread may set it meanwhile
+        called = self._called  # Read once, because the thread may change it.
         given = max(wait, 2 * self._longest) if self._started else start
         its_own = (self._ended if called is None else called) + given
         return min(latest, max(its_own, self._ended + SHARE * (self._ended - self._since)))
 
     @property
     def is_busy(self) -> bool:
-        """Whether its thread is still at work; after the end that is one that hangs."""
+        """True while the thread works. After the end, the sink hangs."""
         return self._thread is not None and self._thread.is_alive()
 
     def report(self) -> SinkReport:
-        """At the end, what is neither written nor dropped counts as dropped: nobody waits for it any more."""
+        """Return the report. After the end, rows that still wait count as dropped."""
         with self._changed:
             hung = self._closing and self.is_busy
             waiting = sum(not isinstance(record, Restart) for record, _ in self._queue) + self._in_hand
@@ -165,6 +191,7 @@ class Pump:
     # -- in the thread -------------------------------------------------------------------------
 
     def _work(self, info: RunInfo) -> None:
+        """Pass rows to the sink until the end. This runs in the thread."""
         self._start(info)
         while batch := self._next():
             if isinstance(batch, Restart):
@@ -174,7 +201,7 @@ class Pump:
                 self._start(info)
                 continue
             done = (self._started or self._start(info)) and self._try(partial(self._sink.write, batch))
-            with self._changed:  # put() counts too, in another thread
+            with self._changed:  # put() changes the counts in another thread.
                 self._in_hand = 0
                 if done:
                     self._written += len(batch)
@@ -186,11 +213,12 @@ class Pump:
             self._once(self._sink.close)
 
     def _start(self, info: RunInfo) -> bool:
+        """Start the sink with retries. Return True if it has started."""
         self._started, self._began = self._try(partial(self._sink.start, info)), monotonic()
         return self._started
 
     def _next(self) -> list[Record] | Restart:
-        """What has come together up to a restart, or that; nothing at the end."""
+        """Return the rows up to a restart, or the restart. Empty at the end."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
@@ -208,7 +236,10 @@ class Pump:
             return batch
 
     def _try(self, act: Callable[[], None]) -> bool:
-        """Do it, again after a pause if it raises, at the end of the run at once; whether it was done."""
+        """Call a function with retries. After the end of the run, retry only once, without a pause.
+
+        Return True on success.
+        """
         for pause in self._pauses:
             if self._once(act):
                 return True
@@ -217,11 +248,12 @@ class Pump:
         return self._once(act)
 
     def _once(self, act: Callable[[], None]) -> bool:
+        """Call a function, and record its error. Return True on success."""
         began = self._called = monotonic()
         try:
             act()
             self._longest = max(self._longest, monotonic() - began)
-        except BaseException as error:  # also SystemExit: in a thread it would end the sink without a word
+        except BaseException as error:  # SystemExit as well: it would end the thread silently.
             self._failures += 1
             self._error = _words(error)
             return False
@@ -230,7 +262,7 @@ class Pump:
         return True
 
     def _is_over(self, pause: float) -> bool:
-        """Wait; whether the run came to its end meanwhile, so that there is time for one more try only."""
+        """Wait for the pause. Return True if the run has ended, so that only one retry is left."""
         end = monotonic() + pause
         with self._changed:
             while not self._closing and (left := end - monotonic()) > 0:
@@ -239,12 +271,12 @@ class Pump:
 
 
 def _words(error: BaseException) -> str:
-    """One short line without secrets: an address may hold a key."""
+    """Return an error as one short line without secrets: a URL may contain a key."""
     return redact_text(words_of(error)[:1_000]).splitlines()[0][:200]
 
 
 def _weight(record: Record) -> int:
-    """How many rows it counts as: what is large must not fill the memory."""
+    """Return how many rows a record counts as, so that large records do not fill the memory."""
     match record:
         case MetricRow():
             size = 0 if isinstance(record.value, float) else 32 * _count(record.value)
@@ -260,5 +292,5 @@ def _weight(record: Record) -> int:
 
 
 def _count(value: Any) -> int:
-    """The numbers in nested lists."""
+    """Return the number of values in nested lists."""
     return sum(map(_count, value)) if isinstance(value, list) else 1

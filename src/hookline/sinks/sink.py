@@ -1,4 +1,4 @@
-"""``Sink``: where records go. Callbacks say what, sinks say where."""
+"""``Sink``: the protocol of a sink. Callbacks log records, sinks write them."""
 
 from __future__ import annotations
 
@@ -13,55 +13,69 @@ from hookline.records import Record
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a sink is told when it starts."""
+    """Information about the run for ``Sink.start``."""
 
     project: str
+    """Project of the run."""
     name: str
+    """Name of the run."""
     run_id: str
-    """The same after every resume, and of no other run."""
+    """Unique id of the run, which stays the same after a resume."""
     folder: Path | None
-    """The run's own folder; ``None`` if it writes nothing."""
+    """Folder of the run. ``None`` if the run writes no files."""
     config: Mapping[str, Any]
-    """The hyper-parameters as plain JSON values, secrets redacted."""
+    """Hyper-parameters as plain JSON values, with secrets redacted."""
     started: datetime
-    """When this session of the run began; ``seconds`` of a row count over all sessions."""
+    """Start of this session of the run. ``seconds`` of a row count over all sessions."""
     step: int
-    """0, or the step of the checkpoint that the run goes on from: what was written after it did not happen."""
+    """Step of the checkpoint that the run resumes from, or 0. Rows of later steps are invalid."""
     earlier: Callable[[], Iterator[Record]]
-    """The rows until ``step`` that still hold, read anew from ``metrics.jsonl`` at each call; none without a folder."""
+    """Function that reads the valid rows up to ``step`` from ``metrics.jsonl``.
+
+    Without a folder there are none.
+    """
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """One interface for all: start, write records, flush, close.
+    """Protocol of a sink: start, write records, flush, close.
 
-    Every method is called in one thread that belongs to this sink alone, so it may wait for a network or a disk:
-    training does not wait for it. ``write`` gets what has come together since the last time, in order. When it
-    raises, the same rows are tried again a few times and then counted as lost. ``flush`` comes when there is nothing
-    more to write for now, ``close`` on every way out of a run. One object serves one run after the other.
+    Hookline calls every method in a thread that belongs to this sink, so a method may wait for a network or a
+    disk without delaying training. If ``write`` raises an error, Hookline retries the same records a few times
+    and then counts them as dropped. One object can serve several runs, one after the other.
 
-    A sink that needs to see the run itself may have ``callbacks``: they join those of the run.
+    A sink that needs to observe the run may have an attribute ``callbacks``, which are added to those of the
+    run.
 
-    >>> class Printer:
-    ...     def start(self, info): ...
-    ...     def write(self, records):
-    ...         for record in records:
-    ...             print(record.name, record.step)
-    ...
-    ...     def flush(self): ...
-    ...     def close(self): ...
-    >>> isinstance(Printer(), Sink)
-    True
+    Example:
+        >>> class Printer:
+        ...     def start(self, info): ...
+        ...     def write(self, records):
+        ...         for record in records:
+        ...             print(record.name, record.step)
+        ...
+        ...     def flush(self): ...
+        ...     def close(self): ...
+        >>> isinstance(Printer(), Sink)
+        True
     """
 
     def start(self, info: RunInfo) -> None:
-        """A run begins, or goes on."""
+        """Start or resume a run.
+
+        Args:
+            info: Information about the run.
+        """
 
     def write(self, records: Sequence[Record]) -> None:
-        """These are new."""
+        """Write the new records.
+
+        Args:
+            records: All records since the last call, in order.
+        """
 
     def flush(self) -> None:
-        """Nothing more for now."""
+        """Flush buffers. Hookline calls this when no more records are waiting."""
 
     def close(self) -> None:
-        """Nothing more follows."""
+        """Close the sink. Hookline calls this however the run ends."""

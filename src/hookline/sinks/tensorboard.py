@@ -1,4 +1,4 @@
-"""``TensorBoard``: a run in the files that TensorBoard shows."""
+"""``TensorBoard``: event files for TensorBoard."""
 
 from __future__ import annotations
 
@@ -20,45 +20,41 @@ from hookline.sinks.tensorboard_graph import ModelGraph
 from hookline.sinks.tensorboard_rows import Summaries, flat_config, tag_of
 
 CHUNK = 1_000
-"""So many earlier rows are written at once."""
+"""Number of earlier rows that are written at once."""
 
 
 class TensorBoard:
-    """Writes what TensorBoard shows: ``tensorboard --logdir runs``; install it with ``hookline[tensorboard]``.
+    """Write event files for TensorBoard.
 
-    It writes into ``folder``, which belongs to this run alone and is ``tensorboard`` if not given. A relative path is
-    in the run's folder. The tag is the name of the row:
+    The files have scalars, images, texts, histograms and hyper-parameters. The tag is the name of the record.
+    Show the files with ``tensorboard --logdir runs``. The sink needs ``hookline[tensorboard]``.
 
-    - numbers are scalars, NaN and infinities too; an array is a table, and up to 16 elements also scalars
-      (``val/recall/0`` …);
-    - a picture is an image, its caption a text (``<name>/caption``); a histogram is one, and how many values were NaN
-      or infinite is the scalar ``<name>/odd``;
-    - texts are texts, which TensorBoard reads as Markdown; tables, the paths of files, and what happened
-      (``hookline/events/checkpoint`` …) are texts, too;
-    - ``config`` is a row in the tab HPARAMS, with the metrics of evaluations and epochs when the run has come to
-      its end;
-    - with ``graph=True`` the model is traced on one batch of training, and is in the tab GRAPHS.
+    Args:
+        folder: Folder of the event files, which only this run may use. ``None``: ``tensorboard``. A relative
+            path is relative to the run's folder.
+        graph: Also trace the model on one training batch and write its graph.
 
-    When a run goes on, what was written after the checkpoint is cut off, and what was lost when the process was
-    killed is added: each value is there once, also if the sink has joined the run only now.
+    Raises:
+        SetupError: If TensorBoard is not installed.
 
-    >>> from datetime import datetime
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> sink = TensorBoard()
-    >>> with TemporaryDirectory() as folder:
-    ...     sink.start(RunInfo("digits", "first", "a1", Path(folder), {}, datetime.now(), 0, lambda: iter(())))
-    ...     sink.write([MetricRow("train/loss", 1, 0, 0.5, "step", 0.1)])
-    ...     sink.close()
-    ...     len(list(Path(folder, "tensorboard").glob("events.out.tfevents.*")))
-    1
+    Example:
+        >>> from datetime import datetime
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> sink = TensorBoard()
+        >>> with TemporaryDirectory() as folder:
+        ...     sink.start(RunInfo("digits", "first", "a1", Path(folder), {}, datetime.now(), 0, lambda: iter(())))
+        ...     sink.write([MetricRow("train/loss", 1, 0, 0.5, "step", 0.1)])
+        ...     sink.close()
+        ...     len(list(Path(folder, "tensorboard").glob("events.out.tfevents.*")))
+        1
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, graph: bool = False) -> None:
         if find_spec("tensorboard") is None:
             raise SetupError("sinks.TensorBoard needs TensorBoard: pip install 'hookline[tensorboard]'")
         self.folder = None if folder is None else path_to_write(folder, "folder", "TensorBoard")
-        """As it was given. A relative path is in the run's folder."""
+        """Folder as the user gave it. A relative path is relative to the run's folder."""
         self.needs_folder = self.folder is None or not self.folder.is_absolute()
         self.graph = ModelGraph() if graph else None
         self.callbacks: tuple[Callback, ...] = () if self.graph is None else (self.graph,)
@@ -66,7 +62,7 @@ class TensorBoard:
 
     def start(self, info: RunInfo) -> None:
         began = time.time()
-        if self._file is not None:  # another try, or a run that was left
+        if self._file is not None:  # A retry, or a run that was not closed.
             self._file.close()
             self._file = None
         given = self.folder or Path("tensorboard")
@@ -75,29 +71,30 @@ class TensorBoard:
         self._config = flat_config(info.config)
         self._names: dict[str, dict[str, None]] = {"step": {}, "epoch": {}, "eval": {}}
         self._ended, self._step, self._seconds = False, info.step, 0.0
-        is_own = self.needs_folder and ".." not in given.parts  # no other run writes there
+        is_own = self.needs_folder and ".." not in given.parts  # No other run writes there.
         files = own_files(folder, None if is_own else info.run_id)
         earlier = _Earlier(self._seen(info.earlier()))
-        # A run without a folder has its earlier rows nowhere but here.
+        # Without a folder, only these files have the earlier rows.
         kept = rewind(files, earlier.has if info.folder is not None else lambda _, step: step <= info.step)
         self._file = EventFile(folder, info.run_id)
         self._file.append(self._head(kept + 1 if files else None))
         for rows in _chunks(row for row in earlier.rest() if _can_be_read(row, info.folder)):
             self._file.append(self._events(rows, min(info.started.timestamp(), began - rows[-1].seconds)))
         self._zero = began - self._seconds
-        """The time of day at which the run's seconds were 0, had it never been interrupted."""
+        """Time of day at which the seconds of the run were 0, if it had never been interrupted."""
 
     def write(self, records: Sequence[Record]) -> None:
         if not records:
             return
-        # A row that comes at once says it best; before the first, the clock may have stood still.
+        # The row with the shortest delay gives the best estimate of the start. Before the first row, the clock may not
+        # have advanced.
         self._zero = min(self._zero, time.time() - max(row.seconds for row in records))
         self._opened().append(self._events(records, self._zero))
         for row in self._seen(records):
             self._ended = self._ended or (isinstance(row, EventRow) and row.name == "end")
 
     def flush(self) -> None:
-        """Rows are in the file once they are written; a graph comes when there is one."""
+        """Write the graph, if there is a new one. ``write`` is not buffered."""
         found = None if self.graph is None else self.graph.take()
         if found is not None:
             self._opened().append([self._event(graph_def=found.SerializeToString())])
@@ -116,12 +113,13 @@ class TensorBoard:
     # ------------------------------------------------------------------------------------------
 
     def _opened(self) -> EventFile:
+        """Return the open file, or raise ``SetupError``."""
         if self._file is None:
             raise SetupError("sinks.TensorBoard: a row can be written after start(info) and before close()")
         return self._file
 
     def _seen(self, rows: Iterable[Record]) -> Iterator[Record]:
-        """The rows, of which is noted what is needed later."""
+        """Yield the rows, and record steps and names for later."""
         for row in rows:
             self._step, self._seconds = row.step, max(self._seconds, row.seconds)
             if isinstance(row, MetricRow) and not isinstance(row.value, list):
@@ -129,21 +127,25 @@ class TensorBoard:
             yield row
 
     def _events(self, rows: Iterable[Record], zero: float) -> Iterator[Any]:
+        """Yield the rows as events."""
         return (self._summaries.event(row, zero + row.seconds) for row in rows)
 
     def _head(self, purge_step: int | None) -> list[Any]:
-        """What comes before the rows: for a page that shows the run now, that later ones do not hold; the settings."""
+        """Return the events before the rows.
+
+        They are the hyper-parameters, and the step from which on an open page discards rows.
+        """
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         head = []
         if purge_step is not None:
             start = SessionLog(status=SessionLog.START)
             again = Event(wall_time=time.time(), step=purge_step, session_log=start)
-            head += [again, again]  # TensorBoard takes the first that it sees for the beginning of the run
+            head += [again, again]  # TensorBoard takes the first one as the start of the run.
         return head + ([self._event(summary=part) for part in self._settings("start")] if self._config else [])
 
     def _settings(self, *parts: str) -> list[Any]:
-        """The hyper-parameters, for the tab HPARAMS: what an experiment measures, how it starts, that it ended."""
+        """Return the hyper-parameters for the HPARAMS tab: the metrics, the start and the end."""
         from torch.utils.tensorboard.summary import hparams
 
         measured = self._names["eval"] | self._names["epoch"] or self._names["step"]
@@ -151,20 +153,21 @@ class TensorBoard:
         return [found[part] for part in parts]
 
     def _event(self, **what: Any) -> Any:
+        """Return an event at the current step."""
         from tensorboard.compat.proto.event_pb2 import Event
 
         return Event(wall_time=time.time(), step=self._step, **what)
 
 
 class _Earlier:
-    """The rows that hold, compared with those that are written, both in their order."""
+    """Compare the valid rows with the written rows, both in order."""
 
     def __init__(self, rows: Iterable[Record]) -> None:
         self._rows = iter(rows)
         self._passed: list[Record] = []
 
     def has(self, tag: str, step: int) -> bool:
-        """Whether what is written next is the next of the rows; those passed over were dropped, or are lost."""
+        """Return whether the next written row is valid. Rows that are skipped were dropped or lost."""
         for row in self._rows:
             if row.step == step and tag_of(row) == tag:
                 self._passed.clear()
@@ -173,17 +176,18 @@ class _Earlier:
         return False
 
     def rest(self) -> Iterator[Record]:
-        """Those after the last that is written."""
+        """Yield the rows after the last written one."""
         yield from self._passed
         yield from self._rows
 
 
 def _can_be_read(row: Record, folder: Path | None) -> bool:
-    """A picture of an earlier row lies in a file, which the user may have deleted."""
+    """True unless the row is an image whose file the user has deleted."""
     return not isinstance(row, ImageRow) or bool(row.png) or (folder is not None and (folder / row.file).is_file())
 
 
 def _chunks(rows: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yield lists of rows."""
     rows = iter(rows)
     while chunk := list(islice(rows, CHUNK)):
         yield chunk

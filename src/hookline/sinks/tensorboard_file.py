@@ -1,8 +1,10 @@
-"""``EventFile``: a file of events as TensorBoard reads it, and how the files of a run are rewound.
+"""``EventFile``: an event file of TensorBoard, and how the files of a run are rewound.
 
-It is no ``SummaryWriter``. That one writes in a thread of its own, so that after another try rows might be there twice;
-names files by second and process, so that two of one second may be read in the wrong order; and can only ask readers
-to overlook rows (``purge_step``), which some do not do.
+This module does not use ``SummaryWriter``, for these reasons:
+
+- It writes in its own thread, so that a retry could write rows twice.
+- It names files by second and process, so that two files of the same second may be read in the wrong order.
+- It can only ask readers to ignore rows (``purge_step``), which some readers do not do.
 """
 
 from __future__ import annotations
@@ -22,20 +24,20 @@ from hookline.sinks.tensorboard_rows import EVENTS
 _NAME = "events.out.tfevents."
 _STAMP = re.compile(re.escape(_NAME) + r"(\d+)\.")
 _OWNER = "hookline "
-_HEADER = struct.Struct("<QI")  # the length of a record, and a checksum of it
+_HEADER = struct.Struct("<QI")  # Length of a record, and its checksum.
 _FOOTER = 4
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 
 
 class EventFile:
-    """A new file in a folder. What is appended is in it whole or, if that fails, not at all."""
+    """A new file in a folder. An append that fails leaves no partial data behind."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SourceMetadata
 
         self._frame = framing()
         folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files by name, and this one is to be read last.
+        # TensorBoard reads files in order of their names. This file must be last.
         stamp = max([int(time.time()), *(_stamp(path) + 1 for path in folder.glob(f"{_NAME}*"))])
         self.path = folder / f"{_NAME}{stamp:010d}.{socket.gethostname()}.{os.getpid()}.0"
         self._file = self.path.open("xb", buffering=0)
@@ -44,8 +46,9 @@ class EventFile:
         self.append([Event(wall_time=time.time(), file_version="brain.Event:2", source_metadata=owner)])
 
     def append(self, events: Iterable[Any]) -> None:
+        """Append events. Remove the rest of an append that failed."""
         framed = b"".join([self._frame(event.SerializeToString()) for event in events])
-        if os.fstat(self._file.fileno()).st_size != self._size:  # a part of what failed before: the disk was full
+        if os.fstat(self._file.fileno()).st_size != self._size:  # An append failed, for example on a full disk.
             self._file.truncate(self._size)
             self._file.seek(self._size)
         left = memoryview(framed)
@@ -59,13 +62,13 @@ class EventFile:
 
 
 def framing() -> Callable[[bytes], bytes]:
-    """What makes a record of bytes: their length and the bytes, each with a checksum.
+    """Return a function that makes a record of bytes: length and data, each with a checksum.
 
-    That of TensorBoard is computed in Python, 0.1 s and more a megabyte, in which the loop cannot go on.
+    TensorBoard computes the checksum in Python, which takes 0.1 s and more per MB and blocks the loop.
     """
     try:
         from google_crc32c import value as checksum
-    except ImportError:  # somebody has TensorBoard, but not what the extra brings
+    except ImportError:  # TensorBoard was installed without the extra of Hookline.
         return _framed_by_torch
 
     def masked(data: bytes) -> bytes:
@@ -80,6 +83,7 @@ def framing() -> Callable[[bytes], bytes]:
 
 
 def _framed_by_torch(data: bytes) -> bytes:
+    """Return the record as torch makes it, with the slow checksum."""
     from torch.utils.tensorboard import RecordWriter
 
     file = BytesIO()
@@ -88,7 +92,7 @@ def _framed_by_torch(data: bytes) -> bytes:
 
 
 def own_files(folder: Path, run_id: str | None) -> list[Path]:
-    """The files that this sink wrote, all or those of one run, in the order in which they are read."""
+    """Return the files that this sink has written, all or those of one run, in reading order."""
     found = []
     for path in sorted(folder.glob(f"{_NAME}*")):
         first = next(_events(path), None)
@@ -99,13 +103,18 @@ def own_files(folder: Path, run_id: str | None) -> list[Path]:
 
 
 def rewind(files: Sequence[Path], holds: Callable[[str, int], bool]) -> int:
-    """Cut off all from the first row on that does not hold, by its tag and step; the highest step that is left."""
+    """Remove everything from the first invalid row on. Return the highest remaining step.
+
+    Args:
+        files: The files in reading order.
+        holds: Function of tag and step that returns whether a row is valid.
+    """
     highest = -1
     for number, path in enumerate(files):
         for begin, event in _events(path):
             tag = event.summary.value[0].tag if event.summary.value else ""
             if not tag or tag.startswith(("_hparams_/", EVENTS)):
-                continue  # no row
+                continue  # This is not a row.
             if not holds(tag, event.step):
                 os.truncate(path, begin)
                 for later in files[number + 1 :]:
@@ -116,12 +125,13 @@ def rewind(files: Sequence[Path], holds: Callable[[str, int], bool]) -> int:
 
 
 def _stamp(path: Path) -> int:
+    """Return the time stamp in a file name, or 0."""
     found = _STAMP.match(path.name)
     return int(found[1]) if found else 0
 
 
 def _events(path: Path) -> Iterator[tuple[int, Any]]:
-    """Where each event begins, and the event; until the end, or to where the file is torn."""
+    """Yield the position of each event and the event, up to the end or to incomplete data."""
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 

@@ -1,4 +1,4 @@
-"""``ModelGraph``: the model's graph for TensorBoard, traced once."""
+"""``ModelGraph``: the graph of the model for TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ if TYPE_CHECKING:
 
 
 _COMPILED = "_compiled_call_impl"
-"""Where ``module.compile()`` puts what is called in place of ``forward``; what is compiled cannot be traced."""
+"""Attribute that ``module.compile()`` sets. A compiled module cannot be traced."""
 
 
 class ModelGraph(Callback):
-    """Traces the model on a batch of training, when the first metrics of a run are ready; ``TensorBoard(graph=True)``.
+    """Trace the model on a training batch, for ``TensorBoard(graph=True)``.
 
-    The model is called as a plain model is: with the first part of a batch ``(inputs, targets)``, with all but the
-    last of more parts, with the values of a dict by name, else with the batch. Of a task that has no ``forward`` its
-    ``model`` is traced. A model that cannot be traced switches this off, and nothing else.
+    The model is traced at the end of the first log interval. It is called as a plain model: with the first
+    element of ``(inputs, targets)``, with all but the last of more elements, with the values of a dict by name,
+    otherwise with the batch. Of a task without ``forward``, its ``model`` is traced. If the model cannot be
+    traced, Hookline disables only this callback.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> graph = ModelGraph()
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[graph], folder=False)
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> [node.op for node in graph.take().node][:1]
-    ['IO Node']
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> graph = ModelGraph()
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[graph], folder=False)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> [node.op for node in graph.take().node][:1]
+        ['IO Node']
     """
 
     optional = True
@@ -58,13 +60,21 @@ class ModelGraph(Callback):
             self._found = trace(run.model, run.batch)
 
     def take(self) -> Any:
-        """The graph, once, in the thread of the sink; ``None`` if there is nothing new."""
+        """Return the new graph, or ``None``. The thread of the sink calls this."""
         found, self._found = self._found, None
         return found
 
 
 def trace(model: nn.Module, batch: Any) -> Any:
-    """The graph of a model, which is left as it was."""
+    """Return the graph of a model, without changing the model.
+
+    Args:
+        model: The model or task.
+        batch: A training batch.
+
+    Raises:
+        SetupError: If the model cannot be traced.
+    """
     inner = getattr(model, "model", None)
     if type(model).forward is nn.Module.forward and isinstance(inner, nn.Module):
         model = inner
@@ -89,7 +99,10 @@ def trace(model: nn.Module, batch: Any) -> Any:
 
 
 def _graph(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    """As ``torch.utils.tensorboard`` makes it, without its check, which a model that draws random numbers fails."""
+    """Return the graph as ``torch.utils.tensorboard`` does.
+
+    Its check is left out, because it fails for models with random numbers.
+    """
     from tensorboard.compat.proto.graph_pb2 import GraphDef
     from tensorboard.compat.proto.versions_pb2 import VersionDef
     from torch.utils.tensorboard._pytorch_graph import parse
@@ -101,7 +114,7 @@ def _graph(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
 
 
 class _ByName(nn.Module):
-    """A tracer passes inputs by position."""
+    """Pass a dict by keyword, because the tracer passes inputs by position."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -114,7 +127,7 @@ class _ByName(nn.Module):
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
-    """Modes, buffers and random states are put back; a compiled model is called as it was written."""
+    """Restore modes, buffers and random states. A compiled model is called without compilation."""
     modes = [(part, part.training) for part in model.modules()]
     compiled = [(part, part.__dict__.pop(_COMPILED)) for part in model.modules() if _COMPILED in part.__dict__]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]

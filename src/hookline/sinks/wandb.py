@@ -1,4 +1,4 @@
-"""``WandB``: a run at Weights & Biases, or in an offline folder that ``wandb sync`` sends later."""
+"""``WandB``: a run of Weights & Biases, offline by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("hookline")
 Mode = Literal["offline", "online", "disabled"]
 
 SETTINGS: Mapping[str, Any] = {
-    "reinit": "create_new",  # a run that the user has open stays theirs
+    "reinit": "create_new",  # An open run of the user is not affected.
     "silent": True,
     "console": "off",
     "label_disable": True,
@@ -35,35 +35,42 @@ SETTINGS: Mapping[str, Any] = {
     "x_disable_meta": True,
     "x_disable_machine_info": True,
     "x_save_requirements": False,
-    "x_transaction_log_flush_interval": 1.0,  # seconds that a kill costs
+    "x_transaction_log_flush_interval": 1.0,  # A killed process loses at most one second.
 }
-"""No output, no threads that measure, no environment: that is in ``run.json``, where secrets are redacted."""
+"""No output, no threads that measure, no environment.
+
+``run.json`` has the environment with secrets redacted.
+"""
 
 EXIT_CODES = {"exception": 1, "interrupt": 255, "preempt": 143}
-"""What W&B is told at the end, after such an event; else 0. It shows 255 as killed."""
+"""Exit code for W&B after an event. Otherwise it is 0. W&B shows 255 as killed."""
 
 MOST_BINS = 512
-"""W&B takes no histogram with more."""
+"""Maximum number of bins that W&B accepts in a histogram."""
 
 
 class WandB:
-    """Writes everything to Weights & Biases. Nothing is sent unless ``mode`` or ``WANDB_MODE`` says ``"online"``.
+    """Write all records to Weights & Biases, offline unless you ask for ``"online"``.
 
-    Without either the run is offline: no network, no login, no question. It lies under ``wandb/`` in ``dir`` (relative
-    to the run's folder), else in ``$WANDB_DIR``, else in the run's own folder, and ``wandb sync`` sends it when you
-    want. ``project`` is ``$WANDB_PROJECT`` or that of the run, if it is not given. ``settings`` are fields of
-    ``wandb.Settings``, such as ``{"run_group": "sweep 7"}``, and win over what this sink sets.
+    An offline run needs no network and no login. ``wandb sync`` uploads it later. Every chart has ``step`` as
+    its x-axis. The sink needs ``hookline[wandb]``.
 
-    Each value has its ``step`` and ``epoch`` beside it, and ``step`` is the axis of every chart. Pictures, texts and
-    tables can be looked at, files are saved; of their names W&B makes paths, so what could lead elsewhere becomes
-    ``-``. What happened is in the summary (``events/stop``). A run that fails, is interrupted or preempted ends as
-    failed.
+    Args:
+        project: Name of the project. ``None``: ``$WANDB_PROJECT``, or the project of the run.
+        mode: ``"offline"``, ``"online"`` or ``"disabled"``. ``None``: ``$WANDB_MODE``, or offline.
+        dir: Folder in which W&B creates ``wandb/``. ``None``: ``$WANDB_DIR``, or the run's folder. A relative
+            path is relative to the run's folder.
+        entity: User or team that owns the project.
+        tags: Tags of the run.
+        settings: Fields of ``wandb.Settings``, such as ``{"run_group": "sweep 7"}``. They override the settings
+            of this sink.
 
-    A resumed run is the same one at W&B. Offline, each process has a folder of its own, which ``wandb sync`` joins.
-    W&B takes nothing back: steps after the checkpoint are there twice, with equal values, as a resume is exact.
+    Raises:
+        SetupError: If wandb is not installed, or an argument is invalid.
 
-    >>> WandB("digits", tags=["baseline"]).mode is None
-    True
+    Example:
+        >>> WandB("digits", tags=["baseline"]).mode is None
+        True
     """
 
     def __init__(
@@ -76,7 +83,7 @@ class WandB:
         tags: Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        try:  # now, because it takes a second: a short run would be over before its sink has begun
+        try:  # The import takes a second. A short run would end before its sink has started.
             import wandb  # noqa: F401
         except ImportError as error:
             raise SetupError(f"WandB(): wandb is missing ({error}): pip install 'hookline[wandb]'") from error
@@ -86,32 +93,32 @@ class WandB:
             raise SetupError(f"WandB(tags={tags!r}): give a list of texts: tags=[{tags!r}]")
         self.project, self.mode, self.entity = project, mode, entity
         self.dir = None if dir is None else path_to_write(dir, "dir", "WandB")
-        """As it was given. A relative path is in the run's folder."""
+        """Folder as the user gave it. A relative path is relative to the run's folder."""
         self.needs_folder = self.dir is not None and not self.dir.is_absolute()
         self.tags = tuple(tags)
         self.settings = dict(settings or {})
         self._run: Any = None
         self._keys = Keys("names/", {})
         self._folder: Path | None = None
-        self._is_mine = False  # the session: W&B's service process, which several runs share
+        self._is_mine = False  # True if this sink has started W&B's service process, which runs can share.
         self._exit_code = 0
         self._batch: Sequence[Record] = ()
         self._taken = 0
 
     def start(self, info: RunInfo) -> None:
-        self._end()  # what is left of a start that failed
+        self._end()  # Clean up after a start that failed.
         import wandb
 
         given = None if self.dir is None else in_run_folder(self.dir, info.folder, "dir", "WandB")
         if given is not None:
-            given.mkdir(parents=True, exist_ok=True)  # W&B does not make it
+            given.mkdir(parents=True, exist_ok=True)  # W&B does not create the folder.
         self._folder, self._exit_code, self._keys = info.folder, 0, Keys("names/", {})
         mode = self.mode or os.environ.get("WANDB_MODE") or "offline"
         known = {name: value for name, value in SETTINGS.items() if name in wandb.Settings.model_fields}
         self._is_mine = "WANDB_SERVICE" not in os.environ
         try:
             with _no_traces(quiet=mode == "offline"):
-                if self._is_mine:  # silent here too, or a run that is online would ask for a login
+                if self._is_mine:  # Without silent, an online run would ask for a login.
                     wandb.setup(wandb.Settings(silent=True))
                 self._run = wandb.init(
                     id=info.run_id,
@@ -132,7 +139,7 @@ class WandB:
             raise
 
     def write(self, records: Sequence[Record]) -> None:
-        if records is not self._batch:  # else it is tried again: what W&B has it does not get twice
+        if records is not self._batch:  # On a retry, skip the records that W&B already has.
             self._batch, self._taken = records, 0
         with TemporaryDirectory(prefix="hookline-") as folder:
             while self._taken < len(records):
@@ -140,7 +147,7 @@ class WandB:
         self._batch = ()
 
     def flush(self) -> None:
-        """W&B's own process has every row already, and puts it into its file each second."""
+        """Do nothing: the process of W&B has every row, and writes its file each second."""
 
     def close(self) -> None:
         if self._run is not None and self._run.offline:
@@ -150,7 +157,7 @@ class WandB:
     # -- rows ----------------------------------------------------------------------------------
 
     def _write_some(self, records: Sequence[Record], folder: Path) -> int:
-        """One event or file; or, as one row, the values of one step. How many records that were."""
+        """Write one event, one file, or the values of one step. Return the number of records."""
         first = records[0]
         if isinstance(first, EventRow):
             self._exit_code = EXIT_CODES.get(first.name, self._exit_code)
@@ -173,7 +180,7 @@ class WandB:
         return count
 
     def _key(self, name: str) -> str:
-        """For what lies in a file: W&B makes its path of the name, wherever that leads."""
+        """Return a safe key for a record in a file, because W&B uses the name as a path."""
         key = self._keys(name)
         if self._keys.new_tags:
             self._run.summary.update(self._keys.new_tags)
@@ -181,7 +188,7 @@ class WandB:
         return key
 
     def _value(self, record: MetricRow | ImageRow | TextRow | TableRow | HistogramRow, png: Path) -> Any:
-        """What W&B shows as such; a small array stays nested lists."""
+        """Return the value as a W&B object. A small array stays nested lists."""
         import wandb
 
         match record:
@@ -198,7 +205,7 @@ class WandB:
         return record.value
 
     def _save(self, row: FileRow) -> None:
-        """Copied first: W&B would only link to it, and say so."""
+        """Save a copy of a file. Without a copy, W&B would only create a link and print a message."""
         path = Path(row.file) if self._folder is None else self._folder / row.file
         copy = Path(self._run.dir) / "files" / self._key(row.name) / path.name
         try:
@@ -212,7 +219,7 @@ class WandB:
     # -- the session ---------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Close the run, and W&B's service process if nobody else uses it."""
+        """Finish the run, and stop the service process of W&B if no other run uses it."""
         run, self._run = self._run, None
         try:
             if run is not None:
@@ -224,20 +231,22 @@ class WandB:
 
 
 def _end_session(run: Any) -> None:
+    """Stop the service process of W&B, unless another run uses it."""
     import wandb
 
-    if wandb.setup().most_recent_active_run in (None, run):  # a run that could not be finished is still there
+    if wandb.setup().most_recent_active_run in (None, run):  # A run that could not be finished is still active.
         try:
             wandb.teardown()
-        except SystemExit as error:  # W&B would end a thread with it, and nobody would know
+        except SystemExit as error:  # SystemExit would end the thread silently.
             raise RuntimeError(f"W&B's service process ended with code {error.code}") from error
 
 
 @contextmanager
 def _no_traces(*, quiet: bool) -> Iterator[None]:
-    """W&B puts functions of its own in place of ``sys.exit`` and ``sys.excepthook``: here they are put back.
+    """Restore ``sys.exit`` and ``sys.excepthook``, which W&B replaces.
 
-    ``quiet``: it also reports on itself to its makers, unless the environment says no when its service starts.
+    Args:
+        quiet: Also disable the error reports of W&B, unless the environment configures them.
     """
     name = "WANDB_ERROR_REPORTING"
     before = sys.exit, sys.excepthook
@@ -253,7 +262,7 @@ def _no_traces(*, quiet: bool) -> Iterator[None]:
 
 
 def _coarser(counts: Sequence[int], edges: Sequence[float]) -> tuple[list[int], list[float]]:
-    """A histogram of 1 to ``MOST_BINS`` bins, as W&B takes it: neighbours are added up."""
+    """Return a histogram with 1 to ``MOST_BINS`` bins, by merging neighbors."""
     if not counts:
         return [0], [0.0, 0.0]
     many = -(-len(counts) // MOST_BINS)

@@ -1,4 +1,4 @@
-"""Callbacks that measure, and that change how measures are named and shown."""
+"""Callbacks that compute, rename, print and plot metrics."""
 
 from hookline.callbacks.evaluation.derived_metric import DerivedMetric
 from hookline.callbacks.evaluation.history_plot import HistoryPlot

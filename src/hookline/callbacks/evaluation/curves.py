@@ -1,4 +1,4 @@
-"""The curves of a history as a figure: one panel for each quantity, training and evaluations together."""
+"""Figure of the metrics in a history: one panel per quantity, all stages in one panel."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 STAGES = ("train", "val", "test")
 MOST = 24
-"""So many panels a figure has at most."""
+"""Maximum number of panels in a figure."""
 COLORS = {"train": "#4c78a8", "val": "#f58518", "test": "#54a24b"}
 OTHERS = ("#b279a2", "#e45756", "#72b7b2", "#9d755d", "#eeca3b", "#79706e")
 LARGEST = 1e100
-"""What is beyond cannot be drawn on a scale with anything else."""
+"""Larger magnitudes are treated as not finite: they would hide all other values of the axis."""
 FEW = 40
-"""A curve of no more points has a dot at each."""
+"""A curve with at most this many points has a marker at each point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric in one panel."""
+    """Values of one metric in one panel."""
 
     label: str
     stage: str
     steps: list[int]
     values: list[float]
     is_fine: bool = False
-    """Of intervals of steps, and behind it comes the same of whole epochs."""
+    """True for means over log intervals when the panel also has the means over epochs."""
 
 
 def panels(history: History, metrics: Sequence[str]) -> dict[str, list[Curve]]:
-    """The curves of each panel, by its title. Arrays have none."""
+    """Return the curves of each panel by its title. Metrics that are arrays are left out."""
     names = [name for name in history if _is_wanted(name, metrics) and not isinstance(history[name][-1], list)]
     found: dict[str, list[Curve]] = {}
     for name in sorted(names, key=_place):
@@ -48,7 +48,10 @@ def panels(history: History, metrics: Sequence[str]) -> dict[str, list[Curve]]:
 
 
 def draw(found: dict[str, list[Curve]], title: str, *, log_y: bool) -> Any:
-    """The figure. It is no part of pyplot: what the user draws, and with what, is left alone."""
+    """Draw the figure.
+
+    It is not registered with pyplot, so the user's figures and backend do not change.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -67,6 +70,7 @@ def draw(found: dict[str, list[Curve]], title: str, *, log_y: bool) -> Any:
 
 
 def _panel(axes: Any, title: str, curves: list[Curve], *, log_y: bool) -> None:
+    """Draw the curves of one panel."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     if log_y and all(value > 0 for curve in curves for value in curve.values if math.isfinite(value)):
@@ -96,13 +100,14 @@ def _panel(axes: Any, title: str, curves: list[Curve], *, log_y: bool) -> None:
 
 
 def _curve(axes: Any, curve: Curve, color: str) -> None:
+    """Draw one curve, with a cross at the bottom of the panel for each value that is not finite."""
     finite = [abs(value) < LARGEST for value in curve.values]
     values = [value if is_finite else math.nan for value, is_finite in zip(curve.values, finite, strict=True)]
     last = f"{curve.values[-1]:.4g}"
     look: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.45} if curve.is_fine else {"linewidth": 1.7}
     if len(values) <= FEW and not curve.is_fine:
         look |= {"marker": "o", "markersize": 6 if len(values) == 1 else 3.5}
-    # A label that begins with an underscore is not in the legend; one of the user's begins with a space then.
+    # Matplotlib omits labels that start with an underscore from the legend. A space keeps the user's labels.
     label = "_" if curve.is_fine else f"{' ' * curve.label.startswith('_')}{curve.label} {last}"
     axes.plot(curve.steps, values, color=color, label=label, **look)
     odd = [step for step, is_finite in zip(curve.steps, finite, strict=True) if not is_finite]
@@ -112,7 +117,7 @@ def _curve(axes: Any, curve: Curve, color: str) -> None:
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """The panel, the stage and the label of a metric."""
+    """Return the panel, the stage and the label of a metric."""
     first, _, rest = name.partition("/")
     if first not in STAGES:
         return (first, "", rest) if rest else (name, "", name)
@@ -122,12 +127,13 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 
 def _place(name: str) -> tuple[Any, ...]:
-    """Losses first, then the rest of what is measured, then the others; train before val before test."""
+    """Sort key: losses, then other metrics of a stage, then the rest; train, val, test."""
     title, stage, label = _parts(name)
     return not stage, title != "loss", title, STAGES.index(stage) if stage else 0, label, name
 
 
 def _is_wanted(name: str, metrics: Iterable[str]) -> bool:
+    """True if the metric is selected, or belongs to a stage or is a learning rate if none is."""
     first = name.partition("/")[0]
     if not metrics:
         return first in (*STAGES, "lr")
@@ -135,10 +141,11 @@ def _is_wanted(name: str, metrics: Iterable[str]) -> bool:
 
 
 def _short(step: float) -> str:
-    """A step under an axis.
+    """Return a step as a short tick label.
 
-    >>> _short(500), _short(2500), _short(3_000_000)
-    ('500', '2.5k', '3M')
+    Example:
+        >>> _short(500), _short(2500), _short(3_000_000)
+        ('500', '2.5k', '3M')
     """
     for size, unit in ((1e6, "M"), (1e3, "k")):
         if abs(step) >= size:

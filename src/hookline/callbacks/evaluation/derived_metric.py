@@ -1,4 +1,4 @@
-"""``DerivedMetric``: a metric that is computed from others."""
+"""``DerivedMetric``: a metric that is computed from other metrics."""
 
 from __future__ import annotations
 
@@ -21,27 +21,39 @@ EVALUATIONS = ("val/", "test/")
 
 
 class DerivedMetric(Callback):
-    """Logs ``function(metrics)`` as ``name``, at the step at which the metrics that it ``reads`` are new.
+    """Log a metric that a function computes from other metrics.
 
-    ``metrics`` is a dict of the ``reads``, by their full names; with a pattern (``"val/*/acc"``) all that match. It is
-    computed after each evaluation that measures one of them; where none is of an evaluation, after each log
-    interval that measures one; where one is of an epoch (``train/loss_epoch``), at the end of each epoch. As long as
-    one of them is missing, it waits; where the function gives ``None``, nothing is logged. A ``name`` without a slash
-    gets the prefix of its ``reads``.
+    The callback computes the metric when the metrics that it reads are new:
 
-    A number that does not exist, because the function divides by zero, overflows or takes the logarithm of zero, is
-    logged as NaN and said once. Any other error of the function ends the run; set ``optional = True`` on it if the
-    run shall go on without it.
+    - After each evaluation that measures one of them, if one is named ``val/…`` or ``test/…``.
+    - At the end of each epoch, if one is a mean over an epoch, such as ``train/loss_epoch``.
+    - Otherwise at the end of each log interval that measures one of them.
 
-    >>> import math, torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> perplexity = DerivedMetric("perplexity", lambda m: math.exp(m["val/loss"]), reads=("val/loss",))
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[perplexity], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.metrics["val/perplexity"] == math.exp(result.metrics["val/loss"])
-    True
+    Nothing is logged until every metric in ``reads`` has a value. If the function divides by zero, overflows or
+    takes the logarithm of zero, Hookline logs NaN and warns once. Any other error of the function stops the
+    run, unless you set ``optional = True`` on the callback.
+
+    Args:
+        name: Name of the new metric. A name without a slash gets the prefix of ``reads``.
+        function: Function of a dict with the metrics in ``reads``, by full name. It returns the value, or
+            ``None`` to log nothing.
+        reads: Full names of the metrics, or patterns such as ``"val/*/acc"``, which select every metric that
+            matches.
+
+    Raises:
+        RegistrationError: If ``reads`` is empty or has a name without a slash, or if ``name`` has no slash and
+            the metrics in ``reads`` have different prefixes.
+
+    Example:
+        >>> import math, torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> perplexity = DerivedMetric("perplexity", lambda m: math.exp(m["val/loss"]), reads=("val/loss",))
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[perplexity], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.metrics["val/perplexity"] == math.exp(result.metrics["val/loss"])
+        True
     """
 
     state = ("seen",)
@@ -57,11 +69,11 @@ class DerivedMetric(Callback):
         self.function = function
         self.writes = (self.metric,)
         self.seen: dict[str, int | None] = {}
-        """After an interval: the steps of the values that it was last computed from."""
+        """Steps of the values that the last value was computed from. Used at log intervals only."""
         self._warned = False
 
     def on_setup(self, run: Run) -> None:
-        if not run.clock.step:  # else it goes on with what it was
+        if not run.clock.step:  # A resumed run keeps its state.
             self.seen = {}
         self._warned = False
 
@@ -74,7 +86,7 @@ class DerivedMetric(Callback):
             return
         metrics = self._inputs(run) or {}
         steps = {name: run.metrics.step_of(name) for name in metrics}
-        if steps != self.seen:  # else its curve would have points at which nothing was measured
+        if steps != self.seen:  # Otherwise the curve would have points at which nothing was measured.
             self.seen = steps
             self._derive(run)
 
@@ -84,6 +96,7 @@ class DerivedMetric(Callback):
             self._derive(run)
 
     def _derive(self, run: Run) -> None:
+        """Compute and log the metric if all values are available."""
         metrics = self._inputs(run)
         if metrics is None:
             return
@@ -104,7 +117,7 @@ class DerivedMetric(Callback):
             run.log({self.metric: value}, reduce="last")
 
     def _inputs(self, run: Run) -> dict[str, Value] | None:
-        """The newest values of what it reads, or nothing if one is missing or no longer measured."""
+        """Return the newest values to read, or ``None`` if one is missing or no longer updated."""
         found: dict[str, Value] = {}
         for read in self.reads:
             known = [read]
@@ -117,6 +130,7 @@ class DerivedMetric(Callback):
 
 
 def _full_name(name: object, reads: tuple[str, ...]) -> str:
+    """Return the name with a prefix, or raise an error if the prefix is ambiguous."""
     if not isinstance(name, str) or not name:
         raise RegistrationError(f"DerivedMetric({name!r}): a metric's name is a text, such as 'val/perplexity'")
     prefixes = {read.partition("/")[0] for read in reads}

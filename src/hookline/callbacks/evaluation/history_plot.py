@@ -1,4 +1,4 @@
-"""``HistoryPlot``: the curves of a run as a picture."""
+"""``HistoryPlot``: the metrics of a run as a figure in its folder."""
 
 from __future__ import annotations
 
@@ -23,39 +23,50 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "pdf", "svg")
 SHARE = 0.02
-"""So much of the time it takes at most, unless ``every`` is given."""
+"""Maximum fraction of the run's time that plotting takes if ``every`` is not given."""
 
 
 class HistoryPlot(Callback):
-    """Draws the curves of the run into ``plots/history.png`` in its folder, over and over, and when the fit ends.
+    """Plot the metrics of the run and save the figure in the run's folder.
 
-    A panel for each quantity has training and evaluations in one: ``train/loss``, ``train/loss_epoch`` and
-    ``val/loss`` together. ``metrics`` chooses: names (``"val/loss"``), quantities (``"loss"``), patterns
-    (``"memory/*"``); without any, all numbers of ``train``, ``val`` and ``test``, and learning rates. A value that is
-    NaN or infinite is a cross at the bottom, an array is left out.
+    The figure has one panel per quantity, which shows training and evaluations together: ``train/loss``,
+    ``train/loss_epoch`` and ``val/loss`` share a panel. A cross at the bottom marks a value that is NaN or
+    infinite. Metrics that are arrays are left out. The last figure is saved when the fit ends. The callback
+    needs matplotlib (``hookline[plots]``) and does not use pyplot.
 
-    ``formats`` are ``"png"``, ``"pdf"`` and ``"svg"``; ``dirpath`` is another folder; a relative path is in the run's.
-    ``every`` is how often it is drawn; by default at the end of each epoch, but in no more than two per cent of the
-    time. ``log_y`` draws a panel whose values are all positive on a logarithmic scale. With ``log`` the last figure is
-    also logged, as ``plots/history``, so that sinks have it too. It needs matplotlib (``hookline[plots]``), and leaves
-    pyplot alone.
+    Args:
+        metrics: Metrics to plot: names (``"val/loss"``), quantities (``"loss"``) or patterns (``"memory/*"``).
+            Default: all numbers of ``train``, ``val`` and ``test``, and the learning rates. The file is named
+            after the selected metrics.
+        dirpath: Folder for the files. ``None``: ``plots`` in the run's folder. A relative path is relative to
+            the run's folder.
+        formats: File formats: ``"png"``, ``"pdf"``, ``"svg"``.
+        every: How often to save the figure, for example ``"1ep"``. ``None``: at the end of each epoch, but
+            using at most 2 % of the run's time.
+        log_y: Use a logarithmic y-axis in panels whose values are all positive.
+        log: Also log the last figure as ``plots/history``, or under the name of the file, for sinks and the report.
 
-    >>> import torch
-    >>> from tempfile import mkdtemp
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> folder = mkdtemp()
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[HistoryPlot(formats=("png", "pdf"))], folder=folder)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> sorted(path.name for path in Path(folder, "plots").iterdir())
-    ['history.pdf', 'history.png']
+    Raises:
+        SetupError: If matplotlib is not installed.
+        RegistrationError: If ``formats`` is empty or has an unknown format.
+
+    Example:
+        >>> import torch
+        >>> from tempfile import mkdtemp
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> folder = mkdtemp()
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[HistoryPlot(formats=("png", "pdf"))], folder=folder)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> sorted(path.name for path in Path(folder, "plots").iterdir())
+        ['history.pdf', 'history.png']
     """
 
     optional = True
     ranks = "zero"
     reads = ("*",)
-    """It runs last, and so draws what the others have logged."""
+    """The callback runs last, so that the figure has the values that other callbacks log."""
 
     def __init__(
         self,
@@ -80,13 +91,14 @@ class HistoryPlot(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset the state of a run."""
         self._schedule: Schedule | None = None
         self._due = 0.0
-        """The moment from which it may be drawn again, if ``every`` is not given."""
+        """Earliest ``perf_counter`` time of the next figure if ``every`` is not given."""
 
     @property
     def file_name(self) -> str:
-        """``history``, or the names that were chosen."""
+        """Name of the files without the suffix: ``history``, or the selected metrics."""
         chosen = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", metric).strip("-.") for metric in self.metrics)
         return chosen[:80] or "history"
 
@@ -99,7 +111,7 @@ class HistoryPlot(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         if self._schedule is not None:
-            self._schedule.fired(run.clock)  # a run that goes on has its picture
+            self._schedule.fired(run.clock)  # A resumed run already has its figure.
 
     def on_metrics_ready(self, run: Run) -> None:
         if self._schedule is not None and self._schedule.every.unit != "ep":
@@ -117,12 +129,13 @@ class HistoryPlot(Callback):
             run.log_figure(f"plots/{self.file_name}", figure)
 
     def _draw_if_due(self, run: Run, schedule: Schedule) -> None:
+        """Draw the figure if the schedule is due."""
         if schedule.due(run.clock):
             schedule.fired(run.clock)
             self._draw(run)
 
     def _draw(self, run: Run) -> Any:
-        """The figure, which is written; ``None`` as long as there is nothing to draw, or nobody to draw it for."""
+        """Draw, save and return the figure, or return ``None`` if no figure is needed."""
         folder = output_folder(run, self.dirpath, "plots", "HistoryPlot")
         found = panels(run.history, self.metrics)
         if not found or not (folder or self.log):
@@ -135,11 +148,12 @@ class HistoryPlot(Callback):
         return figure
 
     def _save(self, figure: Any, folder: Path) -> None:
+        """Save the figure in every format."""
         folder.mkdir(parents=True, exist_ok=True)
         for suffix in self.formats:
             path = folder / f"{self.file_name}.{suffix}"
             fresh = path.with_name(f".{path.name}")
-            with warnings.catch_warnings():  # a name may have letters that the font has not
+            with warnings.catch_warnings():  # The font may lack characters of a metric's name.
                 warnings.simplefilter("ignore")
                 figure.savefig(fresh, format=suffix)
-            fresh.replace(path)  # in one piece: somebody may be looking at it
+            fresh.replace(path)  # An image viewer may have the file open, so it is replaced atomically.

@@ -1,4 +1,4 @@
-"""``ImageSamples``: pictures of what the model was given, and what it made of them."""
+"""``ImageSamples``: images with the predictions of the model."""
 
 from __future__ import annotations
 
@@ -20,38 +20,54 @@ STAGES = ("train", "val", "test")
 MOST = 64
 INPUTS = ("image", "images", "pixel_values", "inputs", "input", "x")
 OUTPUTS = ("logits", "out", "outputs", "predictions")
-"""Under one of these a dict has what is looked for."""
+"""Likely keys of the inputs and outputs in a dict."""
 
 
 class ImageSamples(Callback):
-    """Logs ``val/samples``: the first ``count`` pictures of an evaluation, with what the model says about them.
+    """Log a grid of input images with the predictions of the model.
 
-    Classes: the predicted one stands under each picture, in a green frame if it is right and a red one if not. Masks
-    of classes: three rows, with the pictures, the true masks and the predicted ones. Outputs that are pictures: a row
-    below. Labels are in the caption, and, if Pillow is installed, in the picture.
+    The grid is logged as ``val/samples`` at the first batch of each loader. It depends on the targets and
+    outputs:
 
-    It fires at the first batch of each loader of the first evaluation after each ``every``; with ``stage="train"``
-    when metrics are ready. Pictures are the first part of a batch that is a tuple, or ``"image"``, ``"pixel_values"``
-    or ``"x"`` of one that is a dict; targets the last part, or ``"labels"``, ``"mask"``, … of a dict; a prediction is
-    the largest of ``run.outputs``. For anything else give functions of ``run``: ``inputs`` and ``targets`` for
-    tensors, ``predictions`` for a class or a text for each picture, ``masks`` for masks of classes. ``classes`` are
-    the names of the classes. With ``normalize`` a picture with values outside of 0 to 1 is scaled to them.
+    - Classes: the predicted class below each image, with a green frame if it is correct, else red.
+    - Masks of classes: one row each for the images, the true masks and the predicted masks.
+    - Outputs that are images: a second row with the outputs.
 
-    >>> import torch
-    >>> from tempfile import mkdtemp
-    >>> from pathlib import Path
-    >>> from hookline.loop import Trainer
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
-    >>> data = [(torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))]
-    >>> folder = mkdtemp()
-    >>> samples = ImageSamples(classes=("cat", "dog", "owl"))
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[samples], folder=folder)
-    >>> result = trainer.fit(model, data, data, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> sorted(path.name for path in Path(folder, "media/val/samples").iterdir())
-    ['step-00000001.png', 'step-00000002.png']
+    Labels are in the caption. With Pillow installed, they are also drawn into the image.
+
+    Args:
+        every: How often to log images. The callback logs at the first evaluation after each ``every``.
+        count: Number of images, from 1 to 64.
+        stage: Stage to log: ``"train"`` (at the end of a log interval), ``"val"`` or ``"test"``.
+        inputs: Function of ``run`` that returns the tensor of images. Default: the first element of a batch
+            that is a tuple, or ``"image"``, ``"pixel_values"``, ``"x"``, … of a dict.
+        targets: Function of ``run`` that returns the targets. Default: the last element of a batch that is a
+            tuple, or ``"labels"``, ``"mask"``, … of a dict.
+        predictions: Function of ``run`` that returns a class or a string per image. Default: the index of the
+            largest value of ``run.outputs``.
+        masks: Function of ``run`` that returns predicted masks of classes, of shape (count, height, width).
+        classes: Names of the classes, by index.
+        normalize: Scale an image with values outside of 0 to 1 to that range.
+
+    Raises:
+        RegistrationError: If ``count`` or ``stage`` is not one of the values above.
+
+    Example:
+        >>> import torch
+        >>> from tempfile import mkdtemp
+        >>> from pathlib import Path
+        >>> from hookline.loop import Trainer
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+        >>> data = [(torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))]
+        >>> folder = mkdtemp()
+        >>> samples = ImageSamples(classes=("cat", "dog", "owl"))
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[samples], folder=folder)
+        >>> result = trainer.fit(model, data, data, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> sorted(path.name for path in Path(folder, "media/val/samples").iterdir())
+        ['step-00000001.png', 'step-00000002.png']
     """
 
-    writes = ()  # it logs no metric
+    writes = ()  # The callback logs an image, not a metric.
     optional = True
     ranks = "zero"
 
@@ -93,7 +109,7 @@ class ImageSamples(Callback):
         has_length = self.every.unit != "dur" or run.max_duration is not None
         self._schedule = Schedule(self.every.of(run.max_duration)) if has_length else None
         if self._schedule is not None:
-            self._schedule.fired(run.clock)  # a second fit has the pictures of the first
+            self._schedule.fired(run.clock)  # A second fit already has the images of the first.
         self._is_due = self._is_wanted = False
 
     def on_metrics_ready(self, run: Run) -> None:
@@ -112,7 +128,7 @@ class ImageSamples(Callback):
             self._log(run)
 
     def _fires(self, run: Run) -> bool:
-        """Whether it is due; always for a test, and for an evaluation that is no part of training."""
+        """Return whether to log now, and count it. Always true for a test and outside of training."""
         if self._schedule is None or run.stage == "test" or not run.is_training_run:
             return True
         if not self._schedule.due(run.clock):
@@ -123,6 +139,7 @@ class ImageSamples(Callback):
     # -- what ----------------------------------------------------------------------------------
 
     def _log(self, run: Run) -> None:
+        """Log the images of the current batch."""
         given = self.inputs(run) if self.inputs else _part(run.batch, 0, INPUTS)
         pictures = as_pictures(self._first(given), normalize=self.normalize) if isinstance(given, Tensor) else None
         if pictures is None:
@@ -140,7 +157,7 @@ class ImageSamples(Callback):
             self._log_labels(run, pictures, targets, outputs)
 
     def _masks(self, run: Run, pictures: Tensor, targets: Any, outputs: Any) -> tuple[Tensor | None, Tensor | None]:
-        """The true and the predicted masks, if it is masks that are predicted."""
+        """Return the true and the predicted masks, or ``None`` if the model does not predict masks."""
         true = targets.squeeze(1) if isinstance(targets, Tensor) and targets.ndim == 4 else targets
         if not isinstance(true, Tensor) or true.ndim != 3 or true.is_floating_point():
             true = None
@@ -151,10 +168,11 @@ class ImageSamples(Callback):
             return true, found
         if true is None or not isinstance(outputs, Tensor) or outputs.ndim != 4:
             return None, None
-        # One channel is a mask of one class, as logits.
+        # A single channel holds the logits of a binary mask.
         return true, outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
 
     def _log_masks(self, run: Run, pictures: Tensor, true: Tensor | None, predicted: Tensor) -> None:
+        """Log rows of images, true masks and predicted masks."""
         rows = [[Tile(picture, "picture") for picture in pictures]]
         for masks, label in ((true, "true"), (predicted, "predicted")):
             if masks is not None:
@@ -166,6 +184,7 @@ class ImageSamples(Callback):
         run.log_image("samples", sheet(rows), caption=f"pictures, {'true, ' * (true is not None)}predicted: {names}")
 
     def _log_labels(self, run: Run, pictures: Tensor, targets: Any, outputs: Any) -> None:
+        """Log images with labels, and a second row if the outputs are images."""
         predicted = self._texts(self.predictions(run) if self.predictions else _largest(outputs), len(pictures))
         true = self._texts(targets if _is_column(targets, len(pictures)) else None, len(pictures))
         can_be_right = not (isinstance(targets, Tensor) and targets.is_floating_point())
@@ -175,7 +194,7 @@ class ImageSamples(Callback):
         run.log_image("samples", sheet(rows), caption=", ".join(tile.label for tile in tiles if tile.label))
 
     def _texts(self, items: Any, count: int) -> list[str]:
-        """A text for each picture, which is empty if nothing is known."""
+        """Return a string per image, which is empty if nothing is known about the image."""
         if items is None:
             return [""] * count
         texts = [self._name(item) for item in self._first(items)]
@@ -184,12 +203,13 @@ class ImageSamples(Callback):
         return texts
 
     def _first(self, values: Any) -> Any:
-        """The first of a batch; tensors without their history and device."""
+        """Return the first samples of a batch; tensors are detached and on the CPU."""
         if isinstance(values, Tensor):
             return values[: self.count].detach().cpu() if values.ndim else values.detach().cpu()
         return values[: self.count] if isinstance(values, list | tuple) else values
 
     def _name(self, item: Any) -> str:
+        """Return the name of a class, or the value as a string."""
         value = item.item() if isinstance(item, Tensor) and item.numel() == 1 else item
         if isinstance(value, int) and 0 <= value < len(self.classes):
             return str(self.classes[value])
@@ -197,7 +217,7 @@ class ImageSamples(Callback):
 
 
 def _part(whole: Any, place: int, keys: Sequence[str]) -> Any:
-    """A part of a batch or of outputs: by position, or by a likely name; alone it is the whole, if it comes first."""
+    """Return an element of a batch or of outputs, by index or by a likely key, or ``None``."""
     if isinstance(whole, Mapping) or any(hasattr(whole, key) for key in keys):
         found = [whole.get(key) if isinstance(whole, Mapping) else getattr(whole, key, None) for key in keys]
         return next((value for value in found if value is not None), None)
@@ -207,19 +227,21 @@ def _part(whole: Any, place: int, keys: Sequence[str]) -> Any:
 
 
 def _target(batch: Any) -> Any:
-    """By the rule that the loss goes by; an object has it as an attribute."""
+    """Return the targets by the rule of the loss. For an object, look up its attributes."""
     of_object = not isinstance(batch, Mapping | tuple | list)
     return _part(batch, -1, TARGET_KEYS) if of_object else find_target(batch)
 
 
 def _outputs(run: Run) -> Any:
+    """Return the outputs of the model, or ``None`` if they are not available."""
     try:
         return run.outputs
-    except NotAvailableError:  # an own loop need not say what it computed
+    except NotAvailableError:  # A custom loop need not set the outputs.
         return None
 
 
 def _tile(picture: Tensor, predicted: str, true: str, *, can_be_right: bool) -> Tile:
+    """Return an image with its label and whether the prediction is correct."""
     if not predicted or not true:
         return Tile(picture, predicted or true)
     is_right = predicted == true
@@ -227,7 +249,7 @@ def _tile(picture: Tensor, predicted: str, true: str, *, can_be_right: bool) -> 
 
 
 def _largest(outputs: Any) -> Any:
-    """The class of each sample, or its number; ``None`` if the outputs are something else."""
+    """Return the class or number of each sample, or ``None`` for other outputs."""
     if not isinstance(outputs, Tensor) or outputs.ndim > 2 or not outputs.ndim:
         return None
     if outputs.ndim == 2 and outputs.shape[1] > 1:
@@ -236,7 +258,7 @@ def _largest(outputs: Any) -> Any:
 
 
 def _is_column(targets: Any, count: int) -> bool:
-    """One value or text for each picture."""
+    """True if there is one value or string per image."""
     if isinstance(targets, Tensor):
         return targets.ndim > 0 and targets.numel() == len(targets) == count
     return isinstance(targets, list | tuple) and len(targets) == count

@@ -1,4 +1,4 @@
-"""``Metrics``: measure what you like, with torchmetrics objects or functions of outputs and targets."""
+"""``Metrics``: torchmetrics objects or functions of outputs and targets."""
 
 from __future__ import annotations
 
@@ -20,30 +20,38 @@ STAGES = ("train", "val", "test")
 
 
 class Metrics(Callback):
-    """Measures each batch of the ``stages`` and logs ``val/acc``, with several loaders ``val/<loader>/acc``.
+    """Compute metrics from the outputs and targets of each batch.
 
-    ``metrics`` are by name: torchmetrics objects, of which each stage and loader gets a copy of its own, on the
-    device; or functions ``f(outputs, targets)`` that give a number (the mean is taken, weighted by the samples) or a
-    tensor with one value per sample. A ``MetricCollection`` in place of the dict is logged by its own keys; as one
-    of the values, or where ``compute`` gives a dict, the rows are ``val/<name>/<key>``.
+    In an evaluation, the callback logs one value of the whole evaluation: ``val/acc``, or ``val/<loader>/acc``
+    with several named loaders. In training it logs ``train/acc`` per log interval and ``train/acc_epoch`` per
+    epoch. An error in a metric stops the run.
 
-    ``outputs`` is ``run.outputs``; the targets are the last part of a batch that is a tuple, or ``"labels"``,
-    ``"target"``, ``"y"``, … of one that is a dict. For anything else give functions of ``run``.
+    Args:
+        metrics: Metrics by name. A torchmetrics object is copied for each stage and loader, and moved to the
+            device. A function ``f(outputs, targets)`` returns a number, which is averaged with the batch size
+            as weight, or a tensor with one value per sample. A ``MetricCollection`` instead of the dict logs
+            under its own keys. As a value of the dict, or where ``compute`` returns a dict, the names are
+            ``val/<name>/<key>``.
+        stages: Stages to measure: ``"train"``, ``"val"``, ``"test"``.
+        outputs: Function of ``run`` that returns the outputs. Default: ``run.outputs``.
+        targets: Function of ``run`` that returns the targets. Default: the last element of a batch that is a
+            tuple, or ``"labels"``, ``"target"``, ``"y"``, … of a dict.
 
-    An evaluation is computed at its end. With ``stages=("train", …)`` each batch of training is measured, too:
-    ``train/acc`` is of a log interval and ``train/acc_epoch`` of the epoch. It fires after each batch of its stages.
-    A checkpoint holds what training has measured so far. An error in a metric ends the run.
+    Raises:
+        RegistrationError: If a stage is unknown, a name contains a slash, or a metric is neither an object nor
+            a function.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> def accuracy(outputs, classes):
-    ...     return (outputs.argmax(1) == classes).float()
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[Metrics({"acc": accuracy})], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.metrics["val/acc"]
-    0.46875
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> def accuracy(outputs, classes):
+        ...     return (outputs.argmax(1) == classes).float()
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[Metrics({"acc": accuracy})], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.metrics["val/acc"]
+        0.46875
     """
 
     state_depends_on = ("stages", "_given")
@@ -68,20 +76,20 @@ class Metrics(Callback):
         self.writes = tuple(name for stage in self.stages for name in _rows(stage, self._given))
         if "train" in self.stages:
             self._of_training = {name: m.clone() if _is_object(m) else m for name, m in self._given.items()}
-            # A module that a callback holds is moved to the device, and saved with what is measured so far.
+            # Hookline moves a module that a callback holds to the device, and saves its state in checkpoints.
             self._held = nn.ModuleList(metric for metric in self._of_training.values() if _is_object(metric))
-            # Of this instance alone: where nobody hears the batches of training, steps are faster.
+            # The hook is set on this instance only: steps are faster without a hook for training batches.
             vars(self)["on_train_batch_end"] = self._measure_training
 
     @property
     def state_key(self) -> str:
-        """The names of its metrics, and its stages."""
+        """Key of the state in a checkpoint: the names of the metrics and the stages."""
         names = [name or type(metric).__name__ for name, metric in self._given.items()]
         return f"Metrics[{self.name or ', '.join(names)}]({', '.join(self.stages)})"
 
     def on_setup(self, run: Run) -> None:
         self._copies = {}
-        if "train" in self.stages and run.clock.step == 0:  # nothing of an earlier run counts
+        if "train" in self.stages and run.clock.step == 0:  # Values of an earlier run must not count.
             for metric in filter(_is_object, self._of_training.values()):
                 metric.reset()
 
@@ -96,9 +104,11 @@ class Metrics(Callback):
             self._measure(run, self._copies[key])
 
     def _measure_training(self, run: Run) -> None:
+        """Measure a training batch, as ``on_train_batch_end``."""
         self._measure(run, self._of_training)
 
     def _measure(self, run: Run, metrics: Mapping[str, Any]) -> None:
+        """Update or compute each metric with the current batch, and log it."""
         outputs, targets = self._outputs_of(run), self._targets_of(run)
         with torch.no_grad():
             for name, metric in metrics.items():
@@ -114,6 +124,7 @@ class Metrics(Callback):
                 run.log({name: metric} if name else metric)
 
     def _outputs_of(self, run: Run) -> Any:
+        """Return the outputs of the batch, detached, or raise ``MetricError``."""
         if self._outputs is not None:
             return _detached(self._outputs(run))
         try:
@@ -126,6 +137,7 @@ class Metrics(Callback):
             ) from error
 
     def _targets_of(self, run: Run) -> Any:
+        """Return the targets of the batch, or raise ``MetricError``."""
         batch = run.batch
         if self._targets is not None:
             return self._targets(run)
@@ -140,7 +152,7 @@ class Metrics(Callback):
 
 
 def _checked(metrics: Any) -> Iterator[tuple[str, Any]]:
-    """By name; a collection as a whole has none."""
+    """Yield each metric with its name after checking it. A collection has an empty name."""
     if _is_object(metrics) and hasattr(metrics, "keys"):
         metrics = {"": metrics}
     elif not isinstance(metrics, Mapping) or not metrics or not all(isinstance(name, str) for name in metrics):
@@ -157,11 +169,15 @@ def _checked(metrics: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_object(metric: object) -> bool:
+    """True for a torchmetrics object."""
     return isinstance(metric, nn.Module) and all(hasattr(metric, name) for name in ("update", "compute", "clone"))
 
 
 def _rows(stage: str, metrics: Mapping[str, Any]) -> Iterator[str]:
-    """The names that it writes; those of the loaders are not known yet."""
+    """Yield the names of the metrics that are logged.
+
+    The names of the loaders are not known yet.
+    """
     for name, metric in metrics.items():
         keys = [str(key) for key in metric.keys()] if hasattr(metric, "keys") else [""]  # noqa: SIM118 (a collection)
         for key in ["*"] if _gives_dict(metric) else keys:
@@ -171,14 +187,14 @@ def _rows(stage: str, metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _gives_dict(metric: Any) -> bool:
-    """Whether it says that ``compute`` gives a dict, with keys that are known only then."""
+    """True if ``compute`` is annotated to return a dict, whose keys are known only at run time."""
     if hasattr(metric, "keys"):
         return any(_gives_dict(part) for part in metric.values())
     return _is_object(metric) and "dict" in str(inspect.signature(metric.compute).return_annotation).lower()
 
 
 def _detached(value: Any) -> Any:
-    """Without its graph, which a metric that keeps all outputs would hold for an epoch."""
+    """Detach all tensors: a metric that keeps all outputs would keep their graphs for an epoch."""
     if isinstance(value, Tensor):
         return value.detach()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""``PrintMetrics``: one readable line for each epoch and each evaluation."""
+"""``PrintMetrics``: one line per epoch and evaluation."""
 
 from __future__ import annotations
 
@@ -22,29 +22,39 @@ USUAL = ("train/*", "val/*", "test/*")
 
 
 class PrintMetrics(Callback):
-    """Prints the metrics that have just been measured, never old ones: one line an epoch.
+    """Print new metric values: one line per epoch and evaluation.
 
-    The line of an epoch comes at its very end and has the evaluation at its edge in it; an evaluation elsewhere,
-    and those of ``evaluate`` and ``test``, get a line of their own. ``metrics`` are names or patterns
-    (``"val/*"``, ``"lr/*"``); none means all of ``train/…``, ``val/…`` and ``test/…``, of training the means over the
-    epoch where there are such. Arrays are left out. ``every`` is how often there is a line of training: epochs
-    (``"5ep"``) or, at the ends of log intervals, anything else (``"100st"``, ``"30s"``); what the last step has
-    measured is always printed. ``stream`` is where to, by default standard output; ``format`` is that of a number.
+    The line of an epoch appears when the epoch ends and includes the evaluation at its end. Every other
+    evaluation, including those of ``evaluate`` and ``test``, gets its own line. A value is printed only when it
+    is new. Metrics that are arrays are left out.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[PrintMetrics(format=".2f")], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    epoch 1, step 4: train/loss_epoch 0.97, val/loss 0.97
-    epoch 2, step 8: train/loss_epoch 0.97, val/loss 0.96
+    Args:
+        metrics: Names or patterns (``"val/*"``, ``"lr/*"``) to print, in this order. Default: all of
+            ``train/…``, ``val/…`` and ``test/…``; of a training metric only the mean over the epoch, if there
+            is one.
+        every: How often to print a line for training: in epochs (``"5ep"``), or at the end of log intervals in
+            any other unit (``"100st"``, ``"30s"``). The values of the last step are always printed.
+        stream: File to write to. ``None``: standard output.
+        format: Format specification of a number, for example ``".4g"``.
+
+    Raises:
+        RegistrationError: If an argument is invalid.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[PrintMetrics(format=".2f")], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        epoch 1, step 4: train/loss_epoch 0.97, val/loss 0.97
+        epoch 2, step 8: train/loss_epoch 0.97, val/loss 0.96
     """
 
     optional = True
     ranks = "zero"
     reads = ("*",)
-    """It runs last, and so prints what the others have logged."""
+    """The callback runs last, so that it prints the values that other callbacks log."""
 
     def __init__(
         self,
@@ -69,6 +79,7 @@ class PrintMetrics(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset the state of a run."""
         self._schedule: Schedule | None = None
         self._at_edge = False
         self._printed_step = -1
@@ -94,7 +105,7 @@ class PrintMetrics(Callback):
         self._at_edge = True
 
     def on_eval_end(self, run: Run) -> None:
-        if not (self._at_edge and self._in_epochs):  # else the line of the epoch says it
+        if not (self._at_edge and self._in_epochs):  # Otherwise the line of the epoch has these values.
             new = run.metrics.new()
             self._print(run, {name: value for name, value in new.items() if name.startswith(f"{run.stage}/")})
 
@@ -115,16 +126,18 @@ class PrintMetrics(Callback):
 
     @property
     def _in_epochs(self) -> bool | None:
-        """Whether lines are counted in epochs; ``None`` where there is no training."""
+        """True if ``every`` is in epochs. ``None`` without training."""
         return None if self._schedule is None else self._schedule.every.unit == "ep"
 
     def _is_due(self, run: Run) -> bool:
+        """Return whether a line is due, and count it as printed."""
         if self._schedule is None or not self._schedule.due(run.clock):
             return False
         self._schedule.fired(run.clock)
         return True
 
     def _print(self, run: Run, measured: Mapping[str, float]) -> None:
+        """Print a line with the selected metrics, if there are any."""
         chosen = self._chosen(measured)
         if not chosen:
             return
@@ -136,7 +149,7 @@ class PrintMetrics(Callback):
         stream.flush()
 
     def _chosen(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """What is printed, in the order of the patterns."""
+        """Return the metrics to print, in the order of the patterns."""
         found = {}
         for pattern in self.metrics or USUAL:
             for name in measured:
@@ -148,4 +161,5 @@ class PrintMetrics(Callback):
 
 
 def _shown(value: Any, spec: str) -> str:
+    """Return the formatted value. The parameter ``format`` hides the built-in function."""
     return format(value, spec)

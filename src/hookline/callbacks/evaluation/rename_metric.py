@@ -1,4 +1,4 @@
-"""``RenameMetric``: a metric under another name."""
+"""``RenameMetric``: log a metric under another name."""
 
 from __future__ import annotations
 
@@ -13,20 +13,28 @@ if TYPE_CHECKING:
 
 
 class RenameMetric(Callback):
-    """Calls metrics by other names: rows, history, sinks, ``run.metrics`` and callbacks know only the new ones.
+    """Rename metrics everywhere: history, sinks, ``run.metrics`` and other callbacks.
 
-    ``names`` are full names, ``{"val/acc": "val/accuracy"}``; the mean over an epoch follows (``train/loss_epoch``).
-    With ``keep`` both names have the values. It takes effect when the run is set up, and costs nothing later. A
-    callback that reads a name which would vanish is an error then.
+    The mean over an epoch is renamed as well: ``train/loss_epoch`` follows ``train/loss``. The names change
+    when the run is set up; there is no cost per step.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[RenameMetric({"val/loss": "val/nll"})], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> sorted(result.history)
-    ['train/loss', 'train/loss_epoch', 'val/nll']
+    Args:
+        names: New names by old names, in full: ``{"val/acc": "val/accuracy"}``.
+        keep: Also keep the old names. Both names then have the same values.
+
+    Raises:
+        RegistrationError: If a name has no slash or occurs twice. At setup, also if another callback reads an
+            old name that is not kept.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[RenameMetric({"val/loss": "val/nll"})], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> sorted(result.history)
+        ['train/loss', 'train/loss_epoch', 'val/nll']
     """
 
     def __init__(self, names: Mapping[str, str], keep: bool = False) -> None:
@@ -44,7 +52,7 @@ class RenameMetric(Callback):
 
     @property
     def state_key(self) -> str:
-        """The old names and the new ones."""
+        """Key of the state in a checkpoint: the old and the new names."""
         named = f"[{self.name}]" if self.name else ""
         return f"RenameMetric{named}({', '.join(f'{old}: {new}' for old, new in self.names.items())})"
 
@@ -55,6 +63,7 @@ class RenameMetric(Callback):
             run.rename_metric(old, new, keep=self.keep)
 
     def _check_readers(self, run: Run) -> None:
+        """Raise an error if another callback reads a name that disappears."""
         for callback in run.callbacks:
             read = {*callback.reads, getattr(callback, "monitor", None)}
             vanished = (

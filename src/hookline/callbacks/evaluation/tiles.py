@@ -1,4 +1,4 @@
-"""Pictures, masks and labels put together to one picture."""
+"""Grids of images with masks, frames and labels."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 SMALLEST, LARGEST = 112, 256
-"""The longer side of a tile: small pictures are enlarged, large ones made smaller."""
+"""Limits of the longer side of a tile in pixels. Images are scaled up or down to fit."""
 GAP, FRAME, STRIP = 8, 3, 16
 PAPER = 255
 PLAIN, RIGHT, WRONG = (222, 222, 222), (46, 160, 67), (207, 34, 46)
-"""The colours of frames."""
+"""Colors of the frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One picture as bytes in the shape (3, height, width), and what is said about it."""
+    """One image as bytes of shape (3, height, width), with its label."""
 
     pixels: Tensor
     label: str = ""
     is_right: bool | None = None
-    """Whether what was predicted is true: a green frame, or a red one."""
+    """True if the prediction is correct (green frame), False if not (red frame)."""
 
 
 def as_pictures(values: Tensor, *, normalize: bool) -> Tensor | None:
-    """A batch of pictures as bytes in the shape (count, 3, height, width); ``None`` if it is none."""
+    """Return a batch of images as bytes of shape (count, 3, height, width), or ``None``."""
     if values.ndim == 3:
         values = values.unsqueeze(1)
     if values.ndim == 4 and values.shape[1] not in (1, 3, 4) and values.shape[3] in (1, 3, 4):
@@ -43,6 +43,7 @@ def as_pictures(values: Tensor, *, normalize: bool) -> Tensor | None:
 
 
 def _bytes(values: Tensor, *, normalize: bool) -> Tensor:
+    """Return the values as bytes from 0 to 255. Not finite values become black or white."""
     if values.dtype == torch.uint8:
         return values
     if not values.is_floating_point() and values.dtype != torch.bool and values.min() >= 0 and values.max() > 1:
@@ -57,7 +58,10 @@ def _bytes(values: Tensor, *, normalize: bool) -> Tensor:
 
 
 def overlay(picture: Tensor, mask: Tensor) -> Tensor:
-    """A picture under the colours of a mask of classes; class 0 and what is ignored (-1, 255) stay as they are."""
+    """Blend an image with the colors of a mask.
+
+    Class 0 and the ignored values -1 and 255 stay unchanged.
+    """
     if mask.shape != picture.shape[1:]:
         mask = interpolate(mask[None, None].float(), picture.shape[1:], mode="nearest")[0, 0].to(mask.dtype)
     found = picture.float()
@@ -69,13 +73,16 @@ def overlay(picture: Tensor, mask: Tensor) -> Tensor:
 
 
 def _color(number: int) -> tuple[float, float, float]:
-    """A colour for each class; those of neighbours differ much."""
+    """Return a color per class. Classes with adjacent indices get very different colors."""
     red, green, blue = colorsys.hsv_to_rgb(number * 0.618034 % 1.0, 0.75, 1.0)
     return 255 * red, 255 * green, 255 * blue
 
 
 def sheet(rows: Sequence[Sequence[Tile]]) -> Tensor:
-    """All tiles on one white sheet, as bytes in the shape (3, height, width). They are of one size."""
+    """Return all tiles on a white sheet, as bytes of shape (3, height, width).
+
+    All tiles have one size.
+    """
     height, width = _size(rows[0][0].pixels)
     strip = STRIP if any(tile.label for row in rows for tile in row) and _can_write() else 0
     cell_height, cell_width = height + 2 * FRAME + strip + GAP, width + 2 * FRAME + GAP
@@ -93,19 +100,21 @@ def sheet(rows: Sequence[Sequence[Tile]]) -> Tensor:
 
 
 def in_rows(tiles: Sequence[Tile]) -> list[Sequence[Tile]]:
-    """Tiles in rows of nearly the same length, a few more across than down."""
+    """Split tiles into rows of nearly equal length, slightly wider than high."""
     rows = math.ceil(len(tiles) / math.ceil(math.sqrt(1.5 * len(tiles))))
     columns = math.ceil(len(tiles) / rows)
     return [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
 
 
 def _size(pixels: Tensor) -> tuple[int, int]:
+    """Return the height and width of a tile after scaling."""
     longer = max(pixels.shape[1:])
     scale = SMALLEST / longer if longer < SMALLEST else min(1.0, LARGEST / longer)
     return max(1, round(pixels.shape[1] * scale)), max(1, round(pixels.shape[2] * scale))
 
 
 def _framed(tile: Tile, height: int, width: int) -> Tensor:
+    """Return the scaled image of a tile inside its frame."""
     pixels = tile.pixels
     if pixels.shape[1:] != (height, width):
         mode = "area" if max(pixels.shape[1:]) > max(height, width) else "nearest"
@@ -117,11 +126,12 @@ def _framed(tile: Tile, height: int, width: int) -> Tensor:
 
 
 def _can_write() -> bool:
+    """True if Pillow is installed, which draws the labels."""
     return find_spec("PIL") is not None
 
 
 def _written(tile: Tile, width: int) -> Tensor:
-    """The label as pixels, cut to the width."""
+    """Return the label as pixels, cut to the width."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(size=12)

@@ -1,4 +1,4 @@
-"""Callbacks that show what a run does."""
+"""Callbacks that monitor, display and report a run."""
 
 from hookline.callbacks.watch.activation_monitor import ActivationMonitor
 from hookline.callbacks.watch.device_monitor import DeviceMonitor

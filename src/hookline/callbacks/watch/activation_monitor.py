@@ -1,4 +1,4 @@
-"""``ActivationMonitor``: what comes out of the layers of a model."""
+"""``ActivationMonitor``: statistics of the outputs of the layers."""
 
 from __future__ import annotations
 
@@ -26,32 +26,41 @@ DEFAULT = ("norm", "mean", "max", "skewness", "kurtosis", "zeros")
 
 
 class ActivationMonitor(Callback):
-    """Logs statistics of what each layer gives: ``activations/norm/<layer>``, ``activations/mean/<layer>`` and so on.
+    """Log statistics of the outputs of each layer, such as ``activations/norm/<layer>``.
 
-    ``statistics`` are some of ``"norm"`` (L2, of all numbers, so it grows with the batch), ``"mean"``, ``"max"`` (the
-    largest magnitude), ``"std"``, ``"skewness"`` (0 if symmetric), ``"kurtosis"`` (3 for a normal distribution) and
-    ``"zeros"`` (their share, from 0 to 1). A layer that gives several tensors has ``<layer>.0``, ``<layer>.1``; what
-    is no floating-point number, and what is sparse, is left out.
+    The callback samples the first step, and then each step that completes ``every``. Each sampled step gets its
+    own row, independent of ``log_every``. Of a step it measures the first micro-batch, and of a layer that is
+    called several times the first call. The model has forward hooks only during these steps. A layer that
+    returns several tensors is logged as ``<layer>.0``, ``<layer>.1``. Integer, sparse and nested tensors are
+    left out. Hookline skips modules that ``torch.compile`` has compiled, and warns once.
 
-    It looks at the first step, and then at each step that completes ``every``; each of them has its row, whatever
-    ``log_every`` is. Of a step it takes the first batch, and of a layer that is called several times the first call.
-    Only in these steps are there hooks on the model; they are taken off on every way out.
+    Args:
+        every: How often to sample a step.
+        layers: ``True``: all modules without submodules. Or names and patterns of modules, each including its
+            submodules.
+        ignore: Modules to leave out: names, patterns, classes or class names, for example ``("*.norm",
+            nn.Dropout, "GELU")``.
+        statistics: Statistics to log: ``"norm"`` (L2 norm of all values, which grows with the batch size),
+            ``"mean"``, ``"max"`` (largest magnitude), ``"std"``, ``"skewness"`` (0 if symmetric),
+            ``"kurtosis"`` (3 for a normal distribution) and ``"zeros"`` (fraction of zeros, 0 to 1). Default:
+            all except ``"std"``.
 
-    ``layers=True`` means every module that has no others inside; names and patterns, each with all inside it, choose
-    any. ``ignore`` leaves out names, patterns, classes and their names: ``("*.norm", nn.Dropout, "GELU")``. What means
-    nothing in the model is an error. A part that ``torch.compile`` has made is not looked into: this is said once.
+    Raises:
+        RegistrationError: If a statistic is unknown. At setup, also if a name or pattern matches nothing in the
+            model.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> monitor = ActivationMonitor(every="2st", ignore="Dropout", statistics=("mean", "zeros"))
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[monitor], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.history.steps("activations/mean/hidden")
-    [1, 2, 4]
-    >>> sorted(name for name in result.metrics if name.startswith("activations/zeros/"))
-    ['activations/zeros/hidden', 'activations/zeros/out']
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> monitor = ActivationMonitor(every="2st", ignore="Dropout", statistics=("mean", "zeros"))
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[monitor], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.history.steps("activations/mean/hidden")
+        [1, 2, 4]
+        >>> sorted(name for name in result.metrics if name.startswith("activations/zeros/"))
+        ['activations/zeros/hidden', 'activations/zeros/out']
     """
 
     optional = True
@@ -108,7 +117,7 @@ class ActivationMonitor(Callback):
             if values:
                 run.log(values, reduce="last", step=run.clock.step)
             if largest:
-                run.log(largest, reduce="max", step=run.clock.step)  # that of all processes, and not their mean
+                run.log(largest, reduce="max", step=run.clock.step)  # The maximum over all ranks, not their mean.
 
     def on_train_epoch_end(self, run: Run) -> None:
         self._leave_skipped()
@@ -132,6 +141,7 @@ class ActivationMonitor(Callback):
     # -- what ----------------------------------------------------------------------------------
 
     def _attach(self, run: Run) -> None:
+        """Register a forward hook on each selected layer."""
         self._leave()
         for name, part in self._wanted(run.model):
             self._detach.append(part.register_forward_hook(self._look(name, run)).remove)
@@ -142,13 +152,13 @@ class ActivationMonitor(Callback):
             )
 
     def _leave_skipped(self) -> None:
-        """A step that was looked at and had no end was skipped: the next is looked at in its place."""
+        """Remove the hooks of a step that was skipped, and sample the next step instead."""
         if self._detach:
             self._steps.take_back()
             self._leave()
 
     def _leave(self) -> tuple[dict[str, Tensor], Exception | None]:
-        """Take the hooks off; what they saw."""
+        """Remove the hooks and return the values and the error that they recorded."""
         while self._detach:
             self._detach.pop()()
         found = self._values, self._error
@@ -156,6 +166,7 @@ class ActivationMonitor(Callback):
         return found
 
     def _wanted(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the selected layers by name, without the inside of compiled modules."""
         inside: tuple[str, ...] = ()
         for name, part in model.named_modules():
             if name.startswith(inside) and inside:
@@ -167,6 +178,7 @@ class ActivationMonitor(Callback):
                 yield name or "model", part
 
     def _is_wanted(self, name: str, part: nn.Module) -> bool:
+        """True if the layer is selected and not ignored."""
         if self._patterns is None and any(True for _ in part.children()):
             return False
         kind = type(part).__name__
@@ -174,6 +186,8 @@ class ActivationMonitor(Callback):
         return matches(name, self._patterns) and not ignored and not isinstance(part, self._ignored_types)
 
     def _look(self, name: str, run: Run) -> Callable[..., None]:
+        """Return the forward hook of a layer."""
+
         def look(module: nn.Module, args: Any, output: Any) -> None:
             if name in seen or run.stage != "train" or run.is_padding:
                 return
@@ -184,19 +198,20 @@ class ActivationMonitor(Callback):
                     of = name if len(found) == 1 else f"{name}.{number}"
                     for kind, value in measure(tensor, self.statistics).items():
                         self._values[f"activations/{kind}/{of}"] = value
-            except Exception as error:  # not in the user's forward: it is raised when the step ends
+            except Exception as error:  # Raised at the end of the step, not inside the user's forward.
                 self._error = error
 
         seen: list[str] = []
         return look
 
     def _say_compiled(self, name: str) -> None:
+        """Warn once that the inside of a compiled module is not measured."""
         if not self._said:
             self._said = True
             logger.warning("ActivationMonitor does not look into %s, which torch.compile has made", name or "the model")
 
 
 def _is_measured(tensor: Tensor) -> bool:
-    """Numbers with a fraction, and not of a sparse or nested layout, which torch computes little of."""
+    """True for floating-point and complex tensors that are neither empty, sparse nor nested."""
     is_plain = tensor.layout == torch.strided and not tensor.is_nested
     return is_plain and bool(tensor.numel()) and (tensor.is_floating_point() or tensor.is_complex())

@@ -1,4 +1,4 @@
-"""What is measured of the outputs of a module. Nothing is read from the device."""
+"""Statistics of the outputs of a module. Nothing is transferred from the device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ STATISTICS = ("norm", "mean", "max", "std", "skewness", "kurtosis", "zeros")
 
 
 def measure(output: Tensor, statistics: Sequence[str]) -> dict[str, Tensor]:
-    """The statistics of all numbers of a tensor.
+    """Return statistics of all values of a tensor.
 
-    ``max`` is the largest magnitude. ``skewness`` is the third moment about the mean by the third power of the
-    standard deviation, 0 for what is symmetric; ``kurtosis`` the fourth by the fourth, 3 for a normal distribution.
+    Args:
+        output: Tensor to measure. A complex tensor is measured as pairs of real numbers.
+        statistics: Names from ``STATISTICS``. ``max`` is the largest magnitude. ``skewness`` is the third
+            central moment divided by the cubed standard deviation: 0 if symmetric. ``kurtosis`` is the fourth
+            central moment divided by the squared variance: 3 for a normal distribution.
 
-    >>> values = measure(torch.tensor([0.0, 0.0, 3.0, -4.0]), ("norm", "max", "zeros"))
-    >>> {name: value.item() for name, value in values.items()}
-    {'norm': 5.0, 'max': 4.0, 'zeros': 0.5}
+    Example:
+        >>> values = measure(torch.tensor([0.0, 0.0, 3.0, -4.0]), ("norm", "max", "zeros"))
+        >>> {name: value.item() for name, value in values.items()}
+        {'norm': 5.0, 'max': 4.0, 'zeros': 0.5}
     """
     values = output.detach()
     if values.is_complex():
@@ -30,6 +34,7 @@ def measure(output: Tensor, statistics: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _simple(name: str, values: Tensor) -> Tensor:
+    """Return a statistic that needs no central moments."""
     if name == "mean":
         return values.mean()
     if name == "zeros":
@@ -39,6 +44,7 @@ def _simple(name: str, values: Tensor) -> Tensor:
 
 
 def _moments(values: Tensor) -> dict[str, Tensor]:
+    """Return the statistics that need central moments."""
     centred = values - values.mean()
     squared = centred.square()
     variance = squared.mean()

@@ -1,4 +1,4 @@
-"""``DeviceMonitor``: how busy the machine is: CPU, GPU, disk, network."""
+"""``DeviceMonitor``: load of the CPU, GPU, disk and network."""
 
 from __future__ import annotations
 
@@ -25,39 +25,42 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the machine has counted since it was started; ``None`` for what it does not count."""
+    """Counters of the machine since it was started. ``None`` for those that it does not have."""
 
     seconds: float
     cpu_busy: float = 0.0
     cpu_total: float = 0.0
     disk: tuple[float, float] | None = None
-    """Read and written, in MB."""
+    """MB that were read and written."""
     network: tuple[float, float] | None = None
-    """Received and sent, in MB."""
+    """MB that were received and sent."""
 
 
 class DeviceMonitor(Callback):
-    """Logs how busy the machine is, at each interval (``log_every``) and at the end of each epoch.
+    """Log how busy the machine is: CPU, memory, disk, network and GPU.
 
-    ``cpu``: ``device/cpu`` (of all cores together), ``device/memory`` and ``device/swap``, in per cent. ``disk``:
-    ``device/disk_read`` and ``device/disk_write`` in MB a second, and ``device/disk_used``, the per cent that is full
-    of the disk with the run's folder. ``network``: ``device/network_received`` and ``device/network_sent`` in MB a
-    second. All are of the whole machine, whoever uses it; what is a rate or a share of time is over the interval.
+    The callback logs at the end of each log interval and of each epoch. Rates are means over the interval. All
+    values are of the whole machine, not only of this run. A value that the machine or the driver does not
+    provide has no row. All values except those of the GPU need psutil (``hookline[monitor]``).
 
-    ``gpu``: of the GPU that trains, ``device/cuda0/utilization`` and ``device/cuda0/memory`` in per cent,
-    ``device/cuda0/temperature`` in °C and ``device/cuda0/power`` in watts, as far as its driver tells (for all but the
-    memory, torch needs ``nvidia-ml-py``); on XLA ``device/xla0/memory``. What is not there has no row.
+    Args:
+        cpu: Log ``device/cpu`` (all cores together), ``device/memory`` and ``device/swap``, in percent.
+        gpu: Log values of the GPU that trains: ``device/cuda0/utilization`` and ``device/cuda0/memory`` in
+            percent, ``device/cuda0/temperature`` in °C and ``device/cuda0/power`` in watts. All except the
+            memory need ``nvidia-ml-py``. On XLA: ``device/xla0/memory``.
+        disk: Log ``device/disk_read`` and ``device/disk_write`` in MB per second, and ``device/disk_used``, the
+            percentage of the disk of the run's folder that is used.
+        network: Log ``device/network_received`` and ``device/network_sent``, in MB per second.
 
-    For all but the GPU it needs psutil: ``pip install 'hookline[monitor]'``.
-
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[DeviceMonitor(network=False)], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> 0 <= result.metrics["device/memory"] <= 100
-    True
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[DeviceMonitor(network=False)], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> 0 <= result.metrics["device/memory"] <= 100
+        True
     """
 
     optional = True
@@ -74,7 +77,7 @@ class DeviceMonitor(Callback):
         self._interval = Interval()
         self._before = Counters(0.0)
         self._silent: set[str] = set()
-        """What the GPU's driver does not tell."""
+        """Values that the driver of the GPU does not provide."""
 
     def on_setup(self, run: Run) -> None:
         self._silent = set()
@@ -84,6 +87,7 @@ class DeviceMonitor(Callback):
         self._begin(run)
 
     def _begin(self, run: Run) -> None:
+        """Start a new interval."""
         self._interval.begin(run)
         self._before = self._count()
 
@@ -94,6 +98,7 @@ class DeviceMonitor(Callback):
         self._report(run)
 
     def _report(self, run: Run) -> None:
+        """Log the values of the interval, if it has ended."""
         if not self._interval.is_over(run):
             return
         before, now = self._before, self._count()
@@ -111,11 +116,12 @@ class DeviceMonitor(Callback):
             run.log(values, reduce="last")
 
     def _count(self) -> Counters:
+        """Read the counters that the options need."""
         if not (self.cpu or self.disk or self.network):
             return Counters(perf_counter())
         psutil = _psutil()
         busy, total = cpu_seconds(psutil.cpu_times()) if self.cpu else (0.0, 0.0)
-        disk = psutil.disk_io_counters() if self.disk else None  # None in some containers
+        disk = psutil.disk_io_counters() if self.disk else None  # This is None in some containers.
         network = psutil.net_io_counters() if self.network else None
         return Counters(
             perf_counter(),
@@ -128,6 +134,7 @@ class DeviceMonitor(Callback):
     # -- GPU -----------------------------------------------------------------------------------
 
     def _gpu(self, device: torch.device) -> dict[str, float]:
+        """Return the values of the GPU or XLA device."""
         if device.type == "cuda":
             return self._told(f"device/cuda{_index(device)}", cuda_readings(device, torch.cuda))
         if device.type == "xla":
@@ -135,24 +142,25 @@ class DeviceMonitor(Callback):
         return {}
 
     def _told(self, name: str, readings: dict[str, Callable[[], float]]) -> dict[str, float]:
-        """What the driver tells. What it does not is said once, and not asked for again."""
+        """Return the values that the driver provides. Warn once about each of the others."""
         values = {}
         for what, read in readings.items():
             if what in self._silent:
                 continue
             try:
                 values[f"{name}/{what}"] = float(read())
-            except Exception as error:  # the driver's own errors are of many kinds
+            except Exception as error:  # Drivers raise many kinds of errors.
                 self._silent.add(what)
                 logger.warning("DeviceMonitor logs no %s/%s: %s: %s", name, what, type(error).__name__, error)
         return values
 
 
 def rates(before: Counters, now: Counters) -> dict[str, float]:
-    """What was used between two moments.
+    """Return the load between two readings of the counters.
 
-    >>> rates(Counters(0.0, 10.0, 40.0, (100.0, 0.0)), Counters(2.0, 11.0, 44.0, (103.0, 1.0)))
-    {'device/cpu': 25.0, 'device/disk_read': 1.5, 'device/disk_write': 0.5}
+    Example:
+        >>> rates(Counters(0.0, 10.0, 40.0, (100.0, 0.0)), Counters(2.0, 11.0, 44.0, (103.0, 1.0)))
+        {'device/cpu': 25.0, 'device/disk_read': 1.5, 'device/disk_write': 0.5}
     """
     values = {}
     if now.cpu_total > before.cpu_total:
@@ -171,23 +179,29 @@ def rates(before: Counters, now: Counters) -> dict[str, float]:
 
 
 def cpu_seconds(times: Any) -> tuple[float, float]:
-    """Busy and all seconds of all cores. Linux counts a guest's time in the user's, and waiting for a disk as idle."""
+    """Return the busy and the total seconds of all cores.
+
+    Linux counts the time of guests in that of the user, and waiting for a disk as idle.
+    """
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return total - times.idle - getattr(times, "iowait", 0.0), total
 
 
 def cuda_readings(device: torch.device, cuda: Any) -> dict[str, Callable[[], float]]:
-    """What can be asked of a CUDA device; ``cuda`` is ``torch.cuda``."""
+    """Return functions that read the values of a CUDA device. ``cuda`` is ``torch.cuda``."""
     return {
         "utilization": lambda: cuda.utilization(device),
         "memory": lambda: _used(*cuda.mem_get_info(device)),
         "temperature": lambda: cuda.temperature(device),
-        "power": lambda: cuda.power_draw(device) / 1000,  # it is in milliwatts
+        "power": lambda: cuda.power_draw(device) / 1000,  # The driver reports milliwatts.
     }
 
 
 def xla_memory(device: torch.device) -> float:
-    """The per cent of an XLA device's memory that is used. Older versions count in KB, and what is free."""
+    """Return the percentage of the memory of an XLA device that is used.
+
+    Older versions report KB, and the free memory.
+    """
     info = import_module("torch_xla.core.xla_model").get_memory_info(device)
     if "bytes_limit" in info:
         return 100 * float(info["bytes_used"]) / float(info["bytes_limit"])
@@ -195,16 +209,19 @@ def xla_memory(device: torch.device) -> float:
 
 
 def _used(free: float, total: float) -> float:
+    """Return the used part in percent."""
     return 100 * (total - free) / total
 
 
 def _index(device: torch.device) -> int:
+    """Return the index of the device."""
     if device.index is not None:
         return device.index
     return torch.cuda.current_device() if device.type == "cuda" else 0
 
 
 def _psutil() -> Any:
+    """Import psutil, or raise ``SetupError``."""
     try:
         return import_module("psutil")
     except ImportError:

@@ -1,4 +1,4 @@
-"""``ProgressDisplay``: what shows the progress of a run, and the values that it is given to show."""
+"""``ProgressDisplay``: the protocol of a progress display, and the values that it shows."""
 
 from __future__ import annotations
 
@@ -14,81 +14,101 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """How far one thing is: the run, the epoch, an evaluation, a prediction.
+    """Progress of one thing: the run, the epoch, an evaluation or a prediction.
 
-    >>> Bar("step", "46/115", done=46, total=115).share
-    0.4
+    Example:
+        >>> Bar("step", "46/115", done=46, total=115).share
+        0.4
     """
 
     name: str
-    """What it counts (``"epoch"``, ``"step"``, ``"sample"``, ``"token"``, ``"time"``), or what runs (``"val"``,
-    ``"val/hard"`` for a named loader, ``"test"``, ``"predict"``)."""
+    """Name of the bar.
+
+    Either the unit that it counts (``"epoch"``, ``"step"``, ``"sample"``, ``"token"``, ``"time"``), or the
+    stage (``"val"``, ``"val/hard"`` for a named loader, ``"test"``, ``"predict"``).
+    """
     count: str
-    """The same in words: ``"46/115"``, or ``"46"`` when nobody knows the end."""
+    """Progress as a string: ``"46/115"``, or ``"46"`` if the total is not known."""
     done: float
+    """Progress in the unit of ``total``."""
     total: float | None
-    """``None`` when nobody knows: a loader without a length, a loop without ``max_duration``."""
+    """Value of ``done`` at the end.
+
+    ``None`` for a loader without a length or without ``max_duration``.
+    """
     speed: str = ""
-    """``"12.3 it/s, 394 samples/s"``, or nothing while it is not known."""
+    """Speed as a string, for example ``"12.3 it/s, 394 samples/s"``. Empty until it is known."""
     seconds_left: float | None = None
+    """Estimate of the remaining seconds. ``None`` if it is not known."""
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1; ``None`` when nobody knows the end."""
+        """Fraction that is done, from 0 to 1. ``None`` if the total is not known."""
         return None if not self.total else min(1.0, self.done / self.total)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """All that there is to show at one moment.
+    """Everything that a display shows in one update.
 
-    >>> bars = (Bar("epoch", "2/5", 1.4, 5), Bar("step", "46/115", 46, 115))
-    >>> Progress(bars, {"train/loss": 0.312}, seconds=12.5).where
-    'epoch 2/5 step 46/115'
+    Example:
+        >>> bars = (Bar("epoch", "2/5", 1.4, 5), Bar("step", "46/115", 46, 115))
+        >>> Progress(bars, {"train/loss": 0.312}, seconds=12.5).where
+        'epoch 2/5 step 46/115'
     """
 
     bars: tuple[Bar, ...]
-    """The whole first; an evaluation or a prediction that is under way last."""
+    """Bars in order: the whole run first, a running evaluation or prediction last."""
     metrics: Mapping[str, Value | None]
-    """The newest values, in the order to show them; ``None`` for one that was asked for and has no value yet."""
+    """Newest values in the order to show them. ``None`` for a requested metric without a value."""
     seconds: float
-    """Since the call began."""
+    """Seconds since the start of the call."""
     beside: str = ""
-    """What is counted without a bar of its own: ``"epoch 3"`` when ``max_duration`` is in steps."""
+    """Counts that have no bar, for example ``"epoch 3"`` if ``max_duration`` is in steps."""
     note: str = ""
-    """Why the run stopped, once it did; at the end of training, the losses that are not finite."""
+    """Reason why the run stopped. At the end of training, also the losses that are not finite."""
     over: bool = False
-    """Whether this is the last of the call: nothing moves any more."""
+    """True for the last update of the call."""
 
     @property
     def where(self) -> str:
-        """The moment in words."""
+        """Position as a string."""
         return " ".join([*([self.beside] if self.beside else []), *(f"{bar.name} {bar.count}" for bar in self.bars)])
 
 
 @runtime_checkable
 class ProgressDisplay(Protocol):
-    """A bar of your own: any object with these three methods, given as ``ProgressBar(style=MyDisplay())``.
+    """Protocol of a custom display for ``ProgressBar(style=MyDisplay())``.
 
-    ``update`` comes ten times a second at most (or as ``every`` says), at the end of epochs and evaluations,
-    and once more at the end of the call; ``close`` comes on every way out. If one of them raises, the bar is
-    switched off and the run goes on. One object serves one call after the other.
+    Hookline calls ``update`` at most ten times per second (or as ``every`` says), at the end of epochs and
+    evaluations, and at the end of the call. It calls ``close`` however the run ends. If a method raises an
+    error, Hookline disables the progress bar and continues the run. One object can serve several calls, one
+    after the other.
 
-    >>> class Percent:
-    ...     def start(self, run): ...
-    ...     def update(self, progress):
-    ...         self.last = f"{progress.bars[0].share:.0%}"
-    ...
-    ...     def close(self): ...
-    >>> isinstance(Percent(), ProgressDisplay)
-    True
+    Example:
+        >>> class Percent:
+        ...     def start(self, run): ...
+        ...     def update(self, progress):
+        ...         self.last = f"{progress.bars[0].share:.0%}"
+        ...
+        ...     def close(self): ...
+        >>> isinstance(Percent(), ProgressDisplay)
+        True
     """
 
     def start(self, run: Run) -> None:
-        """A fit, an evaluation or a prediction begins."""
+        """Start to show a fit, an evaluation or a prediction.
+
+        Args:
+            run: The run that starts.
+        """
 
     def update(self, progress: Progress) -> None:
-        """Show this. Each progress is complete in itself."""
+        """Show the progress.
+
+        Args:
+            progress: The new progress. It replaces the previous one completely.
+        """
 
     def close(self) -> None:
-        """Nothing more follows; leave the screen clean."""
+        """Restore the screen. No call follows until the next ``start``."""

@@ -1,4 +1,4 @@
-"""``Following``: the hooks of everything that shows how far a run is."""
+"""``Following``: hooks that follow the progress of a run and update a display."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Self = TypeVar("Self", bound="Following")
 
 
 def closing(hook: Callable[[Self, Run], None]) -> Callable[[Self, Run], None]:
-    """A callback that fails is switched off and hears of no teardown: it must leave everything clean itself."""
+    """Close the display when a hook fails.
+
+    Hookline disables a callback that fails and does not call its ``on_teardown``.
+    """
 
     @wraps(hook)
     def hook_that_closes(self: Self, run: Run) -> None:
@@ -39,9 +42,9 @@ def closing(hook: Callable[[Self, Run], None]) -> Callable[[Self, Run], None]:
 
 
 class Following:
-    """Follows training, evaluations and predictions, and updates a display when it is due.
+    """Follow training, evaluations and predictions, and update a display when it is due.
 
-    ``ProgressBar`` and ``LogFile`` are callbacks with these hooks. Between two updates a step costs a look at the time.
+    Base class of ``ProgressBar`` and ``LogFile``. Between two updates, a step costs one comparison of the time.
     """
 
     metrics: tuple[str, ...] = ()
@@ -51,16 +54,16 @@ class Following:
         self._forget()
 
     def _style(self, run: Run) -> Style | None:
-        """The display of the call that begins; ``None`` for none."""
+        """Return the display of the call that starts, or ``None``."""
         raise NotImplementedError
 
     def _forget(self) -> None:
-        """Nothing is shown, and nothing is known of a run."""
+        """Reset the state of a run. Nothing is displayed."""
         self._display: ProgressDisplay | None = None
         self._pace = Pace(math.inf, burst=0)
         self._schedule: Schedule | None = None
         self._due = math.inf
-        """The moment from which the next step or batch is shown: all that most of them look at."""
+        """Time of the next update. Most steps and batches read only this attribute."""
         self._began = 0.0
         self._train: TrainTrack | None = None
         self._trains = False
@@ -77,16 +80,16 @@ class Following:
     def on_setup(self, run: Run) -> None:
         self._close()
         self._forget()
-        self._due = 0.0  # also for a bar that joins a run under way: the next step opens it
+        self._due = 0.0  # For a bar that is added during a run, the next step opens the display.
 
     @closing
     def on_fit_start(self, run: Run) -> None:
-        if run.ending is not None:  # it was finished before this call: nothing is trained, and nothing shown
+        if run.ending is not None:  # The run was finished before this call, so nothing is trained.
             return
         self._train = TrainTrack(run, perf_counter())
         self._show(run)
         if self._display is not None:
-            self._due = 0.0  # the first step is shown, too: that it works, and how large the loss is
+            self._due = 0.0  # The first step is shown as well: it works, and its loss is known.
 
     @closing
     def on_train_start(self, run: Run) -> None:
@@ -94,7 +97,7 @@ class Following:
 
     @closing
     def on_train_end(self, run: Run) -> None:
-        self._trains = False  # what an own loop evaluates after it is shown as it comes
+        self._trains = False  # A custom loop may evaluate after training. This is shown at once.
 
     @closing
     def on_train_epoch_start(self, run: Run) -> None:
@@ -108,9 +111,8 @@ class Following:
     @closing
     def on_metrics_ready(self, run: Run) -> None:
         if self._train is not None and self._due != math.inf:
-            self._train.mark(
-                run, perf_counter()
-            )  # a log is shown rarely: what lies between makes its speed a recent one
+            # A plain log is updated rarely. The marks in between keep its speed recent.
+            self._train.mark(run, perf_counter())
         self._read(run)
 
     @closing
@@ -131,6 +133,7 @@ class Following:
 
     @closing
     def _tick_of_training(self, run: Run) -> None:
+        """Update the display after a training step, unless ``every`` says otherwise."""
         now = perf_counter()
         if self._train is None:
             self._train = TrainTrack(run, now)
@@ -140,6 +143,7 @@ class Following:
             self._show(run)
 
     def _fires(self, schedule: Schedule, run: Run) -> bool:
+        """Return whether the schedule is due, and count it."""
         if not schedule.due(run.clock):
             return False
         schedule.fired(run.clock)
@@ -171,40 +175,46 @@ class Following:
             self._tick_of_loader(run)
 
     def _around_loaders(self, run: Run) -> Iterator[None]:
-        """The bar of an evaluation or a prediction, which goes on every way out of it."""
+        """Add a bar for an evaluation or a prediction, and remove it at the end."""
         self._enter_loaders(run)
         yield
         self._leave_loaders(run)
 
     @closing
     def _enter_loaders(self, run: Run) -> None:
+        """Add the bar of an evaluation or a prediction."""
         self._loaders.append(LoaderTrack(run, perf_counter()))
         if self._display is None:
             self._show(run)
 
     @closing
     def _leave_loaders(self, run: Run) -> None:
+        """Remove the bar, and do not count its time in the speed of training."""
         if not self._loaders:
             return
         self._last_loader = track = self._loaders.pop()
         if self._train is not None and not self._loaders:
             self._train.set_aside(perf_counter() - track.began)
-        if not self._epoch_ending and not self._ends(run):  # else that is about to say the same, and more
+        if not self._epoch_ending and not self._ends(run):  # Otherwise the next update shows the same and more.
             self._show_edge(run)
 
     def _ends(self, run: Run) -> bool:
-        """Training is over: what is left is its last interval, and the line of the end."""
+        """True if training has reached ``max_duration``.
+
+        The last log interval and the last update follow.
+        """
         return self._trains and run.max_duration is not None and run.clock.reached(run.max_duration)
 
     @closing
     def _tick_of_loader(self, run: Run) -> None:
-        if self._schedule is None:  # what is counted in steps or epochs says nothing of an evaluation
+        """Update the display after a batch of an evaluation or a prediction."""
+        if self._schedule is None:  # A schedule in steps or epochs does not apply to evaluations.
             self._show(run)
 
     # -- the end -------------------------------------------------------------------------------
 
     def around_fit(self, run: Run) -> Iterator[None]:
-        """One that is removed hears of no teardown, but the scopes that it has open are left all the same."""
+        """Close the display of a callback that was removed: it gets no ``on_teardown``."""
         try:
             yield
         finally:
@@ -215,7 +225,7 @@ class Following:
     def on_exception(self, run: Run) -> None:
         self._note = f"stopped: {type(run.exception).__name__}"
         self._over = True
-        # No metric is read: after an error of the device that would be another one.
+        # No metric is read: after an error of the device, reading would fail again.
         if self._display is not None:
             self._show(run)
         self._close_display()
@@ -226,6 +236,7 @@ class Following:
         self._close()
 
     def _show_end(self, run: Run) -> None:
+        """Show the last update of the call."""
         self._over = True
         if self._display is not None:
             self._read(run)
@@ -233,17 +244,18 @@ class Following:
             self._show(run)
 
     def _trouble(self, run: Run) -> str:
-        """Of a training that came to its end: the losses that it ended with, if these are not finite."""
+        """Return the losses that are not finite at the end of training, as a string."""
         if self._train is None:
             return ""
         metrics = run.metrics
         return ", ".join(losses_not_finite({name: metrics[name] for name in metrics if name.endswith("loss")}))
 
     def _close(self) -> None:
-        """Leave everything as it was."""
+        """Close everything that the callback has opened."""
         self._close_display()
 
     def _close_display(self) -> None:
+        """Close the display, if one is open."""
         display, self._display, self._due = self._display, None, math.inf
         if display is not None:
             display.close()
@@ -251,7 +263,7 @@ class Following:
     # -- showing -------------------------------------------------------------------------------
 
     def _show_edge(self, run: Run) -> None:
-        """Something has ended. It is shown at once, unless such things come too fast to be read."""
+        """Show the end of an epoch or an evaluation at once, unless they end too often to be read."""
         if self._display is None:
             return
         if self._schedule is not None and self._schedule.every.unit == "ep":
@@ -262,7 +274,8 @@ class Following:
             self._show(run)
 
     def _show(self, run: Run) -> None:
-        if self._due == math.inf:  # nothing is wanted, or it was closed
+        """Update the display. Open it first if necessary."""
+        if self._due == math.inf:  # No display is wanted, or it was closed.
             return
         began = perf_counter()
         display = self._display or self._open(run, began)
@@ -274,6 +287,7 @@ class Following:
         self._due = self._pace.due if self._schedule is None else 0.0
 
     def _open(self, run: Run, now: float) -> ProgressDisplay | None:
+        """Create and start the display."""
         style = self._style(run)
         if style is None:
             return None
@@ -290,18 +304,21 @@ class Following:
         return self._display
 
     def _interval(self, run: Run) -> Duration | None:
+        """Return how often to update, or ``None`` for the default of the display."""
         if self.every is None or (self.every.unit == "dur" and run.max_duration is None):
             return None
         return self.every.of(run.max_duration)
 
     def _progress(self, run: Run, now: float) -> Progress:
+        """Return the values to display."""
         bars, beside = ((), "") if self._train is None else self._train.show(run, now)
-        last = self._last_loader if self._train is None else None  # of an evaluation alone the finished bar stays
+        last = self._last_loader if self._train is None else None  # Without training, the finished bar stays.
         loaders = self._loaders or ([] if last is None else [last])
         bars += tuple(track.show() for track in loaders)
         metrics = self._newest.shown(training=self._train is not None)
         return Progress(bars, metrics, now - self._began, beside, self._note, self._over)
 
     def _read(self, run: Run, only: str = "") -> None:
+        """Read the newest metrics if there is a display."""
         if self._due != math.inf:
             self._newest.read(run, only)

@@ -1,4 +1,4 @@
-"""What the monitors share: when a row is due, and the time that is no part of training."""
+"""Helpers of the monitors: when a row is due, and time that does not count as training."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
 
 class Interval:
-    """Whether a step was made since the last row. A monitor logs at intervals and at the ends of epochs.
+    """Record of the step of the last row, so that a monitor logs at most one row per step.
 
-    The two may fall on one step, and a run may go on at the end of an epoch: each step has one row all the same. It
-    is saved with the monitor's state: after a resume in the middle of such an edge the row may still be to come.
+    Monitors log at the end of log intervals and of epochs, which may be the same step. A run may also be
+    resumed at the end of an epoch. The step is saved with the state of the monitor: after a resume between the
+    two events, the row may still have to be logged.
     """
 
     __slots__ = ("_step",)
@@ -22,11 +23,11 @@ class Interval:
         self._step = 0
 
     def begin(self, run: Run) -> None:
-        """In ``setup``: the steps of another run do not count."""
+        """Call in ``on_setup``: steps of an earlier run do not count."""
         self._step = min(self._step, run.clock.step)
 
     def is_over(self, run: Run) -> bool:
-        """Whether a row is due; if so, it counts as logged."""
+        """Return whether a row is due, and count it as logged."""
         if run.clock.step <= self._step:
             return False
         self._step = run.clock.step
@@ -40,7 +41,7 @@ class Interval:
 
 
 class Aside:
-    """The seconds of what is no part of training, such as evaluations, and how many of them there were."""
+    """Number and total seconds of phases that are not training, such as evaluations."""
 
     __slots__ = ("_open", "count", "seconds")
 
@@ -50,7 +51,10 @@ class Aside:
         self._open = 0
 
     def around(self, run: Run) -> Iterator[None]:
-        """For ``around_eval`` and its siblings. One inside another is a part of it."""
+        """Measure a phase, as body of ``around_eval`` and similar hooks.
+
+        A nested phase counts as a part of the outer one.
+        """
         began = run.clock.seconds
         self._open += 1
         yield

@@ -1,4 +1,4 @@
-"""``LogFile``: what the console showed, in ``log.txt``."""
+"""``LogFile``: the console output of a run in ``log.txt``."""
 
 from __future__ import annotations
 
@@ -24,33 +24,36 @@ if TYPE_CHECKING:
 
 
 class LogFile(Following, Callback):
-    """Writes ``log.txt`` into the run's folder: what a person who watched the console would have seen.
+    """Write ``log.txt`` in the run's folder: progress, console output, warnings and errors.
 
-    A line now and then of how far the run is, as ``ProgressBar(style="plain")`` would print it; what the program
-    prints to standard output and standard error, warnings included; what Hookline logs; and at the end why the run
-    stopped and its last metrics, or the traceback of what failed. A run that goes on appends to the file, below a
-    line with the step.
+    The file has these lines, each with date and time:
 
-    Every line has date and time. Secrets are redacted, colours removed. From 50 MB on what the program prints is left
-    out. When the file cannot be written, the console is as it was, and the run goes on without the file. What is
-    written past Python, by C code or by a process that was started, is not seen.
+    - Progress, as ``ProgressBar(style="plain")`` prints it.
+    - Everything that the program prints to standard output and standard error, including warnings.
+    - Messages of Hookline's logger.
+    - At the end, the reason why the run stopped and the last metrics, or the traceback of the error.
 
-    >>> import tempfile, torch
-    >>> from pathlib import Path
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[LogFile()], folder=folder, name="digits/first")
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> lines = (folder / "log.txt").read_text().splitlines()
-    >>> lines[0][20:], lines[1][20:38]
-    ('==== digits/first begins ====', 'epoch 1/1 step 1/4')
+    Secrets are redacted and color codes removed. When the file reaches 50 MB, output of the program is left
+    out. Output that bypasses Python, from C code or child processes, is not captured. If the file cannot be
+    written, Hookline continues the run without it.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from pathlib import Path
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[LogFile()], folder=folder, name="digits/first")
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> lines = (folder / "log.txt").read_text().splitlines()
+        >>> lines[0][20:], lines[1][20:38]
+        ('==== digits/first begins ====', 'epoch 1/1 step 1/4')
     """
 
     optional = True
     ranks = "zero"
     reads = ("*",)
-    """It runs last, and so sees what the others print, too."""
+    """The callback runs last, so that it captures the output of other callbacks."""
 
     def __init__(self) -> None:
         self._log: LogText | None = None
@@ -88,24 +91,25 @@ class LogFile(Following, Callback):
         self._show_end(run)
         if self._log is not None:
             self._begin(run)
-            self._unwatch()  # so that a last line without an end stands above the end
+            self._unwatch()  # An unfinished last line must come before the summary.
             self._say("\n".join(_summary(run, failed=self._failed)))
         self._close()
 
     def _style(self, run: Run) -> styles.Style | None:
         if self._log is None:
             return None
-        self._begin(run)  # it may have joined a run under way
+        self._begin(run)  # The callback may have been added during the run.
         return styles.plain(self._say)
 
     def _begin(self, run: Run) -> None:
+        """Write the heading of this call, once."""
         if self._log is not None:
             name = f"{run.project}/{run.name}"
             goes_on = self._log.goes_on or run.clock.step > 0
             self._log.begin(f"{name} goes on at step {run.clock.step}" if goes_on else f"{name} begins")
 
     def _say(self, text: str) -> None:
-        """Write; what failed since the last time, also in a print of the program, is raised here."""
+        """Write a line, and raise any error since the last call, also from a captured print."""
         if self._log is not None:
             self._log.say(text)
             if self._log.error is not None:
@@ -121,17 +125,19 @@ class LogFile(Following, Callback):
                 raise log.error
 
     def _unwatch(self) -> None:
+        """Stop capturing output."""
         watched, self._watched = self._watched, None
         if watched is not None:
             watched.close()
 
 
 def _summary(run: Run, *, failed: bool) -> Iterator[str]:
+    """Yield the lines at the end of a run."""
     yield f"stopped: {'not trained' if run.ending is None else run.ending.reason}"
     clock = run.clock
     counts = counted(clock.step, "step"), counted(clock.epoch, "epoch"), counted(clock.sample, "sample")
     yield f"ran: {', '.join(counts)}, {clock.seconds:.1f} s"
-    if not failed:  # after an error of the device, to read a metric would be another one
+    if not failed:  # After an error of the device, reading a metric would fail again.
         for name, value in sorted(run.metrics.items()):
             yield f"{name}: {number(value)}"
     for failure in run.callbacks.disabled:
@@ -143,9 +149,10 @@ def _summary(run: Run, *, failed: bool) -> Iterator[str]:
 
 @contextmanager
 def _records_kept(log: LogText) -> Iterator[None]:
-    """What Hookline logs is kept, also where no handler shows it.
+    """Write records of Hookline's logger to the file, even if no handler shows them.
 
-    With a filter, since a logger that has a handler of any kind no longer shows its warnings by itself.
+    This is a filter and not a handler: Python shows warnings of a logger by default only while it has no
+    handler.
     """
     logger, keep = logging.getLogger("hookline"), _Records(log)
     logger.addFilter(keep)
@@ -156,21 +163,24 @@ def _records_kept(log: LogText) -> Iterator[None]:
 
 
 class _Records(logging.Filter):
-    """Lets every record pass. One that goes to the console comes through the tee, and is not kept twice."""
+    """Filter that passes every record.
+
+    A record on the console reaches the file through the tee, and is not written twice.
+    """
 
     def __init__(self, log: LogText) -> None:
         super().__init__()
         self._log = log
 
     def filter(self, record: logging.LogRecord) -> bool:
-        with suppress(Exception):  # a record may hold anything
+        with suppress(Exception):  # A record may hold objects that cannot be formatted.
             if not _is_shown(record):
                 self._log.keep(f"{record.levelname} {logging.Formatter().format(copy(record))}")
         return True
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    """Whether some handler writes it to standard output or standard error."""
+    """True if a handler writes the record to standard output or standard error."""
     handlers = []
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None:
@@ -181,5 +191,8 @@ def _is_shown(record: logging.LogRecord) -> bool:
 
 
 def _stream(handler: Any) -> Any:
-    """Where a handler writes: those of logging have a stream, rich's a console."""
+    """Return the stream of a handler.
+
+    Handlers of ``logging`` have a stream, those of rich a console.
+    """
     return getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)

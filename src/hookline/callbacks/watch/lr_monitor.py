@@ -1,4 +1,4 @@
-"""``LRMonitor``: the learning rates as a metric."""
+"""``LRMonitor``: learning rates as metrics."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ if TYPE_CHECKING:
 
 
 class LRMonitor(Callback):
-    """Log the learning rate of each optimizer at each interval (``log_every``) and at the end of each epoch.
+    """Log the learning rate of each optimizer and parameter group.
 
-    ``lr/AdamW`` for an optimizer with one group of parameters; with several, ``lr/AdamW/0``, ``lr/AdamW/1``, or the
-    group's ``"name"``: ``lr/AdamW/backbone``. ``momentum`` and ``weight_decay`` log ``momentum/AdamW`` (the first
-    beta, for optimizers of the Adam kind) and ``weight_decay/AdamW`` as well, where the optimizer has such. The row of
-    step n has the values that the optimizer made step n with, whatever schedulers have done since. An optimizer that
-    has not stepped yet has no row.
+    The callback logs at the end of each log interval and of each epoch. An optimizer with one parameter group
+    is logged as ``lr/AdamW``. With several groups the names are ``lr/AdamW/0``, ``lr/AdamW/1``, or the
+    ``"name"`` of the group: ``lr/AdamW/backbone``. The row of step n has the learning rate of step n, although
+    the schedulers have already stepped. An optimizer that has not stepped yet has no row.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[LRMonitor()], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.history["lr/SGD"], result.history.steps("lr/SGD")
-    ([0.001, 0.001], [4, 8])
+    Args:
+        momentum: Also log ``momentum/AdamW``: the momentum, or the first beta of Adam-like optimizers.
+        weight_decay: Also log ``weight_decay/AdamW``, if the optimizer has a weight decay.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[LRMonitor()], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.history["lr/SGD"], result.history.steps("lr/SGD")
+        ([0.001, 0.001], [4, 8])
     """
 
     optional = True
@@ -48,13 +52,13 @@ class LRMonitor(Callback):
         wanted = {"lr/*": True, "momentum/*": momentum, "weight_decay/*": weight_decay}
         self.writes = tuple(name for name, is_wanted in wanted.items() if is_wanted)
         self._interval = Interval()
-        self._used: dict[str, list[dict[str, Any]]] = {}  # by optimizer: the values of each group at its last step
+        self._used: dict[str, list[dict[str, Any]]] = {}  # Values of each group at the last step, by optimizer.
         self._hooks: dict[str, RemovableHandle] = {}
 
     def on_setup(self, run: Run) -> None:
         self._interval.begin(run)
         self._used = {}
-        self._follow(run)  # for a callback that joins a run under way; else there is no optimizer yet
+        self._follow(run)  # For a callback that is added during a run. Otherwise there is no optimizer yet.
 
     def on_train_start(self, run: Run) -> None:
         self._follow(run)
@@ -71,17 +75,22 @@ class LRMonitor(Callback):
         self._hooks.clear()
 
     def _follow(self, run: Run) -> None:
-        """Read the values as each optimizer steps: when a row is due, the schedulers have stepped already."""
+        """Read the values when each optimizer steps.
+
+        When a row is due, the schedulers have already stepped.
+        """
         for name, optimizer in run.optimizers.items():
             if name not in self._hooks:
                 self._hooks[name] = optimizer.register_step_pre_hook(partial(self._keep, name))
 
     def _keep(self, name: str, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        """Record the values of all groups. This is a pre-hook of the optimizer's step."""
         self._used[name] = [self._values(group) for group in optimizer.param_groups]
 
     def _values(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of a group to log."""
         lr = group["lr"]
-        found = {"lr": lr.detach().clone() if isinstance(lr, Tensor) else lr}  # schedulers change a tensor in place
+        found = {"lr": lr.detach().clone() if isinstance(lr, Tensor) else lr}  # Schedulers modify a tensor in place.
         if self.momentum and (momentum := _momentum(group)) is not None:
             found["momentum"] = momentum
         if self.weight_decay and "weight_decay" in group:
@@ -89,20 +98,22 @@ class LRMonitor(Callback):
         return found
 
     def _report(self, run: Run) -> None:
+        """Log a row, if one is due."""
         if self._interval.is_over(run):
             run.log(dict(self._rows(run)), reduce="last")
 
     def _rows(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Yield the names and values of a row."""
         for optimizer_name, optimizer in run.optimizers.items():
             used = self._used.get(optimizer_name, [])
-            groups = optimizer.param_groups[: len(used)]  # without those that were added after the step
+            groups = optimizer.param_groups[: len(used)]  # Without groups that were added after the step.
             for name, values in zip(_names(optimizer_name, groups), used, strict=False):
                 for key, value in values.items():
                     yield f"{key}/{name}", value
 
 
 def _names(optimizer: str, groups: list[dict[str, Any]]) -> list[str]:
-    """The name of each group; where two would have the same, their numbers follow."""
+    """Return the name of each group. Groups with equal names get their index as suffix."""
     if len(groups) == 1:
         return [optimizer]
     given = [str(group.get("name", index)) for index, group in enumerate(groups)]
@@ -111,4 +122,5 @@ def _names(optimizer: str, groups: list[dict[str, Any]]) -> list[str]:
 
 
 def _momentum(group: dict[str, Any]) -> Any:
+    """Return the first beta or the momentum of a group, or ``None``."""
     return group["betas"][0] if "betas" in group else group.get("momentum")

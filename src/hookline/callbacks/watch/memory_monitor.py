@@ -1,4 +1,4 @@
-"""``MemoryMonitor``: how much memory a run uses, on the host and on its devices."""
+"""``MemoryMonitor``: memory of the process and of its devices."""
 
 from __future__ import annotations
 
@@ -21,24 +21,29 @@ MB = 1e6
 
 
 class MemoryMonitor(Callback):
-    """Logs memory in MB (10⁶ bytes) at each interval (``log_every``) and at the end of each epoch.
+    """Log the memory of the process and of its GPUs, in MB (10⁶ bytes).
 
-    Of this process: ``memory/process`` (what of it is in memory now) and ``memory/process_peak`` (the most it ever
-    was). With ``children``, ``memory/children``: the same of its child processes, such as the workers of a loader;
-    what they share with this process counts in each of them. With several processes it is that of the largest.
+    The callback logs at the end of each log interval and of each epoch:
 
-    Of each GPU or other accelerator that this process uses, by name and number: ``memory/cuda0/allocated``,
-    ``memory/cuda0/reserved``, both with ``_peak`` (since the process began, or since you reset it),
-    ``memory/cuda0/retries`` (how often memory was short and the cache was emptied) and ``memory/cuda0/ooms``.
+    - ``memory/process``: resident memory of this process, and ``memory/process_peak``: its maximum so far.
+    - ``memory/cuda0/allocated`` and ``memory/cuda0/reserved`` of each accelerator that this process uses, and
+      both with ``_peak``: the maximum since the process started or since you reset it.
+    - ``memory/cuda0/retries``: how often the allocator emptied its cache because memory was short, and
+      ``memory/cuda0/ooms``: the number of out-of-memory errors.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[MemoryMonitor()], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> 10 < result.metrics["memory/process"] <= result.metrics["memory/process_peak"]
-    True
+    Args:
+        children: Also log ``memory/children``: resident memory of the child processes, such as the workers of a
+            loader. Memory that a child shares with this process counts in each child.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[MemoryMonitor()], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> 10 < result.metrics["memory/process"] <= result.metrics["memory/process_peak"]
+        True
     """
 
     optional = True
@@ -60,6 +65,7 @@ class MemoryMonitor(Callback):
         self._report(run)
 
     def _report(self, run: Run) -> None:
+        """Log a row, if one is due."""
         if not self._interval.is_over(run):
             return
         values = process_memory()
@@ -75,12 +81,12 @@ class MemoryMonitor(Callback):
 
 
 def process_memory() -> dict[str, float]:
-    """What this process uses, and the most that it did."""
+    """Return the current and the maximum memory of this process."""
     found = status("self")
-    if "VmRSS" in found:  # of which Linux keeps the most a little later
+    if "VmRSS" in found:  # Linux updates the maximum with a delay.
         return {"memory/process": found["VmRSS"] / MB, "memory/process_peak": max(found["VmHWM"], found["VmRSS"]) / MB}
     values = {}
-    with suppress(ImportError):  # no Linux: what there is
+    with suppress(ImportError):  # Other systems need psutil.
         values["memory/process"] = import_module("psutil").Process().memory_info().rss / MB
     with suppress(ImportError):
         resource = import_module("resource")
@@ -90,21 +96,24 @@ def process_memory() -> dict[str, float]:
 
 
 def children_memory() -> float:
-    """The resident memory of all child processes, and of theirs."""
+    """Return the resident memory of all descendants of this process."""
     return sum(status(pid).get("VmRSS", 0) for pid in children("self")) / MB
 
 
 def children(pid: str) -> Iterator[str]:
-    """The process ids below one, as Linux knows them."""
+    """Yield the process ids of all descendants of a process. Linux only."""
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # The process may have ended.
             for child in listed.read_text().split():
                 yield child
                 yield from children(child)
 
 
 def status(pid: str) -> dict[str, int]:
-    """What Linux knows of a process, in bytes; nothing elsewhere, or when it has ended."""
+    """Return the sizes in ``/proc/<pid>/status`` in bytes.
+
+    Empty if not on Linux or if the process has ended.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -117,19 +126,20 @@ def status(pid: str) -> dict[str, int]:
 
 
 def device_memory(device: torch.device, accelerator: Any) -> dict[str, float]:
-    """What torch's allocator has on each device that this process uses; nothing where it keeps no account."""
+    """Return the statistics of torch's allocator for each device in use. Empty if it has none."""
     values: dict[str, float] = {}
     try:
         for index in range(accelerator.device_count()):
             stats = accelerator.memory_stats(index)
             if stats.get("reserved_bytes.all.peak", 0):
                 values |= _of_device(f"memory/{device.type}{index}", stats)
-    except (RuntimeError, NotImplementedError):  # such as on MPS
+    except (RuntimeError, NotImplementedError):  # MPS, for example, has no statistics.
         return {}
     return values
 
 
 def _of_device(name: str, stats: dict[str, int]) -> dict[str, float]:
+    """Return the rows of one device."""
     return {
         f"{name}/allocated": stats["allocated_bytes.all.current"] / MB,
         f"{name}/allocated_peak": stats["allocated_bytes.all.peak"] / MB,

@@ -1,4 +1,4 @@
-"""A file of log lines in the public format of MLPerf: ``:::MLLOG {…}``, one JSON object a line."""
+"""Log lines in the public MLPerf format ``:::MLLOG {…}``, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ TOKEN = ":::MLLOG"
 
 
 def now_ms() -> int:
+    """Return the time of day in milliseconds."""
     return int(time.time() * 1000)
 
 
 def line(kind: EventType, key: str, value: Any, metadata: dict[str, Any], time_ms: int) -> str:
-    """One line; what is no finite number is ``null``.
+    """Return one line. A number that is not finite becomes ``null``.
 
-    >>> line("POINT_IN_TIME", "seed", 1, {}, 5)
-    ':::MLLOG {"namespace": "", "time_ms": 5, "event_type": "POINT_IN_TIME", "key": "seed", "value": 1, "metadata": {}}'
+    Example:
+        >>> print(line("POINT_IN_TIME", "lr", 1, {}, 5))
+        :::MLLOG {"namespace": "", "time_ms": 5, "event_type": "POINT_IN_TIME", "key": "lr", "value": 1, "metadata": {}}
     """
     if isinstance(value, float) and not math.isfinite(value):
         value = None
@@ -38,13 +40,16 @@ def line(kind: EventType, key: str, value: Any, metadata: dict[str, Any], time_m
 
 
 def append(path: Path, text: str) -> None:
-    """Each line is there at once: whoever is killed leaves what was done."""
+    """Append a line and close the file, so that a killed process loses no line."""
     with path.open("a", encoding="utf-8") as file:
         file.write(text + "\n")
 
 
 def cut(path: Path, lines: int) -> None:
-    """Keep the first lines: the rest did not happen, because the run goes on from before it."""
+    """Keep the first lines.
+
+    The others belong to steps after the checkpoint that the run resumes from.
+    """
     found = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     if len(found) < lines:
         raise SetupError(

@@ -1,4 +1,4 @@
-"""``MLPerfLog``: a log of the run in the public format of the MLPerf training benchmarks."""
+"""``MLPerfLog``: a log in the public format of the MLPerf training benchmarks."""
 
 from __future__ import annotations
 
@@ -24,36 +24,46 @@ STATUSES = ("onprem", "cloud", "preview", "research")
 
 
 class MLPerfLog(Callback):
-    """Writes ``mlperf/result_0.txt`` in the run's folder: lines of ``:::MLLOG {…}``, which MLPerf's checker takes.
+    """Write a log in the format of the MLPerf training benchmarks.
 
-    The lines are those that the rules ask for: ``submission_*``, ``cache_clear``, ``init_start`` / ``init_stop``,
-    ``run_start`` / ``run_stop``, ``block_*`` and ``epoch_*`` with ``epoch_num``, ``eval_start`` / ``eval_stop`` and
-    ``eval_accuracy`` with the value of ``monitor``, ``train_samples``, ``eval_samples``, ``global_batch_size``,
-    ``gradient_accumulation_steps``, ``seed``, ``opt_name`` and ``opt_base_learning_rate``. ``extra`` adds lines, or
-    gives these another value; the closed division wants more of them for each benchmark. How many samples there are is
-    taken from the datasets or, where these do not say, from the first epoch and the first evaluation.
+    The file ``mlperf/result_0.txt`` in the run's folder has the ``:::MLLOG {…}`` lines that the rules require,
+    and passes the compliance checker of MLPerf. The callback does not stop training when the target is reached:
+    use ``StopAtThreshold``. It is not optional: if the log cannot be written, the run stops.
 
-    The status in ``run_stop`` is ``"success"`` once ``monitor`` has reached ``target`` (``mode`` says which way, where
-    its name does not), else ``"aborted"``; without a ``target``, ``"success"`` when training comes to its planned end,
-    and was not stopped before. It stops nothing: for that there is ``StopAtThreshold``.
+    Args:
+        benchmark: Name of the benchmark, for ``submission_benchmark``.
+        organization: Name of the submitter, for ``submission_org``.
+        platform: Name of the system, for ``submission_platform``. ``None``: the host name.
+        division: ``"open"`` or ``"closed"``.
+        status: ``"onprem"``, ``"cloud"``, ``"preview"`` or ``"research"``.
+        monitor: Metric that is logged as ``eval_accuracy``.
+        target: Value of ``monitor`` from which on the status in ``run_stop`` is ``"success"``; otherwise it is
+            ``"aborted"``. ``None``: ``"success"`` if training reaches its planned end.
+        mode: ``"min"`` or ``"max"``. Inferred from the name of ``monitor`` when possible. Used only with
+            ``target``.
+        path: Path of the log. A relative path is relative to the run's folder. A new run needs a file that does
+            not exist.
+        cache_clear: Function that clears the caches of the system. It is called before the run starts.
+        extra: Additional lines by key, or other values for the lines that the callback writes. The closed
+            division requires additional lines for each benchmark.
 
-    ``cache_clear`` is a function that clears the system's caches, called before the run; ``path`` is another file
-    (relative to the run's folder), which must not be there yet. After a resume the log continues as if the run had
-    never been stopped. It is not optional: a log that cannot be written stops the run. A result without its log is
-    invalid.
+    Raises:
+        RegistrationError: If an argument is empty or unknown, or if ``mode`` cannot be inferred.
+        SetupError: When the run starts, if the file at ``path`` belongs to another run.
 
-    >>> import torch
-    >>> from tempfile import mkdtemp
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> folder = mkdtemp()
-    >>> log = MLPerfLog("bert", organization="Us", monitor="val/loss", target=0.1)
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[log], folder=folder)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> lines = Path(folder, "mlperf/result_0.txt").read_text().splitlines()
-    >>> lines[0].startswith(':::MLLOG {"namespace": "", "time_ms": '), lines[-1].endswith('{"status": "aborted"}}')
-    (True, True)
+    Example:
+        >>> import torch
+        >>> from tempfile import mkdtemp
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> folder = mkdtemp()
+        >>> log = MLPerfLog("bert", organization="Us", monitor="val/loss", target=0.1)
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[log], folder=folder)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> lines = Path(folder, "mlperf/result_0.txt").read_text().splitlines()
+        >>> lines[0].startswith(':::MLLOG {"namespace": "", "time_ms": '), lines[-1].endswith('{"status": "aborted"}}')
+        (True, True)
     """
 
     ranks = "zero"
@@ -97,20 +107,21 @@ class MLPerfLog(Callback):
         self._forget()
 
     def _forget(self) -> None:
+        """Reset the state of a run."""
         self.lines = 0
-        """How many the log has, without ``run_stop``: it is taken back when the run goes on."""
+        """Number of lines in the log without ``run_stop``, which is removed when the run is resumed."""
         self.has_started = self.has_reached = False
         self.epoch = 0
-        """The number of the epoch that is under way, or was last; the first is 1."""
+        """Number of the current or last epoch. The first epoch is 1."""
         self.told: tuple[str, ...] = ()
-        """What is said once in a log, and was."""
+        """Keys that a log has once and that were written."""
         self.measured_at: int | None = None
-        """The step of the value in the last ``eval_accuracy``."""
+        """Step of the value in the last ``eval_accuracy``."""
         self._file: Path | None = None
         self._setup_ms = 0
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict({"measured_at": None, **state})  # older checkpoints lack it
+        super().load_state_dict({"measured_at": None, **state})  # Older checkpoints lack this key.
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -121,10 +132,11 @@ class MLPerfLog(Callback):
         if run.is_training_run:
             self._file = self._place(run)
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a"):  # whether it can be written is known now
+            with self._file.open("a"):  # Fail now if the file cannot be written.
                 pass
 
     def _place(self, run: Run) -> Path:
+        """Return the path of the log."""
         return written_path(run, self.path or Path("mlperf", "result_0.txt"), "path", "MLPerfLog")
 
     def on_fit_start(self, run: Run) -> None:
@@ -157,14 +169,16 @@ class MLPerfLog(Callback):
             cut(self._file, self.lines)
 
     def _stop(self, *, has_reached: bool) -> None:
+        """Write ``run_stop`` with the status."""
         if self._file is not None and self.has_started:
             metadata = {"status": "success" if has_reached else "aborted"}
             append(self._file, line("INTERVAL_END", "run_stop", None, metadata, now_ms()))
             self._file = None
 
-    # -- what is said once -----------------------------------------------------------------------
+    # -- lines that a log has once ---------------------------------------------------------------
 
     def _introduce(self, run: Run) -> None:
+        """Write the lines about the submission."""
         self._write("INTERVAL_START", "init_start", time_ms=self._setup_ms)
         if self.cache_clear is not None:
             self.cache_clear()
@@ -176,6 +190,7 @@ class MLPerfLog(Callback):
         self._once("submission_platform", self.platform or machine.node() or "unknown")
 
     def _describe(self, run: Run) -> None:
+        """Write the lines about data, batch size and optimizer."""
         train, val = run.loaders.get("train"), run.loaders.get("val")
         size = getattr(train, "batch_size", None)
         accumulate = run.accumulate
@@ -194,6 +209,7 @@ class MLPerfLog(Callback):
                 self._once(key, value)
 
     def _once(self, key: str, value: Any) -> None:
+        """Write a line, unless the log already has its key."""
         if key not in self.told:
             self.told = (*self.told, key)
             self._write("POINT_IN_TIME", key, self.extra.get(key, value))
@@ -206,7 +222,7 @@ class MLPerfLog(Callback):
         self._write("INTERVAL_START", "epoch_start", epoch_num=self.epoch)
 
     def on_train_epoch_end(self, run: Run) -> None:
-        if run.clock.epoch == self.epoch:  # not one that was cut short
+        if run.clock.epoch == self.epoch:  # Skip an epoch that was cut short.
             self._once("train_samples", run.clock.sample_in_epoch)
             self._write("INTERVAL_END", "epoch_stop", epoch_num=self.epoch)
             self._write("INTERVAL_END", "block_stop", first_epoch_num=self.epoch)
@@ -230,18 +246,20 @@ class MLPerfLog(Callback):
         self._write("INTERVAL_END", "eval_stop", **self._where(run))
 
     def _where(self, run: Run) -> dict[str, int]:
+        """Return the epoch and the number of samples so far."""
         return {"epoch_num": self.epoch, "samples_count": run.clock.sample}
 
     def _write(
         self, kind: EventType, key: str, value: Any = None, *, time_ms: int | None = None, **metadata: Any
     ) -> None:
+        """Append a line and count it."""
         if self._file is not None:
             append(self._file, line(kind, key, value, metadata, now_ms() if time_ms is None else time_ms))
             self.lines += 1
 
 
 def _samples(loader: Any) -> int | None:
-    """How many a loader gives in an epoch, if its dataset says so."""
+    """Return the number of samples per epoch, or ``None`` if the dataset has no length."""
     try:
         return len(loader.dataset)
     except (AttributeError, TypeError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""What goes through a model in one batch, and how many operations that takes, without computing it again."""
+"""Output shapes and FLOPs of a model in one batch, without computing the batch again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from torch._subclasses import FakeTensorMode
 
 LARGEST = 5000
-"""In a model of more modules than this, operations are not counted: it would take longer than a minute."""
+"""FLOPs are not counted in a model with more modules: it would take longer than a minute."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A module that somebody outside of the model has called, and with what: tensors without data."""
+    """A call of a module from outside of the model. The arguments are tensors without data."""
 
     name: str
     module: nn.Module
@@ -36,25 +36,25 @@ class Call:
 
 @dataclass(slots=True)
 class Seen:
-    """By the name of a module, what was found out about it."""
+    """Results by the name of the module."""
 
     outputs: dict[str, list[str]] = field(default_factory=dict)
-    """The shapes of each call."""
+    """Output shapes of each call."""
     flops: dict[str, int] = field(default_factory=dict)
-    """Forward, of all calls."""
+    """FLOPs of the forward pass of all calls."""
     backward: int | None = None
-    """Of the whole model; ``None`` when it could not be counted."""
+    """FLOPs of the backward pass of the whole model. ``None`` if they could not be counted."""
 
 
 class Observer:
-    """Hooks on the parts of a model that note shapes, and what the model is called with. They change nothing.
+    """Hooks that record output shapes and the calls of the model. They change nothing.
 
-    A compiled part is not looked into, since it would be compiled anew with the hooks in it; only what it is called
-    with is noted.
+    Compiled modules are not observed inside, because the hooks would cause a recompilation. Only their calls
+    are recorded.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        from torch._subclasses import FakeTensorMode  # here: if torch moves it, only this fails
+        from torch._subclasses import FakeTensorMode  # A private import: if torch moves it, only this fails.
 
         self._model = model
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -62,11 +62,12 @@ class Observer:
         self._depth = 0
         self._error: Exception | None = None
         self.active = True
-        """Not in a backward, which calls parts again whose activations were not kept."""
+        """False during a backward pass, in which activation checkpointing calls modules again."""
         self.seen = Seen()
         self.calls: list[Call] = []
 
     def attach(self) -> None:
+        """Register the hooks."""
         inside: tuple[str, ...] = ()
         for name, part in self._model.named_modules():
             if name.startswith(inside):
@@ -81,10 +82,13 @@ class Observer:
                 inside += (f"{name}." if name else "",)
 
     def detach(self) -> None:
+        """Remove the hooks."""
         while self._detach:
             self._detach.pop()()
 
     def _before(self, name: str) -> Callable[..., None]:
+        """Return the forward pre-hook of a module."""
+
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self.active and not self._depth:
                 self._note_call(name, module, args, kwargs)
@@ -93,15 +97,18 @@ class Observer:
         return note
 
     def _after(self, name: str) -> Callable[..., None]:
+        """Return the forward hook of a module."""
+
         def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             self._depth -= 1
             if self.active and output is not None:
-                with suppress(Exception):  # nothing may go wrong here: it would be an error of the user's forward
+                with suppress(Exception):  # An error here would appear in the user's forward.
                     self.seen.outputs.setdefault(name, []).append(shapes(output))
 
         return note
 
     def _wrap_compiled(self, name: str, part: nn.Module) -> None:
+        """Record the calls of a compiled module, which does not call hooks."""
         compiled: Any = part._compiled_call_impl
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -113,6 +120,7 @@ class Observer:
         self._detach.append(lambda: setattr(part, "_compiled_call_impl", compiled))
 
     def _note_call(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record a call. Keep an error for ``count``."""
         try:
             with torch.no_grad():
                 self.calls.append(Call(name, module, *without_data((args, kwargs), self._mode)))
@@ -120,10 +128,10 @@ class Observer:
             self._error = error
 
     def count(self) -> Seen:
-        """What was seen, with the operations of it: the calls are made again, on copies that hold no data.
+        """Return the results with FLOPs, by repeating the calls on copies without data.
 
-        Nothing is computed, so it is quick, and costs no memory; weights, statistics, gradients and random states
-        stay as they are. Where a model decides by values, which are not there, it raises.
+        Nothing is computed, so this is fast and needs no memory. Weights, statistics, gradients and random
+        states do not change. A model whose ``forward`` depends on values of tensors raises an error.
         """
         if self._error is not None:
             raise self._error
@@ -135,7 +143,8 @@ class Observer:
 
 
 def _count_call(call: Call, mode: FakeTensorMode, seen: Seen) -> None:
-    inner = getattr(call.module, "_orig_mod", call.module)  # what torch.compile has wrapped
+    """Count the FLOPs of the forward and backward pass of one call."""
+    inner = getattr(call.module, "_orig_mod", call.module)  # The module that torch.compile has wrapped.
     copied = copy_without_data(inner, mode)
     prefix = ".".join(part for part in (call.name, "_orig_mod" if inner is not call.module else "") if part)
     with _untouched(), torch.enable_grad(), mode:
@@ -152,7 +161,7 @@ def _count_call(call: Call, mode: FakeTensorMode, seen: Seen) -> None:
 
 
 def _count_parts(copied: nn.Module, prefix: str, counter: FlopCounterMode, seen: Seen) -> None:
-    """Hooks on a copy: the operations of each part, and its shapes where the model itself was not looked into."""
+    """Register hooks on a copy that count FLOPs per module and record missing shapes."""
     unseen = {name for name, _ in copied.named_modules() if _join(prefix, name) not in seen.outputs}
     for name, part in copied.named_modules():
         path = _join(prefix, name)
@@ -173,13 +182,13 @@ def _count_parts(copied: nn.Module, prefix: str, counter: FlopCounterMode, seen:
 
 
 def copy_without_data(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """A copy whose weights and statistics have shapes and no data. Hooks of others are not in it."""
+    """Return a copy of a module with shapes but without data. Hooks of the user are removed."""
     memo: dict[int, Any] = {id(t): mode.from_tensor(t) for t in (*module.parameters(), *module.buffers())}
     for part in module.modules():
-        plain = [value for value in vars(part).values() if isinstance(value, Tensor)]  # such as a weight that is pruned
+        plain = [value for value in vars(part).values() if isinstance(value, Tensor)]  # For example a pruned weight.
         memo.update({id(tensor): mode.from_tensor(tensor.detach()) for tensor in plain})
         for kind in HOOKS:
-            memo.update({id(hook): hook for hook in getattr(part, kind).values()})  # a copy would copy its owner
+            memo.update({id(hook): hook for hook in getattr(part, kind).values()})  # Copying would copy the owner.
     copied = copy.deepcopy(module, memo)
     for part in copied.modules():
         for kind in HOOKS:
@@ -191,13 +200,16 @@ def copy_without_data(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
 
 
 def _is_of_torch(hook: Any) -> bool:
-    """Such as that of ``torch.nn.utils.prune``, which makes the weight: without it there would be none."""
+    """True for hooks of torch.
+
+    The hook of ``torch.nn.utils.prune``, for example, computes the weight.
+    """
     module = getattr(hook, "__module__", None) or type(hook).__module__
     return str(module).startswith("torch.")
 
 
 def without_data(value: Any, mode: FakeTensorMode) -> Any:
-    """The same arguments, with tensors that have a shape and no data."""
+    """Return the same arguments with tensors that have a shape but no data."""
     if isinstance(value, Tensor):
         return mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -206,11 +218,11 @@ def without_data(value: Any, mode: FakeTensorMode) -> Any:
         return type(value)(without_data(item, mode) for item in value)
     if type(value) is dict:
         return {key: without_data(item, mode) for key, item in value.items()}
-    return value  # tensors in other things are taken without their data when they are used
+    return value  # FakeTensorMode converts tensors in other objects when they are used.
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in what a module gives."""
+    """Yield all tensors in the output of a module."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -225,22 +237,24 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def shapes(value: Any) -> str:
-    """The shapes of the tensors in what a module gives; of many, the first two.
+    """Return the shapes of the tensors in an output as a string. Only the first two are listed.
 
-    >>> shapes((torch.zeros(8, 3), torch.zeros(()))), shapes(None)
-    ('8 x 3, scalar', '')
+    Example:
+        >>> shapes((torch.zeros(8, 3), torch.zeros(()))), shapes(None)
+        ('8 x 3, scalar', '')
     """
     found = [" x ".join(map(str, tensor.shape)) or "scalar" for tensor in tensors(value)]
     return ", ".join(found[:2] + (["..."] if len(found) > 2 else []))
 
 
 def _join(prefix: str, name: str) -> str:
+    """Join two parts of a module name."""
     return f"{prefix}.{name}" if prefix and name else prefix or name
 
 
 @contextmanager
 def _untouched() -> Iterator[None]:
-    """Random states are put back; what the model prints and warns of was said before."""
+    """Restore random states and hide output: the first call has already printed and warned."""
     python, numpy = random.getstate(), sys.modules.get("numpy")
     numpy_state = None if numpy is None else numpy.random.get_state()
     try:

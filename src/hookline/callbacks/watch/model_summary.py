@@ -1,4 +1,4 @@
-"""``ModelSummary``: the layers of the model, their sizes, and what they cost to compute."""
+"""``ModelSummary``: a table of the layers, their sizes and their FLOPs."""
 
 from __future__ import annotations
 
@@ -24,38 +24,40 @@ PLAIN_WIDTH = 200
 
 
 class ModelSummary(Callback):
-    """Shows the layers of the model as a table, once, and logs it as ``model/summary``.
+    """Print a table of the model's layers once, and log it as ``model/summary``.
 
-    A row is a layer with all that is inside it: type, output shape, parameters, those that are trained, MB (10⁶
-    bytes, with buffers), and FLOPs: operations of one forward pass, a sample. ``depth`` is how deep it looks (``1``:
-    the parts of the model; ``None``: all of it). Weights that two layers share are counted once, in the first.
+    Each row is a layer including its submodules: type, output shape, parameters, trainable parameters, MB (10⁶
+    bytes, including buffers) and FLOPs of one forward pass per sample. Weights that two layers share are
+    counted once, in the first layer. Shapes and FLOPs come from the first training batch, without computing the
+    batch twice. The callback also sends the message ``"flops_per_sample"`` (forward and backward), from which
+    ``SpeedMonitor`` computes the hardware utilization.
 
-    Shapes are those of the first training batch, noted while it goes through the model. The FLOPs are counted on a
-    copy of the model that holds no data: nothing is computed a second time, and weights, gradients, statistics, random
-    states and modes stay as they are. Both are left out where that does not work, such as FLOPs in a model whose
-    ``forward`` asks for values (``if x.sum() > 0``). With ``flops=False`` the model is left alone: no shapes, no
-    FLOPs, and the table comes before the first step. ``print=False`` only logs it.
+    Args:
+        depth: Number of levels to show. ``1``: the direct children of the model. ``None``: all levels.
+        flops: Determine output shapes and FLOPs. ``False``: only count parameters, before the first step.
+        print: Print the table. ``False``: only log it.
 
-    What a training step costs, forward and backward, is sent as the message ``"flops_per_sample"``: ``SpeedMonitor``
-    tells by it how much of the hardware is used. It listens to the first batch only; later steps are not slower.
+    Raises:
+        RegistrationError: If ``depth`` is less than 1.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[ModelSummary()], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    layer   type       output  parameters  trainable     MB  FLOPs
-    ──────────────────────────────────────────────────────────────
-    hidden  Linear     8 x 8           40         40  <0.01     64
-    drop    Dropout    8 x 8            0          0      0      0
-    out     Linear     8 x 3           27         27  <0.01     48
-    <BLANKLINE>
-    total   TinyModel  8 x 3           67         67  <0.01    112
-    FLOPs a sample: 112 forward, 272 forward and backward
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[ModelSummary()], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        layer   type       output  parameters  trainable     MB  FLOPs
+        ──────────────────────────────────────────────────────────────
+        hidden  Linear     8 x 8           40         40  <0.01     64
+        drop    Dropout    8 x 8            0          0      0      0
+        out     Linear     8 x 3           27         27  <0.01     48
+        <BLANKLINE>
+        total   TinyModel  8 x 3           67         67  <0.01    112
+        FLOPs a sample: 112 forward, 272 forward and backward
     """
 
-    writes = ()  # it logs no metric
+    writes = ()  # The callback logs a table, not a metric.
     optional = True
     ranks = "zero"
 
@@ -69,7 +71,7 @@ class ModelSummary(Callback):
         self._first_batch: _FirstBatch | None = None
 
     def on_setup(self, run: Run) -> None:
-        if not run.clock.step:  # a second fit goes on with the same model
+        if not run.clock.step:  # A second fit continues with the same model.
             self._is_shown = False
 
     def on_train_start(self, run: Run) -> None:
@@ -81,19 +83,20 @@ class ModelSummary(Callback):
             run.callbacks.add(self._first_batch)
 
     def on_train_end(self, run: Run) -> None:
-        self._show(run, Seen())  # if there was no batch
+        self._show(run, Seen())  # This does nothing unless there was no batch.
 
     def on_teardown(self, run: Run) -> None:
-        if self._first_batch is not None and self._first_batch in run.callbacks:  # there was none
+        if self._first_batch is not None and self._first_batch in run.callbacks:  # There was no batch.
             run.callbacks.remove(self._first_batch)
 
     def _show(self, run: Run, seen: Seen) -> None:
+        """Log and print the table, once."""
         if self._is_shown:
             return
         self._is_shown = True
         samples = run.batch_size if seen.flops else 1
         rows = layers(run.model, self.depth, seen, samples)
-        if not self._goes_on:  # after a resume it is in metrics.jsonl already
+        if not self._goes_on:  # After a resume, metrics.jsonl already has the table.
             run.log_table("model/summary", [row.cells for row in rows])
         note, forward = "", rows[-1].flops
         if forward is not None:
@@ -109,7 +112,7 @@ class ModelSummary(Callback):
 
 
 class _FirstBatch(Callback):
-    """Watches one batch go through the model, and leaves: a hook in every batch would slow the loop down."""
+    """Observe one batch and remove itself: a hook for every batch would slow the loop down."""
 
     optional = True
     ranks = "zero"
@@ -130,7 +133,7 @@ class _FirstBatch(Callback):
             run.callbacks.remove(self)
         try:
             observer.count()
-        except Exception as error:  # what a model does in its forward, its copy may not be able to do
+        except Exception as error:  # The copy without data may not support all that forward does.
             observer.seen.flops.clear()
             observer.seen.backward = None
             logger.info("ModelSummary counts no FLOPs: %s: %s", type(error).__name__, error)
@@ -146,11 +149,13 @@ class _FirstBatch(Callback):
 
 
 def _is_utf8() -> bool:
+    """True if standard output can show all characters of the table."""
     return "utf" in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
 
 
 def _write(text: str) -> None:
-    with suppress(OSError, ValueError, AttributeError):  # a broken pipe, a full disk; closed; None: nobody is there
+    """Write to standard output, and ignore that it is closed or missing."""
+    with suppress(OSError, ValueError, AttributeError):  # A broken pipe or a full disk; closed; None.
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The layers of a model as a table."""
+"""Table of the layers of a model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hookline.callbacks.watch.model_calls import Seen
 
 MB = 1e6
 MOST = 60
-"""So many layers are shown; a table that was logged has all."""
+"""Maximum number of layers to print. The logged table has all layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One row. What is not known is ``None``."""
+    """One row of the table. Unknown values are ``None``."""
 
     name: str
     kind: str
@@ -27,14 +27,15 @@ class Layer:
     parameters: int | None
     trainable: int | None
     megabytes: float | None
-    """Of parameters and buffers."""
+    """Size of parameters and buffers."""
     flops: int | None
-    """Forward, of one sample."""
+    """FLOPs of the forward pass per sample."""
     shares: bool = False
-    """Some of its weights belong to a layer above, too, where they are counted."""
+    """True if the layer shares weights with a layer above, where they are counted."""
 
     @property
     def cells(self) -> dict[str, Any]:
+        """Values by column."""
         return {
             "layer": self.name,
             "type": self.kind,
@@ -48,10 +49,10 @@ class Layer:
 
 @dataclass(slots=True)
 class Size:
-    """What a module and all that is inside it hold."""
+    """Size of a module including its submodules."""
 
     tensors: int = 0
-    """How many parameters it has, each being a tensor."""
+    """Number of parameter tensors."""
     parameters: int = 0
     trainable: int = 0
     bytes: int = 0
@@ -59,7 +60,7 @@ class Size:
 
 
 def layers(model: nn.Module, depth: int | None, seen: Seen, samples: int) -> list[Layer]:
-    """The parts of a model down to a depth, each with all that is inside it; the last row is the whole."""
+    """Return a row per module down to the given depth. The last row is the whole model."""
     sizes = _sizes(model)
     whole = sum(_outermost(seen.flops).values()) if seen.flops else None
     found = [
@@ -71,7 +72,10 @@ def layers(model: nn.Module, depth: int | None, seen: Seen, samples: int) -> lis
 
 
 def _sizes(model: nn.Module) -> dict[str, Size]:
-    """By the name of a module. Each weight counts once: for the first module that has it, and for those around it."""
+    """Return the size of each module by name.
+
+    A shared weight counts only in the first module that has it, and in the modules around that one.
+    """
     sizes: dict[str, Size] = {}
     known: set[int] = set()
     for name, part in model.named_modules():
@@ -86,6 +90,7 @@ def _sizes(model: nn.Module) -> dict[str, Size]:
 
 
 def _add(size: Size, tensor: Tensor, is_weight: bool) -> None:
+    """Add a parameter or buffer to a size."""
     size.tensors += is_weight
     if is_lazy(tensor):
         size.is_known = False
@@ -96,6 +101,7 @@ def _add(size: Size, tensor: Tensor, is_weight: bool) -> None:
 
 
 def _layer(title: str, part: nn.Module, size: Size, outputs: Sequence[str], flops: int | None, samples: int) -> Layer:
+    """Return the row of a module."""
     known = size.is_known
     return Layer(
         title,
@@ -110,21 +116,25 @@ def _layer(title: str, part: nn.Module, size: Size, outputs: Sequence[str], flop
 
 
 def _outermost(flops: dict[str, int]) -> dict[str, int]:
-    """Those that are inside no other that was counted: together they are the whole."""
+    """Return the modules that are not inside another counted module.
+
+    Together they are the whole model.
+    """
     return {name: count for name, count in flops.items() if not any(other in flops for other in _around(name)[:-1])}
 
 
 def _around(name: str) -> list[str]:
-    """The names of the modules that a module is in, and its own.
+    """Return the names of the enclosing modules, followed by the name itself.
 
-    >>> _around("a.b.c"), _around("")
-    (['', 'a', 'a.b', 'a.b.c'], [''])
+    Example:
+        >>> _around("a.b.c"), _around("")
+        (['', 'a', 'a.b', 'a.b.c'], [''])
     """
     return ["", *(name[:end] for end, letter in enumerate(f"{name}.") if letter == ".")] if name else [""]
 
 
 def _words(outputs: Sequence[str]) -> str | None:
-    """The output of a layer that was called; of one that was called several times, all different ones."""
+    """Return the output shapes of a layer as a string, or ``None`` if it was not called."""
     if not outputs:
         return None
     different = list(dict.fromkeys(outputs))
@@ -136,12 +146,12 @@ def _words(outputs: Sequence[str]) -> str | None:
 
 COLUMNS = ("layer", "type", "output", "parameters", "trainable", "MB", "FLOPs")
 LESS = ("MB", "trainable", "type", "output")
-"""What is left out, in this order, where a terminal is too narrow."""
+"""Columns to leave out in a narrow terminal, in this order."""
 
 
 def render(rows: Sequence[Layer], note: str, *, width: int, color: bool, ascii_only: bool) -> str:
-    """The table as lines for a terminal or a log."""
-    from rich.console import Console  # here, because rich takes long to import
+    """Return the table as text for a terminal or a log."""
+    from rich.console import Console  # Imported here because importing rich is slow.
 
     stream = StringIO()
     console = Console(
@@ -163,14 +173,17 @@ def render(rows: Sequence[Layer], note: str, *, width: int, color: bool, ascii_o
 
 
 def _has_outputs(rows: Sequence[Layer]) -> bool:
+    """True if any output shape is known."""
     return any(row.output is not None for row in rows)
 
 
 def _has_flops(rows: Sequence[Layer]) -> bool:
+    """True if any FLOPs are known."""
     return any(row.flops is not None for row in rows)
 
 
 def _table(rows: Sequence[Layer], columns: Sequence[str], *, ascii_only: bool) -> Any:
+    """Return the table for rich."""
     from rich import box
     from rich.table import Table
 
@@ -189,6 +202,7 @@ def _table(rows: Sequence[Layer], columns: Sequence[str], *, ascii_only: bool) -
 
 
 def _texts(row: Layer, columns: Sequence[str]) -> list[str]:
+    """Return the cells of a row as strings."""
     texts = {
         "layer": row.name,
         "type": row.kind,
@@ -202,16 +216,18 @@ def _texts(row: Layer, columns: Sequence[str]) -> list[str]:
 
 
 def _size(megabytes: float | None) -> str:
+    """Return a size in MB as a string."""
     if not megabytes:
         return "?" if megabytes is None else "0"
     return "<0.01" if megabytes < 0.01 else f"{megabytes:,.2f}"
 
 
 def short(count: float) -> str:
-    """A large count with three digits.
+    """Return a large count with three digits and a unit prefix.
 
-    >>> [short(n) for n in (0, 999, 1234, 5_600_000, 8.2e9, 3e15)]
-    ['0', '999', '1.23 k', '5.6 M', '8.2 G', '3 P']
+    Example:
+        >>> [short(n) for n in (0, 999, 1234, 5_600_000, 8.2e9, 3e15)]
+        ['0', '999', '1.23 k', '5.6 M', '8.2 G', '3 P']
     """
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= size:

@@ -1,4 +1,4 @@
-"""``Newest``: the values of metrics that are shown beside the bars."""
+"""``Newest``: the metric values that are shown next to the bars."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 
 LOSS: Final = "train/loss"
 MOST: Final[Mapping[str, int]] = {"train/": 2, "val/": 3, "test/": 3}
-"""So many metrics of each kind are shown when the user names none."""
+"""Maximum number of metrics per prefix if the user selects none."""
 STALE: Final[Mapping[str, tuple[str, ...]]] = {
     "evaluate": ("train/", "test/"),
     "test": ("train/", "val/"),
     "predict": ("train/", "val/", "test/"),
 }
-"""What these calls do not measure: a value of it is of an earlier ``fit``."""
+"""Prefixes that a call does not measure. Their values are from an earlier ``fit``."""
 
 
 class Newest:
-    """The last final value of each metric, and until the first interval is over, the loss of a step.
+    """Final values of the metrics to display, or the loss of a step until there is one.
 
-    ``names`` are those to show; none means those that callbacks monitor, and some of ``train/…`` and ``val/…``.
+    Args:
+        names: Metrics to show. If empty: those that callbacks monitor, then some of ``train/…`` and ``val/…``.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -38,10 +39,14 @@ class Newest:
         self._has_averages = False
 
     def read(self, run: Run, only: str = "") -> None:
-        """Note the values that have just become final. Between two such moments none is read.
+        """Record values that have just become final.
 
-        To read one that is still being averaged would wait for the device, and fold its sum at a moment that
-        depends on the time of day.
+        Reading a value while it is still averaged would wait for the device, and would split its sum at a
+        time-dependent step.
+
+        Args:
+            run: The run to read from.
+            only: Prefix of the metrics to read.
         """
         metrics, stale = run.metrics, STALE.get(run.entry_point, ())
         self._monitored = monitored_metrics(run.callbacks, run.schedulers)
@@ -50,34 +55,38 @@ class Newest:
             if wanted and name.startswith(only) and not name.startswith(stale):
                 self._values[name] = metrics[name]
         if run.stage == "train" and run.log_every is not None and any(name.startswith("train/") for name in metrics):
-            self._has_averages, self._loss = True, None  # a task with several optimizers has no train/loss
+            self._has_averages, self._loss = True, None  # A task with several optimizers has no train/loss.
 
     def peek(self, run: Run) -> None:
-        """Note the loss of this step, as long as there is no average yet.
+        """Record the loss of this step, until there is an average.
 
-        From the memory of this machine that costs nothing. A GPU would have to be waited for, so only the first
-        is read, and none where no average will take its place.
+        Reading from the CPU costs nothing. Reading from a GPU would synchronize, so only the first loss is
+        read, and none if no average will replace it.
+
+        Args:
+            run: The run to read from.
         """
         if self._has_averages or LOSS in self._values or (self._names and LOSS not in self._names):
             return
         before, self._loss = self._loss, None
-        with suppress(Exception):  # a task that steps its optimizers itself may have none
+        with suppress(Exception):  # A task with manual optimization may have no loss.
             loss = run.loss.detach()
             if loss.device.type == "cpu" or (before is None and run.log_every is not None):
                 before = loss.reshape(1).tolist()[0]
             self._loss = before
 
     def shown(self, *, training: bool) -> dict[str, Value | None]:
-        """What to show, in order; of a run that trains also the names that have no value yet."""
+        """Return the values to show, in order. In training, also names without a value."""
         values = self._values if self._loss is None else {LOSS: self._loss, **self._values}
         names = self._names or self._some(values)
         return {name: values.get(name) for name in names if training or name in values}
 
     def _some(self, values: Mapping[str, Any]) -> list[str]:
-        """Those that callbacks monitor, then some numbers of each kind, losses first."""
+        """Return the monitored metrics, then some numbers of each prefix, losses first."""
         numbers = [name for name, value in values.items() if not isinstance(value, list)]
         return choose_metrics(sorted(numbers, key=lambda name: not name.endswith("loss")), self._monitored, MOST)
 
 
 def _of_interest(name: str) -> bool:
+    """True for metrics of a stage that are not means over an epoch."""
     return name.startswith(tuple(MOST)) and not name.endswith("_epoch")

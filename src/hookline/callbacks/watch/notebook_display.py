@@ -1,4 +1,4 @@
-"""``NotebookDisplay``: bars in the output of a notebook's cell, written anew in place."""
+"""``NotebookDisplay``: bars in the output of a notebook cell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hookline.run import Run
 
 FONT: Final = "font-variant-numeric:tabular-nums"
-"""A number that changes does not move what stands beside it."""
+"""Digits of equal width, so that changing numbers do not move the text next to them."""
 TABLE: Final = "border-collapse:collapse;margin:0;font-size:inherit;color:inherit"
 ROW: Final = '<tr style="background:none">'
 LEFT: Final = "text-align:left;padding:1px 1em 1px 0"
@@ -24,9 +24,10 @@ GAP: Final = " &nbsp;&nbsp; "
 
 
 class NotebookDisplay:
-    """One output of the cell, replaced at each update; prints of the cell stay where they are.
+    """Bars in one output of the cell, which every update replaces.
 
-    It needs what every notebook has. Rich would need ``ipywidgets``, and without it show nothing.
+    Prints of the cell stay where they are. This uses only IPython: rich would need ``ipywidgets``, and show
+    nothing without it.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class NotebookDisplay:
 
 
 class Frame:
-    """What the notebook shows: HTML, or the plain line where it can show only text."""
+    """Content of the output: HTML, or the plain line where only text can be shown."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -64,7 +65,8 @@ class Frame:
 
 
 def _row(bar: Bar, progress: Progress, *, whole: bool) -> str:
-    share = 1.0 if progress.over and bar.share is None else bar.share  # else it would move for ever
+    """Return a bar as a row of an HTML table."""
+    share = 1.0 if progress.over and bar.share is None else bar.share  # An indeterminate bar would be animated forever.
     value = "" if share is None else f' value="{share:.4f}"'
     line = f'<progress max="1"{value} style="width:20em;vertical-align:middle"></progress>'
     words = beside_bar(bar, progress.seconds if whole else None, progress.over or bool(progress.note))

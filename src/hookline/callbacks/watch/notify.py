@@ -1,4 +1,4 @@
-"""``Notify``: a mail, or a message to a web address, when something happens in a run."""
+"""``Notify``: messages by mail or webhook."""
 
 from __future__ import annotations
 
@@ -24,34 +24,48 @@ SECRETS = ("password", "webhook")
 
 
 class Notify(Callback):
-    """Sends a message by mail, to a web address, or both, when a run ends, stops, fails, or a metric crosses a value.
+    """Send a message by mail or webhook when a run ends or fails, or a metric raises an alert.
 
-    ``on`` are some of ``"end"`` (training came to its end, or a callback or Ctrl-C stopped it before), ``"stop"`` (only
-    the latter, or a signal), ``"exception"`` (it failed) and ``"epoch"`` (an epoch is complete). ``alerts`` are
-    conditions: ``"val/loss > 2"``, ``"val/acc >= 0.9"``, ``"train/loss is not finite"``. One is told when it begins to
-    hold, and again only after it has not held in between. Metrics of evaluations are looked at after each evaluation,
-    all others at each interval.
+    A message has the reason, the steps, epochs and time, and the newest metrics. Messages are sent in the
+    background from a bounded queue, so that a slow or missing server never stalls training. Hookline warns
+    about messages that could not be sent and lists them in ``unsent``. Passwords and webhook addresses are
+    never part of a checkpoint, a log or a ``repr``.
 
-    A message has what happened and why, steps, epochs and time, and the newest value of each metric in ``metrics``
-    (patterns). By mail, files of the run's folder that ``attach`` names go with it: by default what ``HistoryPlot``
-    draws. All is sent in the background, from a queue that is bounded: a server that is slow, refuses or is not there
-    never stalls training. Each try may take ``timeout`` seconds, and so may the end of the run. What was not sent is
-    said as a warning, and is in ``unsent``.
+    Args:
+        on: When to send: ``"end"`` (training has ended, or a callback or Ctrl-C has stopped it), ``"stop"``
+            (only if it was stopped, or by a signal), ``"exception"`` (it failed) and ``"epoch"`` (an epoch is
+            complete).
+        webhook: URL that receives a POST request with JSON. Its ``"text"`` suits Slack, Mattermost and Teams.
+        payload: Function that converts the JSON message for other services, for example ``lambda message:
+            {"content": message["text"]}`` for Discord.
+        to: Mail addresses of the recipients.
+        smtp: Mail server, for example ``"mail.example.org:587"``. The default port depends on ``security``.
+        sender: Mail address of the sender. ``None``: ``user`` if it is an address, else the first recipient.
+        user: User name for the mail server.
+        password: Password for the mail server.
+        security: Encryption of the connection: ``"starttls"``, ``"ssl"`` or ``"none"``.
+        alerts: Conditions on metrics: ``"val/loss > 2"``, ``"val/acc >= 0.9"``, ``"train/loss is not finite"``.
+            Hookline sends a message when a condition becomes true, and again only after it was false.
+            Evaluation metrics are checked after each evaluation, others at each log interval.
+        metrics: Names or patterns of the metrics in the message.
+        attach: Patterns of files in the run's folder to attach to a mail. Default: the figures of
+            ``HistoryPlot``.
+        timeout: Seconds that each attempt may take, and that the end of the run waits for unsent messages. At
+            most 600.
 
-    Mail: ``to`` (addresses), ``smtp`` (``"mail.example.org:587"``), ``sender``, ``user`` and ``password``;
-    ``security`` is ``"starttls"``, ``"ssl"`` or ``"none"``. Web: ``webhook`` is an address that takes a POST of JSON,
-    with a ``"text"`` as Slack, Mattermost and Teams want it; ``payload`` is a function that makes another form of
-    it: ``lambda message: {"content": message["text"]}`` for Discord. Secrets are in no state, log or ``repr``.
+    Raises:
+        RegistrationError: If neither a webhook nor a mail server is given, or an argument is invalid.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> notify = Notify(webhook="http://127.0.0.1:9/nobody-listens", on="end", alerts="val/loss > 100")
-    >>> trainer = Trainer(max_duration="1ep", callbacks=[notify], folder=False, name="demo/one")
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> notify.unsent[0].partition(":")[0]
-    "'demo/one has ended' was not sent by webhook at 127.0.0.1"
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> notify = Notify(webhook="http://127.0.0.1:9/nobody-listens", on="end", alerts="val/loss > 100")
+        >>> trainer = Trainer(max_duration="1ep", callbacks=[notify], folder=False, name="demo/one")
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> notify.unsent[0].partition(":")[0]
+        "'demo/one has ended' was not sent by webhook at 127.0.0.1"
     """
 
     optional = True
@@ -76,7 +90,7 @@ class Notify(Callback):
         attach: str | Iterable[str] = ("plots/*",),
         timeout: float = 10.0,
     ) -> None:
-        for name in SECRETS:  # nor are they a part of its identity
+        for name in SECRETS:  # Secrets must not be part of the callback's identity in a checkpoint.
             self._arguments.pop(name, None)
         self.on = _texts(on)
         if not set(self.on) <= set(EVENTS):
@@ -97,18 +111,18 @@ class Notify(Callback):
         self.reads = ("*", *dict.fromkeys(alert.metric for alert in self.alerts))
         self._outboxes: list[Outbox] = []
         self.holding: list[str] = []
-        """The alerts that hold, and were told."""
+        """Alerts whose condition is true and whose message was sent."""
         self.epochs = 0
-        """How many epochs are complete, and were told if that is wanted."""
+        """Number of complete epochs for which a message was sent, if requested."""
 
     @property
     def unsent(self) -> list[str]:
-        """What was not sent in the last run: a line for each message, with the reason."""
+        """Messages of the last run that were not sent: one line each, with the reason."""
         return [line for outbox in self._outboxes for line in outbox.unsent]
 
     @property
     def sent(self) -> int:
-        """How many messages were sent in the last run."""
+        """Number of messages that were sent in the last run."""
         return sum(outbox.sent for outbox in self._outboxes)
 
     # -- when ----------------------------------------------------------------------------------
@@ -126,7 +140,7 @@ class Notify(Callback):
             self._look(run, [alert for alert in self.alerts if alert.metric.startswith(f"{run.stage}/")])
 
     def on_epoch_end(self, run: Run) -> None:
-        if run.clock.epoch <= self.epochs:  # it was cut short
+        if run.clock.epoch <= self.epochs:  # The epoch was cut short.
             return
         self.epochs = run.clock.epoch
         if "epoch" in self.on:
@@ -161,10 +175,11 @@ class Notify(Callback):
     # -- what ----------------------------------------------------------------------------------
 
     def _look(self, run: Run, alerts: list[Alert]) -> None:
+        """Check alerts, and send a message for each condition that has become true."""
         for alert in alerts:
             try:
                 value = run.metrics[alert.metric]
-            except (KeyError, MetricError):  # not logged yet
+            except (KeyError, MetricError):  # The metric has not been logged yet.
                 continue
             if not isinstance(value, int | float):
                 raise MetricError(f"Notify(alerts={alert.text!r}): {alert.metric} is an array; give a number's name")
@@ -177,6 +192,7 @@ class Notify(Callback):
 
     def _tell(self, run: Run, event: str, headline: str, why: str = "") -> None:
         # The values of an evaluation that is just ending are not in the history yet.
+        """Put a message into every outbox."""
         new = run.metrics.new() if event == "alert" else {}
         message = compose(run, event, headline, why=why, metrics=self.metrics, attach=self.attach, new=new)
         for outbox in self._outboxes:
@@ -184,15 +200,17 @@ class Notify(Callback):
 
 
 def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Return a tuple of strings. A single string is one element."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _is_of_evaluation(metric: str) -> bool:
+    """True for metrics of evaluations."""
     return metric.startswith(("val/", "test/"))
 
 
 def _stop_reason(run: Run) -> str | None:
-    """Why the run was stopped before its end; ``None`` if it was not."""
+    """Return why the run was stopped early, or ``None`` if it was not."""
     try:
         return run.stop_reason
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Conditions on metrics that are written as text: ``"val/loss > 2"``, ``"train/loss is not finite"``."""
+"""Alert conditions on metrics: ``"val/loss > 2"``, ``"train/loss is not finite"``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMPARISON = re.compile(r"(?P<metric>\S+)\s*(?P<sign>>=|<=|>|<)\s*(?P<value>\S+
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One condition. ``text`` is how it was written."""
+    """One condition. ``text`` is the condition as the user wrote it."""
 
     text: str
     metric: str
@@ -31,15 +31,17 @@ class Alert:
     value: float = math.nan
 
     def holds(self, value: float) -> bool:
-        """NaN is neither above nor below anything.
+        """True if the value meets the condition. NaN meets no comparison.
 
-        >>> Alert.parse("val/loss > 2").holds(2.5), Alert.parse("val/loss is not finite").holds(math.nan)
-        (True, True)
+        Example:
+            >>> Alert.parse("val/loss > 2").holds(2.5), Alert.parse("val/loss is not finite").holds(math.nan)
+            (True, True)
         """
         return not math.isfinite(value) if self.sign == NOT_FINITE else SIGNS[self.sign](value, self.value)
 
     @classmethod
     def parse(cls, text: str) -> Alert:
+        """Return the condition that a string describes."""
         alert = cls._read(text.strip() if isinstance(text, str) else "")
         if alert is not None:
             check_metric_name(f"Notify(alerts={text!r})", alert.metric)
@@ -51,6 +53,7 @@ class Alert:
 
     @classmethod
     def _read(cls, words: str) -> Alert | None:
+        """Return the condition, or ``None`` if the string is not one."""
         if words.endswith(NOT_FINITE) and len(words.split()) == 4:
             return cls(words, words.split()[0], NOT_FINITE)
         found = _COMPARISON.fullmatch(words)

@@ -1,4 +1,4 @@
-"""What is told about a run: a text, numbers for a program, and files."""
+"""Messages about a run: text, values for programs, and files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from hookline.run import Run
 
 LARGEST = 10_000_000
-"""So many bytes of files go with one message."""
+"""Maximum total size of the files of one message, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message, complete: nothing of the run is needed to send it."""
+    """A complete message. Sending it needs nothing from the run."""
 
     event: str
     title: str
@@ -37,7 +37,7 @@ class Message:
     files: tuple[tuple[str, bytes], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """``text`` is what chats show; the rest is for programs."""
+        """Return the message for a webhook. Chats show ``text``; the other keys are for programs."""
         names = [name for name, _ in self.files]
         return {
             "text": f"{self.title}\n{self.text}",
@@ -48,10 +48,11 @@ class Message:
         }
 
     def as_mail(self, sender: str, to: Sequence[str]) -> EmailMessage:
+        """Return the message as a mail with attachments."""
         mail = EmailMessage()
         mail["Subject"], mail["From"], mail["To"] = self.title, sender, ", ".join(to)
         mail["Date"] = format_datetime(datetime.now(UTC))
-        # Python would draw these two from the random state that training uses.
+        # Python would generate the id and the boundary from the random state that training uses.
         mail["Message-ID"] = f"<{token_hex(16)}@hookline.invalid>"
         mail.set_content(self.text)
         for name, content in self.files:
@@ -72,7 +73,17 @@ def compose(
     attach: Sequence[str],
     new: Mapping[str, float] = MappingProxyType({}),
 ) -> Message:
-    """A message about a run as it is now; ``new`` values are not in its history yet. Secrets are taken out of it."""
+    """Return a message about the current state of a run, with secrets redacted.
+
+    Args:
+        run: The run.
+        event: Kind of the message.
+        headline: Rest of the sentence that starts with the name of the run.
+        why: Reason, which may be empty.
+        metrics: Patterns of the metrics to include.
+        attach: Patterns of the files to attach.
+        new: Values that are not in the history yet.
+    """
     clock, name = run.clock, f"{run.project}/{run.name}"
     shown = dict(_numbers(run, metrics, new))
     files, left_out = _files(run.folder if run.has_folder else None, attach)
@@ -94,7 +105,7 @@ def compose(
 
 
 def _numbers(run: Run, patterns: Sequence[str], new: Mapping[str, float]) -> Iterable[tuple[str, float]]:
-    """The newest number of each metric that is wanted."""
+    """Yield the newest number of each selected metric."""
     for name in dict.fromkeys((*run.history, *new)):
         value = new[name] if name in new else run.history[name][-1]
         if isinstance(value, int | float) and any(fnmatchcase(name, pattern) for pattern in patterns):
@@ -102,7 +113,7 @@ def _numbers(run: Run, patterns: Sequence[str], new: Mapping[str, float]) -> Ite
 
 
 def _files(folder: Path | None, patterns: Sequence[str]) -> tuple[list[tuple[str, bytes]], list[tuple[str, int]]]:
-    """The files of the run that are there, and those that are too large."""
+    """Return the files to attach, and the names and sizes of those that are too large."""
     found: list[tuple[str, bytes]] = []
     left_out: list[tuple[str, int]] = []
     paths = {path for pattern in patterns for path in (() if folder is None else folder.glob(pattern))}
@@ -118,14 +129,16 @@ def _files(folder: Path | None, patterns: Sequence[str]) -> tuple[list[tuple[str
 
 
 def _one_line(text: str) -> str:
+    """Return the text on one line of at most 200 characters."""
     return " ".join(text.split())[:200]
 
 
 def _time(seconds: float) -> str:
-    """A time to read.
+    """Return a duration for people.
 
-    >>> _time(4.26), _time(3725.0)
-    ('4.3 s', '1:02:05')
+    Example:
+        >>> _time(4.26), _time(3725.0)
+        ('4.3 s', '1:02:05')
     """
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -134,4 +147,5 @@ def _time(seconds: float) -> str:
 
 
 def _size(count: int) -> str:
+    """Return a size in MB as a string."""
     return f"{count / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""``Outbox``: the thread and the bounded queue between a run and one way to send messages."""
+"""``Outbox``: thread and bounded queue between a run and one transport."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hookline.records.redact import HIDDEN, redact_text
 logger = logging.getLogger("hookline")
 
 MOST = 32
-"""So many messages wait; then the oldest are dropped."""
+"""Maximum number of waiting messages. The oldest is dropped when there are more."""
 PAUSES = (1.0, 4.0)
-"""Seconds until a message that could not be sent is tried again; after the last try it is lost."""
+"""Seconds before each retry of a message. After the last retry it is lost."""
 
 
 class Outbox:
-    """Sends messages in a thread of its own. Nothing here waits but ``close``, and that not long."""
+    """Send messages in a separate thread. Only ``close`` waits, up to a deadline."""
 
     def __init__(self, transport: Transport, *, most: int = MOST, pauses: Sequence[float] = PAUSES) -> None:
         self._transport, self._most, self._pauses = transport, most, tuple(pauses)
@@ -33,28 +33,31 @@ class Outbox:
         self._thread: threading.Thread | None = None
         self.sent = 0
         self.unsent: list[str] = []
-        """A line for each message that was not sent: which, and why."""
+        """One line for each message that was not sent, with the reason."""
 
     def put(self, message: Message) -> None:
-        """Take a message. Never waits."""
+        """Add a message without waiting."""
         with self._changed:
             self._queue.append(message)
             dropped = self._queue.popleft() if len(self._queue) > self._most else None
             self._changed.notify()
         if dropped is not None:
             self._say(dropped, f"{self._most} messages were waiting already")
-        if self._thread is None:  # a daemon: a server that hangs must not keep the process
+        if self._thread is None:  # A daemon thread: a server that hangs must not keep the process alive.
             self._thread = threading.Thread(target=self._work, name="hookline notify", daemon=True)
             self._thread.start()
 
     def end(self) -> None:
-        """Nothing more follows."""
+        """Announce that no message follows."""
         with self._changed:
             self._closing = True
             self._changed.notify()
 
     def close(self, deadline: float) -> None:
-        """Wait until all is sent, but not longer than to a moment of the monotonic clock; what is not is said."""
+        """Wait until all messages are sent, or until the deadline of the monotonic clock.
+
+        Warn about the rest.
+        """
         self.end()
         if self._thread is None:
             return
@@ -69,11 +72,12 @@ class Outbox:
     # -- in the thread -------------------------------------------------------------------------
 
     def _work(self) -> None:
+        """Send messages until the queue is empty and closed."""
         while (message := self._next()) is not None:
             why = self._try(message)
             with self._changed:
                 self._in_hand = None
-                if self._is_left:  # the run has said already that this one is not sent
+                if self._is_left:  # close() has already reported this message as not sent.
                     return
             if why is None:
                 self.sent += 1
@@ -81,6 +85,7 @@ class Outbox:
                 self._say(message, why)
 
     def _next(self) -> Message | None:
+        """Return the next message, or ``None`` at the end."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
@@ -88,7 +93,7 @@ class Outbox:
             return self._in_hand
 
     def _try(self, message: Message) -> str | None:
-        """Send it, again after a pause if that fails; why it was not sent, or ``None``."""
+        """Send a message with retries. Return the reason if it was not sent, or ``None``."""
         for pause in (*self._pauses, None):
             try:
                 self._transport.send(message)
@@ -100,12 +105,16 @@ class Outbox:
         return None
 
     def _without_secrets(self, text: str) -> str:
+        """Return the text with the secrets of the transport redacted."""
         for secret in self._transport.secrets:
             text = text.replace(secret, HIDDEN)
         return redact_text(text)
 
     def _is_over(self, pause: float) -> bool:
-        """Wait; whether the run came to its end meanwhile, and there is one more message behind, or no time."""
+        """Wait for the pause.
+
+        Return True if the run has ended, so that there is no time for a retry.
+        """
         end = monotonic() + pause
         with self._changed:
             while not self._closing and (left := end - monotonic()) > 0:
@@ -113,6 +122,7 @@ class Outbox:
             return self._closing
 
     def _say(self, message: Message, why: str) -> None:
+        """Warn that a message was not sent."""
         line = f"{message.title!r} was not sent by {self._transport.place}: {why}"
         self.unsent.append(line)
         logger.warning("Notify: %s", line)

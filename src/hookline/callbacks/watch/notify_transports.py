@@ -1,4 +1,4 @@
-"""Two ways to send a message: by mail (SMTP), and to a web address as JSON."""
+"""Transports of messages: mail (SMTP) and webhook (JSON)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Secret:
-    """A text that is not shown: not in a repr, not in a message."""
+    """A string that ``repr`` and messages do not show."""
 
     __slots__ = ("_text",)
 
@@ -30,6 +30,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
+        """Return the string."""
         return self._text
 
     def __repr__(self) -> str:
@@ -37,22 +38,22 @@ class Secret:
 
 
 class Transport(Protocol):
-    """Sends one message, or raises."""
+    """Way to send a message. ``send`` raises an error if it fails."""
 
     @property
     def place(self) -> str:
-        """Where it sends to, without secrets."""
+        """Recipient for messages, without secrets."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be in a text about it."""
+        """Strings that must not appear in an error message."""
 
     def send(self, message: Message) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """Through a mail server, encrypted unless it is said otherwise."""
+    """Send mail through an SMTP server, encrypted by default."""
 
     host: str
     port: int
@@ -72,6 +73,7 @@ class Mail:
         return () if self.password is None else (self.password.reveal(),)
 
     def send(self, message: Message) -> None:
+        """Send the message, and raise an error if a recipient is refused."""
         mail = message.as_mail(self.sender, self.to)
         with self._connect() as server:
             if self.security == "starttls":
@@ -83,6 +85,7 @@ class Mail:
             raise OSError(f"the server refused {', '.join(refused)}")
 
     def _connect(self) -> smtplib.SMTP:
+        """Return a connection to the server."""
         if self.security == "ssl":
             context = ssl.create_default_context()
             return smtplib.SMTP_SSL(self.host, self.port, timeout=self.timeout, context=context)
@@ -91,7 +94,7 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A POST of JSON. The address is a secret: whoever knows it can send."""
+    """Send a POST request with JSON. The URL is a secret: it permits sending."""
 
     address: Secret
     payload: Callable[[dict[str, Any]], Any] | None
@@ -103,13 +106,14 @@ class Webhook:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The address, and what an error may show of it: the path with the query, and each alone."""
+        """The URL, and the parts of it that an error may contain: path and query."""
         address = self.address.reveal()
         parts = urlsplit(address)
         found = (address, f"{parts.path}?{parts.query}", parts.path, parts.query)
         return tuple(text for text in found if text.strip("/?"))
 
     def send(self, message: Message) -> None:
+        """Send the message, and raise an error if the server refuses it."""
         content = message.as_json() if self.payload is None else self.payload(message.as_json())
         request = urllib.request.Request(
             self.address.reveal(),
@@ -120,12 +124,12 @@ class Webhook:
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:
                 answer.read(1_000)
         except urllib.error.HTTPError as error:
-            error.close()  # it holds the connection
+            error.close()  # The error holds the connection.
             raise
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether another try would be refused as well."""
+    """True if a retry would fail as well."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500 and error.code != 429
     if isinstance(error, smtplib.SMTPRecipientsRefused):
@@ -135,7 +139,7 @@ def is_final(error: BaseException) -> bool:
     return isinstance(error, ssl.SSLCertVerificationError | smtplib.SMTPNotSupportedError | TypeError | ValueError)
 
 
-# -- reading what the user gave ------------------------------------------------------------------
+# -- checking the arguments ----------------------------------------------------------------------
 
 
 def mail_of(
@@ -147,6 +151,7 @@ def mail_of(
     security: Security,
     timeout: float,
 ) -> Mail:
+    """Return the mail transport for the arguments of ``Notify``, or raise ``RegistrationError``."""
     if not to or not all(isinstance(address, str) and "@" in address and "\n" not in address for address in to):
         raise RegistrationError(f"Notify(to={list(to)!r}): give one or more mail addresses, such as 'me@example.org'")
     if not smtp:
@@ -168,13 +173,17 @@ def mail_of(
 
 
 def webhook_of(address: str, payload: Callable[[dict[str, Any]], Any] | None, timeout: float) -> Webhook:
+    """Return the webhook for the arguments of ``Notify``, or raise ``RegistrationError``."""
     if (wrong := _wrong_with(address)) is not None:
         raise RegistrationError(f"Notify(webhook=…): {wrong}")
     return Webhook(Secret(address), payload, timeout)
 
 
 def _wrong_with(address: str) -> str | None:
-    """What is wrong with a web address, said without it: it is a secret."""
+    """Return what is wrong with a URL, or ``None``.
+
+    The text does not contain the URL, which is secret.
+    """
     if not isinstance(address, str) or not address.lower().startswith(("https://", "http://")):
         return "give an address that begins with https:// or http://"
     if not all("!" <= sign <= "~" for sign in address):
@@ -192,6 +201,7 @@ def _wrong_with(address: str) -> str | None:
 
 
 def _host_and_port(smtp: str, usual: int) -> tuple[str, int]:
+    """Return the host and port of a mail server."""
     parts = urlsplit(f"//{smtp}")
     try:
         port = parts.port

@@ -1,4 +1,4 @@
-"""``ParameterMonitor``: how large the parameters are, and how they are spread."""
+"""``ParameterMonitor``: statistics of the parameters."""
 
 from __future__ import annotations
 
@@ -27,28 +27,35 @@ STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class ParameterMonitor(Callback):
-    """Logs the norm, mean, standard deviation and share of zeros of each parameter of the model.
+    """Log the norm, mean, standard deviation and fraction of zeros of each parameter.
 
-    ``parameters/norm/total`` is the norm of all; ``parameters/norm/encoder.0.weight``, ``parameters/mean/…``,
-    ``parameters/std/…`` and ``parameters/zeros/…`` (from 0 to 1) are of one; one that is called ``total`` is
-    ``model.total`` there. Frozen ones are there too.
-    ``statistics`` are those of ``"norm"``, ``"mean"``, ``"std"`` and ``"zeros"`` that are wanted. ``layers`` chooses by
-    name: ``True`` for all, or names and patterns, each with all inside it, such as ``("encoder", "*.bias")``; one that
-    means no parameter is an error. ``histograms`` logs ``parameters/values/<name>`` as well.
+    The names are ``parameters/norm/encoder.0.weight``, ``parameters/mean/…``, ``parameters/std/…`` and
+    ``parameters/zeros/…`` (0 to 1). ``parameters/norm/total`` is the norm of all selected parameters; a
+    parameter that is itself named ``total`` is logged as ``model.total``. Frozen parameters are included.
+    Values stay on the device until the next log interval ends; only histograms are read at once. For the norms
+    of gradients and updates, use ``GradientMonitor``.
 
-    It looks at the end of each interval (``log_every``) and of each epoch; with ``every``, at the first of these after
-    each ``every``. It hears no event inside a step. Numbers stay on the device until the next interval ends; only
-    histograms are read from it at once. ``GradientMonitor`` has the norms of gradients and updates.
+    Args:
+        every: How often to log: at the end of the first log interval or epoch after each ``every``. ``None``:
+            at the end of each log interval and each epoch.
+        layers: ``True``: all parameters. Or names and patterns, each including its submodules, for example
+            ``("encoder", "*.bias")``.
+        statistics: Statistics to log: ``"norm"``, ``"mean"``, ``"std"``, ``"zeros"``.
+        histograms: Also log a histogram of each parameter as ``parameters/values/<name>``.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> monitor = ParameterMonitor(statistics=("norm", "zeros"), layers="*.weight")
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[monitor], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    >>> result.history.steps("parameters/norm/total"), result.metrics["parameters/zeros/hidden.weight"]
-    ([4, 8], 0.0)
+    Raises:
+        RegistrationError: If a statistic is unknown. At setup, also if a name or pattern matches no parameter.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> monitor = ParameterMonitor(statistics=("norm", "zeros"), layers="*.weight")
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[monitor], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result.history.steps("parameters/norm/total"), result.metrics["parameters/zeros/hidden.weight"]
+        ([4, 8], 0.0)
     """
 
     optional = True
@@ -79,7 +86,7 @@ class ParameterMonitor(Callback):
         self._schedule = None
         if self.every is not None and run.is_training_run:
             self._schedule = Schedule(self.every.of(run.max_duration))
-            self._schedule.fired(run.clock)  # what a checkpoint knows better comes after this
+            self._schedule.fired(run.clock)  # A checkpoint that is loaded later overrides this.
         names = [name for name, _ in run.model.named_parameters()]
         check_patterns(self._patterns, names, "ParameterMonitor", kind="parameter")
 
@@ -101,6 +108,7 @@ class ParameterMonitor(Callback):
             self._schedule.load_state_dict(state["schedule"])
 
     def _report(self, run: Run) -> None:
+        """Log a row, if one is due."""
         if not self._interval.is_over(run):
             return
         if self._schedule is not None:
@@ -108,11 +116,11 @@ class ParameterMonitor(Callback):
                 return
             self._schedule.fired(run.clock)
         chosen = ((name, its) for name, its in run.model.named_parameters() if matches(name, self._patterns))
-        # ``total`` is the name of the sum of all.
+        # The norm of all parameters has the name ``total``.
         found: dict[str, dict[str, Tensor]] = {kind: {} for kind in self.statistics}
         for given, parameter in chosen:
             name = "model.total" if given == "total" else given
-            values = _numbers(parameter)  # one at a time: of sharded ones no rank holds all at once
+            values = _numbers(parameter)  # One at a time, so that no rank holds all sharded parameters in full.
             if not values.numel():
                 continue
             for kind, measured in found.items():
@@ -124,6 +132,7 @@ class ParameterMonitor(Callback):
 
 
 def _named(found: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the values by metric name, with the total norm."""
     values = {f"parameters/{kind}/{name}": value for kind, its in found.items() for name, value in its.items()}
     if norms := list(found.get("norm", {}).values()):
         values["parameters/norm/total"] = torch.linalg.vector_norm(torch.stack([norm.to(norms[0]) for norm in norms]))
@@ -131,7 +140,7 @@ def _named(found: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _numbers(parameter: nn.Parameter) -> Tensor:
-    """The real numbers of a parameter, in a format that sums well."""
+    """Return the values of a parameter as a full real tensor in float32 or float64."""
     values = whole(parameter.detach())
     if values.is_complex():
         values = torch.view_as_real(values)

@@ -1,4 +1,4 @@
-"""How many floating-point operations a second common GPUs can do at most, as their makers say."""
+"""Peak FLOPs per second of common GPUs, as published by the vendors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ TERA: Final = 1e12
 
 
 class Peak(NamedTuple):
-    """In 10¹² a second, dense, without sparsity; half precision with sums in fp32."""
+    """Peak of a GPU in 10¹² FLOPs per second, dense. Half precision accumulates in fp32."""
 
     words: tuple[str, ...]
-    """All of them are in the device's name."""
+    """Words that the name of the device must all contain."""
     half: float
     tf32: float
     fp32: float
     bf16: bool = True
-    """Older ones have fp16 only."""
+    """False for older GPUs, which support only fp16."""
 
 
 PEAKS: Final = (
@@ -42,16 +42,21 @@ PEAKS: Final = (
     Peak(("t4",), 65, 8.1, 8.1, bf16=False),
     Peak(("mi300x",), 1307, 653, 163),
 )
-"""The first that fits counts, so the more exact ones come first."""
+"""The first match counts, so specific names come first."""
 
 
 def peak_flops(device: str, number: str) -> float | None:
-    """Operations a second of a device, by its name and by the kind of number; ``None`` when it is not known.
+    """Return the peak FLOPs per second of a device, or ``None`` if it is not known.
 
-    >>> peak_flops("NVIDIA A100-SXM4-80GB", "bf16"), peak_flops("NVIDIA A100-SXM4-80GB", "fp32")
-    (312000000000000.0, 19500000000000.0)
-    >>> peak_flops("Tesla T4", "bf16"), peak_flops("Some other GPU", "fp32")
-    (None, None)
+    Args:
+        device: Name of the device, as torch reports it.
+        number: Number format: ``"fp32"``, ``"tf32"``, ``"bf16"`` or ``"fp16"``.
+
+    Example:
+        >>> peak_flops("NVIDIA A100-SXM4-80GB", "bf16"), peak_flops("NVIDIA A100-SXM4-80GB", "fp32")
+        (312000000000000.0, 19500000000000.0)
+        >>> peak_flops("Tesla T4", "bf16"), peak_flops("Some other GPU", "fp32")
+        (None, None)
     """
     words = set(re.split(r"[^a-z0-9]+", device.lower()))
     for peak in PEAKS:

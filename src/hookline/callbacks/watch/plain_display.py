@@ -1,4 +1,4 @@
-"""``PlainDisplay``: one line of text at a time, for logs and everything else that is no terminal."""
+"""``PlainDisplay``: lines of text for logs and other output that is not a terminal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 
 class PlainDisplay:
-    """``21:03:07 epoch 2/5 step 46/115 train/loss 0.312 12.3 it/s, 394 samples/s, 1:02 left``.
+    """Print lines such as ``21:03:07 epoch 2/5 step 46/115 train/loss 0.312 12.3 it/s``.
 
-    What the line before has said of the same moment is not said again, and a run's first line is that of its first
-    step: before it there is nothing to say. ``write`` is given each line, without the time of day. Unless it is given,
-    lines go to standard output, each is flushed, and when that is closed or full the display falls silent: there is
-    nobody to tell.
+    A line does not repeat what the previous line has shown for the same step. The first line of a run is that
+    of its first step.
+
+    Args:
+        write: Function that gets each line, without the time of day. ``None``: print to standard output and
+            flush. If standard output is closed or full, the display stops printing.
     """
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
@@ -29,9 +31,10 @@ class PlainDisplay:
         self._forget()
 
     def _forget(self) -> None:
+        """Reset the state of a run."""
         self._where: str | None = None
         self._said: dict[str, str] = {}
-        """By the metric's name; the note has none."""
+        """Last printed values by metric name. The note has an empty name."""
         self._closed = False
 
     def start(self, run: Run) -> None:
@@ -43,7 +46,7 @@ class PlainDisplay:
             self._write(" ".join(part for part in (*news, how_fast(progress)) if part))
 
     def _news(self, progress: Progress) -> list[str]:
-        """The parts of the line without its times, which are never twice the same."""
+        """Return the new parts of the line. Times are left out because they always differ."""
         parts = {name: f"{name} {number(value)}" for name, value in progress.metrics.items()}
         parts |= {"": progress.note} if progress.note else {}
         is_first, has_moved = self._where is None, progress.where != self._where
@@ -58,23 +61,25 @@ class PlainDisplay:
         self._closed = True
 
     def _print(self, line: str) -> None:
+        """Print a line with the time of day."""
         try:
-            # Looked up each time: a test, a notebook or the user may have put another one in its place.
+            # A test, a notebook or the user may have replaced the stream, so it is looked up each time.
             stream = beneath_tees(sys.stdout)
             encoding = stream.encoding or "utf-8"
             stream.write(f"{time.strftime('%H:%M:%S')} {line}\n".encode(encoding, "replace").decode(encoding))
             stream.flush()
-        except (OSError, ValueError, AttributeError):  # a full disk, a broken pipe; closed; None
+        except (OSError, ValueError, AttributeError):  # A full disk or broken pipe; closed; None.
             self._closed = True
 
 
 def in_words(progress: Progress) -> str:
-    """The whole line without its times."""
+    """Return the complete line without its times."""
     metrics = [f"{name} {number(value)}" for name, value in progress.metrics.items()]
     return " ".join(part for part in (progress.where, *metrics, progress.note) if part)
 
 
 def how_fast(progress: Progress) -> str:
+    """Return the speed and the remaining time."""
     if progress.note or not progress.bars:
         return ""
     speeds = [bar.speed for bar in progress.bars if bar.speed]

@@ -1,4 +1,4 @@
-"""``ProgressBar``: how far a run is."""
+"""``ProgressBar``: progress of a run in a terminal, a notebook or a log."""
 
 from __future__ import annotations
 
@@ -17,43 +17,49 @@ if TYPE_CHECKING:
 
 
 class ProgressBar(Following, Callback):
-    """Shows how far a run is, how fast, when it will be done, and its newest metrics.
+    """Show the progress, speed, remaining time and newest metrics of a run.
 
-    In a terminal and in a notebook: a bar for the epochs and one for the steps (or a single one, in the unit of
-    ``max_duration``), and one for the evaluation or prediction that is under way; what the program prints
-    meanwhile appears above. In a log: a line now and then, and one at the end of each epoch and evaluation, but
-    never many in a short time: 10,000 steps stay under 100 KB. It closes on every way out of a run.
+    In a terminal or a notebook, there is a bar for the epochs and one for the steps, or a single bar in the
+    unit of ``max_duration``. A running evaluation or prediction has its own bar. Output of the program appears
+    above the bars. In a log, the callback prints lines instead. A metric has the value of the last complete log
+    interval, because reading a value earlier would synchronize the device. Until then, ``train/loss`` is the
+    loss of a step (on a GPU, of the first step). The display takes at most about 1 % of the time.
 
-    ``metrics`` are the names to show; none means those that callbacks monitor, then some of ``train/…`` and
-    ``val/…``. A value is that of the
-    last complete interval (``log_every``), since to read one that is still being averaged would stop the device;
-    before the first interval is over, ``train/loss`` is the loss of a step (on a GPU, of the first). ``style`` is
-    ``"auto"`` (bars in a terminal that can move the cursor and in a notebook, else lines), ``"rich"``, ``"plain"``,
-    ``"notebook"``, ``"tqdm"`` (as ``"auto"``, with the bars of tqdm in a terminal), ``None`` for no bar at all, or a
-    ``ProgressDisplay`` of your own. ``every`` is how often it is updated, as a time or a count (``"30s"``,
-    ``"100st"``); by default ten times a second, and in a log every 10 s, in a long run more rarely. It fires after
-    each step and each batch of an evaluation, and takes at most about one per cent of the time.
+    Args:
+        metrics: Names of the metrics to show, in this order. Default: those that callbacks monitor, then some
+            of ``train/…`` and ``val/…``.
+        style: ``"auto"``: bars in an interactive terminal or notebook, otherwise lines. ``"rich"``,
+            ``"notebook"`` or ``"plain"``: always bars, a cell output, or lines. ``"tqdm"``: as ``"auto"``, with
+            the bars of tqdm in a terminal. ``None``: nothing. Or an object with the methods of
+            ``ProgressDisplay``.
+        every: How often to update, for example ``"30s"`` or ``"100st"``. Default: ten times per second; in a
+            notebook twice per second; in a log every 10 s, and less often in a long run.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> class Percent:
-    ...     def start(self, run): ...
-    ...     def update(self, progress):
-    ...         self.last = f"{progress.bars[0].name} {progress.bars[0].count}: {progress.bars[0].share:.0%}"
-    ...
-    ...     def close(self):
-    ...         print(self.last)
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[ProgressBar(style=Percent())], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
-    epoch 2/2: 100%
+    Raises:
+        RegistrationError: If ``metrics`` is a string or ``style`` is unknown.
+        SetupError: If ``style`` is ``"tqdm"`` and tqdm is not installed.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> class Percent:
+        ...     def start(self, run): ...
+        ...     def update(self, progress):
+        ...         self.last = f"{progress.bars[0].name} {progress.bars[0].count}: {progress.bars[0].share:.0%}"
+        ...
+        ...     def close(self):
+        ...         print(self.last)
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[ProgressBar(style=Percent())], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=loss, optimizer=optimizer)
+        epoch 2/2: 100%
     """
 
     optional = True
     ranks = "zero"
     reads = ("*",)
-    """It runs last, and so shows what the others have logged and decided."""
+    """The callback runs last, so that it shows what other callbacks log and decide."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a program prints during a run: it goes above the bars, and into the log."""
+"""Redirection of the program's output: above the bars, and into the log."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from typing import Any, Final, Protocol, TypeVar
 STREAMS: Final = ("stdout", "stderr")
 Kind = TypeVar("Kind", bound="StandIn")
 LONGEST: Final = 10_000
-"""A line that has more characters, and still no end, is taken for one."""
+"""Number of characters after which an unfinished line is treated as complete."""
 
 
 class Lines:
-    r"""Whole lines out of what is written in pieces. Each thread has its own, so that they do not mix.
+    r"""Buffer that joins written pieces to complete lines. Each thread has its own buffer.
 
-    There is no lock in it: one that another thread holds while the workers of a loader are forked would leave
-    them waiting for it for ever.
+    There is no lock: a worker of a loader that is forked while another thread holds a lock would wait for it
+    forever.
 
-    >>> lines = Lines()
-    >>> lines.add("1 %\r2 %\r3"), lines.add(" %\nand "), lines.rest()
-    ('', '3 %\n', 'and ')
+    Example:
+        >>> lines = Lines()
+        >>> lines.add("1 %\r2 %\r3"), lines.add(" %\nand "), lines.rest()
+        ('', '3 %\n', 'and ')
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,10 @@ class Lines:
         self._shown: dict[tuple[int, int], str] = {}
 
     def add(self, text: str) -> str:
-        """The lines that are complete now, each with its end. Of what is written over, only the last is left."""
+        """Return the lines that are now complete.
+
+        Of text that is overwritten with carriage returns, the last version counts.
+        """
         key = _here()
         self._shown.pop(key, None)
         whole, end, rest = (self._rests.pop(key, "") + text).rpartition("\n")
@@ -45,14 +49,14 @@ class Lines:
         return "".join(lines)
 
     def show(self) -> str:
-        """The line of this thread that has no end yet: somebody wants to see it now."""
+        """Return the unfinished line of this thread, and remember that it was shown."""
         rest = self._rests.get(_here(), "")
         if rest:
             self._shown[_here()] = rest
         return rest
 
     def rest(self, *, but_shown: bool = False) -> str:
-        """What has no end yet, or only what of it was not shown; all is forgotten."""
+        """Return and clear all unfinished lines, or those that were not shown."""
         shown = self._shown if but_shown else {}
         rests = [rest for key, rest in list(self._rests.items()) if key[0] == os.getpid() and shown.get(key) != rest]
         self._rests.clear()
@@ -61,16 +65,17 @@ class Lines:
 
 
 def _here() -> tuple[int, int]:
-    """Process and thread: a worker must not go on with a line of its parent."""
+    """Return the process and thread: a forked worker must not continue a line of its parent."""
     return os.getpid(), threading.get_ident()
 
 
 def _seen(line: str) -> str:
+    """Return the part of a line that stays visible after carriage returns."""
     return line.rstrip("\r").rpartition("\r")[2]
 
 
 class StandIn:
-    """Stands in for a stream. What it does not do itself, the stream below it does."""
+    """Replacement for a stream. It forwards everything that it does not override."""
 
     def __init__(self, below: Any) -> None:
         self.below = below
@@ -83,29 +88,32 @@ class StandIn:
             self.write(line)
 
     def end(self) -> None:
-        """From now on everything goes straight to the stream below: somebody may have kept this one."""
+        """Forward everything from now on: another object may still hold this replacement."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "below":  # of a copy that is being made
+        if name == "below":  # A copy does not have its attributes yet.
             raise AttributeError(name)
         return getattr(self.below, name)
 
 
 class Bars(Protocol):
-    """What is at the end of a terminal, and makes room for what the program writes."""
+    """Bars at the end of a terminal, which make room for output of the program."""
 
     def print_above(self, text: str) -> None:
-        """Show whole lines."""
+        """Print complete lines."""
 
     def hold(self, text: str) -> None:
-        """Show a line that will go on."""
+        """Show a line that is not complete yet."""
 
     def lift(self) -> None:
-        """Go away, until the next time they are drawn."""
+        """Remove the bars until they are drawn again."""
 
 
 class Above(StandIn):
-    """Whole lines go above the bars. The rest waits for its end, or for a flush: bars must not tear it."""
+    """Print complete lines above the bars.
+
+    An unfinished line waits for its end or for a flush, so that the bars do not split it.
+    """
 
     def __init__(self, below: Any, bars: Bars) -> None:
         super().__init__(below)
@@ -130,7 +138,7 @@ class Above(StandIn):
             self._bars.hold(rest)
 
     def let_go(self) -> None:
-        """The bars are away: what has no end goes to the stream as it is."""
+        """Write unfinished lines to the stream, after the bars were removed."""
         self._write_below(self._lines.rest())
 
     def end(self) -> None:
@@ -138,6 +146,7 @@ class Above(StandIn):
         self._write_below(self._lines.rest(but_shown=True))
 
     def _write_below(self, rest: str) -> None:
+        """Write unfinished lines to the stream below, and ignore that it is closed."""
         if rest:
             with suppress(OSError, ValueError):
                 self.below.write(rest)
@@ -145,7 +154,7 @@ class Above(StandIn):
 
 
 class Tee(StandIn):
-    """Everything goes to the stream, and line by line to ``keep`` as well, which must not raise."""
+    """Write everything to the stream, and each line also to ``keep``. It must not raise errors."""
 
     def __init__(self, below: Any, keep: Callable[[str], None]) -> None:
         super().__init__(below)
@@ -165,10 +174,10 @@ class Tee(StandIn):
 
 @contextmanager
 def above(bars: Bars) -> Iterator[None]:
-    """Standard output, standard error and the log handlers that write to them go above the bars.
+    """Redirect standard output, standard error and their log handlers above the bars.
 
-    Only where they are a terminal: what the user sends to a file stays in the file. ``input()`` writes to the terminal
-    itself, past all streams, and so do debuggers, which use it: the bars go away for it.
+    Only terminals are redirected: output to a file stays in the file. ``input()`` and debuggers write to the
+    terminal directly, so the bars are removed for them.
     """
     with ExitStack() as stack:
         streams = [
@@ -194,7 +203,7 @@ def above(bars: Bars) -> Iterator[None]:
 
 @contextmanager
 def kept(keep: Callable[[str], None]) -> Iterator[None]:
-    """What goes to standard output and standard error goes to ``keep`` as well."""
+    """Pass standard output and standard error to ``keep`` as well."""
     with ExitStack() as stack:
         for name in STREAMS:
             if getattr(sys, name) is not None:
@@ -204,7 +213,10 @@ def kept(keep: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def _replaced(name: str, make: Callable[[Any], Kind], beneath: type[StandIn] | None = None) -> Iterator[Kind]:
-    """A stand-in for ``sys.<name>``. Bars stand ``beneath`` a tee: what they write is no print of the program."""
+    """Replace ``sys.<name>`` temporarily.
+
+    Bars go below a tee, because their output is not output of the program.
+    """
     holder, attribute = _places(name, beneath)[-1]
     below = getattr(holder, attribute)
     stand_in = make(below)
@@ -217,13 +229,13 @@ def _replaced(name: str, make: Callable[[Any], Kind], beneath: type[StandIn] | N
             if getattr(holder, attribute) is stand_in:
                 setattr(holder, attribute, stand_in.below)
                 break
-        # else somebody put another stream in its place, and will take it away again
+        # Otherwise other code has replaced the stream, and will restore it.
         _hand_over(stand_in, stand_in.below)
         stand_in.end()
 
 
 def _places(name: str, through: type[StandIn] | None) -> list[tuple[Any, str]]:
-    """Where a stream is held: by ``sys``, by the stand-in that it finds there, and so on down."""
+    """Return the objects that hold a stream: ``sys``, then each replacement below it."""
     places: list[tuple[Any, str]] = [(sys, name)]
     while through is not None and isinstance(found := getattr(*places[-1]), through):
         places.append((found, "below"))
@@ -231,20 +243,24 @@ def _places(name: str, through: type[StandIn] | None) -> list[tuple[Any, str]]:
 
 
 def _hand_over(stream: Any, other: Any) -> None:
-    """A log handler keeps the stream that it was made with, so it must be told of another."""
+    """Move log handlers to another stream. A handler keeps the stream that it was created with."""
     for handler in _stream_handlers():
         if handler.stream is stream:
             handler.setStream(other)
 
 
 def _stream_handlers() -> list[Any]:
+    """Return all log handlers that write to a stream."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     handlers = [handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers]
     return [handler for handler in handlers if isinstance(handler, logging.StreamHandler)]
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether it is open and a terminal; ``sys.stdout`` may be ``None``, closed, or anything."""
+    """True if the stream is an open terminal.
+
+    ``sys.stdout`` may be ``None``, closed, or any object.
+    """
     try:
         return bool(stream.isatty())
     except (AttributeError, OSError, ValueError):
@@ -252,7 +268,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 def has_bars(stream: Any) -> bool:
-    """Whether the bars of another run are on it."""
+    """True if the stream has bars of another run."""
     while isinstance(stream, StandIn):
         if isinstance(stream, Above) and stream.has_bars:
             return True
@@ -261,7 +277,7 @@ def has_bars(stream: Any) -> bool:
 
 
 def beneath_tees(stream: Any) -> Any:
-    """Where a display writes: the log has lines of its own for what it shows."""
+    """Return the stream that a display writes to. The log has its own progress lines."""
     while isinstance(stream, Tee):
         stream = stream.below
     return stream

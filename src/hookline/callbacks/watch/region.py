@@ -1,4 +1,4 @@
-"""The last lines of a terminal, written anew in place, with everything else above them."""
+"""``Region``: the last lines of a terminal, redrawn in place below all other output."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.cells import cell_len, set_cell_size
 
 CODES: Final = re.compile(r"\x1b\[[0-9;]*m")
 STEERING: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x1f\x7f]")
-"""What may move the cursor, and colours."""
+"""Codes that set colors or move the cursor."""
 ERASE_LINE, UP, PLAIN = "\x1b[2K", "\x1b[1A", "\x1b[0m"
 NOBODY_THERE: Final = (OSError, ValueError, AttributeError)
-"""What writing to a terminal that is gone raises, to a stream that is closed, to one that is ``None``."""
+"""Errors of writing to a terminal that is gone, to a closed stream, and to ``None``."""
 
 
 class SharedText:
-    """A text that the workers of a loader see, too: processes that were forked after it was made."""
+    """Text in shared memory. Processes that are forked later, such as loader workers, see it."""
 
     def __init__(self, size: int = 65536) -> None:
         self._memory = mmap.mmap(-1, size)
@@ -37,21 +37,24 @@ class SharedText:
 
 
 class Region:
-    """Draws a text of some lines at the end of what the terminal shows, again and again.
+    """Draw some lines at the end of a terminal, and replace them at each update.
 
-    Not ``rich.live``: a print costs it as much as a redraw, and it hides the cursor, which a run that is killed
-    outright could not show again. There is no lock in it: one that another thread holds while the workers of a
-    loader are forked would leave them waiting for it for ever.
+    This is not ``rich.live`` because a print there costs as much as a redraw, and because it hides the cursor,
+    which a killed process cannot show again. There is no lock: a worker of a loader that is forked while
+    another thread holds a lock would wait for it forever.
     """
 
     def __init__(self, stream: IO[str], size: Callable[[], tuple[int, int]]) -> None:
         self._stream = stream
         self._size = size
         self._text = SharedText()
-        self._held = SharedText()  # a line of the program above it, which has no end yet
+        self._held = SharedText()  # An unfinished line of the program above the region.
 
     def draw(self, text: str) -> None:
-        """Take the place of the last text. What does not fit on the screen is cut off: it could not be erased."""
+        """Replace the lines.
+
+        Lines that do not fit on the screen are cut, because they could not be erased.
+        """
         erase, held, (_, height) = self._erase(), self._held.get(), self._size()
         text = "\n".join(text.split("\n")[: max(1, height - 1 - bool(held))])
         self._text.set(text)
@@ -59,26 +62,26 @@ class Region:
             self._write(erase + held + text)
 
     def print_above(self, text: str) -> None:
-        """Also from a worker: it sees what is on the screen now, and whether anything is."""
+        """Print text above the lines. A worker process may call this: it shares the current lines."""
         erase, reset = self._erase(), PLAIN if "\x1b" in text else ""
-        self._held.set("")  # most likely this is its end
+        self._held.set("")  # The text is most likely the end of the unfinished line.
         self._write(f"{erase}{text}{reset}\n{self._text.get()}")
 
     def hold(self, text: str) -> None:
-        """Show a line that may go on, or be written over; as much of it as fits on one row."""
+        """Show a line that may continue or be overwritten, as far as it fits on one row."""
         erase, line = self._erase(), STEERING.sub("", text)
         self._held.set(set_cell_size(line, min(cell_len(line), self._size()[0] - 1)) + "\n")
         self._write(erase + self._held.get() + self._text.get())
 
     def lift(self) -> None:
-        """Show nothing, until it is drawn again: somebody else writes to the terminal."""
+        """Remove the lines until the next ``draw``, because other code writes to the terminal."""
         with suppress(*NOBODY_THERE):
             self._write(self._erase())
         self._text.set("")
         self._held.set("")
 
     def end(self) -> None:
-        """Leave the last text where it is, and the cursor below it."""
+        """Keep the last lines on the screen, and move the cursor below them."""
         text = self._text.get()
         self._text.set("")
         self._held.set("")
@@ -87,7 +90,10 @@ class Region:
                 self._write("\n")
 
     def _erase(self) -> str:
-        """Go back to where it begins. In a window that became narrower its lines have been broken."""
+        """Return the codes that erase the lines.
+
+        In a window that became narrower, lines take several rows.
+        """
         text = self._held.get() + self._text.get()
         if not text:
             return ""
@@ -97,5 +103,6 @@ class Region:
         return "\r" + ERASE_LINE + (UP + ERASE_LINE) * (rows - 1)
 
     def _write(self, text: str) -> None:
+        """Write to the terminal and flush."""
         self._stream.write(text)
         self._stream.flush()

@@ -1,4 +1,4 @@
-"""``RichDisplay``: bars in a terminal that move in place."""
+"""``RichDisplay``: bars in a terminal, redrawn in place."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 WIDEST, SHORTEST = 40, 8
 WORDS = 45
-"""The width that the words beside a bar need."""
+"""Columns that the text next to a bar needs."""
 GAP = 2
-"""Between two columns."""
+"""Spaces between two columns."""
 
 
 class RichDisplay:
-    """One row a bar, then the metrics. What the program prints meanwhile appears above them."""
+    """One row per bar, then the metrics. Output of the program appears above."""
 
     def __init__(self) -> None:
         self._screen = Screen()
@@ -45,15 +45,22 @@ class RichDisplay:
 
 
 def columns(progress: Progress, console: Console, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-    """The widths of names and counts. They only grow: bars that step aside for each evaluation are no calm sight."""
+    """Return the widths of names and counts.
+
+    They only grow, so that bars do not move at each evaluation.
+    """
     names = [cell_len(safe(bar.name, console)) for bar in progress.bars]
     return max(before[0], *names, 0), max(before[1], *(_final_width(bar.count) for bar in progress.bars), 0)
 
 
 def draw(progress: Progress, console: Console, widths: tuple[int, int]) -> Group:
-    """The bars as a table, the metrics below it. Where it is narrow the words go first, then the bars."""
+    """Return the bars as a table with the metrics below.
+
+    A narrow terminal omits first the text, then the bars.
+    """
     count_width = widths[1]
-    name_width = max(1, min(widths[0], console.width - count_width - 3 * GAP))  # half a count would be a wrong one
+    # Names are cut and counts are not: a truncated count would be a wrong number.
+    name_width = max(1, min(widths[0], console.width - count_width - 3 * GAP))
     room = console.width - name_width - count_width - 2 * GAP
     width = max(0, min(WIDEST, room - GAP, max(SHORTEST, room - WORDS)))
     table = Table.grid(padding=(0, GAP, 0, 0))
@@ -61,8 +68,9 @@ def draw(progress: Progress, console: Console, widths: tuple[int, int]) -> Group
     for _ in range(3):
         table.add_column(no_wrap=True, overflow="crop")
     for index, bar in enumerate(progress.bars):
-        total = bar.done or 1 if progress.over and bar.total is None else bar.total  # else it would pulse for ever
-        style = "yellow" if progress.note else "bar.finished"  # a bar at its end is green
+        # A bar without a total would pulse forever.
+        total = bar.done or 1 if progress.over and bar.total is None else bar.total
+        style = "yellow" if progress.note else "bar.finished"  # A finished bar is green.
         line = BarLine(total=total, completed=bar.done, width=width, finished_style=style) if width > 2 else ""
         words = beside_bar(bar, progress.seconds if index == 0 else None, progress.over or bool(progress.note))
         table.add_row(
@@ -75,12 +83,13 @@ def draw(progress: Progress, console: Console, widths: tuple[int, int]) -> Group
 
 
 def _final_width(count: str) -> int:
-    """``9/115`` will be ``115/115``: what stands beside it does not move then."""
+    """Return the width that a count will have at the end: ``9/115`` becomes ``115/115``."""
     _, slash, total = count.partition("/")
     return max(len(count), 2 * len(total) + 1 if slash else 0)
 
 
 def _parts(progress: Progress, console: Console) -> Iterator[Text]:
+    """Yield the metrics and the note."""
     if progress.beside:
         yield Text(progress.beside)
     for name, value in progress.metrics.items():
@@ -90,7 +99,7 @@ def _parts(progress: Progress, console: Console) -> Iterator[Text]:
 
 
 def _lines(parts: Iterable[Text], width: int) -> list[Text]:
-    """As many parts on a line as fit, so that no name is parted from its value."""
+    """Wrap the parts to lines, so that no name is separated from its value."""
     lines: list[Text] = []
     for part in parts:
         if lines and len(lines[-1]) + 2 + len(part) <= width:

@@ -1,4 +1,4 @@
-"""``Screen``: the terminal of a display that moves in place."""
+"""``Screen``: the terminal of a display that is redrawn in place."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hookline.callbacks.watch.region import NOBODY_THERE, Region
 
 
 class Screen:
-    """Shows one text in place of the last. What the program prints between ``open`` and ``close`` appears above it.
+    """Show one text and replace it at each update. Output of the program appears above.
 
-    Nothing moves unless it is told to: there is no thread. Where the cursor cannot move (a file, a dumb terminal)
-    only the last text is shown, at the end.
+    There is no thread: the text changes only when ``show`` is called. If the cursor cannot move (a file, a dumb
+    terminal), only the last text is shown, at the end.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,13 @@ class Screen:
             self._redirected.close()
 
     def _draw(self, frame: RenderableType) -> None:
-        with suppress(*NOBODY_THERE):  # a capture flushes the terminal
+        """Render the text and draw it."""
+        with suppress(*NOBODY_THERE):  # The capture flushes the terminal, which may be gone.
             with self.console.capture() as captured:
                 self.console.print(frame)
             self._region.draw(captured.get().rstrip("\n"))
 
 
 def safe(text: str, console: Console) -> str:
-    """What this terminal can show: a metric may be called anything, and not every terminal is UTF-8."""
+    """Return the text with characters that this terminal cannot show replaced."""
     return text.encode(console.encoding, "replace").decode(console.encoding)

@@ -1,4 +1,4 @@
-"""``SlowRankMonitor``: which of several processes is slow, by how much, and in what."""
+"""``SlowRankMonitor``: find a rank that slows down all others."""
 
 from __future__ import annotations
 
@@ -31,38 +31,44 @@ MEANING: Final = {
 
 
 class Slowness(NamedTuple):
-    """What the work of all ranks in one interval comes to."""
+    """Comparison of the work of all ranks in one interval."""
 
     slowest: int
-    """The rank."""
+    """The slowest rank."""
     slowdown: float
-    """Its work, as a multiple of the median rank's."""
+    """Its work, as a multiple of the median rank's work."""
     behind: float
-    """How many seconds more it has worked than the fastest."""
+    """Seconds that it has worked longer than the fastest rank."""
     part: str
-    """In what it has lost most of them."""
+    """Part of the work in which it has lost most of this time."""
 
 
 class SlowRankMonitor(Callback):
-    """Says which of several processes is slow: all of them wait for it in every step.
+    """Find the slowest rank, for which all other ranks wait in every step.
 
-    Each rank times its own work: the wait for a batch, the forward with its loss, and the update with the hooks that
-    follow it. The backward is not in it: there a rank works and waits for the others at once. With FSDP the forward
-    waits as well, so only the time of its thread on the CPU counts.
+    Each rank measures its own work: waiting for a batch, the forward pass with the loss, and the optimizer step
+    with the hooks after it. The callback logs at the end of each log interval and of each epoch:
 
-    At each interval (``log_every``) and at the end of each epoch it logs ``ranks/slowest`` (the rank),
-    ``ranks/slowdown`` (its work, as a multiple of the median rank's), ``ranks/waiting`` (the share of the time that the
-    fastest rank waits for the slowest, from 0 to 1) and ``ranks/work``: the seconds of data, forward and update, a
-    row each, by rank. When the same rank is slower than ``factor`` for ``patience`` intervals in a row, a warning
-    names it and says in what it is slow; once, until it has caught up.
+    - ``ranks/slowest``: the slowest rank.
+    - ``ranks/slowdown``: its work, as a multiple of the median rank's work.
+    - ``ranks/waiting``: fraction of the time that the fastest rank waits for the slowest (0 to 1).
+    - ``ranks/work``: seconds of data, forward and update (rows) of each rank (columns).
 
-    It sends nothing of its own over the network: the numbers are metrics, and travel with the others.
-    In one process there is nothing to compare, and it does nothing.
+    In a single process the callback does nothing.
 
-    >>> SlowRankMonitor(factor=2).factor
-    2
-    >>> slowness([[0.1, 0.1, 0.9], [1.0, 1.0, 1.0], [0.1, 0.1, 0.1]]).part
-    'data'
+    Args:
+        factor: A rank is slow if ``ranks/slowdown`` is larger than this.
+        patience: Number of consecutive intervals in which the same rank is slow before Hookline warns. It warns
+            once, until the rank has caught up.
+
+    Raises:
+        RegistrationError: If ``factor`` is not larger than 1 or ``patience`` is less than 1.
+
+    Example:
+        >>> SlowRankMonitor(factor=2).factor
+        2
+        >>> slowness([[0.1, 0.1, 0.9], [1.0, 1.0, 1.0], [0.1, 0.1, 0.1]]).part
+        'data'
     """
 
     optional = True
@@ -84,7 +90,7 @@ class SlowRankMonitor(Callback):
         self._aside = Aside()
         self._since = 0.0
         self._logged_at = 0
-        if this_process().world_size > 1:  # a hook that is not there costs nothing
+        if this_process().world_size > 1:  # Hooks that are not set cost nothing.
             self.on_batch_fetch_start = self._fetch  # type: ignore[method-assign]
             self.on_train_step_start = self._fetched  # type: ignore[method-assign]
             self.on_train_batch_start = self._compute  # type: ignore[method-assign]
@@ -92,7 +98,7 @@ class SlowRankMonitor(Callback):
             self.on_optimizer_step_start = self._update  # type: ignore[method-assign]
             self.on_train_step_end = self._stepped  # type: ignore[method-assign]
 
-    # -- one's own work ------------------------------------------------------------------------
+    # -- work of this rank ---------------------------------------------------------------------
 
     def on_train_start(self, run: Run) -> None:
         self._timer = timer_of(run.device)
@@ -101,14 +107,17 @@ class SlowRankMonitor(Callback):
         self._is_sharded = run.is_sharded
 
     def _fetch(self, run: Run) -> None:
+        """Start timing the wait for a batch, as ``on_batch_fetch_start``."""
         if run.stage == "train" and self._timer is not None:
             self._timer.begin("data")
 
     def _fetched(self, run: Run) -> None:
-        if self._timer is not None:  # then buffers are shared, for which ranks wait
+        """Stop timing the wait for a batch, as ``on_train_step_start``."""
+        if self._timer is not None:  # Buffers are synchronized next, and ranks wait for it.
             self._timer.end()
 
     def _compute(self, run: Run) -> None:
+        """Start timing the forward pass, as ``on_train_batch_start``."""
         if self._timer is None:
             return
         if self._is_sharded:
@@ -118,6 +127,7 @@ class SlowRankMonitor(Callback):
             self._timer.begin("forward")
 
     def _computed(self, run: Run) -> None:
+        """Stop timing the forward pass, as ``on_backward_start``."""
         if self._timer is None:
             return
         if self._thread_began is not None:
@@ -126,19 +136,20 @@ class SlowRankMonitor(Callback):
         self._timer.end()
 
     def _update(self, run: Run) -> None:
+        """Start timing the update, as ``on_optimizer_step_start``."""
         if self._timer is not None:
             self._timer.begin("update")
 
     def _stepped(self, run: Run) -> None:
-        """Where an interval may end, what was timed is logged; else the update goes on to the next batch."""
+        """Log the times if a log interval may end. Otherwise the update lasts until the next batch."""
         if self._timer is None or not run.interval_may_end:
             return
         self._timer.end()
         work = torch.zeros(len(PARTS), run.world_size, dtype=torch.float64)
         work[:, run.rank] = torch.tensor(self._timer.take(), dtype=torch.float64)
-        # A sum over the ranks in which each has a column. What several have alike is counted once by the loop.
+        # The sum over ranks fills one column per rank. The loop counts ranks with equal data once.
         work *= run.world_size // run.data_parallel_size
-        run.log({WORK: work}, reduce="sum", padding=True)  # a batch that counts nothing takes its time all the same
+        run.log({WORK: work}, reduce="sum", padding=True)  # A padding batch takes time as well.
         self._logged_at = run.clock.step
 
     def around_eval(self, run: Run) -> Iterator[None]:
@@ -150,10 +161,10 @@ class SlowRankMonitor(Callback):
     def around_save(self, run: Run) -> Iterator[None]:
         yield from self._aside.around(run)
 
-    # -- everybody's ---------------------------------------------------------------------------
+    # -- comparison of all ranks ---------------------------------------------------------------
 
     def on_metrics_ready(self, run: Run) -> None:
-        """The interval is over, and its metrics are those of all ranks."""
+        """Compare the ranks. The metrics of the interval are now reduced over all ranks."""
         if self._logged_at != run.clock.step:
             return
         now = run.clock.seconds - self._aside.seconds
@@ -168,10 +179,11 @@ class SlowRankMonitor(Callback):
         self._judge(run, found, waiting)
 
     def _judge(self, run: Run, found: Slowness, waiting: float) -> None:
+        """Count the intervals in which the rank is slow, and warn."""
         if found.slowdown <= self.factor:
             self._slow_rank, self._slow_for, self._said = -1, 0, False
             return
-        if found.slowest != self._slow_rank:  # another one each time is chance
+        if found.slowest != self._slow_rank:  # A different rank each time is chance.
             self._slow_rank, self._slow_for, self._said = found.slowest, 0, False
         self._slow_for += 1
         if self._slow_for >= self.patience and not self._said:
@@ -185,19 +197,23 @@ class SlowRankMonitor(Callback):
 
 
 def slowness(work: Sequence[Sequence[float]]) -> Slowness | None:
-    """Of the seconds that each rank (column) was at each part (row). A rank that said nothing is left out.
+    """Compare the ranks, or return ``None`` if fewer than two have reported.
 
-    >>> slowness([[0, 0, 0], [1.0, 3.0, 1.0], [0, 0, 0]])
-    Slowness(slowest=1, slowdown=3.0, behind=2.0, part='forward')
-    >>> slowness([[0, 0], [1.0, 0], [0, 0]]) is None
-    True
+    Args:
+        work: Seconds per part (row) and rank (column). A rank with zero seconds has not reported.
+
+    Example:
+        >>> slowness([[0, 0, 0], [1.0, 3.0, 1.0], [0, 0, 0]])
+        Slowness(slowest=1, slowdown=3.0, behind=2.0, part='forward')
+        >>> slowness([[0, 0], [1.0, 0], [0, 0]]) is None
+        True
     """
     totals = {rank: sum(column) for rank, column in enumerate(zip(*work, strict=True)) if sum(column) > 0}
     if len(totals) < 2:
         return None
     slowest = max(totals, key=lambda rank: totals[rank])
     fastest = min(totals, key=lambda rank: totals[rank])
-    # The lower of the two in the middle: of two ranks the median is the fast one.
+    # The low median: of two ranks, the median is the fast one.
     median = statistics.median_low(totals.values())
     lost = [row[slowest] - statistics.median_low([row[rank] for rank in totals]) for row in work]
     part = PARTS[lost.index(max(lost))]

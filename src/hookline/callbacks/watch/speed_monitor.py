@@ -1,4 +1,4 @@
-"""``SpeedMonitor``: how fast training is, and how much of the hardware it uses."""
+"""``SpeedMonitor``: training speed and hardware utilization."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """What was done at one moment."""
+    """Counts at the end of an interval."""
 
     seconds: float
-    """Of training alone."""
+    """Seconds of training only."""
     step: int
     batch: int
     sample: int
@@ -30,34 +30,36 @@ class Mark(NamedTuple):
 
 
 class SpeedMonitor(Callback):
-    """Logs how fast training was, at each interval (``log_every``) and at the end of each epoch.
+    """Log the training speed in steps, batches, samples and tokens per second.
 
-    ``speed/steps_per_second``, ``speed/batches_per_second``, ``speed/samples_per_second``, and
-    ``speed/tokens_per_second`` where the task counts tokens: over the last interval, or over the last ``window`` ones.
-    The time of evaluations, predictions and saves is left out. The first interval of a run, and the first after a
-    resume, begin with training: the start of a loader's workers and a compilation are in them.
+    The callback logs ``speed/steps_per_second``, ``speed/batches_per_second`` and ``speed/samples_per_second``
+    at the end of each log interval and of each epoch, and ``speed/tokens_per_second`` if the task counts
+    tokens. Evaluations, predictions and saves do not count.
 
-    ``data_wait`` logs ``speed/data_wait``: the share of the time in which training waited for data, from 0 to 1. This
-    needs two hooks in every step, which take the loop off its fastest path; nothing else here does.
+    It also logs ``speed/flops_per_second`` and ``speed/utilization`` (fraction of the hardware's peak, 0 to 1)
+    if the FLOPs per sample are known. ``ModelSummary`` counts them, or send the number yourself:
+    ``run.messages.send("flops_per_sample", 6e9, keep="forever")``.
 
-    ``speed/flops_per_second`` and ``speed/utilization`` (the share of the hardware's peak, from 0 to 1) are there when
-    it is known how many operations a sample needs, forward and backward: ``ModelSummary`` counts them, or send the
-    number yourself with ``run.messages.send("flops_per_sample", 6e9, keep="forever")``. The peak of common GPUs is
-    known; of others give it as ``peak``, in operations a second.
+    Args:
+        window: Number of log intervals over which the speed is averaged.
+        data_wait: Also log ``speed/data_wait``: fraction of the time that training waits for data (0 to 1).
+            This needs two hooks in every step, which cost some microseconds.
+        peak: Peak FLOPs per second of one device. ``None``: taken from a table of common GPUs.
 
-    With several processes steps, samples and tokens are those of all together, batches and ``data_wait`` those of rank
-    zero, and the peak is that of one device.
+    Raises:
+        RegistrationError: If ``window`` is less than 1 or ``peak`` is not positive.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> trainer = Trainer(max_duration="2ep", callbacks=[SpeedMonitor()], folder=False)
-    >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-    >>> result = trainer.fit(TinyModel(), tiny_data(batch_size=8), loss=loss, optimizer=optimizer)
-    >>> result.history.steps("speed/samples_per_second")
-    [4, 8]
-    >>> round(result.metrics["speed/samples_per_second"] / result.metrics["speed/steps_per_second"], 3)
-    8.0
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[SpeedMonitor()], folder=False)
+        >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
+        >>> result = trainer.fit(TinyModel(), tiny_data(batch_size=8), loss=loss, optimizer=optimizer)
+        >>> result.history.steps("speed/samples_per_second")
+        [4, 8]
+        >>> round(result.metrics["speed/samples_per_second"] / result.metrics["speed/steps_per_second"], 3)
+        8.0
     """
 
     optional = True
@@ -79,7 +81,7 @@ class SpeedMonitor(Callback):
         self._waited = self._fetch_began = 0.0
         self._hardware_peak: float | None = None
         self._marks: deque[Mark] = deque(maxlen=window + 1)
-        if data_wait:  # a hook that is not there costs nothing
+        if data_wait:  # Hooks that are not set cost nothing.
             self.on_batch_fetch_start = self._begin_fetch  # type: ignore[method-assign]
             self.on_batch_fetch_end = self._end_fetch  # type: ignore[method-assign]
 
@@ -92,6 +94,7 @@ class SpeedMonitor(Callback):
         self._begin(run)
 
     def _begin(self, run: Run) -> None:
+        """Start a new measurement."""
         self._interval.begin(run)
         self._aside = Aside()
         self._waited = 0.0
@@ -105,7 +108,7 @@ class SpeedMonitor(Callback):
     def on_epoch_end(self, run: Run) -> None:
         self._report(run)
 
-    # -- what is left out ------------------------------------------------------------------------
+    # -- time that does not count ----------------------------------------------------------------
 
     def around_eval(self, run: Run) -> Iterator[None]:
         yield from self._aside.around(run)
@@ -117,27 +120,31 @@ class SpeedMonitor(Callback):
         yield from self._aside.around(run)
 
     def _begin_fetch(self, run: Run) -> None:
+        """Start timing a fetch, as ``on_batch_fetch_start``."""
         self._fetch_began = run.clock.seconds
 
     def _end_fetch(self, run: Run) -> None:
+        """Stop timing a fetch, as ``on_batch_fetch_end``."""
         if run.stage == "train":
             self._waited += run.clock.seconds - self._fetch_began
 
     # -- speeds --------------------------------------------------------------------------------
 
     def _mark(self, run: Run) -> Mark:
+        """Return the current counts."""
         clock = run.clock
         return Mark(
             clock.seconds - self._aside.seconds, clock.step, clock.batch, clock.sample, clock.token, self._waited
         )
 
     def _report(self, run: Run) -> None:
+        """Log a row, if one is due."""
         if not self._interval.is_over(run):
             return
         self._marks.append(self._mark(run))
         first, now = self._marks[0], self._marks[-1]
         seconds = now.seconds - first.seconds
-        if seconds <= 0 or now.batch == first.batch:  # the row of a step that the process before has made
+        if seconds <= 0 or now.batch == first.batch:  # The step was made before the resume.
             return
         values = {
             "speed/steps_per_second": (now.step - first.step) / seconds,
@@ -156,13 +163,14 @@ class SpeedMonitor(Callback):
 
 
 def _peak_of(run: Run) -> float | None:
-    """The peak of the device that trains, for the kind of number that it trains with."""
+    """Return the peak of the device for the number format of the run, or ``None``."""
     if run.device.type != "cuda":
         return None
     return peak_flops(torch.cuda.get_device_name(run.device), _number(run))
 
 
 def _number(run: Run) -> str:
+    """Return the number format of the run: precision, dtype of the weights, or TF32."""
     if run.precision != "fp32":
         return run.precision
     first = next((p.dtype for p in run.model.parameters() if p.is_floating_point()), torch.float32)

@@ -1,4 +1,4 @@
-"""Which display a style means, here and now. A new style is one entry in ``STYLES``."""
+"""Styles of ``ProgressBar``. A new style is one entry in ``STYLES``."""
 
 from __future__ import annotations
 
@@ -19,43 +19,44 @@ from hookline.errors import RegistrationError, SetupError
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How to make a display, and how often it is updated unless the user says so."""
+    """How to create a display, and how often to update it by default."""
 
     make: Callable[[], ProgressDisplay]
     interval: float
-    """Seconds."""
+    """Seconds between two updates."""
     burst: int = 10
-    """So many epochs and evaluations that end between two updates are shown at once."""
+    """Number of epochs and evaluations that are shown at once when they end between two updates."""
     thin: bool = False
-    """Whether updates become rarer in a long run."""
+    """True if updates become less frequent in a long run."""
 
 
 def plain(write: Callable[[str], None] | None = None) -> Style:
+    """Return the style that prints lines."""
     return Style(lambda: PlainDisplay(write), 10.0, burst=60, thin=True)
 
 
 def notebook() -> Style:
-    """An output of the cell; lines where there is no IPython to show one."""
+    """Return the style for a notebook cell, or lines without IPython."""
     if shell() is None:
         return plain()
     from hookline.callbacks.watch.notebook_display import NotebookDisplay
 
-    return Style(NotebookDisplay, 0.5)  # a page that is redrawn more often stops answering
+    return Style(NotebookDisplay, 0.5)  # More frequent updates make the page unresponsive.
 
 
 def rich() -> Style:
-    """Bars that move in place, in a terminal or in a notebook. Inside another run, whose bars are there, lines."""
+    """Return bars for a terminal or notebook, or lines if another run already shows bars."""
     if has_bars(sys.stdout):
         return plain()
     if in_notebook():
         return notebook()
-    from hookline.callbacks.watch.rich_display import RichDisplay  # here, because rich takes long to import
+    from hookline.callbacks.watch.rich_display import RichDisplay  # Imported here because importing rich is slow.
 
     return Style(RichDisplay, 0.1)
 
 
 def tqdm() -> Style:
-    """The same places as ``auto``, with the bars of tqdm in a terminal."""
+    """Return the bars of tqdm in a terminal, otherwise as ``auto``."""
     if in_notebook() or has_bars(sys.stdout) or not can_move(sys.stdout, os.environ):
         return auto()
     from hookline.callbacks.watch.tqdm_display import TqdmDisplay
@@ -64,7 +65,10 @@ def tqdm() -> Style:
 
 
 def auto() -> Style:
-    """Bars where they can move, else lines: in a log a bar would be thousands of lines."""
+    """Return bars where they can be redrawn, otherwise lines.
+
+    In a log, a bar would be thousands of lines.
+    """
     return rich() if in_notebook() or can_move(sys.stdout, os.environ) else plain()
 
 
@@ -74,7 +78,7 @@ STYLES: Final[Mapping[str, Callable[[], Style]]] = MappingProxyType(
 
 
 def check(style: object) -> None:
-    """A style is one of the names, ``None``, or a display of the user's own."""
+    """Raise an error unless the style is a known name, ``None`` or a custom display."""
     if style is None or (isinstance(style, str) and style in STYLES):
         if style == "tqdm" and find_spec("tqdm") is None:
             raise SetupError(
@@ -95,23 +99,26 @@ def check(style: object) -> None:
 
 
 def choose(style: Any) -> Style:
-    """The display of a style that was checked."""
+    """Return the style for a checked argument."""
     return STYLES[style]() if isinstance(style, str) else Style(lambda: style, 0.1)
 
 
 def can_move(stream: Any, environ: Mapping[str, str]) -> bool:
-    """Whether bars can move on this stream: a terminal with a cursor, and a person before it."""
+    """True if bars can be redrawn on this stream: an interactive terminal, and not CI."""
     dumb = environ.get("TERM", "").lower() in ("dumb", "unknown")
     unattended = environ.get("CI", "").lower() not in ("", "0", "false")
     return is_terminal(stream) and not dumb and not unattended
 
 
 def in_notebook() -> bool:
-    """Whether this is the kernel of a notebook: Jupyter, Colab, VS Code; not IPython in a terminal."""
+    """True in the kernel of a notebook: Jupyter, Colab, VS Code.
+
+    False for IPython in a terminal.
+    """
     return hasattr(shell(), "kernel")
 
 
 def shell() -> Any:
-    """The IPython that runs this program, if one does."""
+    """Return the IPython shell that runs this program, or ``None``."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()

@@ -1,4 +1,4 @@
-"""``TqdmDisplay``: the bars that tqdm draws, for those who are used to them."""
+"""``TqdmDisplay``: bars that look like those of tqdm."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from hookline.run import Run
 
 SHORTEST = 10
-"""Rather than make a bar shorter, the metrics go below it."""
+"""Minimum width of a bar. If there is less space, the metrics go below the bar."""
 
 
 class TqdmDisplay:
-    """``epoch:  28%|███   | 2/5 [00:12<00:31, train/loss=0.312]``, and so on for the steps and the evaluation.
+    """Show lines such as ``epoch:  28%|███   | 2/5 [00:12<00:31, train/loss=0.312]``.
 
-    tqdm draws the lines, and the ``Screen`` shows them: there is no thread and no lock, which the workers of a loader
-    would inherit.
+    tqdm formats the lines and ``Screen`` shows them. There is no thread and no lock that the workers of a
+    loader would inherit.
     """
 
     def __init__(self) -> None:
@@ -41,6 +41,7 @@ class TqdmDisplay:
         self._screen.close()
 
     def _lines(self, progress: Progress, width: int) -> list[str]:
+        """Return the lines of the bars, the metrics and the note."""
         names = [bar.name for bar in progress.bars]
         longest = max(map(len, names), default=0)
         metrics = [f"{name}={number(value)}" for name, value in progress.metrics.items()]
@@ -58,13 +59,14 @@ class TqdmDisplay:
         return [*lines, *([progress.note] if progress.note else [])]
 
     def _words(self, bar: Bar, progress: Progress, *, whole: bool) -> str:
-        """Times and speed; the time that has passed is that of the whole."""
+        """Return times and speed. The elapsed time is that of the whole run."""
         passed = self._tqdm.format_interval(progress.seconds) if whole else ""
         over = progress.over or progress.note
         left = "" if not bar.seconds_left or over else f"<{self._tqdm.format_interval(bar.seconds_left)}"
         return ", ".join(part for part in (passed + left, bar.speed) if part)
 
     def _line(self, bar: Bar, name: str, words: str, width: int) -> str:
+        """Return the line of one bar."""
         shape = "{desc}{percentage:3.0f}%|{bar}| {words}" if bar.total else "{desc}{words}"
         words = fitting(words, width - len(name) - len(bar.count) - len("100%|x|  []"))
         text = f"{bar.count} [{words}]" if words else bar.count
@@ -74,7 +76,7 @@ class TqdmDisplay:
 
 
 def _wrapped(parts: list[str], width: int) -> list[str]:
-    """As many parts on a line as fit, so that no name is parted from its value."""
+    """Wrap the parts to lines, so that no name is separated from its value."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 2 + len(part) <= width:

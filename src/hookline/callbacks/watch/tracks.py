@@ -1,4 +1,4 @@
-"""How far training, an evaluation or a prediction is, how fast it is, and when it will be done."""
+"""Progress, speed and remaining time of training, evaluations and predictions."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ if TYPE_CHECKING:
     from hookline.run import Run
 
 WINDOW, RECENT = 30.0, 0.25
-"""A speed is that of so many seconds, and of no more than this share of the time so far: a slow start is soon over."""
+"""Limits of the window of a speed: seconds, and fraction of the time so far.
+
+The fraction limits the effect of a slow start.
+"""
 CLOSEST = 0.05
-"""Marks that are closer are one: epochs may be as short as a step."""
+"""Marks that are closer in seconds are merged, because epochs may be as short as a step."""
 
 
 class Mark(NamedTuple):
-    """What was done at one moment."""
+    """Counts at one time."""
 
     seconds: float
     position: float
-    """In the unit of ``max_duration``."""
+    """Progress in the unit of ``max_duration``."""
     step: int
     sample: int
 
 
 class Window:
-    """The marks of the last seconds. The first is made after the first step, so that a slow start does not count.
+    """Marks of the last seconds, for the current speed.
 
-    What follows it is slow as well, because workers start and all is cold: it counts only while it is all there is.
+    The first mark comes after the first step, so that a slow start does not count. The next steps are also
+    slow, because workers start and caches are cold: they count only until there are later ones.
     """
 
     __slots__ = ("_is_cold", "_marks")
@@ -43,6 +47,7 @@ class Window:
         self._is_cold = True
 
     def add(self, mark: Mark) -> None:
+        """Add a mark and drop old ones."""
         marks = self._marks
         if len(marks) > 2 and mark.seconds - marks[-2].seconds < CLOSEST:
             marks.pop()
@@ -55,7 +60,10 @@ class Window:
             marks.popleft()
 
     def per_second(self, field: str) -> float | None:
-        """The speed of ``"position"``, ``"step"`` or ``"sample"``; ``None`` while it is not known."""
+        """Return a speed, or ``None`` if it is not known yet.
+
+        ``field`` is ``"position"``, ``"step"`` or ``"sample"``.
+        """
         if len(self._marks) < 2:
             return None
         first, last = self._marks[0], self._marks[-1]
@@ -65,14 +73,14 @@ class Window:
 
 
 class TrainTrack:
-    """Training: the epoch and the step in it, or one bar in the unit of ``max_duration``."""
+    """Training: the epoch and its steps, or one bar in the unit of ``max_duration``."""
 
     def __init__(self, run: Run, now: float) -> None:
         self._began = now
-        self._aside = 0.0  # seconds spent in evaluations, predictions and between two epochs
-        self._edge: tuple[float, float] | None = None  # the moment at which the epoch ended, and ``_aside`` then
-        self._pauses = 0  # how often something was set aside
-        self._cold: tuple[float, float, int] | None = None  # ``_aside``, position and ``_pauses`` after the first
+        self._aside = 0.0  # Seconds in evaluations, in predictions and between epochs.
+        self._edge: tuple[float, float] | None = None  # Time of the end of the epoch, and ``_aside`` then.
+        self._pauses = 0  # Number of excluded phases.
+        self._cold: tuple[float, float, int] | None = None  # ``_aside``, position and ``_pauses`` after the first.
         self._window = Window()
         self._accumulate = run.accumulate
         self.start_epoch(run, now)
@@ -80,12 +88,15 @@ class TrainTrack:
         self._first = self._position(run.clock, run.max_duration)
 
     def end_epoch(self, run: Run, now: float) -> None:
-        """From here to the start of the next epoch nothing is trained: it is no part of the speed."""
+        """Record the end of an epoch. The time until the next epoch does not count in the speed."""
         self.mark(run, now)
         self._edge = (now, self._aside)
 
     def start_epoch(self, run: Run, now: float) -> None:
-        """The number of the epoch is kept, because ``clock.epoch`` counts it while its evaluation still runs."""
+        """Record the start and number of an epoch.
+
+        ``clock.epoch`` already counts the epoch during its evaluation.
+        """
         if self._edge is not None:
             began, aside = self._edge
             self._aside, self._edge = aside + (now - began), None
@@ -95,12 +106,12 @@ class TrainTrack:
         self._begun = True
 
     def set_aside(self, seconds: float) -> None:
-        """An evaluation or a prediction took so long: it is no part of the speed of training."""
+        """Exclude seconds of an evaluation or prediction from the speed of training."""
         self._aside += seconds
         self._pauses += 1
 
     def mark(self, run: Run, now: float) -> None:
-        """Some steps have ended, and are about to be shown."""
+        """Record the progress before it is shown."""
         if self._edge is not None:
             return
         clock, self._begun = run.clock, True
@@ -110,12 +121,12 @@ class TrainTrack:
         self._window.add(Mark(now - self._began - self._aside, position, clock.step, clock.sample))
 
     def show(self, run: Run, now: float) -> tuple[tuple[Bar, ...], str]:
-        """The bars, and what is counted beside them."""
+        """Return the bars, and the counts next to them."""
         clock, end = run.clock, run.max_duration
         left, epoch = self._seconds_left(clock, end, now), f"epoch {self.epoch}"
         if end is None:
             return (self._step_bar(clock, left),), epoch
-        if end.unit == "ep" and end.value == 1:  # two bars would show the same
+        if end.unit == "ep" and end.value == 1:  # Two bars would show the same.
             return (self._step_bar(clock, left),), f"{epoch}/1"
         done, total = self._position(clock, end), end.value
         match end.unit:
@@ -134,26 +145,35 @@ class TrainTrack:
         return (bar,), f"{epoch} step {clock.step}"
 
     def _step_bar(self, clock: Clock, left: float | None = None) -> Bar:
-        """The steps of the epoch. Its length is in batches: a step that is skipped is data, and no step."""
+        """Return the bar of the steps in the epoch.
+
+        Its length is in batches, because a skipped step uses data.
+        """
         (done, steps), total = self._in_epoch(clock), self._batches
-        if total is not None and done > total:  # the loader's length was wrong
+        if total is not None and done > total:  # The loader reported a wrong length.
             total = None
         count = str(steps) if total is None else f"{steps}/{math.ceil(total / self._accumulate)}"
         return Bar("step", count, done, total, self._speed(), left)
 
     def _speed(self, field: str = "step", unit: str = "it") -> str:
-        """The speed of the bar itself, and for steps also that of the samples."""
+        """Return the speed of the bar. For steps, also the speed in samples."""
         words = speed(self._window.per_second(field), unit)
         samples = speed(self._window.per_second("sample"), "samples") if field == "step" else ""
         return ", ".join(part for part in (words, samples) if part)
 
     def _in_epoch(self, clock: Clock) -> tuple[int, int]:
-        """Batches and steps. Before a second ``fit`` begins its first epoch, the clock still shows the one before."""
+        """Return batches and steps in the epoch.
+
+        Before a second ``fit`` starts its first epoch, the clock still has the previous epoch.
+        """
         batches, steps = clock.batch_in_epoch, clock.step_in_epoch
         return (0, 0) if not self._begun and batches == self._batches else (batches, steps)
 
     def _position(self, clock: Clock, end: Duration | None) -> float:
-        """How far it is in the unit of ``max_duration``; for epochs with the part of the one that is under way."""
+        """Return the progress in the unit of ``max_duration``.
+
+        Epochs include the fraction of the current epoch.
+        """
         if end is not None and end.unit != "ep":
             return clock.elapsed(end.unit)
         if clock.epoch >= self.epoch or not self._batches:
@@ -161,7 +181,11 @@ class TrainTrack:
         return clock.epoch + min(1.0, self._in_epoch(clock)[0] / self._batches)
 
     def _seconds_left(self, clock: Clock, end: Duration | None, now: float) -> float | None:
-        """At the speed of the last seconds, plus the share of evaluations and of what is between epochs so far."""
+        """Return the remaining seconds, or ``None``.
+
+        The estimate uses the current speed, and the time per unit that evaluations and the gaps between epochs
+        took so far.
+        """
         if end is None:
             return None
         position = self._position(clock, end)
@@ -170,13 +194,16 @@ class TrainTrack:
             return missing
         if made <= 0:
             return None
-        if end.unit == "ep" and not self._batches:  # then the position moves only once an epoch
+        if end.unit == "ep" and not self._batches:  # The position changes only once per epoch.
             return missing * (now - self._began) / made
         pace = self._window.per_second("position")
         return None if pace is None else missing / pace + missing * self._aside_of_one(position, made)
 
     def _aside_of_one(self, position: float, made: float) -> float:
-        """Seconds aside for one of the unit. The first evaluation is slow: it counts while there is no other."""
+        """Return the excluded seconds per unit.
+
+        The slow first evaluation counts only until there is a second.
+        """
         aside, first, pauses = self._cold or (0.0, 0.0, 0)
         if self._cold is not None and self._pauses > pauses and position > first:
             return (self._aside - aside) / (position - first)
@@ -184,7 +211,7 @@ class TrainTrack:
 
 
 class LoaderTrack:
-    """One evaluation over all of its loaders, or one prediction. Its speed is that of the whole."""
+    """One evaluation over all of its loaders, or one prediction. The speed is over all loaders."""
 
     def __init__(self, run: Run, now: float) -> None:
         self._clock: EvalClock = run.clock.eval
@@ -193,11 +220,13 @@ class LoaderTrack:
         self.name: str = run.stage
 
     def start_loader(self, run: Run) -> None:
+        """Set the name of the bar to that of the loader."""
         self.name = run.stage if run.loader_name is None else f"{run.stage}/{run.loader_name}"
 
     def show(self) -> Bar:
+        """Return the bar."""
         done, total, seconds = self._clock.batch, self._total, self._clock.seconds
-        if total is not None and done > total:  # the loader's length was wrong
+        if total is not None and done > total:  # The loader reported a wrong length.
             total = None
         count = str(done) if total is None else f"{done}/{total}"
         if not done or seconds <= 0:
@@ -208,15 +237,18 @@ class LoaderTrack:
 
 
 def length(run: Run, stage: str, loader: Any) -> int | None:
-    """How many batches of a loader there will be on this rank, if it says so; with the limits of the loop."""
+    """Return the number of batches of a loader on this rank, within the limits of the loop.
+
+    ``None`` if not known.
+    """
     try:
         return run.num_batches(stage, loader)
-    except Exception:  # what a user's __len__ raises must not end in the bar
+    except Exception:  # An error in the user's __len__ must not disable the bar.
         return None
 
 
 def total_length(run: Run, stage: str, loaders: Any) -> int | None:
-    """The batches of one loader or of a dict of named ones; ``None`` when one of them does not say."""
+    """Return the number of batches of one loader or a dict of loaders, or ``None`` if not known."""
     named = loaders.values() if isinstance(loaders, Mapping) else [loaders]
     lengths = [length(run, stage, loader) for loader in named]
     known = [found for found in lengths if found is not None]

@@ -1,4 +1,4 @@
-"""Numbers, times and speeds as short texts. They are plain ASCII, because not every terminal and log is UTF-8."""
+"""Numbers, times and speeds as short ASCII strings, because not every terminal is UTF-8."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from hookline.records import Value
 
 
 def number(value: Value | None) -> str:
-    """Four digits of a metric; an array is only counted.
+    """Return a metric with four digits. Of an array, return the number of values.
 
-    >>> [number(v) for v in (0.31234, 1e-05, 12345.6, float("nan"), [0.1, 0.2, 0.3], None)]
-    ['0.3123', '1e-05', '12346', 'nan', '[3 values]', '-']
+    Example:
+        >>> [number(v) for v in (0.31234, 1e-05, 12345.6, float("nan"), [0.1, 0.2, 0.3], None)]
+        ['0.3123', '1e-05', '12346', 'nan', '[3 values]', '-']
     """
     if value is None:
         return "-"
@@ -22,10 +23,11 @@ def number(value: Value | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time.
+    """Return a duration as hours, minutes and seconds.
 
-    >>> [span(s) for s in (7.2, 727, 3723, 97_445)]
-    ['0:07', '12:07', '1:02:03', '1d 3:04:05']
+    Example:
+        >>> [span(s) for s in (7.2, 727, 3723, 97_445)]
+        ['0:07', '12:07', '1:02:03', '1d 3:04:05']
     """
     if not math.isfinite(seconds):
         return "-"
@@ -38,10 +40,11 @@ def span(seconds: float) -> str:
 
 
 def speed(per_second: float | None, unit: str) -> str:
-    """So many a second; for slow iterations, so many seconds each. Nothing while it is not known.
+    """Return a speed per second, or seconds per iteration if slow. Empty if not known.
 
-    >>> speed(12.34, "it"), speed(0.25, "it"), speed(1210.4, "samples"), speed(2_345_678, "tokens")
-    ('12.3 it/s', '4.00 s/it', '1,210 samples/s', '2.35M tokens/s')
+    Example:
+        >>> speed(12.34, "it"), speed(0.25, "it"), speed(1210.4, "samples"), speed(2_345_678, "tokens")
+        ('12.3 it/s', '4.00 s/it', '1,210 samples/s', '2.35M tokens/s')
     """
     if per_second is None or per_second <= 0 or not math.isfinite(per_second):
         return ""
@@ -53,10 +56,11 @@ def speed(per_second: float | None, unit: str) -> str:
 
 
 def large(count: float) -> str:
-    """A count that may have many digits.
+    """Return a count with three digits and a unit prefix.
 
-    >>> [large(n) for n in (999, 1_234_567, 10_000_000, 2.5e9)]
-    ['999', '1.23M', '10M', '2.5G']
+    Example:
+        >>> [large(n) for n in (999, 1_234_567, 10_000_000, 2.5e9)]
+        ['999', '1.23M', '10M', '2.5G']
     """
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if count >= size:
@@ -65,10 +69,16 @@ def large(count: float) -> str:
 
 
 def beside_bar(bar: Bar, seconds: float | None, over: bool) -> str:
-    """How long it has run (if given), how long it will, and how fast; what is ``over`` will not go on.
+    """Return the elapsed time, the remaining time and the speed as a string.
 
-    >>> beside_bar(Bar("step", "46/115", 46, 115, "12.3 it/s", seconds_left=31.2), 12.5, over=False)
-    '0:12, 0:31 left, 12.3 it/s'
+    Args:
+        bar: The bar.
+        seconds: Elapsed seconds. ``None``: leave out.
+        over: Leave out the remaining time, because the run has ended.
+
+    Example:
+        >>> beside_bar(Bar("step", "46/115", 46, 115, "12.3 it/s", seconds_left=31.2), 12.5, over=False)
+        '0:12, 0:31 left, 12.3 it/s'
     """
     parts = [] if seconds is None else [span(seconds)]
     parts += [f"{span(bar.seconds_left)} left"] if bar.seconds_left and not over else []
@@ -76,10 +86,11 @@ def beside_bar(bar: Bar, seconds: float | None, over: bool) -> str:
 
 
 def fitting(words: str, room: int) -> str:
-    """As many of the parts between commas as there is room for: half a number would be a wrong one.
+    """Return as many comma-separated parts as fit. A truncated number would be wrong.
 
-    >>> fitting("0:12, 0:31 left, 1,210 it/s", 20)
-    '0:12, 0:31 left'
+    Example:
+        >>> fitting("0:12, 0:31 left, 1,210 it/s", 20)
+        '0:12, 0:31 left'
     """
     while words and len(words) > room:
         words = words.rpartition(", ")[0]
