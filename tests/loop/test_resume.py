@@ -1011,7 +1011,7 @@ def test_the_events_of_a_run_that_begins_with_the_evaluation_it_was_left_in(tmp_
     evaluation = f"eval_start eval_loader_start {batch} {batch} eval_loader_end eval_end"
     assert recorder.seen == literal(
         f"setup checkpoint_loaded model_ready +fit fit_start +train train_start +epoch {evaluation}",
-        "epoch_end -epoch step_settled",
+        f"epoch_end -epoch step_settled {SAVE}",
         f"+epoch train_epoch_start {STEP} {evaluation} step_settled metrics_ready train_epoch_end epoch_end -epoch",
         f"train_end -train fit_end -fit {SAVE} teardown",
     )

@@ -166,7 +166,7 @@ class Edge:
 
     def advance(self) -> bool:
         """Go through the rest of the edge. Return whether the epoch is over."""
-        requests, saver = self._requests, self._saver
+        requests = self._requests
         self.advance_to_evaluation()
         self.stage = Stage.DONE
         if not requests.attention and not self._line.hooks.step_settled:
@@ -184,12 +184,16 @@ class Edge:
             requests.call_attention()
         if not requests.attention:
             return False
-        is_over = self.decide() or self.epoch is Epoch.CLOSED
-        saver.settle()
+        is_over = self.decide()
+        self._save()
+        return is_over or self.epoch is Epoch.CLOSED
+
+    def _save(self) -> None:
+        """Save what is due at this step. After a signal, save and end the process."""
+        self._saver.settle()
         self.leave_if_preempted()
-        if requests.is_interrupted:
-            saver.interrupted()
-        return is_over
+        if self._requests.is_interrupted:
+            self._saver.interrupted()
 
     def _look_at_step(self) -> None:
         """End the interval or the epoch's training, if they are over, and see what else is due."""
@@ -345,6 +349,8 @@ class Edge:
         self._evaluate_if_due()
         self.end_epoch()
         self._line.emit(self._line.hooks.step_settled)
+        self.decide()
+        self._save()  # It was due after the evaluation.
 
     def _end_epoch_training(self, *, is_completed: bool) -> None:
         """The steps of the epoch are done. The clock counts it if it was completed."""
