@@ -36,4 +36,4 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str], monkeypatch
     assert main(["callbacks"]) == 0
     printed = capsys.readouterr().out
     assert [name for name in exported() if name not in printed] == []
-    assert "Stops when `monitor` has not improved for `patience`." in printed
+    assert "Stop training when a metric stops improving." in printed

@@ -145,10 +145,12 @@ class Edge:
         self.stage, self.epoch, self._is_epoch_end = Stage.DONE, Epoch.CLOSED, False
 
     def unreach(self) -> None:
-        """The step is dropped, so the epoch does not end with it."""
+        """Nothing more is due at this step."""
         self.stage = Stage.DONE
-        if self.epoch is Epoch.OPEN:
-            self._is_epoch_end = False
+
+    def leave_epoch_end(self) -> None:
+        """The step under way is dropped, so the epoch does not end with it."""
+        self._is_epoch_end = False
 
     def reach_epoch_end(self) -> None:
         """The step under way is the last of its epoch."""

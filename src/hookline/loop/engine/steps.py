@@ -748,6 +748,7 @@ class Steps:
             for optimizer in self._state.optimizers.values():
                 clear_gradients(optimizer)
             window.turn_back(self._clock)
+            self._edge.leave_epoch_end()
         self._precision.end_window()
         self._world.drop_window()
         self._requests.take_skip()
