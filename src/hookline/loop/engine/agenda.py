@@ -104,7 +104,7 @@ class Agenda:
     def has_evaluations(self) -> bool:
         return self._evals is not None
 
-    def interval_due(self) -> bool:
+    def take_interval(self) -> bool:
         """Take the end of a log interval that is due. Return whether the interval ends here.
 
         The end of an epoch also ends an interval. If the current interval has just begun, at such an end, it continues
@@ -126,7 +126,7 @@ class Agenda:
         if self._logs is not None:
             self._ended = self._clock.elapsed(self._logs.every.unit)
 
-    def eval_due(self) -> bool:
+    def take_evaluation(self) -> bool:
         """Take the evaluation that is due. Return whether one was due."""
         return _take(self._evals, self._clock)
 

@@ -205,7 +205,7 @@ class Edge:
         if self._is_epoch_end:
             if self.epoch is Epoch.OPEN:  # Not again after a rollback at the end of the epoch.
                 self._end_epoch_training(is_completed=True)
-        elif self._agenda.interval_due():
+        elif self._agenda.take_interval():
             self._end_interval()
         else:
             self._book.fold()
@@ -217,7 +217,7 @@ class Edge:
         requests = self._requests
         self._agenda.look()
         self._time_hooks()
-        if self._agenda.eval_due() and requests.can_evaluate:
+        if self._agenda.take_evaluation() and requests.can_evaluate:
             requests.require_eval()
         is_due = any(schedule.due(self._clock) for schedule in self._agenda.saves)
         is_due |= requests.agreed.evaluate or self._agenda.finished
@@ -361,7 +361,7 @@ class Edge:
             self.mid_epoch = False
             self._schedulers.after_epoch(self._clock.epoch)
         self.epoch = Epoch.TRAINED
-        self._agenda.interval_due()  # The end of the epoch ends the interval, due or not.
+        self._agenda.take_interval()  # The end of the epoch ends the interval, due or not.
         self._end_interval(is_widened=self._agenda.interval_is_short)
         self._world.compare_parameters()  # Before they are evaluated and saved.
         if is_completed:

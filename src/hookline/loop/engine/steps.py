@@ -126,16 +126,12 @@ class Steps:
         self._losses: dict[str, Series] = {}
         if keeps_losses:
             self._losses["train/loss"] = book.direct_series("train/loss")
-        self.accumulate = accumulate
+        self.set_accumulate(accumulate)
 
     @property
     def accumulate(self) -> int:
         """The number of batches per step. It can be changed between two steps."""
         return self._window.size
-
-    @accumulate.setter
-    def accumulate(self, batches: int) -> None:
-        self.set_accumulate(batches)
 
     def set_accumulate(self, batches: int) -> None:
         """Change the number of batches per step, between two steps."""
