@@ -42,7 +42,7 @@ from table import Figure, Section, judged, quartiles, verdict
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hookline.callbacks.watch.rich_display import RichDisplay
+from hookline.callbacks.watch.progress.rich_display import RichDisplay
 
 STEPS = 200
 LIMITS = {HUNDRED: 25.0, FIFTY: 50.0, TERMINAL: 25.0, DEFAULTS: 25.0}

@@ -13,8 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import hookline as hl
-from hookline.callbacks.evaluation.image_samples import ImageSamples
-from hookline.callbacks.evaluation.tiles import (
+from hookline.callbacks.evaluation._image_grid import (
     FRAME,
     GAP,
     RIGHT,
@@ -27,6 +26,7 @@ from hookline.callbacks.evaluation.tiles import (
     overlay,
     sheet,
 )
+from hookline.callbacks.evaluation.image_samples import ImageSamples
 from hookline.errors import RegistrationError
 from hookline.loop import Loop, Task
 from hookline.records import ImageRow

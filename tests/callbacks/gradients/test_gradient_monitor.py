@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.gradients import GradientMonitor
-from hookline.callbacks.gradients.layers import norms
+from hookline.callbacks.gradients._layers import norms
 from hookline.errors import DurationError, RegistrationError, SetupError
 from hookline.loop import Loop, Result
 from hookline.testing import TinyModel, tiny_data

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from hookline.callbacks.saving import export_formats
+from hookline.callbacks.saving import _export as export_formats
+from hookline.callbacks.saving._export import Call
 from hookline.callbacks.saving.checkpointer import Checkpointer
-from hookline.callbacks.saving.export_formats import Call
 from hookline.callbacks.saving.export_model import ExportModel
 from hookline.callbacks.saving.save_best import SaveBest
 from hookline.callbacks.weights import EMA, Pruning

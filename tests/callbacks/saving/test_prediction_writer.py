@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks.debug import LimitBatches
-from hookline.callbacks.saving import prediction_formats
+from hookline.callbacks.saving import _predictions as prediction_formats
 from hookline.callbacks.saving.prediction_parts import fingerprint
 from hookline.callbacks.saving.prediction_writer import PredictionWriter
 from hookline.errors import DataError, RegistrationError, SetupError

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hookline.callbacks.saving._source import packed
 from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.save_at_end import SaveAtEnd
 from hookline.callbacks.saving.save_best import SaveBest
-from hookline.callbacks.saving.source_snapshot import packed
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import on
 from hookline.loop import SupervisedTask, Task, Trainer

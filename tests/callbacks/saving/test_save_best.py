@@ -418,7 +418,7 @@ def test_a_path_that_cannot_be_written_is_found_before_the_first_step(tmp_path: 
 
 
 def test_a_full_disk_says_what_is_needed_and_leaves_the_old_file(tmp_path: Path, monkeypatch: Any) -> None:
-    from hookline.callbacks.saving import weights_file
+    from hookline.callbacks.saving import _weights as weights_file
 
     def full(path: Path, parts: Any) -> None:
         if calls.append(1) or len(calls) > 1:

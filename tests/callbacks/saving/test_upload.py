@@ -23,10 +23,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 import hookline as hl
 from hookline.callbacks.saving import remote_folder
+from hookline.callbacks.saving._remote import UploadQueue
 from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.remote_folder import RemoteFolder
 from hookline.callbacks.saving.upload import Upload
-from hookline.callbacks.saving.upload_queue import UploadQueue
 from hookline.errors import Preempted, RegistrationError, SetupError
 from hookline.events import Callback, on
 from hookline.loop import Trainer

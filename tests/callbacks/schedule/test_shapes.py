@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.callbacks.schedule.shapes import OPTIONS, Shape
+from hookline.callbacks.schedule._shapes import OPTIONS, Shape
 
 
 @pytest.mark.parametrize("kind", OPTIONS)

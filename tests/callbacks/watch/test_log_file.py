@@ -44,8 +44,8 @@ def lines_of(folder: Path) -> list[str]:
 def _streams_are_put_back() -> Iterator[None]:
     """Whatever a test does: afterwards nothing stands in for a stream, and no filter is left."""
     yield
-    assert type(sys.stdout).__module__ != "hookline.callbacks.watch.redirect"
-    assert type(sys.stderr).__module__ != "hookline.callbacks.watch.redirect"
+    assert type(sys.stdout).__module__ != "hookline.callbacks.watch.progress.redirect"
+    assert type(sys.stderr).__module__ != "hookline.callbacks.watch.progress.redirect"
     assert not logging.getLogger("hookline").filters
 
 

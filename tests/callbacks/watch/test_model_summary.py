@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from hookline.callbacks import Checkpointer, LambdaCallback
-from hookline.callbacks.watch.model_calls import Seen
+from hookline.callbacks.watch._model_inspection import Seen
 from hookline.callbacks.watch.model_summary import ModelSummary
 from hookline.callbacks.watch.model_table import layers, render
 from hookline.errors import RegistrationError
@@ -249,7 +249,7 @@ def test_a_model_with_many_layers_is_logged_whole_and_shown_in_part(
 
 
 def test_a_model_of_very_many_modules_is_not_counted(summarize: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookline.callbacks.watch.model_calls.LARGEST", 3)
+    monkeypatch.setattr("hookline.callbacks.watch._model_inspection.LARGEST", 3)
     summary = summarize(TinyModel())
     assert (summary.total["parameters"], summary.total["output"], summary.total["FLOPs"]) == (67, "8 x 3", None)
 
@@ -566,7 +566,7 @@ def test_an_input_that_cannot_be_looked_at_is_no_error_of_the_models(monkeypatch
     def refuse(*_: Any) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("hookline.callbacks.watch.model_calls.without_data", refuse)
-    monkeypatch.setattr("hookline.callbacks.watch.model_calls.shapes", refuse)
+    monkeypatch.setattr("hookline.callbacks.watch._model_inspection.without_data", refuse)
+    monkeypatch.setattr("hookline.callbacks.watch._model_inspection.shapes", refuse)
     result = fit_one_epoch(ModelSummary(print=False))
     assert (result.clock.step, result.failures) == (4, ())

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hookline.callbacks.watch import styles
-from hookline.callbacks.watch.display import Bar, Progress
-from hookline.callbacks.watch.notebook_display import Frame, NotebookDisplay
-from hookline.callbacks.watch.plain_display import PlainDisplay
+from hookline.callbacks.watch.progress import styles
+from hookline.callbacks.watch.progress.display import Bar, Progress
+from hookline.callbacks.watch.progress.notebook_display import Frame, NotebookDisplay
+from hookline.callbacks.watch.progress.plain_display import PlainDisplay
 
 
 def ipython(monkeypatch: pytest.MonkeyPatch, shell: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hookline.callbacks.watch.redirect import LONGEST, Lines, above, beneath_tees, has_bars, kept
+from hookline.callbacks.watch.progress.redirect import LONGEST, Lines, above, beneath_tees, has_bars, kept
 
 
 class Screen(io.StringIO):

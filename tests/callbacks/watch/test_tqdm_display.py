@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from hookline.callbacks import ProgressBar
-from hookline.callbacks.watch import styles
-from hookline.callbacks.watch.display import Bar, Progress
-from hookline.callbacks.watch.tqdm_display import TqdmDisplay
+from hookline.callbacks.watch.progress import styles
+from hookline.callbacks.watch.progress.display import Bar, Progress
+from hookline.callbacks.watch.progress.tqdm_display import TqdmDisplay
 from hookline.errors import SetupError
 
 EPOCH = Bar("epoch", "2/5", 1.4, 5, seconds_left=31.0)

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from hookline.callbacks.debug import live_tensors
+from hookline.callbacks.debug import _memory as live_tensors
+from hookline.callbacks.debug._memory import Group, megabytes
 from hookline.callbacks.debug.host_memory import host_memory
-from hookline.callbacks.debug.live_tensors import Group, megabytes
 
 OURS = (tracemalloc.__file__, __file__, live_tensors.__file__)
 

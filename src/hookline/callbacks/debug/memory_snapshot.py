@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hookline.callbacks._paths import check_dirpath, output_folder
 from hookline.callbacks.debug.memory_recording import CudaRecording, HostRecording
-from hookline.callbacks.run_paths import check_dirpath, output_folder
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write

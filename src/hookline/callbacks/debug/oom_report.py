@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hookline.callbacks._out_of_memory import is_out_of_memory
+from hookline.callbacks._paths import check_dirpath, output_folder
+from hookline.callbacks.debug._memory import live_tensors, megabytes, table, tensors_in
 from hookline.callbacks.debug.host_memory import host_memory
-from hookline.callbacks.debug.live_tensors import live_tensors, megabytes, table, tensors_in
-from hookline.callbacks.out_of_memory import is_out_of_memory
-from hookline.callbacks.run_paths import check_dirpath, output_folder
 from hookline.errors import NotAvailableError, RegistrationError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks.run_paths import check_dirpath, output_folder
+from hookline.callbacks._paths import check_dirpath, output_folder
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write

@@ -11,8 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from hookline.callbacks._paths import check_dirpath, output_folder
 from hookline.callbacks.evaluation.curves import draw, panels
-from hookline.callbacks.run_paths import check_dirpath, output_folder
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from hookline.callbacks.evaluation.tiles import Tile, as_pictures, in_rows, overlay, sheet
+from hookline.callbacks.evaluation._image_grid import Tile, as_pictures, in_rows, overlay, sheet
 from hookline.errors import MetricError, NotAvailableError, RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule

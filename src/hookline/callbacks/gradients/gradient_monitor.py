@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks.gradients.layers import (
+from hookline.callbacks.gradients._layers import (
     REST,
     Layers,
     by_layer,

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookline.callbacks.gradients.layers import (
+from hookline.callbacks._paths import check_writable, written_path
+from hookline.callbacks.gradients._layers import (
     REST,
     Layers,
     by_layer,
@@ -20,7 +21,6 @@ from hookline.callbacks.gradients.layers import (
 )
 from hookline.callbacks.gradients.sampling import Sampling
 from hookline.callbacks.gradients.spread import draw, measure, read
-from hookline.callbacks.run_paths import check_writable, written_path
 from hookline.callbacks.whole import whole
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookline.callbacks.sampled_steps import SampledSteps
+from hookline.callbacks._sampled_steps import SampledSteps
 from hookline.progress import Duration
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookline.callbacks.monitor_mode import monitor_mode
+from hookline.callbacks._monitor import monitor_mode
 from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.retention import Keep
 from hookline.errors import HooklineWarning, RegistrationError, SetupError

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.saving.export_formats import FORMATS, Call, outputs_of, quietly
+from hookline.callbacks.saving._export import FORMATS, Call, outputs_of, quietly
 from hookline.errors import SetupError
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from hookline.callbacks.ending import is_complete
-from hookline.callbacks.run_paths import check_writable, written_path
+from hookline.callbacks._ending import is_complete
+from hookline.callbacks._paths import check_writable, written_path
+from hookline.callbacks.saving._best import BestSoFar
+from hookline.callbacks.saving._export import FORMATS, Call, check_installed
+from hookline.callbacks.saving._weights import load_into
 from hookline.callbacks.saving.atomic_file import replacing_with_others
-from hookline.callbacks.saving.best_so_far import BestSoFar
 from hookline.callbacks.saving.export_check import export
-from hookline.callbacks.saving.export_formats import FORMATS, Call, check_installed
 from hookline.callbacks.saving.own_path import check_own
-from hookline.callbacks.saving.weights_file import load_into
 from hookline.callbacks.saving.whole_models import check_whole
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from hookline.callbacks.saving._remote import UploadQueue, UploadReport
 from hookline.callbacks.saving.remote_folder import RemoteFolder, check_address
-from hookline.callbacks.saving.upload_queue import UploadQueue, UploadReport
 from hookline.checkpoint.lock import NAME as LOCK
 from hookline.checkpoint.names import MANIFEST, is_ours
 from hookline.errors import RegistrationError

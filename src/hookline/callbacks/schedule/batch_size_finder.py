@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from hookline.callbacks.out_of_memory import is_out_of_memory
-from hookline.callbacks.schedule.pictures import need_matplotlib, save_png, size_figure
+from hookline.callbacks._out_of_memory import is_out_of_memory
+from hookline.callbacks.schedule._finders import need_matplotlib, save_png, size_figure
 from hookline.callbacks.schedule.size_search import largest
 from hookline.callbacks.schedule.sized_loader import check_can_resize, most, resized
 from hookline.callbacks.schedule.trying import need_one_process, need_task

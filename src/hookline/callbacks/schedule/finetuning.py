@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from hookline.callbacks.name_patterns import patterns_of
+from hookline.callbacks._modules import patterns_of
+from hookline.callbacks.schedule._freezing import Frozen
 from hookline.callbacks.schedule.epochs import Epochs
-from hookline.callbacks.schedule.frozen import Frozen
 from hookline.callbacks.schedule.groups import grouping, leading, own_group, regroup, the_optimizer
 from hookline.callbacks.schedule.layers import check_something_is_left, named
 from hookline.errors import RegistrationError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import Optimizer
 
-from hookline.callbacks.schedule.schedulers import GROUP_EXTRAS, GROUP_RATES, follow_groups, like
+from hookline.callbacks.schedule._schedulers import GROUP_EXTRAS, GROUP_RATES, follow_groups, like
 from hookline.errors import SetupError
 
 if TYPE_CHECKING:

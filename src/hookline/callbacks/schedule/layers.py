@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hookline.callbacks.name_patterns import check_patterns, matches
+from hookline.callbacks._modules import check_patterns, matches
 from hookline.errors import SetupError
 
 

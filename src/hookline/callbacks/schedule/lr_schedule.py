@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from hookline.callbacks.ending import was_interrupted
-from hookline.callbacks.monitor_mode import monitor_mode
+from hookline.callbacks._ending import was_interrupted
+from hookline.callbacks._monitor import monitor_mode
+from hookline.callbacks.schedule._schedulers import Planned, take_out_former
+from hookline.callbacks.schedule._shapes import OPTIONS, Shape, check_options
 from hookline.callbacks.schedule.one_cycle import one_cycle
 from hookline.callbacks.schedule.planning import epochs_in, length_of_run, steps_in
-from hookline.callbacks.schedule.schedulers import Planned, take_out_former
-from hookline.callbacks.schedule.shapes import OPTIONS, Shape, check_options
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookline.callbacks.ending import say_put_back
-from hookline.callbacks.monitor_mode import monitor_mode
+from hookline.callbacks._ending import say_put_back
+from hookline.callbacks._monitor import monitor_mode
 from hookline.callbacks.stopping.monitored import Moment, Monitored
 from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience, with_all_units
 from hookline.errors import RegistrationError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Literal
 
-from hookline.callbacks.ending import was_cut_short, was_interrupted
-from hookline.callbacks.monitor_mode import monitored_value
+from hookline.callbacks._ending import was_cut_short, was_interrupted
+from hookline.callbacks._monitor import monitored_value
 from hookline.errors import RegistrationError, SetupError
 
 if TYPE_CHECKING:

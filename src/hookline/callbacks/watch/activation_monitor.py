@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.name_patterns import check_patterns, matches, patterns_of, patterns_or_all
-from hookline.callbacks.sampled_steps import SampledSteps
+from hookline.callbacks._modules import check_patterns, matches, patterns_of, patterns_or_all
+from hookline.callbacks._sampled_steps import SampledSteps
+from hookline.callbacks.watch._model_inspection import tensors
 from hookline.callbacks.watch.activation_statistics import STATISTICS, measure
-from hookline.callbacks.watch.model_calls import tensors
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 

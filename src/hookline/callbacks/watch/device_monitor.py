@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks.watch.interval import Interval
+from hookline.callbacks.watch._interval import Interval
 from hookline.errors import SetupError
 from hookline.events import Callback
 

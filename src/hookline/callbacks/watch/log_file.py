@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from hookline.callbacks.watch import styles
-from hookline.callbacks.watch.following import Following, closing
 from hookline.callbacks.watch.log_text import LogText
+from hookline.callbacks.watch.progress import styles
+from hookline.callbacks.watch.progress.following import Following, closing
+from hookline.callbacks.watch.progress.redirect import Tee, kept
+from hookline.callbacks.watch.progress.wording import number
 from hookline.callbacks.watch.progress_bar import ProgressBar
-from hookline.callbacks.watch.redirect import Tee, kept
-from hookline.callbacks.watch.wording import number
 from hookline.events import Callback
 from hookline.progress.counted import counted
 

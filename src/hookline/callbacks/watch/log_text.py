@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from hookline.callbacks.watch.redirect import LONGEST
+from hookline.callbacks.watch.progress.redirect import LONGEST
 from hookline.records.redact import redact_text
 
 MOST: Final = 50_000_000

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from hookline.callbacks.watch.interval import Interval
+from hookline.callbacks.watch._interval import Interval
 from hookline.events import Callback
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookline.callbacks.ending import was_cut_short
-from hookline.callbacks.monitor_mode import check_metric_name, monitor_mode, monitored_value
-from hookline.callbacks.run_paths import written_path
+from hookline.callbacks._ending import was_cut_short
+from hookline.callbacks._monitor import check_metric_name, monitor_mode, monitored_value
+from hookline.callbacks._paths import written_path
 from hookline.callbacks.watch.mlperf_lines import EventType, append, cut, line, now_ms
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from hookline.callbacks.watch.model_calls import Seen
+from hookline.callbacks.watch._model_inspection import Seen
 
 MB = 1e6
 MOST = 60

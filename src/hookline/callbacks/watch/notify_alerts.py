@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hookline.callbacks.monitor_mode import check_metric_name
+from hookline.callbacks._monitor import check_metric_name
 from hookline.errors import RegistrationError
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {

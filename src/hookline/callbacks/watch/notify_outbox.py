@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from time import monotonic
 
+from hookline.callbacks.watch._notify import Transport, is_final
 from hookline.callbacks.watch.notify_message import Message
-from hookline.callbacks.watch.notify_transports import Transport, is_final
 from hookline.errors import words_of
 from hookline.records.redact import HIDDEN, redact_text
 

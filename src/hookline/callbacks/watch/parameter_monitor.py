@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.name_patterns import check_patterns, matches, patterns_or_all
-from hookline.callbacks.watch.interval import Interval
+from hookline.callbacks._modules import check_patterns, matches, patterns_or_all
+from hookline.callbacks.watch._interval import Interval
 from hookline.callbacks.whole import whole
 from hookline.errors import RegistrationError
 from hookline.events import Callback

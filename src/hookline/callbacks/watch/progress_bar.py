@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-from hookline.callbacks.watch import styles
-from hookline.callbacks.watch.display import ProgressDisplay
-from hookline.callbacks.watch.following import Following
+from hookline.callbacks.watch.progress import styles
+from hookline.callbacks.watch.progress.display import ProgressDisplay
+from hookline.callbacks.watch.progress.following import Following
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from hookline.callbacks.watch.interval import Aside
+from hookline.callbacks.watch._interval import Aside
 from hookline.callbacks.watch.work_timer import PARTS, WorkTimer, timer_of
 from hookline.distributed import this_process
 from hookline.errors import RegistrationError

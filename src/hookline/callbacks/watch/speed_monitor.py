@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hookline.callbacks.watch.interval import Aside, Interval
+from hookline.callbacks.watch._interval import Aside, Interval
 from hookline.callbacks.watch.peak_flops import peak_flops
 from hookline.errors import RegistrationError
 from hookline.events import Callback

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from hookline.callbacks.watch.interval import Aside, Interval
-from hookline.callbacks.watch.tracks import length
+from hookline.callbacks.watch._interval import Aside, Interval
+from hookline.callbacks.watch.progress.tracks import length
 from hookline.events import Callback
 from hookline.progress.duration import same_scale
 

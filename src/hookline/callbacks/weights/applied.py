@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.weights.averages import named_tensors
+from hookline.callbacks.weights._averaging import named_tensors
 
 if TYPE_CHECKING:
     pass

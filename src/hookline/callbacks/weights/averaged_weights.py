@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.ending import has_returned
+from hookline.callbacks._ending import has_returned
+from hookline.callbacks.weights._averaging import Averages
 from hookline.callbacks.weights.applied import Applied
-from hookline.callbacks.weights.averages import Averages
 from hookline.errors import RegistrationError
 
 if TYPE_CHECKING:

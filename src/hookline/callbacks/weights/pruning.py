@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 
-from hookline.callbacks.ending import has_returned
-from hookline.callbacks.name_patterns import check_patterns, matches, patterns_of
-from hookline.callbacks.weights.masks import METHODS, Rule, next_masks, pruned_share
+from hookline.callbacks._ending import has_returned
+from hookline.callbacks._modules import check_patterns, matches, patterns_of
+from hookline.callbacks.weights._masks import METHODS, Rule, next_masks, pruned_share
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hookline.callbacks.ending import has_returned
-from hookline.callbacks.name_patterns import check_patterns, matches, patterns_or_all
+from hookline.callbacks._ending import has_returned
+from hookline.callbacks._modules import check_patterns, matches, patterns_or_all
 from hookline.callbacks.weights.fake_quantized import (
     convert,
     is_quantized,

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hookline.callbacks.watch.display import Progress
-from hookline.callbacks.watch.redirect import beneath_tees
-from hookline.callbacks.watch.wording import number, span
+from hookline.callbacks.watch.progress.display import Progress
+from hookline.callbacks.watch.progress.redirect import beneath_tees
+from hookline.callbacks.watch.progress.wording import number, span
 
 if TYPE_CHECKING:
     from hookline.run import Run

@@ -11,9 +11,9 @@ from rich.progress_bar import ProgressBar as BarLine
 from rich.table import Table
 from rich.text import Text
 
-from hookline.callbacks.watch.display import Progress
-from hookline.callbacks.watch.screen import Screen, safe
-from hookline.callbacks.watch.wording import beside_bar, fitting, number
+from hookline.callbacks.watch.progress.display import Progress
+from hookline.callbacks.watch.progress.screen import Screen, safe
+from hookline.callbacks.watch.progress.wording import beside_bar, fitting, number
 
 if TYPE_CHECKING:
     from hookline.run import Run

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks.name_patterns import check_patterns, matches, patterns_or_all
+from hookline.callbacks._modules import check_patterns, matches, patterns_or_all
 from hookline.callbacks.whole import whole
 
 Layers = bool | str | Sequence[str]

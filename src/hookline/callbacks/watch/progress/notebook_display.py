@@ -6,9 +6,9 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from hookline.callbacks.watch.display import Bar, Progress
-from hookline.callbacks.watch.plain_display import how_fast, in_words
-from hookline.callbacks.watch.wording import beside_bar, number
+from hookline.callbacks.watch.progress.display import Bar, Progress
+from hookline.callbacks.watch.progress.plain_display import how_fast, in_words
+from hookline.callbacks.watch.progress.wording import beside_bar, number
 
 if TYPE_CHECKING:
     from hookline.run import Run

@@ -9,11 +9,11 @@ from functools import wraps
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
-from hookline.callbacks.watch.display import Progress, ProgressDisplay
-from hookline.callbacks.watch.newest import Newest
-from hookline.callbacks.watch.pace import Pace
-from hookline.callbacks.watch.styles import Style
-from hookline.callbacks.watch.tracks import LoaderTrack, TrainTrack
+from hookline.callbacks.watch.progress.display import Progress, ProgressDisplay
+from hookline.callbacks.watch.progress.newest import Newest
+from hookline.callbacks.watch.progress.pace import Pace
+from hookline.callbacks.watch.progress.styles import Style
+from hookline.callbacks.watch.progress.tracks import LoaderTrack, TrainTrack
 from hookline.progress import Duration, Schedule
 from hookline.records.metric import losses_not_finite
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hookline.callbacks.watch.display import Bar
+from hookline.callbacks.watch.progress.display import Bar
 from hookline.records import Value
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from hookline.callbacks.watch.display import Bar, Progress
-from hookline.callbacks.watch.screen import Screen, safe
-from hookline.callbacks.watch.wording import fitting, number
+from hookline.callbacks.watch.progress.display import Bar, Progress
+from hookline.callbacks.watch.progress.screen import Screen, safe
+from hookline.callbacks.watch.progress.wording import fitting, number
 
 if TYPE_CHECKING:
     from hookline.run import Run

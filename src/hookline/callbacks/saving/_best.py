@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from hookline.callbacks.monitor_mode import monitor_mode, monitored_value
-from hookline.callbacks.saving.weights_file import copy_of
+from hookline.callbacks._monitor import monitor_mode, monitored_value
+from hookline.callbacks.saving._weights import copy_of
 from hookline.errors import RegistrationError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from contextlib import ExitStack, suppress
 
 from rich.console import Console, RenderableType
 
-from hookline.callbacks.watch.redirect import above, beneath_tees, is_terminal
-from hookline.callbacks.watch.region import NOBODY_THERE, Region
+from hookline.callbacks.watch.progress.redirect import above, beneath_tees, is_terminal
+from hookline.callbacks.watch.progress.region import NOBODY_THERE, Region
 
 
 class Screen:

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hookline.callbacks.watch.display import Bar
-from hookline.callbacks.watch.wording import large, span, speed
+from hookline.callbacks.watch.progress.display import Bar
+from hookline.callbacks.watch.progress.wording import large, span, speed
 
 if TYPE_CHECKING:
     from hookline.progress import Clock, Duration, EvalClock

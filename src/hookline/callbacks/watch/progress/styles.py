@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Final
 
-from hookline.callbacks.watch.display import ProgressDisplay
-from hookline.callbacks.watch.plain_display import PlainDisplay
-from hookline.callbacks.watch.redirect import has_bars, is_terminal
+from hookline.callbacks.watch.progress.display import ProgressDisplay
+from hookline.callbacks.watch.progress.plain_display import PlainDisplay
+from hookline.callbacks.watch.progress.redirect import has_bars, is_terminal
 from hookline.errors import RegistrationError, SetupError
 
 
@@ -39,7 +39,7 @@ def notebook() -> Style:
     """Return the style for a notebook cell, or lines without IPython."""
     if shell() is None:
         return plain()
-    from hookline.callbacks.watch.notebook_display import NotebookDisplay
+    from hookline.callbacks.watch.progress.notebook_display import NotebookDisplay
 
     return Style(NotebookDisplay, 0.5)  # More frequent updates make the page unresponsive.
 
@@ -50,7 +50,9 @@ def rich() -> Style:
         return plain()
     if in_notebook():
         return notebook()
-    from hookline.callbacks.watch.rich_display import RichDisplay  # Imported here because importing rich is slow.
+    from hookline.callbacks.watch.progress.rich_display import (
+        RichDisplay,  # Imported here because importing rich is slow.
+    )
 
     return Style(RichDisplay, 0.1)
 
@@ -59,7 +61,7 @@ def tqdm() -> Style:
     """Return the bars of tqdm in a terminal, otherwise as ``auto``."""
     if in_notebook() or has_bars(sys.stdout) or not can_move(sys.stdout, os.environ):
         return auto()
-    from hookline.callbacks.watch.tqdm_display import TqdmDisplay
+    from hookline.callbacks.watch.progress.tqdm_display import TqdmDisplay
 
     return Style(TqdmDisplay, 0.1)
 
