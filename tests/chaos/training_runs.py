@@ -55,9 +55,13 @@ class Sender:
             return
         clock = None if self.run is None else self.run.clock
         moment = {"step": 0 if clock is None else clock.step, "batch": 0 if clock is None else clock.batch}
-        write(self.folder / "signalled.json", json.dumps(moment))
-        if self.wait:  # somebody outside sends it
+        path, text = self.folder / "signalled.json", json.dumps(moment)
+        if self.wait:
+            # The test sends the signal when it sees the file. A signal that arrives between Python's last look for
+            # signals and the system call does not end the call, so the file appears when the call is under way.
+            threading.Timer(LINGER, write, (path, text)).start()
             time.sleep(FOR_EVER)
+        write(path, text)
         for _ in range(self.times):
             if self.group:
                 os.killpg(os.getpgrp(), self.number)
