@@ -25,6 +25,10 @@ class OrderError(RegistrationError):
     """The declared order of the callbacks cannot be had: a cycle, or two writers of one thing."""
 
 
+class ArgumentError(HooklineError, ValueError):
+    """An argument of a callback, a sink, ``Trainer`` or ``Loop`` has a wrong name, type or value."""
+
+
 class DurationError(HooklineError, ValueError):
     """A duration that cannot be read, or two that cannot be compared."""
 
@@ -117,7 +121,7 @@ class RecordWriteError(HooklineError):
         have = "unknown" if free is None else f"{free:,} bytes"
         self.problem = f"{path}: {cause.strerror or cause} (errno {cause.errno}); free {have}"
         super().__init__(
-            f"{self.problem}. Make room, or use Checkpointer(on_save_error='warn') to continue while the disk is full."
+            f"{self.problem}. Make room, or use Checkpointer(on_error='warn') to continue while the disk is full."
         )
         self.path, self.errno, self.free = path, cause.errno, free
         self._cause = cause

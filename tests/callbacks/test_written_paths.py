@@ -19,23 +19,23 @@ from tests.support import CE, fit
 Make = Callable[[Any], Any]
 
 CALLBACKS: dict[str, Make] = {
-    "Checkpointer.dirpath": lambda path: hl.Checkpointer(dirpath=path),
+    "Checkpointer.folder": lambda path: hl.Checkpointer(folder=path),
     "ExportModel.path": lambda path: hl.ExportModel("torchscript", path=path),
-    "GradientPlot.dirpath": lambda path: hl.GradientPlot(dirpath=path),
-    "HistoryPlot.dirpath": lambda path: hl.HistoryPlot(dirpath=path),
+    "GradientPlot.folder": lambda path: hl.GradientPlot(folder=path),
+    "HistoryPlot.folder": lambda path: hl.HistoryPlot(folder=path),
     "MLPerfLog.path": lambda path: hl.MLPerfLog("bert", organization="Us", monitor="val/loss", path=path),
-    "MemorySnapshot.dirpath": lambda path: hl.MemorySnapshot(dirpath=path),
-    "OOMReport.dirpath": lambda path: hl.OOMReport(dirpath=path),
-    "PredictionWriter.dirpath": lambda path: hl.PredictionWriter(path, format="csv", stages="val"),
-    "SaveAtEnd.dirpath": lambda path: hl.SaveAtEnd(path, source=False),
+    "MemorySnapshot.folder": lambda path: hl.MemorySnapshot(folder=path),
+    "OOMReport.folder": lambda path: hl.OOMReport(folder=path),
+    "PredictionWriter.folder": lambda path: hl.PredictionWriter(path, format="csv", stages="val"),
+    "SaveAtEnd.folder": lambda path: hl.SaveAtEnd(path, source=False),
     "SaveBest.path": lambda path: hl.SaveBest(path=_with_suffix(path, ".safetensors")),
-    "TorchProfiler.dirpath": lambda path: hl.TorchProfiler(dirpath=path),
+    "TorchProfiler.folder": lambda path: hl.TorchProfiler(folder=path),
 }
 SINKS: dict[str, Make] = {
     "CSV.path": lambda path: hl.sinks.CSV(path),
     "JSONL.path": lambda path: hl.sinks.JSONL(path),
     "TensorBoard.folder": lambda path: hl.sinks.TensorBoard(path),
-    "WandB.dir": lambda path: hl.sinks.WandB(dir=path),
+    "WandB.folder": lambda path: hl.sinks.WandB(folder=path),
 }
 WRITERS = CALLBACKS | SINKS
 READS: dict[str, Make] = {
@@ -64,7 +64,7 @@ def path_parameters() -> Iterator[str]:
             member = getattr(module, name)
             if inspect.isclass(member):
                 for parameter in inspect.signature(member.__init__).parameters.values():
-                    if "Path" in str(parameter.annotation) or parameter.name in ("path", "dirpath", "folder", "dir"):
+                    if "Path" in str(parameter.annotation) or parameter.name in ("path", "folder"):
                         yield f"{name}.{parameter.name}"
 
 
@@ -145,7 +145,7 @@ def test_an_address_that_pathlib_has_shortened_is_no_local_folder(here: Path) ->
 
 @pytest.mark.parametrize("path", ["a:b/c", "2024-01-01T10:00/run", "c:/run", "run/s3:"])
 def test_a_colon_alone_makes_no_address(here: Path, path: str) -> None:
-    assert hl.SaveAtEnd(path).dirpath == Path(path)
+    assert hl.SaveAtEnd(path).folder == Path(path)
 
 
 def test_a_password_in_an_address_is_not_shown(here: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_relative_path_is_in_the_folder_of_the_run(here: Path, name: str) -> N
     assert os.listdir(here) == ["run"]
 
 
-@pytest.mark.parametrize("name", sorted(WRITERS.keys() - {"Checkpointer.dirpath"}))
+@pytest.mark.parametrize("name", sorted(WRITERS.keys() - {"Checkpointer.folder"}))
 def test_an_absolute_path_is_kept(here: Path, name: str, tmp_path: Path) -> None:
     with suppress(MemoryError):
         fit_with(WRITERS[name](tmp_path / "elsewhere" / "out"))
@@ -214,14 +214,14 @@ def test_a_relative_path_of_a_callback_stays_in_the_folder_of_the_run(here: Path
     assert not list(here.rglob("out*"))
 
 
-@pytest.mark.parametrize("name", ["Checkpointer.dirpath", "HistoryPlot.dirpath", "SaveAtEnd.dirpath", "SaveBest.path"])
+@pytest.mark.parametrize("name", ["Checkpointer.folder", "HistoryPlot.folder", "SaveAtEnd.folder", "SaveBest.path"])
 def test_a_link_to_nothing_is_named(here: Path, name: str) -> None:
     (here / "run").mkdir()
     (here / "run" / "mine").symlink_to("gone")
     assert "run/mine' is a link to 'gone', which does not exist" in str(first_error(name, "mine/out"))
 
 
-@pytest.mark.parametrize("name", ["HistoryPlot.dirpath", "JSONL.path", "SaveBest.path"])
+@pytest.mark.parametrize("name", ["HistoryPlot.folder", "JSONL.path", "SaveBest.path"])
 def test_the_working_directory_may_change_while_a_run_trains(here: Path, name: str, tmp_path: Path) -> None:
     move = hl.LambdaCallback(on_train_epoch_start=lambda run: os.chdir(tmp_path))
     fit_with(WRITERS[name]("mine/out"), move, folder="run")

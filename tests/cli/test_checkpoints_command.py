@@ -116,7 +116,7 @@ def test_ls_marks_the_best_by_the_monitor_of_the_run_itself(
     monkeypatch.setenv("COLUMNS", "80")
     saving = [
         hl.Checkpointer(monitor="val/odd", mode="max", keep_last=None),
-        hl.Checkpointer(monitor="val/loss", mode="max", keep_last=None, dirpath="other"),
+        hl.Checkpointer(monitor="val/loss", mode="max", keep_last=None, folder="other"),
     ]
     trainer = Trainer(max_duration="3ep", folder=tmp_path, callbacks=[Score(), *saving])
     sgd = torch.optim.SGD

@@ -126,7 +126,7 @@ WAYS: dict[str, tuple[Make, ...]] = {
     "Checkpointer": (
         lambda cls: cls(),
         lambda cls: cls("2st", monitor="val/loss", keep_last=1, background=True),
-        lambda cls: cls(on_eval=True, weights_only=True, on_exception=True, on_save_error="warn"),
+        lambda cls: cls(on_eval=True, weights_only=True, on_exception=True, on_error="warn"),
     ),
     "LoadWeights": (lambda cls: cls(_weights(), strict=False),),
     "StopOnSignal": (lambda cls: cls("SIGUSR1", requeue=lambda run: None),),

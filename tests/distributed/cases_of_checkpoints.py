@@ -174,7 +174,7 @@ def train(
     callbacks: list[Any] = [looking, *callbacks_of(with_callbacks or [])]
     if every is not None:
         callbacks.append(
-            hl.Checkpointer(every, keep_last=keep_last, on_save_error=on_error, background=background)  # type: ignore[arg-type]
+            hl.Checkpointer(every, keep_last=keep_last, on_error=on_error, background=background)  # type: ignore[arg-type]
         )
     if trouble:
         callbacks.append(Trouble(trouble, at))

@@ -112,7 +112,7 @@ def at(
     trouble = Trouble(place, action, SIZE - 1, 0 if first else 2, folder)
     given: dict[str, Any] = {"max_duration": "2ep", "eval_every": "3st", "log_every": "4st", "seed": 1, "device": "cpu"}
     given.update(folder=folder or False, strategy=strategy_of(strategy, **(limits or {})))
-    saves = hl.Checkpointer("2st", background=False, on_save_error="warn")
+    saves = hl.Checkpointer("2st", background=False, on_error="warn")
     if place in ("on_checkpoint_loaded", "on_checkpoint_rejected"):
         run(QUIET, [saves], {**given, "max_duration": "4st"}, shape)
         if not RANK:

@@ -22,6 +22,7 @@ from hookline.events.foreign_names import (
     NAMES,
     PLACES,
     PRECISIONS,
+    RENAMED,
     advice_for,
 )
 from hookline.testing import TinyModel, tiny_data
@@ -154,6 +155,16 @@ def test_an_argument_of_another_callback_says_ours() -> None:
         if theirs in takes or not names_ours or not answers:
             wrong.append((kind, theirs, advice, said))
     assert wrong == []
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_of_an_argument_says_the_new_one_wherever_that_is_taken(old: str) -> None:
+    kinds = [getattr(hl.callbacks, name) for name in hl.callbacks.__all__] + [hl.sinks.TensorBoard, hl.sinks.WandB]
+    new = RENAMED[old]
+    takers = [kind for kind in kinds if new in inspect.signature(kind).parameters]
+    said = {kind.__name__: error_of(lambda kind=kind: kind(**{old: "there"})) for kind in takers}
+    assert takers
+    assert said == {name: f"{name}({old}='there'): no such argument. Write {new}='there'." for name in said}
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_a_link_to_nothing_is_an_error_before_the_first_step_that_names_the_link
     steps: list[int] = []
     count = hl.LambdaCallback(on_train_step_end=lambda run: steps.append(run.clock.step))
     with pytest.raises(SetupError, match=rf"{link}' is a link to '{here / 'gone'}', which does not exist"):
-        train_epoch(hl.Checkpointer(dirpath="milestones"), count, folder="run", resume="auto")
+        train_epoch(hl.Checkpointer(folder="milestones"), count, folder="run", resume="auto")
     assert steps == []
 
 

@@ -110,7 +110,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
         with pytest.warns(hl.HooklineWarning, match="damaged"):
             train(hl.Checkpointer("1st"), **saves)
         blocked = tmp_path_factory.mktemp("runs") / "blocked"
-        train(hl.Checkpointer("1st", on_save_error="warn"), At("fit_start", in_the_way), folder=blocked)
+        train(hl.Checkpointer("1st", on_error="warn"), At("fit_start", in_the_way), folder=blocked)
     finally:
         signal.signal(signal.SIGINT, before)
     trainer = Trainer(callbacks=[Collector(found)], folder=False)

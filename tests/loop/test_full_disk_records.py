@@ -60,7 +60,7 @@ def test_with_warn_rows_wait_for_room_and_none_is_lost_torn_or_written_twice(
     disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = disk / "run"
-    saves = hl.Checkpointer("2st", keep_last=1, on_save_error="warn", background=False)
+    saves = hl.Checkpointer("2st", keep_last=1, on_error="warn", background=False)
     result = train(saves, Filling(disk / "others", full_at=3, free_at=6), folder=folder)
     assert result.clock.step == 8
     assert steps_of(folder, "train/sample") == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -81,7 +81,7 @@ def test_with_warn_a_disk_that_stays_full_costs_rows_that_are_counted_and_the_ru
     disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = disk / "run"
-    saves = hl.Checkpointer("2st", keep_last=1, on_save_error="warn", background=False)
+    saves = hl.Checkpointer("2st", keep_last=1, on_error="warn", background=False)
     result = train(saves, Filling(disk / "others", full_at=3, free_at=99), folder=folder)
     assert result.clock.step == 8
     assert steps_of(folder, "train/sample") == [1, 2]
@@ -93,7 +93,7 @@ def test_with_warn_a_disk_that_stays_full_costs_rows_that_are_counted_and_the_ru
 def test_rows_that_wait_have_a_limit(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "MAX_WAITING_BYTES", 25_000)
     folder = disk / "run"
-    saves = hl.Checkpointer("100st", at_end=False, on_save_error="warn")
+    saves = hl.Checkpointer("100st", at_end=False, on_error="warn")
     result = train(saves, Filling(disk / "others", full_at=3, free_at=7), folder=folder)
     assert steps_of(folder, "train/sample") == [1, 2, 3, 4, 7, 8]
     assert next(report.dropped for report in result.sinks if report.sink == "metrics.jsonl") >= 2
@@ -138,7 +138,7 @@ class Back(hl.Callback):
             self.snapshot = "used"
 
 def train(folder, *callbacks, **options):
-    saves = hl.Checkpointer("2st", keep_last=None, at_end=False, on_save_error="warn", background=False)
+    saves = hl.Checkpointer("2st", keep_last=None, at_end=False, on_error="warn", background=False)
     trainer = hl.Trainer(folder=folder, callbacks=[saves, *callbacks], log_every="1st", **options)
     return trainer.fit(TinyModel(), tiny_data(4), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 

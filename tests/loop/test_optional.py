@@ -194,7 +194,7 @@ def outcome(way: str, folder: Path, *callbacks: hl.Callback) -> tuple[list[Any],
     torch.manual_seed(11)
     model, found = TinyModel(dropout=0.5), []
     trainer = Trainer(
-        callbacks=[*callbacks, hl.Checkpointer("1st" if way == "saving" else "3st", on_save_error="warn")]
+        callbacks=[*callbacks, hl.Checkpointer("1st" if way == "saving" else "3st", on_error="warn")]
         + [act for name, act in acts.items() if name == way],
         max_duration="2ep",
         folder=folder,

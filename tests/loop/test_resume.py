@@ -404,7 +404,7 @@ def test_a_second_signal_before_the_save_says_since_when_nothing_was_saved(
 ) -> None:
     """Of two who save: the newest that can be gone on from, and no weights alone."""
     twice = hl.LambdaCallback(on_train_step_end=lambda run: (sigterm(run), sigterm(run)) if run.clock.step == 5 else 0)
-    weights = hl.Checkpointer(every="1st", weights_only=True, dirpath="weights")
+    weights = hl.Checkpointer(every="1st", weights_only=True, folder="weights")
     trainer = Trainer(
         max_duration="9st", folder=tmp_path / "run", callbacks=[weights, twice, hl.Checkpointer(every="2st")]
     )

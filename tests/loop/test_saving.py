@@ -130,7 +130,7 @@ def test_the_scope_of_a_save_is_around_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["raise", "warn"])
 def test_the_scope_of_a_save_that_fails_is_closed(tmp_path: Path, policy: Any) -> None:
-    around, checkpointer = Around(), hl.Checkpointer("3st", at_end=False, on_save_error=policy)
+    around, checkpointer = Around(), hl.Checkpointer("3st", at_end=False, on_error=policy)
     block = At("fit_start", lambda run: (run.folder / "checkpoints").write_text("a file in the way"))
     if policy == "raise":
         with pytest.raises(hl.HooklineError):
@@ -509,7 +509,7 @@ def test_a_schedule_in_tokens_without_tokens_is_an_error_before_the_first_step(t
 
 
 def test_a_request_is_for_all_who_save_also_where_one_of_them_is_due(tmp_path: Path) -> None:
-    callbacks = (hl.Checkpointer("2st", at_end=False), hl.Checkpointer("100st", at_end=False, dirpath="rare"))
+    callbacks = (hl.Checkpointer("2st", at_end=False), hl.Checkpointer("100st", at_end=False, folder="rare"))
     six_steps(*callbacks, At("train_step_end", ask, step=2), folder=tmp_path, max_duration="3st")
     assert (saved_steps(tmp_path), [each.about.step for each in Store(tmp_path / "rare").checkpoints()]) == ([2], [2])
 
@@ -524,9 +524,7 @@ def test_a_state_that_cannot_be_saved_any_more_follows_the_policy(tmp_path: Path
 
     failed = At("checkpoint_failed", lambda run: errors.append(run.exception))
     errors: list[BaseException] = []
-    result = six_steps(
-        hl.Checkpointer("1st", on_save_error="warn"), Changes(), failed, folder=tmp_path, max_duration="4st"
-    )
+    result = six_steps(hl.Checkpointer("1st", on_error="warn"), Changes(), failed, folder=tmp_path, max_duration="4st")
     assert result.clock.step == 4
     assert [type(error) for error in errors] == [StateError]
     assert saved_steps(tmp_path) == [1, 3, 4]

@@ -120,7 +120,7 @@ def test_an_error_of_a_checkpoint_is_no_ending(tmp_path: Path, monkeypatch: pyte
     endings: list[Any] = []
     spoil = hl.on("checkpoint_save", once=True)(lambda run: monkeypatch.setattr("os.fsync", full))
     mend = hl.on("checkpoint_failed")(lambda run: (endings.append(run.ending), monkeypatch.undo()))
-    fit(hl.Checkpointer("2st", on_save_error="warn"), spoil, mend, folder=tmp_path)
+    fit(hl.Checkpointer("2st", on_error="warn"), spoil, mend, folder=tmp_path)
     assert endings == [None]
 
 

@@ -161,7 +161,7 @@ SINKS: dict[str, Entry] = {
     "Memory": Entry(lambda path: sinks.Memory()),
     "LogObject": Entry(lambda path: sinks.LogObject(Mine())),
     "TensorBoard": Entry(lambda path: sinks.TensorBoard(), "tensorboard"),
-    "WandB": Entry(lambda path: sinks.WandB(mode="offline", dir=path), "wandb"),
+    "WandB": Entry(lambda path: sinks.WandB(mode="offline", folder=path), "wandb"),
     "MLflow": Entry(lambda path: sinks.MLflow(path / "mlruns"), "mlflow"),
 }
 LOCAL = [name for name, entry in SINKS.items() if not entry.library]

@@ -248,8 +248,8 @@ def test_where_it_lies_and_what_it_is_called(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("WANDB_PROJECT", "from the environment")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path / "c"))
     cases = {
-        "a": WandB("mine", dir=tmp_path / "a"),
-        "b": WandB(dir=tmp_path / "b", settings={"run_group": "g"}),
+        "a": WandB("mine", folder=tmp_path / "a"),
+        "b": WandB(folder=tmp_path / "b", settings={"run_group": "g"}),
         "c": WandB(),
     }
 
@@ -286,7 +286,7 @@ def test_a_run_that_the_user_has_open_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_two_sinks_of_one_process_do_not_end_each_other(tmp_path: Path) -> None:
-    one, two = WandB(dir=tmp_path / "one"), WandB(dir=tmp_path / "two")
+    one, two = WandB(folder=tmp_path / "one"), WandB(folder=tmp_path / "two")
     one.start(info(None))
     two.start(replace(info(None), run_id="other"))
     one.write(losses(1))

@@ -28,20 +28,20 @@ def written_path(run: Run, path: Path, argument: str, of: str) -> Path:
     return in_run_folder(path, run.folder if run.has_folder else None, argument, of)
 
 
-def output_folder(run: Run, dirpath: Path | None, default: str, of: str) -> Path | None:
+def output_folder(run: Run, folder: Path | None, default: str, of: str) -> Path | None:
     """Return the folder that a callback writes to.
 
-    Return ``None`` if ``dirpath`` is ``None`` and the run has no folder.
+    Return ``None`` if ``folder`` is ``None`` and the run has no folder.
     """
-    if dirpath is not None:
-        return written_path(run, dirpath, "dirpath", of)
+    if folder is not None:
+        return written_path(run, folder, "folder", of)
     return run.folder / default if run.has_folder else None
 
 
-def check_dirpath(run: Run, dirpath: Path | None, of: str) -> None:
-    """Raise in ``on_setup`` if ``dirpath`` is given and cannot be written to."""
-    if dirpath is not None:
-        check_writable(written_path(run, dirpath, "dirpath", of) / "file", f"{of}(dirpath=…)")
+def check_folder(run: Run, folder: Path | None, of: str) -> None:
+    """Raise in ``on_setup`` if ``folder`` is given and cannot be written to."""
+    if folder is not None:
+        check_writable(written_path(run, folder, "folder", of) / "file", f"{of}(folder=…)")
 
 
 def check_writable(path: Path, who: str) -> None:

@@ -45,12 +45,10 @@ class SavePlan:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "warn"):
-            raise SetupError(
-                f"on_save_error={self.on_error!r}: give 'raise', or 'warn' to go on without the checkpoint"
-            )
+            raise SetupError(f"on_error={self.on_error!r}: give 'raise', or 'warn' to go on without the checkpoint")
         if PurePath(self.folder).parts[:1] in [(name,) for name in RESERVED]:
             raise SetupError(
-                f"dirpath={self.folder!r}: Hookline keeps other files of the run in it. Give another folder, such as "
+                f"folder={self.folder!r}: Hookline keeps other files of the run in it. Give another folder, such as "
                 f"'milestones'."
             )
         if self.name is not None:

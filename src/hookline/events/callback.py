@@ -6,11 +6,10 @@ import inspect
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from hookline.errors import RegistrationError
-from hookline.events.foreign_names import ARGUMENTS, advice_for
+from hookline.events.arguments import parameters_of, refuse_unknown
 from hookline.events.hooks import Hooks
 from hookline.events.spec import Event
 from hookline.records.redact import HIDDEN, redact
@@ -205,7 +204,7 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
         signature = inspect.signature(init)
         bound = signature.bind_partial(None, *args, **kwargs)
     except (TypeError, ValueError):  # `__init__` has no signature, or raises the same with a better traceback.
-        _refuse_unknown(cls, kwargs)
+        refuse_unknown(cls, kwargs)
         return {}
     given = dict(list(bound.arguments.items())[1:])
     for parameter in signature.parameters.values():
@@ -213,13 +212,6 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
             given.update(given.pop(parameter.name, {}))
     # Copy the values, because a later change to a list must not change the key of the state.
     return {key: deepcopy(value) for key, value in given.items() if _is_plain(value)}
-
-
-def parameters_of(cls: type) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(cls.__init__).parameters  # type: ignore[misc]
-    except ValueError:  # A class written in C may have no signature.
-        return {}
 
 
 def _described(name: str, value: object) -> str:
@@ -235,28 +227,6 @@ def _described(name: str, value: object) -> str:
     if isinstance(qualname := getattr(value, "__qualname__", None), str):  # The value is a class or a function.
         return qualname
     return _shown(name, re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)))
-
-
-def _refuse_unknown(cls: type, given: Mapping[str, object]) -> None:
-    """Raise for an unknown constructor keyword if Hookline can tell what the user meant."""
-    takes = [name for name in parameters_of(cls) if name != "self"]
-    if not takes:
-        return
-    unknown = next((name for name in given if name not in takes), None)
-    if unknown is None:
-        return
-    known: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        known |= ARGUMENTS.get(base.__name__, {}) if base.__module__.startswith("hookline.") else {}
-    close = get_close_matches(unknown, takes, n=1, cutoff=0.75)
-    if unknown in known:
-        advice = advice_for(known[unknown], given[unknown])
-        hint = f"{advice[0].upper()}{advice[1:]}." if advice.startswith("leave") else f"Write {advice}."
-    elif close:
-        hint = f"Did you mean {close[0]}?"
-    else:
-        return
-    raise RegistrationError(f"{cls.__name__}({unknown}={given[unknown]!r:.40}): no such argument. {hint}")
 
 
 def _shown(name: str, value: object) -> str:

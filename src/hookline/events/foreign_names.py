@@ -291,8 +291,7 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         "save_on_exception": "on_exception=True",
         **dict.fromkeys(("save_weights_only", "save_only_model"), "weights_only=True"),
         **dict.fromkeys(("async_checkpoint", "async_save"), "background=True"),
-        **dict.fromkeys(("filename", "filepath"), "name='{step:06d}-{val/loss:.3f}', in the folder dirpath='…'"),
-        **dict.fromkeys(("folder", "save_dir", "dir_path", "save_folder"), "dirpath='checkpoints'"),
+        **dict.fromkeys(("filename", "filepath"), "name='{step:06d}-{val/loss:.3f}', with folder='…'"),
         **dict.fromkeys(("remote_file_name", "cloud_save_mode"), "hl.Upload('s3://…') next to it"),
         **dict.fromkeys(("auto_insert_metric_name", "enable_version_counter", "overwrite"), "leave it out"),
     },
@@ -345,7 +344,6 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         **dict.fromkeys(("log_every_n_steps", "time_unit"), "leave it out"),
     },
     "PredictionWriter": {
-        **dict.fromkeys(("output_dir", "dir_path", "save_dir"), "dirpath='predictions'"),
         "write_interval": "interval='batch' or 'epoch'",
     },
     "LimitBatches": {
@@ -361,11 +359,9 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         **dict.fromkeys(("num_training", "num_iter"), "num_training_steps=[[100]]"),
     },
     "GarbageCollector": {"step_interval": "every=[[100]]"},
-    "TorchProfiler": dict.fromkeys(("dirpath_name", "output_dir", "folder"), "dirpath='profile'"),
     "MemorySnapshot": {
         **dict.fromkeys(("skip_batches", "start_step"), "start=1"),
         **dict.fromkeys(("interval", "stop_step"), "steps=3"),
-        "folder": "dirpath='memory'",
     },
     "Notify": {
         **dict.fromkeys(("slack_webhook_url", "webhook_url"), "webhook='https://…'"),
@@ -379,6 +375,14 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
     },
 }  # fmt: skip
 """By Hookline class: arguments of similar classes in other libraries, with advice."""
+
+RENAMED: Final = {
+    **dict.fromkeys(
+        ("dirpath", "dir_path", "dir", "save_dir", "save_folder", "output_dir", "log_dir", "dirpath_name"), "folder"
+    ),
+    "on_save_error": "on_error",
+}
+"""Old and foreign names of arguments, for every callback and sink that takes the new name."""
 
 KEYWORDS: Final = {
     "logger": "write sinks=[hl.sinks.TensorBoard()]; metrics.jsonl in the run's folder is always written",

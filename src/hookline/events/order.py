@@ -10,7 +10,8 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise, permutations
 
 from hookline.errors import OrderError, RegistrationError
-from hookline.events.callback import Callback, callback_name, names_of, parameters_of
+from hookline.events.arguments import parameters_of
+from hookline.events.callback import Callback, callback_name, names_of
 
 EVERYTHING = "*"
 EVERYTHING_WORD = "everything"

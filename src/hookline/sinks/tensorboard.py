@@ -12,6 +12,7 @@ from typing import Any
 
 from hookline.errors import SetupError
 from hookline.events import Callback
+from hookline.events.arguments import checked_init
 from hookline.records import EventRow, ImageRow, MetricRow, Record
 from hookline.run.paths import in_run_folder, path_to_write
 from hookline.sinks.sink import RunInfo
@@ -50,6 +51,7 @@ class TensorBoard:
         1
     """
 
+    @checked_init
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, graph: bool = False) -> None:
         if find_spec("tensorboard") is None:
             raise SetupError("sinks.TensorBoard needs TensorBoard: pip install 'hookline[tensorboard]'")

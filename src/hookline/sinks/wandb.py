@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from hookline.errors import SetupError
+from hookline.events.arguments import checked_init
 from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, Record, TableRow, TextRow
 from hookline.run.paths import in_run_folder, path_to_write
 from hookline.sinks.names import Keys
@@ -58,7 +59,7 @@ class WandB:
     Args:
         project: Name of the project. ``None``: ``$WANDB_PROJECT``, or the project of the run.
         mode: ``"offline"``, ``"online"`` or ``"disabled"``. ``None``: ``$WANDB_MODE``, or offline.
-        dir: Folder in which W&B creates ``wandb/``. ``None``: ``$WANDB_DIR``, or the run's folder. A relative
+        folder: Folder in which W&B creates ``wandb/``. ``None``: ``$WANDB_DIR``, or the run's folder. A relative
             path is relative to the run's folder.
         entity: User or team that owns the project.
         tags: Tags of the run.
@@ -73,12 +74,13 @@ class WandB:
         True
     """
 
+    @checked_init
     def __init__(
         self,
         project: str | None = None,
         *,
         mode: Mode | None = None,
-        dir: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
         entity: str | None = None,
         tags: Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
@@ -92,9 +94,9 @@ class WandB:
         if isinstance(tags, str):
             raise SetupError(f"WandB(tags={tags!r}): give a list of texts: tags=[{tags!r}]")
         self.project, self.mode, self.entity = project, mode, entity
-        self.dir = None if dir is None else path_to_write(dir, "dir", "WandB")
+        self.folder = None if folder is None else path_to_write(folder, "folder", "WandB")
         """Folder as the user gave it. A relative path is relative to the run's folder."""
-        self.needs_folder = self.dir is not None and not self.dir.is_absolute()
+        self.needs_folder = self.folder is not None and not self.folder.is_absolute()
         self.tags = tuple(tags)
         self.settings = dict(settings or {})
         self._run: Any = None
@@ -109,7 +111,7 @@ class WandB:
         self._end()  # Clean up after a start that failed.
         import wandb
 
-        given = None if self.dir is None else in_run_folder(self.dir, info.folder, "dir", "WandB")
+        given = None if self.folder is None else in_run_folder(self.folder, info.folder, "folder", "WandB")
         if given is not None:
             given.mkdir(parents=True, exist_ok=True)  # W&B does not create the folder.
         self._folder, self._exit_code, self._keys = info.folder, 0, Keys("names/", {})

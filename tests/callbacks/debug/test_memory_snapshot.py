@@ -131,7 +131,7 @@ def test_after_the_run_is_too_short_there_is_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", ["evaluate", "test", "predict"])
 def test_evaluate_and_predict_count_batches(tmp_path: Path, entry: str) -> None:
-    made = Trainer(callbacks=[MemorySnapshot(1, 2, dirpath=tmp_path)], folder=False)
+    made = Trainer(callbacks=[MemorySnapshot(1, 2, folder=tmp_path)], folder=False)
     arguments: dict[str, Any] = {} if entry == "predict" else {"loss": CE}
     getattr(made, entry)(TinyModel(), tiny_data(5), **arguments)
     stage = {"evaluate": "val"}.get(entry, entry)

@@ -200,7 +200,7 @@ def test_a_run_without_a_folder_has_the_report_in_the_log(
 
 def test_another_folder_can_be_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(RuntimeError):
-        fit_hungry(OOMReport(dirpath=tmp_path / "mine"), folder=tmp_path / "run")
+        fit_hungry(OOMReport(folder=tmp_path / "mine"), folder=tmp_path / "run")
     assert str(tmp_path / "mine" / "step-00000002-rank0.txt") in caplog.text
     assert not (tmp_path / "run" / "oom").exists()
 

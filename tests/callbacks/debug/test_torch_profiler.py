@@ -93,7 +93,7 @@ def test_evaluations_inside_training_are_steps_of_the_profiler(tmp_path: Path) -
 
 
 def test_another_folder_can_be_named(tmp_path: Path) -> None:
-    fit(TorchProfiler(dirpath=tmp_path / "mine"), folder=tmp_path / "run")
+    fit(TorchProfiler(folder=tmp_path / "mine"), folder=tmp_path / "run")
     assert len(files(tmp_path / "mine")) == 2
     assert not (tmp_path / "run" / "profile").exists()
 
@@ -111,7 +111,7 @@ def test_a_run_without_a_folder_writes_nothing_and_says_so(
     monkeypatch.chdir(tmp_path)
     assert fit(TorchProfiler()).failures == ()
     assert files(tmp_path) == []
-    assert "the trace is not written; give it a dirpath" in caplog.text
+    assert "the trace is not written; give it a folder" in caplog.text
 
 
 def test_a_run_that_is_too_short_to_record_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -125,7 +125,7 @@ def test_a_run_that_is_too_short_to_record_says_so(tmp_path: Path, caplog: pytes
 
 def test_evaluate_test_and_predict_are_recorded_by_themselves(tmp_path: Path) -> None:
     for entry in ("evaluate", "test", "predict"):
-        callback = TorchProfiler(active=2, dirpath=tmp_path / entry)
+        callback = TorchProfiler(active=2, folder=tmp_path / entry)
         made, model = trainer(callback), TinyModel()
         if entry == "predict":
             made.predict(model, tiny_data(6))

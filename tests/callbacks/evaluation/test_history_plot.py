@@ -86,7 +86,7 @@ def test_chosen_metrics_have_a_file_of_their_own(tmp_path: Path) -> None:
 
 
 def test_another_folder_can_be_named(tmp_path: Path) -> None:
-    fit_with_val(HistoryPlot(dirpath=tmp_path / "a" / "b", log=False))
+    fit_with_val(HistoryPlot(folder=tmp_path / "a" / "b", log=False))
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["history.png"]
 
 

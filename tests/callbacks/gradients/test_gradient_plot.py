@@ -93,7 +93,7 @@ def test_it_goes_together_with_the_monitor_and_its_histograms(tmp_path: Path) ->
 
 
 def test_other_formats_go_to_a_folder_of_the_users_own(tmp_path: Path) -> None:
-    fit(GradientPlot("4st", dirpath=tmp_path / "own", formats=("pdf", "svg")), max_duration="1ep")
+    fit(GradientPlot("4st", folder=tmp_path / "own", formats=("pdf", "svg")), max_duration="1ep")
     assert steps(tmp_path / "own", "pdf") == steps(tmp_path / "own", "svg") == [1, 4]
     assert (tmp_path / "own" / "gradients-00000004.pdf").read_bytes().startswith(b"%PDF")
 
@@ -151,8 +151,8 @@ def test_wrong_arguments_are_refused_when_it_is_made(arguments: Any, message: st
 
 def test_a_folder_that_cannot_be_made_is_an_error_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(SetupError, match=r"GradientPlot\(dirpath=…\): .* is a file"):
-        fit(GradientPlot(dirpath=tmp_path / "file" / "plots"))
+    with pytest.raises(SetupError, match=r"GradientPlot\(folder=…\): .* is a file"):
+        fit(GradientPlot(folder=tmp_path / "file" / "plots"))
 
 
 def test_a_layer_that_is_not_there_is_an_error_with_the_nearest_names() -> None:

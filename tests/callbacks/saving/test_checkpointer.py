@@ -397,7 +397,7 @@ def test_a_folder_with_checkpoints_is_not_begun_in_anew(tmp_path: Path) -> None:
 
 
 def test_two_checkpointers_have_places_and_rules_of_their_own(tmp_path: Path) -> None:
-    weights = hl.Checkpointer("1st", weights_only=True, dirpath="weights/all", keep_last=None)
+    weights = hl.Checkpointer("1st", weights_only=True, folder="weights/all", keep_last=None)
     fit(hl.Checkpointer("4st", keep_last=1), weights, folder=tmp_path)
     assert saved_steps(tmp_path) == [8]
     assert [found.about.step for found in Store(tmp_path / "weights" / "all").checkpoints()] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -406,24 +406,24 @@ def test_two_checkpointers_have_places_and_rules_of_their_own(tmp_path: Path) ->
 @pytest.mark.parametrize("other", ["checkpoints", "checkpoints/", "./checkpoints"])
 def test_two_checkpointers_in_one_place_are_refused(tmp_path: Path, other: str) -> None:
     with pytest.raises(SetupError, match="two callbacks save in 'checkpoints'"):
-        fit(hl.Checkpointer("4st"), hl.Checkpointer("1st", dirpath=other), folder=tmp_path)
+        fit(hl.Checkpointer("4st"), hl.Checkpointer("1st", folder=other), folder=tmp_path)
 
 
 def test_a_signal_saves_where_a_resume_looks_whatever_the_order_of_the_callbacks(tmp_path: Path) -> None:
     leave = at_step(3, terminate)
     with pytest.raises(hl.Preempted) as caught:
-        fit(hl.Checkpointer("5st", dirpath="milestones"), hl.Checkpointer("5st"), leave, folder=tmp_path)
+        fit(hl.Checkpointer("5st", folder="milestones"), hl.Checkpointer("5st"), leave, folder=tmp_path)
     assert caught.value.checkpoint == tmp_path / "checkpoints" / "step-00000003"
 
 
 def test_a_resume_that_looks_elsewhere_does_not_begin_anew_in_silence(tmp_path: Path) -> None:
-    fit(hl.Checkpointer("2st", dirpath="models"), folder=tmp_path, max_duration="4st")
+    fit(hl.Checkpointer("2st", folder="models"), folder=tmp_path, max_duration="4st")
     rows = (tmp_path / "metrics.jsonl").read_text()
     with pytest.raises(SetupError, match=r"resume='auto' looks in .*checkpoints'.*give resume='.*models'"):
-        fit(hl.Checkpointer("2st", dirpath="models"), folder=tmp_path, resume="auto")
+        fit(hl.Checkpointer("2st", folder="models"), folder=tmp_path, resume="auto")
     assert (tmp_path / "metrics.jsonl").read_text() == rows
     fit(
-        hl.Checkpointer("2st", dirpath="models", at_end=False),
+        hl.Checkpointer("2st", folder="models", at_end=False),
         crash_at(99),
         folder=tmp_path,
         resume=tmp_path / "models",
@@ -484,12 +484,12 @@ def test_a_mistake_is_said_when_the_callback_is_made() -> None:
         ({"monitor": "val/loss", "mode": "up"}, r"^Checkpointer\('val/loss', mode='up'\): use 'min' or 'max'"),
         ({"monitor": "val/odd"}, r"Checkpointer\('val/odd'\): is a larger value better, or a smaller\? Pass mode="),
         ({"every": "10ba"}, "st"),
-        ({"on_save_error": "ignore"}, "on_save_error='ignore': give 'raise'"),
-        ({"dirpath": "/tmp"}, "give a folder inside the run's own"),
-        ({"dirpath": "../x"}, "give a folder inside the run's own"),
-        ({"dirpath": ""}, "give a folder inside the run's own"),
-        ({"dirpath": "."}, "give a folder inside the run's own"),
-        ({"dirpath": "checkpoints/best"}, "holds nothing but checkpoints"),
+        ({"on_error": "ignore"}, "on_error='ignore': give 'raise'"),
+        ({"folder": "/tmp"}, "give a folder inside the run's own"),
+        ({"folder": "../x"}, "give a folder inside the run's own"),
+        ({"folder": ""}, "give a folder inside the run's own"),
+        ({"folder": "."}, "give a folder inside the run's own"),
+        ({"folder": "checkpoints/best"}, "holds nothing but checkpoints"),
     ]
     assert badly_refused(rows, hl.HooklineError) == []
 
@@ -503,9 +503,9 @@ def test_a_name_or_a_folder_that_cannot_work_is_refused_when_the_callback_is_mad
         ({"name": "{step}-{val/loss:d}"}, "cannot be filled in"),
         ({"name": "{step}/{epoch}"}, "it has a '/'"),
         ({"name": ".{step}"}, "begins with a dot"),
-        ({"dirpath": "media"}, "dirpath=.*: Hookline keeps other files"),
-        ({"dirpath": "media/best"}, "dirpath=.*: Hookline keeps other files"),
-        ({"dirpath": "./spikes"}, "dirpath=.*: Hookline keeps other files"),
+        ({"folder": "media"}, "folder=.*: Hookline keeps other files"),
+        ({"folder": "media/best"}, "folder=.*: Hookline keeps other files"),
+        ({"folder": "./spikes"}, "folder=.*: Hookline keeps other files"),
     ]
     assert badly_refused(rows, SetupError) == []
 

@@ -75,7 +75,7 @@ def test_with_warn_a_full_disk_costs_one_checkpoint_and_nothing_else(
     recorder = Recorder(only=("checkpoint_saved", "checkpoint_failed"))
     errors: list[Any] = []
     note = hl.on("checkpoint_failed")(lambda run: errors.append(run.exception))
-    checkpointer = hl.Checkpointer("2st", keep_last=1, on_save_error="warn", background=background)
+    checkpointer = hl.Checkpointer("2st", keep_last=1, on_error="warn", background=background)
     folder = disk / "run"
     result = fit_large(checkpointer, recorder, note, Filling(disk / "others", full_at=3, free_at=5), folder=folder)
     assert result.clock.step == 6
@@ -107,7 +107,7 @@ def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(
     disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     signalled = hl.on("train_step_end", at="3st")(lambda run: signal.raise_signal(signal.SIGTERM))
-    checkpointer = hl.Checkpointer("2st", keep_last=1, on_save_error="warn")
+    checkpointer = hl.Checkpointer("2st", keep_last=1, on_error="warn")
     with pytest.raises(hl.Preempted) as caught:
         fit_large(checkpointer, Filling(disk / "others", full_at=3, free_at=99), signalled, folder=disk / "run")
     assert saved_steps(disk / "run") == [2]
@@ -140,7 +140,7 @@ class Trouble(hl.Callback):
         self.failed.append([run.clock.step, run.exception.errno])
 
 def train(policy, trouble):
-    checkpointer = hl.Checkpointer("2st", keep_last=None, on_save_error=policy)
+    checkpointer = hl.Checkpointer("2st", keep_last=None, on_error=policy)
     folder = f"{sys.argv[1]}/{trouble.make.__name__}/{policy}"
     callbacks = [checkpointer, trouble, hl.ProgressBar(style=None)]
     trainer = hl.Trainer(max_duration="6st", folder=folder, callbacks=callbacks, log_every=None)

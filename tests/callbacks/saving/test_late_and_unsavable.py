@@ -50,6 +50,6 @@ def test_weights_alone_are_saved_also_where_the_rest_cannot_be(
 
 
 def test_a_full_checkpointer_beside_one_of_weights_refuses_what_it_cannot_save(tmp_path: Path) -> None:
-    weights = hl.Checkpointer("4st", weights_only=True, dirpath="weights")
+    weights = hl.Checkpointer("4st", weights_only=True, folder="weights")
     with pytest.raises(StateError, match=r"callbacks/Unsavable\(\)/state/rule"):
         fit_one_epoch(Unsavable(), weights, hl.Checkpointer("4st"), folder=tmp_path)

@@ -492,7 +492,7 @@ def test_two_with_one_file_are_refused_and_two_formats_or_stages_are_not(tmp_pat
         (PredictionWriter(format="csv"), PredictionWriter(format="csv", stages=("test", "predict"))),
         (PredictionWriter(format="csv", interval="batch"), PredictionWriter(format="npz", interval="batch")),
     ):
-        with pytest.raises(SetupError, match=r"two PredictionWriter write to .*predict.*another dirpath"):
+        with pytest.raises(SetupError, match=r"two PredictionWriter write to .*predict.*another folder"):
             predict(tmp_path, one, other)
     predict(tmp_path, PredictionWriter(format="csv"), PredictionWriter(format="csv", stages="test"))
     predict(tmp_path, PredictionWriter(format="csv"), PredictionWriter(format="csv", interval="batch"))

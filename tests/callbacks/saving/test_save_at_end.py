@@ -79,7 +79,7 @@ def test_loaders_whose_names_give_one_file_are_refused_before_one_replaces_the_o
 
 
 def test_two_with_one_folder_are_refused_before_one_replaces_the_files_of_the_other(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"two SaveAtEnd write to .*final.*another dirpath"):
+    with pytest.raises(SetupError, match=r"two SaveAtEnd write to .*final.*another folder"):
         fit_and_test(SaveAtEnd(), SaveAtEnd(predictions="train"), folder=tmp_path)
 
 

@@ -114,7 +114,7 @@ def test_with_warn_the_save_after_a_failed_one_is_made(
     def release(run: Any) -> None:
         threading.Timer(0.2, disk.ready.set).start()  # not before the loop waits for it in the save of step 4
 
-    callbacks: list[Any] = [hl.Checkpointer("2st", background=True, on_save_error="warn")]
+    callbacks: list[Any] = [hl.Checkpointer("2st", background=True, on_error="warn")]
     if wait:
         disk.ready.set()
         callbacks.append(wait_for_save)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hookline.callbacks._paths import check_dirpath, output_folder
+from hookline.callbacks._paths import check_folder, output_folder
 from hookline.callbacks.debug.memory_recording import CudaRecording, HostRecording
 from hookline.errors import RegistrationError
 from hookline.events import Callback
@@ -32,12 +32,12 @@ class MemorySnapshot(Callback):
         steps: Number of steps to record.
         max_entries: Largest number of entries of the CUDA history.
         rows: Number of lines per section of the report.
-        dirpath: Folder for the file. A relative path is in the run's folder. ``None``: ``memory/`` in the run's
+        folder: Folder for the file. A relative path is in the run's folder. ``None``: ``memory/`` in the run's
             folder.
 
     Raises:
         RegistrationError: If a number is out of range.
-        SetupError: If ``dirpath`` is not writable.
+        SetupError: If ``folder`` is not writable.
 
     Example:
         >>> import torch
@@ -63,7 +63,7 @@ class MemorySnapshot(Callback):
         *,
         max_entries: int = 100_000,
         rows: int = 20,
-        dirpath: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         least = {"start": 0, "steps": 1, "max_entries": 1, "rows": 1}
         given = {"start": start, "steps": steps, "max_entries": max_entries, "rows": rows}
@@ -74,11 +74,11 @@ class MemorySnapshot(Callback):
         self.steps = steps
         self.max_entries = max_entries
         self.rows = rows
-        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "MemorySnapshot")
+        self.folder = None if folder is None else path_to_write(folder, "folder", "MemorySnapshot")
         self._recording: CudaRecording | HostRecording | None = None
 
     def on_setup(self, run: Run) -> None:
-        check_dirpath(run, self.dirpath, "MemorySnapshot")
+        check_folder(run, self.folder, "MemorySnapshot")
 
     def on_train_step_end(self, run: Run) -> None:
         self._tick(run, run.clock.step)
@@ -147,7 +147,7 @@ class MemorySnapshot(Callback):
 
     def _write(self, run: Run, recording: CudaRecording | HostRecording) -> None:
         """Write the file and log its text."""
-        folder = output_folder(run, self.dirpath, "memory", "MemorySnapshot")
+        folder = output_folder(run, self.folder, "memory", "MemorySnapshot")
         in_fit = run.is_training_run
         number, stage = (run.clock.step, "train") if in_fit else (run.clock.eval.batch, run.stage)
         if folder is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.callbacks._out_of_memory import is_out_of_memory
-from hookline.callbacks._paths import check_dirpath, output_folder
+from hookline.callbacks._paths import check_folder, output_folder
 from hookline.callbacks.debug._memory import live_tensors, megabytes, table, tensors_in
 from hookline.callbacks.debug.host_memory import host_memory
 from hookline.errors import NotAvailableError, RegistrationError
@@ -38,12 +38,12 @@ class OOMReport(Callback):
 
     Args:
         rows: Number of groups of live tensors, and of tensors per section, in the report.
-        dirpath: Folder for the report. A relative path is in the run's folder. ``None``: ``oom/`` in the run's
+        folder: Folder for the report. A relative path is in the run's folder. ``None``: ``oom/`` in the run's
             folder. A run without a folder writes the report to the log.
 
     Raises:
         RegistrationError: If ``rows`` is below 1.
-        SetupError: If ``dirpath`` is not writable.
+        SetupError: If ``folder`` is not writable.
 
     Example:
         >>> import torch
@@ -66,20 +66,20 @@ class OOMReport(Callback):
     writes = ()
     optional = True
 
-    def __init__(self, *, rows: int = 20, dirpath: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, *, rows: int = 20, folder: str | os.PathLike[str] | None = None) -> None:
         if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
             raise RegistrationError(f"OOMReport(rows={rows!r}): give a whole number, 1 or more")
         self.rows = rows
-        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "OOMReport")
+        self.folder = None if folder is None else path_to_write(folder, "folder", "OOMReport")
 
     def on_setup(self, run: Run) -> None:
-        check_dirpath(run, self.dirpath, "OOMReport")
+        check_folder(run, self.folder, "OOMReport")
 
     def on_exception(self, run: Run) -> None:
         if not is_out_of_memory(run.exception):
             return
         text = "\n".join(self._report(run))
-        folder = output_folder(run, self.dirpath, "oom", "OOMReport")
+        folder = output_folder(run, self.folder, "oom", "OOMReport")
         if folder is None:
             logger.error("%s", text)
             return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks._paths import check_dirpath, output_folder
+from hookline.callbacks._paths import check_folder, output_folder
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
@@ -42,12 +42,12 @@ class TorchProfiler(Callback):
         profile_memory: Record memory allocations.
         with_stack: Record source lines.
         rows: Number of rows of the table.
-        dirpath: Folder for the files. A relative path is in the run's folder. ``None``: ``profile/`` in the run's
+        folder: Folder for the files. A relative path is in the run's folder. ``None``: ``profile/`` in the run's
             folder.
 
     Raises:
         RegistrationError: If a number is out of range, or ``profiler`` is not a profiler.
-        SetupError: If ``dirpath`` is not writable, or the run has two ``TorchProfiler`` callbacks.
+        SetupError: If ``folder`` is not writable, or the run has two ``TorchProfiler`` callbacks.
 
     Example:
         >>> import torch
@@ -80,7 +80,7 @@ class TorchProfiler(Callback):
         profile_memory: bool = False,
         with_stack: bool = False,
         rows: int = 20,
-        dirpath: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if profiler is not None and not (hasattr(profiler, "start") and hasattr(profiler, "on_trace_ready")):
             raise RegistrationError(f"TorchProfiler({profiler!r}): give a torch.profiler.profile, or leave it out")
@@ -95,7 +95,7 @@ class TorchProfiler(Callback):
         self.profile_memory = profile_memory
         self.with_stack = with_stack
         self.rows = rows
-        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "TorchProfiler")
+        self.folder = None if folder is None else path_to_write(folder, "folder", "TorchProfiler")
         self.steps = 0
         """Number of profiler steps in this fit, including those before a resume."""
         cycle = wait + warmup + active
@@ -108,7 +108,7 @@ class TorchProfiler(Callback):
     def on_setup(self, run: Run) -> None:
         if any(isinstance(other, TorchProfiler) and other is not self for other in run.callbacks):
             raise SetupError("there are two TorchProfilers, and torch can have one at a time: leave one of them out")
-        check_dirpath(run, self.dirpath, "TorchProfiler")
+        check_folder(run, self.folder, "TorchProfiler")
         # A resume loads its state after this hook.
         if run.is_training_run and run.clock.step == 0:
             self.steps = self._recorded = 0
@@ -225,13 +225,13 @@ class TorchProfiler(Callback):
 
     def _write(self, profiler: Any, *, trace: bool) -> None:
         """Write the table and, if requested, the trace."""
-        run, folder = self._run, output_folder(self._run, self.dirpath, "profile", "TorchProfiler")
+        run, folder = self._run, output_folder(self._run, self.folder, "profile", "TorchProfiler")
         by = "self_cpu_time_total" if run.device.type == "cpu" else "self_device_time_total"
         table = profiler.key_averages().table(sort_by=by, row_limit=self.rows)
         run.log_text("profile/operators", table)
         if folder is None:
             if trace:
-                logger.warning("TorchProfiler: the run has no folder, so the trace is not written; give it a dirpath")
+                logger.warning("TorchProfiler: the run has no folder, so the trace is not written; give it a folder")
             return
         folder.mkdir(parents=True, exist_ok=True)
         number = run.clock.step if run.is_training_run else self.steps

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hookline.callbacks._paths import check_dirpath, output_folder
+from hookline.callbacks._paths import check_folder, output_folder
 from hookline.callbacks.evaluation.curves import draw, panels
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
@@ -38,7 +38,7 @@ class HistoryPlot(Callback):
         metrics: Metrics to plot: names (``"val/loss"``), quantities (``"loss"``) or patterns (``"memory/*"``).
             Default: all numbers of ``train``, ``val`` and ``test``, and the learning rates. The file is named
             after the selected metrics.
-        dirpath: Folder for the files. ``None``: ``plots`` in the run's folder. A relative path is relative to
+        folder: Folder for the files. ``None``: ``plots`` in the run's folder. A relative path is relative to
             the run's folder.
         formats: File formats: ``"png"``, ``"pdf"``, ``"svg"``.
         every: How often to save the figure, for example ``"1ep"``. ``None``: at the end of each epoch, but
@@ -72,7 +72,7 @@ class HistoryPlot(Callback):
         self,
         metrics: str | Iterable[str] = (),
         *,
-        dirpath: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
         formats: str | Iterable[str] = ("png",),
         every: str | Duration | None = None,
         log_y: bool = False,
@@ -84,7 +84,7 @@ class HistoryPlot(Callback):
         self.formats = (formats,) if isinstance(formats, str) else tuple(formats)
         if not self.formats or set(self.formats) - set(FORMATS):
             raise RegistrationError(f"HistoryPlot(formats={self.formats!r}): choose from {', '.join(FORMATS)}")
-        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "HistoryPlot")
+        self.folder = None if folder is None else path_to_write(folder, "folder", "HistoryPlot")
         self.every = None if every is None else Duration.parse(every, "HistoryPlot(every=…)")
         self.log_y = log_y
         self.log = log
@@ -105,7 +105,7 @@ class HistoryPlot(Callback):
     def on_setup(self, run: Run) -> None:
         self._forget()
         if run.is_training_run:
-            check_dirpath(run, self.dirpath, "HistoryPlot")
+            check_folder(run, self.folder, "HistoryPlot")
         if self.every is not None and (self.every.unit != "dur" or run.max_duration is not None):
             self._schedule = Schedule(self.every.of(run.max_duration))
 
@@ -136,7 +136,7 @@ class HistoryPlot(Callback):
 
     def _draw(self, run: Run) -> Any:
         """Draw, save and return the figure, or return ``None`` if no figure is needed."""
-        folder = output_folder(run, self.dirpath, "plots", "HistoryPlot")
+        folder = output_folder(run, self.folder, "plots", "HistoryPlot")
         found = panels(run.history, self.metrics)
         if not found or not (folder or self.log):
             return None

@@ -46,13 +46,13 @@ class GradientPlot(Callback):
     Args:
         every: How often to plot. The first step is always plotted. ``"1ep"`` plots the last step of each epoch.
         layers: Layers to plot. ``True``: all. Or names and patterns. A name includes everything inside it.
-        dirpath: Folder to also write the figures to, as ``gradients-00000100.png``. A relative path is in the run's
+        folder: Folder to also write the figures to, as ``gradients-00000100.png``. A relative path is in the run's
             folder. ``None``: only log the figures.
-        formats: File formats in ``dirpath``: ``"png"``, ``"pdf"``, ``"svg"``, or several of them.
+        formats: File formats in ``folder``: ``"png"``, ``"pdf"``, ``"svg"``, or several of them.
 
     Raises:
         RegistrationError: If a format is unknown, or ``layers`` is ``False``.
-        SetupError: If matplotlib is missing, a pattern matches no layer, or ``dirpath`` is not writable.
+        SetupError: If matplotlib is missing, a pattern matches no layer, or ``folder`` is not writable.
 
     Example:
         >>> import torch
@@ -77,7 +77,7 @@ class GradientPlot(Callback):
         every: str | Duration = "1ep",
         *,
         layers: Layers = True,
-        dirpath: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
         formats: str | Iterable[str] = ("png",),
     ) -> None:
         if find_spec("matplotlib") is None:
@@ -91,7 +91,7 @@ class GradientPlot(Callback):
         self._patterns = chosen_by(layers, "GradientPlot")
         self.every = self._sampling.every
         self.layers = layers
-        self.dirpath = None if dirpath is None else path_to_write(dirpath, "dirpath", "GradientPlot")
+        self.folder = None if folder is None else path_to_write(folder, "folder", "GradientPlot")
         self._folder: Path | None = None
         self._measured: dict[str, Tensor] = {}
 
@@ -100,9 +100,9 @@ class GradientPlot(Callback):
         self._measured = {}
         check_layers(run.model, self._patterns, "GradientPlot")
         self._folder = None
-        if self.dirpath is not None and run.is_training_run and not run.rank:
-            self._folder = written_path(run, self.dirpath, "dirpath", "GradientPlot")
-            check_writable(self._folder / "plot", "GradientPlot(dirpath=…)")
+        if self.folder is not None and run.is_training_run and not run.rank:
+            self._folder = written_path(run, self.folder, "folder", "GradientPlot")
+            check_writable(self._folder / "plot", "GradientPlot(folder=…)")
             self._folder.mkdir(parents=True, exist_ok=True)
 
     def on_gradients_ready(self, run: Run) -> None:

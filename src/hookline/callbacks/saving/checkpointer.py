@@ -46,9 +46,9 @@ class Checkpointer(Callback):
         background: Copy the state while training waits, and write it while training continues.
         name: Template for the names, such as ``"{epoch}-{step:06d}-{val/loss:.3f}"``. A metric that was not measured at
             the step becomes ``none``. A name that exists gets a number: ``"best-2"``. ``None``: ``step-00000500``.
-        dirpath: Folder inside the run's folder. ``resume="auto"`` reads only the default one; use another folder for a
+        folder: Folder inside the run's folder. ``resume="auto"`` reads only the default one; use another folder for a
             second ``Checkpointer``.
-        on_save_error: ``"raise"`` if a checkpoint cannot be written, or ``"warn"`` and continue without it.
+        on_error: ``"raise"`` if a checkpoint cannot be written, or ``"warn"`` and continue without it.
 
     Raises:
         RegistrationError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
@@ -83,8 +83,8 @@ class Checkpointer(Callback):
         weights_only: bool = False,
         background: bool = False,
         name: str | None = None,
-        dirpath: str = FOLDER,
-        on_save_error: Literal["raise", "warn"] = "raise",
+        folder: str = FOLDER,
+        on_error: Literal["raise", "warn"] = "raise",
     ) -> None:
         if keep_last is None and (keep_best or keep_every):
             raise RegistrationError("Checkpointer(keep_last=None) keeps all: leave out keep_best and keep_every")
@@ -96,12 +96,12 @@ class Checkpointer(Callback):
             on_eval = monitor is not None and not monitor.startswith("train/")
         if every is None and not on_eval:
             every = "1ep"
-        folder = path_to_write(dirpath, "dirpath", "Checkpointer")
-        parts = folder.parts
-        if folder.is_absolute() or ".." in parts or not parts:
-            raise RegistrationError(f"Checkpointer(dirpath={dirpath!r}): give a folder inside the run's own")
+        path = path_to_write(folder, "folder", "Checkpointer")
+        parts = path.parts
+        if path.is_absolute() or ".." in parts or not parts:
+            raise RegistrationError(f"Checkpointer(folder={folder!r}): give a folder inside the run's own")
         if parts[0] == FOLDER and len(parts) > 1:
-            raise RegistrationError(f"Checkpointer(dirpath={dirpath!r}): {FOLDER!r} holds nothing but checkpoints")
+            raise RegistrationError(f"Checkpointer(folder={folder!r}): {FOLDER!r} holds nothing but checkpoints")
         if monitor is not None:
             self.reads = ("*", monitor)  # Hookline then finds a metric that nobody logs before the first step.
         self.monitor = monitor
@@ -128,8 +128,8 @@ class Checkpointer(Callback):
             weights_only=weights_only,
             background=background,
             name=name,
-            folder=str(folder),
-            on_error=on_save_error,
+            folder=str(path),
+            on_error=on_error,
         )
         self._plan = self.plan  # on_setup sets ``keep_every`` as a number of epochs or steps.
 

@@ -36,7 +36,7 @@ class PredictionWriter(Callback):
     started again with the same folder, weights, loader and format.
 
     Args:
-        dirpath: Folder for the files, absolute or inside the run's folder.
+        folder: Folder for the files, absolute or inside the run's folder.
         interval: ``"epoch"``: keep all predictions in memory and write one file at the end, ``predict.parquet``.
             ``"batch"``: write ``predict/part-0000000000.parquet`` and so on during the prediction. Each part is named
             by the position of its first row.
@@ -74,7 +74,7 @@ class PredictionWriter(Callback):
 
     def __init__(
         self,
-        dirpath: str | os.PathLike[str] = "predictions",
+        folder: str | os.PathLike[str] = "predictions",
         *,
         interval: Literal["batch", "epoch"] = "epoch",
         format: str | Callable[[Path, Mapping[str, Any]], None] = "parquet",
@@ -96,7 +96,7 @@ class PredictionWriter(Callback):
             raise RegistrationError(f"PredictionWriter(stages={stages!r}): choose from {', '.join(STAGES)}")
         if not isinstance(batches_per_file, int) or isinstance(batches_per_file, bool) or batches_per_file < 1:
             raise RegistrationError(f"PredictionWriter(batches_per_file={batches_per_file!r}): give 1 or more")
-        self.dirpath = path_to_write(dirpath, "dirpath", "PredictionWriter")
+        self.folder = path_to_write(folder, "folder", "PredictionWriter")
         self.interval = interval
         self.format = format
         self.suffix = suffix if suffix is not None else f".{format}" if isinstance(format, str) else ""
@@ -135,7 +135,7 @@ class PredictionWriter(Callback):
             check_installed(self.format)
         check_writable(self._folder(run) / "file", "PredictionWriter")
         check_names(run, self.stages, "PredictionWriter")
-        check_own(run, self, PredictionWriter, lambda its: its._paths(run), "dirpath")
+        check_own(run, self, PredictionWriter, lambda its: its._paths(run), "folder")
 
     def on_predict_start(self, run: Run) -> None:
         if "predict" in self.stages:
@@ -167,7 +167,7 @@ class PredictionWriter(Callback):
 
     def _folder(self, run: Run) -> Path:
         """Return the folder for the files."""
-        return written_path(run, self.dirpath, "dirpath", "PredictionWriter")
+        return written_path(run, self.folder, "folder", "PredictionWriter")
 
     def _paths(self, run: Run) -> list[Path]:
         """Return a file or folder for each stage. Evaluations add their step to the name."""

@@ -42,7 +42,7 @@ class SaveAtEnd(Callback):
     that ``fit`` returns, also if ``SaveBest`` has just loaded the best weights.
 
     Args:
-        dirpath: Folder for the files, absolute or inside the run's folder.
+        folder: Folder for the files, absolute or inside the run's folder.
         predictions: Loaders to predict: one or more of ``"val"``, ``"test"`` and ``"train"``. ``()``: none. ``None``:
             ``"val"`` and ``"test"``, if the run has them and its task can predict.
         labels: Function of a batch that returns the labels. ``None``: the last element of a tuple, or the entry
@@ -72,7 +72,7 @@ class SaveAtEnd(Callback):
 
     def __init__(
         self,
-        dirpath: str | os.PathLike[str] = "final",
+        folder: str | os.PathLike[str] = "final",
         *,
         predictions: str | Iterable[str] | None = None,
         labels: Callable[[Any], Any] | None = None,
@@ -82,7 +82,7 @@ class SaveAtEnd(Callback):
             predictions = (predictions,) if isinstance(predictions, str) else tuple(predictions)
             if wrong := [stage for stage in predictions if stage not in STAGES]:
                 raise RegistrationError(f"SaveAtEnd(predictions={wrong[0]!r}): use one of {', '.join(STAGES)}")
-        self.dirpath = path_to_write(dirpath, "dirpath", "SaveAtEnd")
+        self.folder = path_to_write(folder, "folder", "SaveAtEnd")
         self.predictions: tuple[str, ...] | None = predictions
         self.labels = find_target if labels is None else labels
         self.source = source if isinstance(source, bool) else _paths(source)
@@ -97,7 +97,7 @@ class SaveAtEnd(Callback):
 
     def _folder(self, run: Run) -> Path:
         """Return the folder for the files."""
-        return written_path(run, self.dirpath, "dirpath", "SaveAtEnd")
+        return written_path(run, self.folder, "folder", "SaveAtEnd")
 
     def on_setup(self, run: Run) -> None:
         self._packed = b""
@@ -105,7 +105,7 @@ class SaveAtEnd(Callback):
             return
         check_whole(run, "SaveAtEnd")
         check_writable(self._folder(run) / "model.safetensors", "SaveAtEnd")
-        check_own(run, self, SaveAtEnd, lambda its: [its._folder(run)], "dirpath")
+        check_own(run, self, SaveAtEnd, lambda its: [its._folder(run)], "folder")
         self._alone = run.world_size == 1
         if self.predictions:
             if not self._alone:

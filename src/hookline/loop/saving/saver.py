@@ -148,7 +148,7 @@ class Saver:
         if any(slot.plan.folder == plan.folder for slot in self._slots):
             raise SetupError(
                 f"two callbacks save in {plan.folder!r}, and each would delete what the other keeps; "
-                f"give one of them another dirpath"
+                f"give one of them another folder"
             )
         if not self._state.rank:
             self._check_found(plan, folder)
@@ -177,7 +177,7 @@ class Saver:
             if found is not None:
                 raise SetupError(
                     f"resume='auto' looks in {str(folder / FOLDER)!r}, where there is nothing, and this run has saved "
-                    f"in {str(found.path.parent)!r}: give resume={str(found.path.parent)!r}, or leave out dirpath"
+                    f"in {str(found.path.parent)!r}: give resume={str(found.path.parent)!r}, or leave out folder"
                 )
 
     def check_states(self) -> None:
@@ -249,7 +249,7 @@ class Saver:
         return has_checkpoint(self._state.folder, resume) if self._resumes is None else self._resumes
 
     def continues_on_full_disk(self) -> bool:
-        """True if a callback saves with ``on_save_error="warn"`` and none with ``"raise"``."""
+        """True if a callback saves with ``on_error="warn"`` and none with ``"raise"``."""
         return bool(self._slots) and all(plan.on_error == "warn" for plan in self.plans)
 
     @property
