@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos check docs images bench clean
+.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos interop check docs images bench clean
 
 # Processes steal work from one another, so that none waits at the end. The tests of other tiers often wait for child
 # processes: more of them run at once than there are cores.
@@ -52,6 +52,9 @@ chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (1
 	HOOKLINE_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q --timeout 900 tests/chaos tests/checkpoint \
 		tests/distributed/test_killed_saves.py tests/distributed/test_resume_elsewhere.py \
 		tests/cli/test_verify_resume_faults.py $(ARGS)
+
+interop: $(VENV)/.installed-test ## run callbacks and modules of other libraries, each in its own environment
+	OMP_NUM_THREADS=1 $(BIN)/python tests/interop/environments.py --test $(ARGS)
 
 # The demo extra is there for mypy: the result must not depend on what else is installed.
 check: $(VENV)/.installed-check $(VENV)/.installed-demo ## lint, format, types, layers, generated docs

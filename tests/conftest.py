@@ -51,6 +51,7 @@ PATHS = {
     "tests/distributed/test_examples.py::*": "processes",
     "tests/distributed/test_torchrun.py::*": "processes",
     "tests/docs/test_pages.py::test_page_runs[[]docs/*": "slow",
+    "tests/interop/*": "interop",
     "tests/loop/test_compile.py::*": "slow",
     "tests/loop/test_damaged_state.py::test_any_value_*[[]all]": "slow",
     "tests/loop/test_feed_workers.py::test_a_worker_that_hangs_*": "processes",

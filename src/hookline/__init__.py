@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hookline import callbacks, sinks
+    from hookline import callbacks, interop, sinks
     from hookline.callbacks import *  # noqa: F403  # so that editors know them; at run time they come when used
     from hookline.checkpoint.request import Resume
     from hookline.distributed.ddp import DDP
@@ -49,6 +49,7 @@ __all__ = [
     "callbacks",
     "evaluate",
     "fit",
+    "interop",
     "on",
     "predict",
     "sinks",
@@ -78,8 +79,8 @@ _HOMES: dict[str, Sequence[str]] = {
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of ours
 
     def __getattr__(name: str) -> Any:
-        if name == "sinks":
-            return import_module("hookline.sinks")
+        if name in ("interop", "sinks"):
+            return import_module(f"hookline.{name}")
         for home, names in _HOMES.items():
             if name in names:
                 return getattr(_imported(home), name)

@@ -69,6 +69,8 @@ class Callback(Hooks):
     """Classes or names of callbacks that run later than this one."""
     after: tuple[str | type, ...] = ()
     """Classes or names of callbacks that run earlier than this one."""
+    host: ClassVar[type[Callback] | None] = None
+    """Class of a callback that the run adds before this one, once for all callbacks that name it."""
     events: ClassVar[tuple[Event, ...]] = ()
     """Custom events that the callback sends with ``run.emit``."""
     state: ClassVar[tuple[str, ...]] = ()

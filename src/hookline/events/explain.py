@@ -36,9 +36,16 @@ def explain(line: Line[Any]) -> str:
         order = line.gradient_order if event.name == "gradients_ready" else line.order
         named = [member for member in line.ordered(order) if member.hears(event)]
         lines = [
-            f"  {number}. {member.name}: {'the task runs first' if member.is_task else order.why(member.callback)}"
+            f"  {number}. {member.name}{_foreign_hooks(member.callback, event.name)}: "
+            f"{'the task runs first' if member.is_task else order.why(member.callback)}"
             for number, member in enumerate(named, 1)
         ]
         if lines:
             blocks.append("\n".join([f"\non_{event.name}: {event.when}", *lines]))
     return "\n".join(blocks)
+
+
+def _foreign_hooks(callback: object, event: str) -> str:
+    """Return the hooks of a callback of another library that run at an event, such as ``.on_train_epoch_end``."""
+    hooks: dict[str, list[str]] = getattr(callback, "foreign_hooks", {})
+    return "".join(f".{hook}" for hook in hooks.get(event, ()))

@@ -22,6 +22,8 @@ class ForeignHook:
     """Event at the same point of a run, or the nearest one if ``note`` says that there is none."""
     note: str = ""
     """Difference that a user must know to port a callback."""
+    fired: tuple[str, ...] = ()
+    """Events at which ``hookline.interop`` calls the hook of such a callback. Empty: never."""
 
 
 _IN_INIT = "in Trainer.__init__ there; here when a run begins"
@@ -238,8 +240,25 @@ _KERAS: tuple[tuple[str, str, str], ...] = (
     ("on_train_end", "train_end", ""),
 )
 
+_FIRED: dict[str, dict[str, tuple[str, ...]]] = {
+    "Lightning": {
+        **dict.fromkeys(("on_init_start", "on_init_end", "on_before_accelerator_backend_setup"), ()),
+        **dict.fromkeys(("on_configure_sharded_model", "on_pretrain_routine_start", "on_pretrain_routine_end"), ()),
+        **dict.fromkeys(("on_epoch_start", "on_batch_start", "on_batch_end", "on_epoch_end"), ()),
+        **dict.fromkeys(("on_save_checkpoint", "on_load_checkpoint", "on_keyboard_interrupt"), ()),
+        "on_before_zero_grad": ("optimizer_step_end",),
+        "on_train_batch_end": ("train_batch_end", "train_step_end", "step_skipped"),
+        "on_exception": ("exception", "interrupt"),
+    },
+}
+"""Events at which an adapted callback gets a hook, if that is not the event to which a user moves the hook.
+
+``on_train_batch_end`` of Lightning, for example, comes after the update. A user moves the code to ``train_batch_end``,
+but an adapter calls the hook at ``train_step_end`` for the last batch of a step.
+"""
+
 FOREIGN_HOOKS: tuple[ForeignHook, ...] = tuple(
-    ForeignHook(system, hook, event, note)
+    ForeignHook(system, hook, event, note, _FIRED.get(system, {}).get(hook, (event,)))
     for system, rows in (
         ("TorchTNT", _TORCHTNT),
         ("pytorch-accelerated", _PYTORCH_ACCELERATED),

@@ -180,7 +180,8 @@ class Line(Generic[View]):
             RegistrationError: If a callback or the order of all callbacks is invalid.
         """
         new: list[Member[View]] = [] if task is None else [Member(task, is_task=True)]
-        new += [Member(check_kind(callback)) for callback in callbacks]
+        present = [member.callback for member in self.members]
+        new += [Member(callback) for callback in _with_hosts(map(check_kind, callbacks), present)]
         if not new:
             return new
         members = self.members + new
@@ -412,6 +413,16 @@ class Line(Generic[View]):
             label = name if namesakes[name] == 1 else key
             rows.append(CostRow(label, hook, round(cost.calls * scale), cost.ns * scale / 1e9))
         return tuple(sorted((row for row in rows if row.calls), key=lambda row: -row.seconds))
+
+
+def _with_hosts(callbacks: Iterable[Callback], present: Iterable[object]) -> Iterator[Callback]:
+    """Put the host of a callback before it, unless the run has one."""
+    hosts = {type(callback) for callback in present}
+    for callback in callbacks:
+        if callback.host is not None and callback.host not in hosts:
+            hosts.add(callback.host)
+            yield callback.host()
+        yield callback
 
 
 def check_callbacks(callbacks: Iterable[object]) -> None:

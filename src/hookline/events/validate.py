@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partialmethod
+from importlib import import_module
 from types import FunctionType, MethodType
 from typing import Any
 
 from hookline.errors import RegistrationError, kind_of
 from hookline.events.callback import Callback, callback_name
 from hookline.events.foreign import ForeignHook, our_name
+from hookline.events.foreign_classes import adapter_module
 from hookline.events.foreign_names import PARAMETERS, UNMISTAKABLE
 from hookline.events.hooks import Hooks
 from hookline.events.order import ROLES
@@ -36,7 +38,7 @@ TAKEN = ("self", "event", "run")
 
 
 def check_kind(callback: object) -> Callback:
-    """Return the callback if it is an instance of ``Callback``.
+    """Return the callback if it is an instance of ``Callback``, or an adapter for a callback of another library.
 
     Args:
         callback: The object that the user gave as a callback.
@@ -46,6 +48,9 @@ def check_kind(callback: object) -> Callback:
     """
     if isinstance(callback, Callback):
         return callback
+    if adapter_module(callback if inspect.isclass(callback) else type(callback)) is not None:
+        adapted: Callback = import_module("hookline.interop").adapt(callback)
+        return adapted
     if inspect.isclass(callback) and issubclass(callback, Callback):
         raise RegistrationError(f"{callback.__name__} is a class, not a callback; write {callback.__name__}(…)")
     if inspect.isroutine(callback):

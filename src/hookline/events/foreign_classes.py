@@ -1,0 +1,35 @@
+"""Base classes of other libraries, and the module of Hookline that adapts their instances.
+
+The modules are strings: the callbacks of a run are recognized without an import of any other library, and of the
+adapters only those that a run needs are imported.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CALLBACKS: Final = {
+    ("lightning.pytorch.callbacks.callback", "Callback"): "hookline.interop.lightning",
+    ("pytorch_lightning.callbacks.callback", "Callback"): "hookline.interop.lightning",
+}
+"""Module and name of the base class of callbacks, and the module with ``ADAPTER``."""
+
+MODELS: Final = {
+    ("lightning.pytorch.core.module", "LightningModule"): "hookline.interop.lightning",
+    ("pytorch_lightning.core.module", "LightningModule"): "hookline.interop.lightning",
+}
+"""Module and name of the base class of models, and the module with ``MODEL_TASK``."""
+
+
+def adapter_module(kind: type, bases: dict[tuple[str, str], str] = CALLBACKS) -> str | None:
+    """Return the module that adapts instances of a class, or ``None`` if the class is of no other library.
+
+    Args:
+        kind: The class.
+        bases: ``CALLBACKS`` or ``MODELS``.
+
+    Example:
+        >>> adapter_module(type("EarlyStopping", (), {})) is None
+        True
+    """
+    return next((bases[key] for cls in kind.__mro__ if (key := (cls.__module__, cls.__name__)) in bases), None)

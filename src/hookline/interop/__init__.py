@@ -1,0 +1,68 @@
+"""Callbacks and modules of other libraries in a run of Hookline, and callbacks of Hookline in other trainers.
+
+How to add a library:
+
+1. ``events/foreign_classes.py``: the module and name of its base class, and the name of the new module.
+2. ``events/foreign.py``: in ``_FIRED``, the events at which its hooks are called, where they differ from the table.
+3. ``interop/<library>/__init__.py`` with ``ADAPTER``, a subclass of ``Adapter``. It sets ``library`` (its name in
+   ``foreign.py``), ``host`` (a subclass of ``Host``, with what all callbacks of the library share in one run), ``rule``
+   (the names of its metrics) and ``refused``, and it defines ``overrides`` and ``caller``. Import the library inside of
+   functions only, or take its classes from the ``__mro__`` of the callback: nothing may be imported that is not there.
+4. What its callbacks see is a subclass of ``Facade``, with the attributes that can be answered and no others.
+5. ``tests/interop/constraints-<library>.txt`` with its versions, and ``tests/interop/test_<library>.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from hookline.errors import RegistrationError, kind_of
+from hookline.events import Callback
+from hookline.events.foreign_classes import CALLBACKS, adapter_module
+
+__all__ = ["adapt"]
+
+
+def adapt(
+    callback: object,
+    *,
+    name: str = "",
+    names: Mapping[str, str] | None = None,
+    optional: bool = False,
+    args: Any = None,
+) -> Callback:
+    """Return a callback of another library as a callback of Hookline.
+
+    A list of callbacks takes such callbacks as they are. This function is for options only.
+
+    Args:
+        callback: The callback of the other library.
+        name: Name in messages and checkpoints, to tell apart two callbacks that are alike.
+        names: Metrics of the callback and those of Hookline, such as ``{"val_f1": "val/hard/f1"}``. They come before
+            the rule of the library, by which ``val_loss`` is ``val/loss``.
+        optional: True if Hookline disables the callback when it fails, as for a progress bar.
+        args: Settings object of the other library, such as ``TrainingArguments`` of transformers.
+
+    Raises:
+        RegistrationError: If the callback is of no library that Hookline knows, or cannot work in Hookline.
+
+    Example:
+        >>> import hookline as hl
+        >>> bar = hl.interop.adapt(TQDMProgressBar(), optional=True)  # doctest: +SKIP
+    """
+    is_class = inspect.isclass(callback)
+    module = adapter_module(callback if is_class else type(callback))  # type: ignore[arg-type]
+    if module is None:
+        *others, last = sorted({package.split(".")[0] for package, _ in CALLBACKS})
+        libraries = f"{', '.join(others)} or {last}"
+        raise RegistrationError(
+            f"hl.interop.adapt({callback!r:.60}): {kind_of(callback)} is not a callback of {libraries}."
+        )
+    adapter = import_module(module).ADAPTER
+    if is_class:
+        callback = adapter.instance_of(callback)
+    adapted: Callback = adapter(callback, name=name, names=names, optional=optional, args=args)
+    return adapted

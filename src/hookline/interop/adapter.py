@@ -1,0 +1,178 @@
+"""``Adapter``: one callback of another library; ``Host``: what all callbacks of one library share in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Never
+
+from hookline.errors import RegistrationError
+from hookline.events import Callback
+from hookline.events.foreign import FOREIGN_HOOKS
+from hookline.interop.names import MetricNames
+from hookline.run import Run
+
+Hook = Callable[[Run], None]
+
+
+class Host(Callback):
+    """What all callbacks of one library share in a run, such as the trainer that they see.
+
+    A run has one host per library, before all adapters of that library. Its hooks keep the books. It declares that it
+    logs nothing: the check for metrics that no callback logs would be skipped otherwise.
+    """
+
+    writes = ()
+    library: ClassVar[str]
+    shows: ClassVar[str]
+    """What its callbacks see, such as ``"the trainer"``."""
+
+    run: Run
+    """The ``run`` of the callback that is called now, so that a request for a stop names that callback."""
+
+    def serve(self, run: Run) -> None:
+        """Act for this callback from now on.
+
+        Args:
+            run: The ``run`` of the callback.
+        """
+        self.run = run
+
+    def __repr__(self) -> str:
+        return f"{self.library}: {self.shows} that its callbacks see"
+
+
+class Adapter(Callback):
+    """A callback of another library as a callback of Hookline.
+
+    It has the hooks that the callback overrides, and no others. They are called at the events of
+    ``events/foreign.py``.
+
+    Args:
+        callback: The callback of the other library.
+        name: Name in messages and checkpoints. The default is the name of the callback's class.
+        names: Names of metrics that come before the rule of the library.
+        optional: True if Hookline disables the callback when it fails.
+        args: Settings object of the other library.
+
+    Raises:
+        RegistrationError: If the callback cannot work in Hookline.
+    """
+
+    library: ClassVar[str]
+    """Name of the library in ``events/foreign.py``."""
+    host: ClassVar[type[Callback]]
+    rule: ClassVar[MetricNames]
+    """Names of metrics in the library."""
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Classes of callbacks that cannot work, each with the reason and what to use instead."""
+    state_depends_on = ("kind",)
+
+    def __init__(
+        self,
+        callback: Any,
+        *,
+        name: str = "",
+        names: Mapping[str, str] | None = None,
+        optional: bool = False,
+        args: Any = None,
+    ) -> None:
+        kind = type(callback)
+        for cls in kind.__mro__:
+            if cls.__name__ in self.refused:
+                raise RegistrationError(f"{kind.__name__} of {self.library}: {self.refused[cls.__name__]}")
+        self.callback, self.args = callback, args
+        self.kind = f"{self.library}:{kind.__qualname__}"
+        self.name = name or kind.__name__
+        self.is_named = bool(name)
+        self.optional = optional
+        self.names = replace(self.rule, given=dict(names or {}))
+        self.after = (self.host,)
+        self.reads = tuple(self.monitored())
+        self.foreign_hooks: dict[str, list[str]] = {}
+        """The hooks of the callback that are called at an event of Hookline."""
+        self._at_setup: list[Hook] = []
+        self._connect()
+
+    # -- what a library defines ----------------------------------------------------------------
+
+    @classmethod
+    def instance_of(cls, kind: type) -> Any:
+        """Return an instance of a class that the user gave in place of one. By default, raise.
+
+        Args:
+            kind: The class.
+        """
+        raise RegistrationError(f"{kind.__name__} is a class, not a callback; write {kind.__name__}(…)")
+
+    def overrides(self, hook: str) -> bool:
+        """True if the callback defines a hook, so that Hookline must call it."""
+        raise NotImplementedError
+
+    def caller(self, hook: str, event: str) -> Hook:
+        """Return the function of ``run`` that calls a hook with the arguments of its library.
+
+        Args:
+            hook: Name of the hook.
+            event: The event at which it is called.
+        """
+        raise NotImplementedError
+
+    def begin(self, run: Run, host: Any) -> None:
+        """Prepare for a run, before the first hook.
+
+        Args:
+            run: The run.
+            host: The host of the run.
+        """
+        raise NotImplementedError
+
+    def monitored(self) -> Iterable[str]:
+        """Return the metrics that the callback monitors, with the names of Hookline.
+
+        A name without a slash can be any metric, which the callback finds or not.
+        """
+        monitor = getattr(self.callback, "monitor", None)
+        ours = self.names.ours(monitor) if isinstance(monitor, str) else ""
+        return (ours,) if "/" in ours else ()
+
+    # -- how -----------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """Set one hook for each event at which a hook of the callback is called."""
+        calls: dict[str, list[Hook]] = {}
+        for row in FOREIGN_HOOKS:
+            if row.system == self.library and row.fired and self.overrides(row.hook):
+                for event in row.fired:
+                    calls.setdefault(event, []).append(self.caller(row.hook, event))
+                    self.foreign_hooks.setdefault(event, []).append(row.hook)
+        self._at_setup = calls.pop("setup", [])
+        for event, hooks in calls.items():
+            setattr(self, f"on_{event}", hooks[0] if len(hooks) == 1 else _in_turn(hooks))
+
+    def on_setup(self, run: Run) -> None:
+        host = next(callback for callback in run.callbacks if type(callback) is self.host)
+        self.begin(run, host)
+        for hook in self._at_setup:
+            hook(run)
+
+    @property
+    def state_key(self) -> str:
+        """Key of the state in a checkpoint: the library, and the callback's own key."""
+        return f"{self.kind}[{self.name}]" if self.is_named else self.kind
+
+    def __repr__(self) -> str:
+        return self.state_key
+
+
+def _in_turn(hooks: list[Hook]) -> Hook:
+    def call(run: Run) -> None:
+        for hook in hooks:
+            hook(run)
+
+    return call
+
+
+def refuse(what: str, why: str) -> Never:
+    """Raise for a part of another library that has no counterpart in Hookline."""
+    raise RegistrationError(f"{what}: {why}")

@@ -1,0 +1,187 @@
+"""``LightningAdapter``: one callback of Lightning as a callback of Hookline."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any, ClassVar, Final
+
+import torch
+
+from hookline.interop.adapter import Adapter, Hook
+from hookline.interop.lightning.checkpoint import added_state, load_added_state, state_of
+from hookline.interop.lightning.support import REFUSED
+from hookline.interop.lightning.trainer import FUNCTIONS, NAMES, LightningHost, Trainer
+from hookline.run import Run
+
+PACKAGES: Final = {
+    "lightning.pytorch.callbacks.callback": "lightning.pytorch",
+    "pytorch_lightning.callbacks.callback": "pytorch_lightning",
+}
+
+
+class LightningAdapter(Adapter):
+    """A callback of Lightning in a run of Hookline."""
+
+    library = "Lightning"
+    host = LightningHost
+    rule = NAMES
+    refused: ClassVar[Mapping[str, str]] = REFUSED
+    trainer: Trainer
+
+    def __init__(self, callback: Any, **options: Any) -> None:
+        base = next(cls for cls in type(callback).__mro__ if cls.__module__ in PACKAGES)
+        self._base, self._package = base, PACKAGES[base.__module__]
+        self._keeps_gradients = _reads_gradients(type(callback))
+        self._gradients: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        super().__init__(callback, **options)
+        if self._keeps_gradients and "train_step_end" in self.foreign_hooks:
+            self._keep_gradients()
+
+    def overrides(self, hook: str) -> bool:
+        ours = getattr(self.callback, hook, None)
+        return ours is not None and getattr(ours, "__func__", ours) is not getattr(self._base, hook, None)
+
+    def monitored(self) -> Iterable[str]:
+        # A checkpoint is the last of all, as in Lightning.
+        checkpoint = import_module(f"{self._package}.callbacks.checkpoint").Checkpoint
+        return ("*",) if isinstance(self.callback, checkpoint) else super().monitored()
+
+    def begin(self, run: Run, host: LightningHost) -> None:
+        self._host = host
+        host.serve(run)
+        host.aliases.update(self.names.given)
+        self.trainer = host.trainer_of(self._package)
+
+    # -- hooks -----------------------------------------------------------------------------------
+
+    def caller(self, hook: str, event: str) -> Hook:
+        stage = {"on_valid": "val", "on_test_": "test"}.get(hook[:8])
+        arguments = ARGUMENTS.get(hook.replace("_test_", "_validation_"), _nothing)
+        call, only, adapter = getattr(self.callback, hook), ONLY.get((hook, event)), self
+
+        def plain(run: Run) -> None:
+            host = adapter._host
+            host.serve(run)
+            call(adapter.trainer, host.module_of(adapter._package))
+
+        def with_arguments(run: Run) -> None:
+            host = adapter._host
+            if (stage is None or run.stage == stage) and (only is None or only(run, host)):
+                host.serve(run)
+                call(adapter.trainer, host.module_of(adapter._package), *arguments(run, host, event))
+
+        return plain if arguments is _nothing and stage is None else with_arguments
+
+    def _keep_gradients(self) -> None:
+        """Show the gradients in ``on_train_batch_end``, as Lightning does: it clears them in the next batch only."""
+        after, inner = getattr(self, "on_optimizer_step_end", None), self.on_train_step_end
+
+        def keep(run: Run) -> None:
+            parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
+            self._gradients += [(its, its.grad) for its in parameters if its.grad is not None]
+            if after is not None:
+                after(run)
+
+        def show(run: Run) -> None:
+            kept, self._gradients = self._gradients, []
+            for parameter, gradient in kept:
+                parameter.grad = gradient
+            inner(run)
+            for parameter, _ in kept:
+                parameter.grad = None
+
+        self.on_optimizer_step_end, self.on_train_step_end = keep, show  # type: ignore[method-assign]
+
+    # -- state -----------------------------------------------------------------------------------
+
+    @property
+    def declares_state(self) -> bool:
+        return self.overrides("state_dict") or self.overrides("on_save_checkpoint")
+
+    @property
+    def state_key(self) -> str:
+        """Key of the state in a checkpoint: ``Lightning:`` and the callback's own key."""
+        return super().state_key if self.is_named else f"{self.library}:{self.callback.state_key}"
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"state": state_of(self.callback)}
+        if self.overrides("on_save_checkpoint"):
+            state["added"] = added_state(self.callback, self.trainer, self._host.run)
+        return state if any(state.values()) else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state.get("added"):
+            load_added_state(self.callback, self.trainer, self._host.run, state["added"])
+        if state.get("state"):
+            self.callback.load_state_dict(dict(state["state"]))
+
+
+def _nothing(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
+    return ()
+
+
+def _function(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
+    return (FUNCTIONS.get(run.entry_point, "fit"),)
+
+
+def _optimizer(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
+    return (run.optimizer,)
+
+
+def _train_batch(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
+    return run.batch, run.clock.batch_in_epoch
+
+
+def _train_outputs(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
+    counted = event != "train_batch_end"  # The clock counts the batch before its update.
+    loss = run.loss.detach()
+    outputs = {"loss": loss if run.accumulate == 1 else loss / run.accumulate}
+    return outputs, run.batch, run.clock.batch_in_epoch - counted
+
+
+def _eval_batch(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
+    return run.batch, host.eval_batch, max(host.loader, 0)
+
+
+def _eval_outputs(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
+    return run.outputs, run.batch, host.eval_batch, max(host.loader, 0)
+
+
+def _exception(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
+    return (KeyboardInterrupt() if event == "interrupt" else run.exception,)
+
+
+ARGUMENTS: Final[dict[str, Callable[[Run, LightningHost, str], tuple[Any, ...]]]] = {
+    "setup": _function,
+    "teardown": _function,
+    "on_train_batch_start": _train_batch,
+    "on_train_batch_end": _train_outputs,
+    "on_before_backward": lambda run, host, event: (run.loss,),
+    "on_before_optimizer_step": _optimizer,
+    "on_before_zero_grad": _optimizer,
+    "on_validation_batch_start": _eval_batch,
+    "on_validation_batch_end": _eval_outputs,
+    "on_predict_batch_start": _eval_batch,
+    "on_predict_batch_end": _eval_outputs,
+    "on_exception": _exception,
+}
+"""Arguments of the hooks that follow ``trainer`` and ``pl_module``. Hooks of a test have those of a validation."""
+
+ONLY: Final[dict[tuple[str, str], Callable[[Run, LightningHost], bool]]] = {
+    ("on_train_batch_end", "train_batch_end"): lambda run, host: not run.window_is_full,
+    ("teardown", "teardown"): lambda run, host: not host.has_failed,
+}
+"""Conditions for a hook at an event."""
+
+
+def _reads_gradients(kind: type) -> bool:
+    """True if a method of a callback's own class reads ``grad`` of a parameter."""
+    functions = [
+        value
+        for cls in kind.__mro__
+        if cls.__module__.split(".")[0] not in ("lightning", "pytorch_lightning", "builtins")
+        for value in vars(cls).values()
+    ]
+    return any("grad" in function.__code__.co_names for function in functions if inspect.isfunction(function))

@@ -1,0 +1,75 @@
+"""Make one environment per library whose callbacks and modules run in Hookline: ``.interop/<library>``.
+
+The pins of these libraries conflict with one another, and all of them need torch, which is large. So each environment
+holds one library and the few packages that only this library needs, installed with ``--no-deps`` from
+``constraints-<library>.txt``. A ``.pth`` file adds the packages of ``.venv``, torch and the tests' own among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+IMPORTS = {
+    "aitoolbox": "aitoolbox.torchtrain.train_loop",
+    "composer": "composer.callbacks",
+    "ignite": "ignite.engine",
+    "keras": "keras",
+    "lightning": "lightning.pytorch, pytorch_lightning",
+    "pytorch-accelerated": "pytorch_accelerated.callbacks",
+    "torchtnt": "torchtnt.framework.callbacks",
+    "transformers": "transformers.trainer_callback",
+}
+"""The libraries, and what must be importable in the environment of each."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("libraries", nargs="*", help=f"some of {', '.join(IMPORTS)}; by default all")
+    parser.add_argument("--test", action="store_true", help="run the tests of each library in its environment")
+    options = parser.parse_args()
+    failed = []
+    for library in options.libraries or IMPORTS:
+        python = make(library)
+        if python is None:
+            print(f"SKIPPED {library}: it cannot be installed or imported here, so its tests do not run", flush=True)
+        elif options.test and (tests := sorted(HERE.glob(f"test_{library.replace('-', '_')}*.py"))):
+            command = [python, "-m", "pytest", "-q", "-p", "no:randomly", *map(str, tests)]
+            environment = {**os.environ, "HOOKLINE_INTEROP": library, "KERAS_BACKEND": "torch"}
+            failed += [library] * bool(subprocess.run(command, cwd=ROOT, env=environment).returncode)
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+def make(library: str) -> str | None:
+    """Make the environment, unless it is there, and return the path of its interpreter. ``None`` if that fails."""
+    constraints = HERE / f"constraints-{library}.txt"
+    folder = ROOT / ".interop" / library
+    python, stamp = str(folder / "bin/python"), folder / "installed"
+    version = hashlib.sha256(constraints.read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != version:
+        print(f"installing {library} into {folder.relative_to(ROOT)}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
+        packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+        base = sysconfig.get_path("purelib")
+        (packages / "base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+        if subprocess.run([*pip, "install", "-qq", "--no-deps", "-r", constraints]).returncode:
+            return None
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    found = subprocess.run([python, "-W", "ignore", "-c", f"import {IMPORTS[library]}"], env=environment)
+    if found.returncode:
+        return None
+    stamp.write_text(version)
+    return python
+
+
+if __name__ == "__main__":
+    main()
