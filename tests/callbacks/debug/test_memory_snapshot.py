@@ -17,8 +17,7 @@ from torch import nn
 import hookline as hl
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.debug import MemorySnapshot
-from hookline.callbacks.debug._memory import live_tensors, table, tensors_in
-from hookline.callbacks.debug.memory_recording import CudaRecording
+from hookline.callbacks.debug._memory import CudaRecording, live_tensors, table, tensors_in
 from hookline.errors import RegistrationError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data

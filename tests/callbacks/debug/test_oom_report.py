@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from hookline.callbacks import LambdaCallback
 from hookline.callbacks._out_of_memory import is_out_of_memory
 from hookline.callbacks.debug import OOMReport
-from hookline.callbacks.debug.host_memory import host_memory
+from hookline.callbacks.debug._memory import host_memory
 from hookline.callbacks.debug.oom_report import write_history
 from hookline.errors import RegistrationError
 from hookline.loop import Loop

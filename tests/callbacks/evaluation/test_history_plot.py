@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 
 import hookline as hl
 from hookline.callbacks import evaluation
-from hookline.callbacks.evaluation import curves, history_plot
-from hookline.callbacks.evaluation.curves import Curve, draw, panels
-from hookline.callbacks.evaluation.history_plot import HistoryPlot
+from hookline.callbacks.evaluation import history_plot
+from hookline.callbacks.evaluation.history_plot import Curve, HistoryPlot, draw, panels
 from hookline.errors import RegistrationError, SetupError
 from hookline.records import MetricRow
 from hookline.run import History
@@ -258,7 +257,7 @@ def test_any_name_can_be_drawn(tmp_path: Path, name: str) -> None:
 def test_very_many_metrics_do_not_make_a_picture_without_end() -> None:
     found = history(**{f"val__metric{number}": [1.0] for number in range(60)})
     figure = draw(panels(found, ()), "a run", log_y=False)
-    assert len(figure.axes) == curves.MOST
+    assert len(figure.axes) == history_plot.MAX_PANELS
     assert "24 of 60 metrics" in figure.get_suptitle()
 
 
@@ -268,9 +267,8 @@ def test_very_many_metrics_do_not_make_a_picture_without_end() -> None:
 def test_pyplot_is_neither_imported_nor_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # an import of it would fail
     monkeypatch.delattr("matplotlib.pyplot", raising=False)
-    for module in (curves, history_plot):  # imported once more, and afterwards the old ones are back
-        monkeypatch.delitem(sys.modules, module.__name__)
-        monkeypatch.setattr(evaluation, module.__name__.rpartition(".")[2], module)
+    monkeypatch.delitem(sys.modules, history_plot.__name__)  # imported once more, and afterwards the old one is back
+    monkeypatch.setattr(evaluation, "history_plot", history_plot)
     fresh = importlib.import_module(history_plot.__name__)
     assert fresh.HistoryPlot is not HistoryPlot
     assert not fit_with_val(fresh.HistoryPlot(), folder=tmp_path).failures

@@ -15,8 +15,7 @@ from torch import nn
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.gradients import GradientMonitor, GradientPlot, gradient_plot
-from hookline.callbacks.gradients import spread as spread_module
-from hookline.callbacks.gradients.spread import BINS, MOST, Spread, draw, measure, read
+from hookline.callbacks.gradients.gradient_plot import BINS, MAX_PANELS, Spread, draw, measure, read
 from hookline.errors import RegistrationError, SetupError
 from hookline.testing import TinyModel, tiny_data
 from tests.support import crash_at, fit
@@ -101,10 +100,10 @@ def test_other_formats_go_to_a_folder_of_the_users_own(tmp_path: Path) -> None:
 def test_each_layer_has_a_panel_with_its_name(drawn: Drawn) -> None:
     fit(GradientPlot(layers="out"), max_duration="1st")
     assert list(drawn.spreads[0]) == ["out"]
-    figure = draw({f"layer.{i}_$x": drawn.spreads[0]["out"] for i in range(MOST + 3)}, "title")
-    assert len(figure.axes) == MOST
+    figure = draw({f"layer.{i}_$x": drawn.spreads[0]["out"] for i in range(MAX_PANELS + 3)}, "title")
+    assert len(figure.axes) == MAX_PANELS
     assert figure.axes[1].get_title(loc="left") == "layer.1_$x"
-    assert f"{MOST} of {MOST + 3} layers" in figure.get_suptitle()
+    assert f"{MAX_PANELS} of {MAX_PANELS + 3} layers" in figure.get_suptitle()
 
 
 def test_after_a_resume_there_are_the_same_pictures(tmp_path: Path) -> None:
@@ -168,8 +167,7 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 def test_pyplot_is_left_alone(monkeypatch: pytest.MonkeyPatch, drawn: Drawn) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # so that an import of it is an error
-    for module in (spread_module, gradient_plot):
-        assert module.__file__ is not None
-        runpy.run_path(module.__file__)
+    assert gradient_plot.__file__ is not None
+    runpy.run_path(gradient_plot.__file__)
     assert fit(GradientPlot(), max_duration="1st").failures == ()
     assert len(drawn.spreads) == 1

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from hookline.callbacks.saving import _export as export_formats
+from hookline.callbacks.saving import _export
 from hookline.callbacks.saving._export import Call
 from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.export_model import ExportModel
@@ -367,13 +367,13 @@ def test_a_trace_that_gives_something_else_is_found_by_the_check(tmp_path: Path)
 
 
 def test_a_file_that_is_off_by_more_than_the_tolerance_is_not_kept(tmp_path: Path, monkeypatch: Any) -> None:
-    real = export_formats.FORMATS["torchscript"]
+    real = _export.FORMATS["torchscript"]
 
     def off(path: Path, calls: Any) -> Any:
         return [[value + 0.01 for value in its] for its in real.run(path, calls)]
 
-    altered = export_formats.Format(real.suffix, real.exporter, real.write, off)
-    monkeypatch.setitem(export_formats.FORMATS, "torchscript", altered)  # type: ignore[arg-type]
+    altered = _export.Format(real.suffix, real.exporter, real.write, off)
+    monkeypatch.setitem(_export.FORMATS, "torchscript", altered)  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=r"off by 0\.01, more than the tolerance=0\.001"):
         fit_conv(ExportModel("torchscript", tolerance=1e-3, rehearse=False), folder=tmp_path)
     assert not list(tmp_path.glob("*model*"))
@@ -452,6 +452,6 @@ def test_what_is_missing_is_found_before_the_first_step(tmp_path: Path, monkeypa
         fit_conv(ExportModel("torchscript", monitor="val/acuracy", mode="max"), folder=tmp_path / "a")
     with pytest.raises(SetupError, match="folder=False"):
         fit_conv(ExportModel("torchscript"))
-    monkeypatch.setattr(export_formats, "find_spec", lambda name: None if name == "onnxruntime" else True)
+    monkeypatch.setattr(_export, "find_spec", lambda name: None if name == "onnxruntime" else True)
     with pytest.raises(SetupError, match=r"needs onnxruntime: pip install 'hookline\[onnx\]'"):
         fit_conv(ExportModel("onnx"), folder=tmp_path / "b")

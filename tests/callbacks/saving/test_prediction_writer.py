@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks.debug import LimitBatches
-from hookline.callbacks.saving import _predictions as prediction_formats
+from hookline.callbacks.saving import _predictions
 from hookline.callbacks.saving.prediction_parts import fingerprint
 from hookline.callbacks.saving.prediction_writer import PredictionWriter
 from hookline.errors import DataError, RegistrationError, SetupError
@@ -583,7 +583,7 @@ def test_a_wrong_argument_is_named(given: dict[str, Any], words: str) -> None:
 
 
 def test_a_missing_package_is_named_before_anything_is_predicted(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(prediction_formats, "find_spec", lambda name: None)
+    monkeypatch.setattr(_predictions, "find_spec", lambda name: None)
     with pytest.raises(SetupError, match=r"needs pyarrow: pip install 'hookline\[parquet\]'"):
         predict(tmp_path, PredictionWriter())
     predict(tmp_path, PredictionWriter(format="csv"))

@@ -418,7 +418,7 @@ def test_a_path_that_cannot_be_written_is_found_before_the_first_step(tmp_path: 
 
 
 def test_a_full_disk_says_what_is_needed_and_leaves_the_old_file(tmp_path: Path, monkeypatch: Any) -> None:
-    from hookline.callbacks.saving import _weights as weights_file
+    from hookline.callbacks.saving import _weights
 
     def full(path: Path, parts: Any) -> None:
         if calls.append(1) or len(calls) > 1:
@@ -426,8 +426,8 @@ def test_a_full_disk_says_what_is_needed_and_leaves_the_old_file(tmp_path: Path,
         real(path, parts)
 
     calls: list[int] = []
-    real = weights_file.write_parts
-    monkeypatch.setattr(weights_file, "write_parts", full)
+    real = _weights.write_parts
+    monkeypatch.setattr(_weights, "write_parts", full)
     with pytest.raises(CheckpointWriteError, match="No space left"):
         fit_dropout(Scripted(0.1, 0.9), SaveBest("val/score"), folder=tmp_path)
     assert load_file(tmp_path / "best.safetensors")

@@ -22,10 +22,9 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 import hookline as hl
-from hookline.callbacks.saving import remote_folder
-from hookline.callbacks.saving._remote import UploadQueue
+from hookline.callbacks.saving import _remote
+from hookline.callbacks.saving._remote import RemoteFolder, UploadQueue
 from hookline.callbacks.saving.checkpointer import Checkpointer
-from hookline.callbacks.saving.remote_folder import RemoteFolder
 from hookline.callbacks.saving.upload import Upload
 from hookline.errors import Preempted, RegistrationError, SetupError
 from hookline.events import Callback, on
@@ -431,7 +430,7 @@ def test_a_wrong_argument_is_named_and_no_password_is_shown(given: dict[str, Any
 
 def test_a_missing_package_is_named_when_the_callback_is_made(monkeypatch: Any) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(remote_folder, "find_spec", lambda name: None)
+        patched.setattr(_remote, "find_spec", lambda name: None)
         with pytest.raises(SetupError, match=r"pip install 'hookline\[upload\]'"):
             Upload("/tmp/x")
     monkeypatch.delitem(import_module("fsspec.registry")._registry, "s3", raising=False)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.schedule import LRFinder
-from hookline.callbacks.schedule.lr_curve import rates, steepest
+from hookline.callbacks.schedule._finders import rates, steepest
 from hookline.errors import RegistrationError, SetupError
 from hookline.loop import Loop, Result, Task
 from hookline.records import ImageRow, from_json

@@ -22,8 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hookline as hl
 from hookline.callbacks.stopping import SpikeGuard, StopOnNaN
-from hookline.callbacks.stopping._spikes import UsualValues
-from hookline.callbacks.stopping.bad_batches import FOLDER, TABLE
+from hookline.callbacks.stopping._spikes import FOLDER, TABLE, UsualValues
 from hookline.errors import MetricError, RegistrationError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import Recorder, TinyModel, check_callback, tiny_data

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hookline.callbacks import Checkpointer, LambdaCallback
-from hookline.callbacks.watch.activation_monitor import ActivationMonitor
-from hookline.callbacks.watch.activation_statistics import STATISTICS, measure
+from hookline.callbacks.watch.activation_monitor import STATISTICS, ActivationMonitor, measure
 from hookline.errors import RegistrationError, SetupError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden

@@ -21,7 +21,8 @@ import pytest
 import torch
 
 from hookline.callbacks import Checkpointer, LambdaCallback, LogFile, ProgressBar
-from hookline.callbacks.watch import following, log_text
+from hookline.callbacks.watch import log_file
+from hookline.callbacks.watch.progress import following
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, check_callback, tiny_data
 from tests.support import CE, at_step, crash_at, fit, sgd
@@ -454,7 +455,7 @@ def test_a_print_whose_text_breaks_the_log_does_not_fail(tmp_path: Path, monkeyp
     def broken(text: str) -> str:
         raise RuntimeError("a regular expression went wrong")
 
-    monkeypatch.setattr(log_text, "redact_text", broken)
+    monkeypatch.setattr(log_file, "redact_text", broken)
     result = fit_named(LogFile(), at_step(3, lambda run: print("hello")), folder=tmp_path)
     assert result.clock.epoch == 2
     assert [type(failure.error) for failure in result.failures] == [RuntimeError]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hookline.callbacks.watch import log_text
-from hookline.callbacks.watch.log_text import LogText, plain_text
+from hookline.callbacks.watch import log_file
+from hookline.callbacks.watch.log_file import LogText, plain_text
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d( .+)?")
 
@@ -100,7 +100,7 @@ def test_text_that_is_no_unicode_is_written_as_well_as_it_can_be(tmp_path: Path)
 def test_a_program_that_prints_without_end_does_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_text, "MOST", 2000)
+    monkeypatch.setattr(log_file, "MAX_BYTES", 2000)
     path = tmp_path / "log.txt"
     log = LogText(path)
     log.begin("begins")
@@ -125,7 +125,7 @@ def test_a_program_that_prints_without_end_does_not_fill_the_disk(
 
 
 def test_one_print_that_is_larger_than_all_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_text, "MOST", 2000)
+    monkeypatch.setattr(log_file, "MAX_BYTES", 2000)
     log = LogText(tmp_path / "log.txt")
     log.begin("begins")
     log.keep("ä line\n" * 10_000)

@@ -15,8 +15,7 @@ from mlperf_logging import mllog
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks import Checkpointer, LambdaCallback
-from hookline.callbacks.watch.mlperf_lines import line
-from hookline.callbacks.watch.mlperf_log import MLPerfLog
+from hookline.callbacks.watch.mlperf_log import MLPerfLog, line
 from hookline.errors import MetricError, RegistrationError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data

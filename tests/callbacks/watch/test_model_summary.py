@@ -25,9 +25,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from hookline.callbacks import Checkpointer, LambdaCallback
-from hookline.callbacks.watch._model_inspection import Seen
+from hookline.callbacks.watch._model_inspection import Seen, layers, render
 from hookline.callbacks.watch.model_summary import ModelSummary
-from hookline.callbacks.watch.model_table import layers, render
 from hookline.errors import RegistrationError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
@@ -249,7 +248,7 @@ def test_a_model_with_many_layers_is_logged_whole_and_shown_in_part(
 
 
 def test_a_model_of_very_many_modules_is_not_counted(summarize: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookline.callbacks.watch._model_inspection.LARGEST", 3)
+    monkeypatch.setattr("hookline.callbacks.watch._model_inspection.MAX_COUNTED_MODULES", 3)
     summary = summarize(TinyModel())
     assert (summary.total["parameters"], summary.total["output"], summary.total["FLOPs"]) == (67, "8 x 3", None)
 

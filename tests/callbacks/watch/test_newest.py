@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hookline.callbacks import ProgressBar
-from hookline.callbacks.watch.progress.newest import Newest
+from hookline.callbacks.watch.progress.following import Newest
 from hookline.testing import tiny_data
 from tests.support import fit
 

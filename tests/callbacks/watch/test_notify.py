@@ -25,11 +25,9 @@ from typing import Any
 import pytest
 
 from hookline.callbacks import Checkpointer, HistoryPlot, LambdaCallback
-from hookline.callbacks.watch import notify_message
+from hookline.callbacks.watch import _notify
+from hookline.callbacks.watch._notify import Alert, Message, Outbox
 from hookline.callbacks.watch.notify import Notify
-from hookline.callbacks.watch.notify_alerts import Alert
-from hookline.callbacks.watch.notify_message import Message
-from hookline.callbacks.watch.notify_outbox import Outbox
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.testing import drive, start_script, tiny_data
@@ -444,7 +442,7 @@ def test_a_mail_draws_nothing_from_the_random_state_that_training_uses() -> None
 def test_files_that_are_too_large_stay_and_this_is_said(
     web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify_message, "LARGEST", 1_500_000)
+    monkeypatch.setattr(_notify, "MAX_ATTACHED_BYTES", 1_500_000)
 
     def write(run: Any) -> None:
         (run.folder / "plots").mkdir()
@@ -459,7 +457,7 @@ def test_files_that_are_too_large_stay_and_this_is_said(
 
 def test_the_name_of_a_run_cannot_add_a_header() -> None:
     driven = drive(Notify(webhook="http://127.0.0.1:9"), ["setup"], name="p/x\nBcc: thief@example.org")
-    message = notify_message.compose(driven.run, "end", "has ended", why="", metrics=(), attach=())
+    message = _notify.compose(driven.run, "end", "has ended", why="", metrics=(), attach=())
     assert message.as_mail("a@b.c", ["d@e.f"])["Bcc"] is None
 
 

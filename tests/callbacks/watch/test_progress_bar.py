@@ -24,9 +24,9 @@ from torch import nn
 
 from hookline.callbacks import Checkpointer, EarlyStopping, LambdaCallback, LogFile, ProgressBar
 from hookline.callbacks import watch as watch_package
-from hookline.callbacks.watch import following, styles
+from hookline.callbacks.watch.progress import following, styles
 from hookline.callbacks.watch.progress.display import Bar, Progress, ProgressDisplay
-from hookline.callbacks.watch.progress.pace import Pace
+from hookline.callbacks.watch.progress.following import Pace
 from hookline.callbacks.watch.progress.rich_display import columns, draw
 from hookline.errors import DurationError, RegistrationError, StopTraining
 from hookline.loop import Loop, Result, Task, Trainer
@@ -1082,7 +1082,7 @@ def test_a_narrow_terminal_cuts_names_and_never_a_count(monkeypatch: pytest.Monk
 
 def test_a_window_that_becomes_narrower_is_erased_as_a_whole(terminal: Terminal) -> None:
     terminal.attach()
-    from hookline.callbacks.watch.progress.region import Region
+    from hookline.callbacks.watch.progress.screen import Region
 
     size = [20, 10]
     region = Region(terminal.stream, lambda: (size[0], size[1]))
@@ -1094,7 +1094,7 @@ def test_a_window_that_becomes_narrower_is_erased_as_a_whole(terminal: Terminal)
 
 
 def test_a_long_line_without_an_end_takes_one_row_and_is_erased(terminal: Terminal) -> None:
-    from hookline.callbacks.watch.progress.region import Region
+    from hookline.callbacks.watch.progress.screen import Region
 
     region = Region(terminal.stream, lambda: (20, 10))
     region.draw("bars")

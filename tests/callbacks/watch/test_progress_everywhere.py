@@ -29,7 +29,7 @@ from hookline.testing import TinyModel, tiny_data
 
 STYLE, EVERY, STEPS, PAUSE, FAIL = "auto", None, 15, 0.0, False
 if EVERY is not None:
-    from hookline.callbacks.watch.progress import pace
+    from hookline.callbacks.watch.progress import following as pace
     pace.SHARE = 0  # every step is shown, however busy the machine is
 
 @hl.on("train_step_end")

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from hookline.callbacks import LambdaCallback
-from hookline.callbacks.watch import work_timer
-from hookline.callbacks.watch.slow_rank_monitor import SlowRankMonitor, slowness
-from hookline.callbacks.watch.work_timer import PARTS, WorkTimer, between_events
+from hookline.callbacks.watch import slow_rank_monitor
+from hookline.callbacks.watch.slow_rank_monitor import PARTS, SlowRankMonitor, WorkTimer, between_events, slowness
 from hookline.errors import RegistrationError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
@@ -163,8 +162,8 @@ def test_a_device_is_asked_what_it_has_done_and_never_waited_for() -> None:
 
 def test_the_timer_of_the_cpu_is_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([1.0, 3.5])
-    monkeypatch.setattr(work_timer, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
-    timer = work_timer.timer_of(torch.device("cpu"))
+    monkeypatch.setattr(slow_rank_monitor, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    timer = slow_rank_monitor.timer_of(torch.device("cpu"))
     timer.begin("data")
     timer.end()
     assert timer.take() == [2.5, 0.0, 0.0]

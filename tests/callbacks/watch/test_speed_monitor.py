@@ -14,8 +14,7 @@ from torch import nn
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.watch import speed_monitor
 from hookline.callbacks.watch.model_summary import ModelSummary
-from hookline.callbacks.watch.peak_flops import peak_flops
-from hookline.callbacks.watch.speed_monitor import SpeedMonitor
+from hookline.callbacks.watch.speed_monitor import SpeedMonitor, peak_flops
 from hookline.errors import RegistrationError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden

@@ -1,15 +1,21 @@
-"""List live tensors: their number, their sizes and their purposes."""
+"""Live tensors, memory of the host, and recordings of memory use."""
 
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
 
 OTHER = "other"
+
+OURS = (tracemalloc.__file__, __file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +130,149 @@ def _memory(tensor: torch.Tensor) -> tuple[str, int, int] | None:
         # Fake tensors, uninitialized tensors and some subclasses have no storage.
         return None
     return (str(tensor.device), address, size) if address and size else None
+
+
+def host_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> dict[str, float]:
+    """Return sizes in bytes by description, as far as they are known on this machine."""
+    process, machine = _sizes(proc / "self" / "status"), _sizes(proc / "meminfo")
+    found = {
+        "this process": process.get("VmRSS"),
+        "this process at most": process.get("VmHWM"),
+        "free on the machine": machine.get("MemAvailable"),
+        "of the machine": machine.get("MemTotal"),
+        "limit of the container": _number(cgroup / "memory.max"),
+        "limit of the process": _address_space(),
+    }
+    return {name: size for name, size in found.items() if size is not None}
+
+
+def _sizes(path: Path) -> dict[str, float]:
+    """Parse lines such as ``VmRSS:  1234 kB``. Empty if there is no such file."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    parts = [line.split() for line in lines if line.endswith(" kB")]
+    return {name.rstrip(":"): float(size) * 1024 for name, size, _ in parts}
+
+
+def _number(path: Path) -> float | None:
+    """Return the number in a file, or ``None``."""
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        # The file does not exist, or it contains "max", which means that there is no limit.
+        return None
+
+
+def _address_space() -> float | None:
+    """Return the limit of the address space in bytes, or ``None``."""
+    # The module exists only on Unix.
+    with suppress(ImportError):
+        resource = import_module("resource")
+        limit: int = resource.getrlimit(resource.RLIMIT_AS)[0]
+        return None if limit == resource.RLIM_INFINITY else float(limit)
+    return None
+
+
+class CudaRecording:
+    """Record every allocation and release on CUDA devices with its stack trace.
+
+    ``memory`` is ``torch.cuda.memory``.
+    """
+
+    def __init__(self, max_entries: int, memory: Any = torch.cuda.memory) -> None:
+        self._max_entries, self._memory = max_entries, memory
+
+    def begin(self) -> None:
+        """Start recording."""
+        self._memory._record_memory_history(max_entries=self._max_entries)
+
+    def write(self, folder: Path, name: str) -> str:
+        """Write the snapshot for https://pytorch.org/memory_viz and return a note about it."""
+        path = folder / f"{name}.pickle"
+        self._memory._dump_snapshot(str(path))
+        return f"{path.name}: open it at https://pytorch.org/memory_viz"
+
+    def end(self) -> None:
+        """Stop recording."""
+        self._memory._record_memory_history(enabled=None)
+
+
+class HostRecording:
+    """Record growth on the host: tensors by shape, and Python memory by line.
+
+    Garbage is collected before both measurements, because it is not a leak.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], rows: int) -> None:
+        self._model, self._optimizers, self._rows = model, optimizers, rows
+        self._traced_before = False
+
+    def begin(self) -> None:
+        """Start recording."""
+        self._traced_before = tracemalloc.is_tracing()
+        gc.collect()
+        self._tensors = live_tensors(self._model, self._optimizers)
+        self._process = host_memory().get("this process", 0.0)
+        if not self._traced_before:
+            tracemalloc.start()
+        self._lines = tracemalloc.take_snapshot()
+
+    def write(self, folder: Path | None, name: str) -> str:
+        """Write the report and return its text."""
+        gc.collect()
+        lines = tracemalloc.take_snapshot()
+        tensors = live_tensors(self._model, self._optimizers)
+        process = host_memory().get("this process", 0.0)
+        text = [
+            f"this process: {megabytes(process)}, {_signed(process - self._process)}",
+            "",
+            "tensors that there are more or less of:",
+            *(tensor_growth(self._tensors, tensors)[: self._rows] or ["none"]),
+            "",
+            "memory of Python that was taken and is still held, by the line that took it:",
+            *(line_growth(self._lines, lines)[: self._rows] or ["none"]),
+            "",
+            "tensors at the end:",
+            *table(tensors, self._rows),
+            "",
+        ]
+        if folder is not None:
+            (folder / f"{name}.txt").write_text("\n".join(text))
+        return "\n".join(text)
+
+    def end(self) -> None:
+        """Stop recording."""
+        if not self._traced_before:
+            tracemalloc.stop()
+
+
+def tensor_growth(before: list[Group], after: list[Group]) -> list[str]:
+    """Return the groups whose count or size has changed, largest change first."""
+    earlier, later = ({group.key: group for group in groups} for groups in (before, after))
+    changes = []
+    for key in earlier | later:
+        old, new = earlier.get(key), later.get(key)
+        count = (new.count if new else 0) - (old.count if old else 0)
+        nbytes = (new.nbytes if new else 0) - (old.nbytes if old else 0)
+        if count or nbytes:
+            changes.append((nbytes, count, key))
+    changes.sort(key=lambda change: -abs(change[0]))
+    return [
+        f"{_signed(nbytes):>14} {count:>+6}  {kind:<15} {device:<7} {dtype:<9} {shape}"
+        for nbytes, count, (kind, device, dtype, shape) in changes
+    ]
+
+
+def line_growth(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> list[str]:
+    """Return the source lines that hold more memory than before, largest first, without our own."""
+    filters = [tracemalloc.Filter(False, path) for path in OURS]
+    found = after.filter_traces(filters).compare_to(before.filter_traces(filters), "lineno")
+    grown = sorted((stat for stat in found if stat.size_diff > 0), key=lambda stat: -stat.size_diff)
+    return [f"{_signed(s.size_diff):>14} {s.count_diff:>+6}  {s.traceback}" for s in grown]
+
+
+def _signed(size: float) -> str:
+    """Format a change of size in MB with its sign."""
+    return f"{size / 1e6:+,.3f} MB"

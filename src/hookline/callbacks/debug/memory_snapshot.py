@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hookline.callbacks._paths import check_folder, output_folder
-from hookline.callbacks.debug.memory_recording import CudaRecording, HostRecording
+from hookline.callbacks.debug._memory import CudaRecording, HostRecording
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write

@@ -14,8 +14,7 @@ import torch
 
 from hookline.callbacks._out_of_memory import is_out_of_memory
 from hookline.callbacks._paths import check_folder, output_folder
-from hookline.callbacks.debug._memory import live_tensors, megabytes, table, tensors_in
-from hookline.callbacks.debug.host_memory import host_memory
+from hookline.callbacks.debug._memory import host_memory, live_tensors, megabytes, table, tensors_in
 from hookline.errors import NotAvailableError, RegistrationError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write

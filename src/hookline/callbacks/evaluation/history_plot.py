@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hookline.callbacks._paths import check_folder, output_folder
-from hookline.callbacks.evaluation.curves import draw, panels
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 from hookline.run.paths import path_to_write
 
 if TYPE_CHECKING:
-    from hookline.run import Run
+    from hookline.run import History, Run
 
 FORMATS = ("png", "pdf", "svg")
 SHARE = 0.02
 """Maximum fraction of the run's time that plotting takes if ``every`` is not given."""
+
+STAGES = ("train", "val", "test")
+MAX_PANELS = 24
+"""Maximum number of panels in a figure."""
+COLORS = {"train": "#4c78a8", "val": "#f58518", "test": "#54a24b"}
+OTHERS = ("#b279a2", "#e45756", "#72b7b2", "#9d755d", "#eeca3b", "#79706e")
+MAX_MAGNITUDE = 1e100
+"""Larger magnitudes are treated as not finite: they would hide all other values of the axis."""
+MAX_MARKED_POINTS = 40
+"""A curve with at most this many points has a marker at each point."""
 
 
 class HistoryPlot(Callback):
@@ -157,3 +170,133 @@ class HistoryPlot(Callback):
                 warnings.simplefilter("ignore")
                 figure.savefig(fresh, format=suffix)
             fresh.replace(path)  # An image viewer may have the file open, so it is replaced atomically.
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Values of one metric in one panel."""
+
+    label: str
+    stage: str
+    steps: list[int]
+    values: list[float]
+    is_fine: bool = False
+    """True for means over log intervals when the panel also has the means over epochs."""
+
+
+def panels(history: History, metrics: Sequence[str]) -> dict[str, list[Curve]]:
+    """Return the curves of each panel by its title. Metrics that are arrays are left out."""
+    names = [name for name in history if _is_wanted(name, metrics) and not isinstance(history[name][-1], list)]
+    found: dict[str, list[Curve]] = {}
+    for name in sorted(names, key=_place):
+        title, stage, label = _parts(name)
+        values: list[Any] = history[name]
+        fine = stage == "train" and f"{name}_epoch" in names
+        found.setdefault(title, []).append(Curve(label, stage, history.steps(name), values, fine))
+    return found
+
+
+def draw(found: dict[str, list[Curve]], title: str, *, log_y: bool) -> Any:
+    """Draw the figure.
+
+    It is not registered with pyplot, so the user's figures and backend do not change.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = dict(list(found.items())[:MAX_PANELS])
+    columns = min(len(shown), 2 if len(shown) <= 4 else 3) or 1
+    rows = math.ceil(len(shown) / columns) or 1
+    figure = Figure(figsize=(5.6 * columns, 3.4 * rows + 0.4), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    engine: Any = figure.get_layout_engine()
+    engine.set(w_pad=0.1, h_pad=0.08, wspace=0.02, hspace=0.03)
+    left_out = f" ({MAX_PANELS} of {len(found)} metrics)" if len(found) > MAX_PANELS else ""
+    figure.suptitle(title + left_out, x=0.01, ha="left", fontsize=10, color="#777777", parse_math=False)
+    for number, (name, curves) in enumerate(shown.items()):
+        _panel(figure.add_subplot(rows, columns, number + 1), name, curves, log_y=log_y)
+    return figure
+
+
+def _panel(axes: Any, title: str, curves: list[Curve], *, log_y: bool) -> None:
+    """Draw the curves of one panel."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    if log_y and all(value > 0 for curve in curves for value in curve.values if math.isfinite(value)):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    colors: dict[str, str] = {}
+    others = cycle(OTHERS)
+    for curve in curves:
+        if curve.label not in colors:
+            own = COLORS.get(curve.stage)
+            colors[curve.label] = next(others) if own is None or own in colors.values() else own
+        _curve(axes, curve, colors[curve.label])
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", parse_math=False)
+    axes.set_xlabel("step", fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: _short(step)))
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8, length=3)
+    legend = axes.legend(
+        loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=8, handlelength=1.4
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _curve(axes: Any, curve: Curve, color: str) -> None:
+    """Draw one curve, with a cross at the bottom of the panel for each value that is not finite."""
+    finite = [abs(value) < MAX_MAGNITUDE for value in curve.values]
+    values = [value if is_finite else math.nan for value, is_finite in zip(curve.values, finite, strict=True)]
+    last = f"{curve.values[-1]:.4g}"
+    look: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.45} if curve.is_fine else {"linewidth": 1.7}
+    if len(values) <= MAX_MARKED_POINTS and not curve.is_fine:
+        look |= {"marker": "o", "markersize": 6 if len(values) == 1 else 3.5}
+    # Matplotlib omits labels that start with an underscore from the legend. A space keeps the user's labels.
+    label = "_" if curve.is_fine else f"{' ' * curve.label.startswith('_')}{curve.label} {last}"
+    axes.plot(curve.steps, values, color=color, label=label, **look)
+    odd = [step for step, is_finite in zip(curve.steps, finite, strict=True) if not is_finite]
+    if odd:
+        bottom = axes.get_xaxis_transform()
+        axes.plot(odd, [0.03] * len(odd), "x", color=color, markersize=6, transform=bottom, label="not finite")
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Return the panel, the stage and the label of a metric."""
+    first, _, rest = name.partition("/")
+    if first not in STAGES:
+        return (first, "", rest) if rest else (name, "", name)
+    loader, _, last = rest.rpartition("/")
+    is_epoch = first == "train" and last.endswith("_epoch")
+    return last.removesuffix("_epoch") if is_epoch else last, first, f"{first}/{loader}" if loader else first
+
+
+def _place(name: str) -> tuple[Any, ...]:
+    """Sort key: losses, then other metrics of a stage, then the rest; train, val, test."""
+    title, stage, label = _parts(name)
+    return not stage, title != "loss", title, STAGES.index(stage) if stage else 0, label, name
+
+
+def _is_wanted(name: str, metrics: Iterable[str]) -> bool:
+    """True if the metric is selected, or belongs to a stage or is a learning rate if none is."""
+    first = name.partition("/")[0]
+    if not metrics:
+        return first in (*STAGES, "lr")
+    return any(fnmatchcase(name, metric) or metric == _parts(name)[0] for metric in metrics)
+
+
+def _short(step: float) -> str:
+    """Return a step as a short tick label.
+
+    Example:
+        >>> _short(500), _short(2500), _short(3_000_000)
+        ('500', '2.5k', '3M')
+    """
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(step) >= size:
+            return f"{step / size:g}{unit}"
+    return f"{step:g}"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hookline.callbacks._modules import check_patterns, matches, patterns_or_all
-from hookline.callbacks.whole import whole
+from hookline.distributed.dtensors import whole
 
 Layers = bool | str | Sequence[str]
 REST = ""

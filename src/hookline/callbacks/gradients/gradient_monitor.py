@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hookline.callbacks._sampled_steps import SampledGradients
 from hookline.callbacks.gradients._layers import (
     REST,
     Layers,
@@ -18,8 +19,7 @@ from hookline.callbacks.gradients._layers import (
     values_of,
     with_gradients,
 )
-from hookline.callbacks.gradients.sampling import Sampling
-from hookline.callbacks.whole import whole
+from hookline.distributed.dtensors import whole
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class GradientMonitor(Callback):
         updates: bool = False,
         histograms: bool = False,
     ) -> None:
-        self._sampling = Sampling("GradientMonitor", every)
+        self._sampling = SampledGradients("GradientMonitor", every)
         self._patterns = chosen_by(layers, "GradientMonitor")
         self.every = self._sampling.every
         self.layers = layers

@@ -1,4 +1,4 @@
-"""Writers of prediction files: parquet, csv and npz."""
+"""Columns of predictions, and files of them: parquet, csv and npz."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from hookline.checkpoint.tensor_bytes import memory
-from hookline.errors import DataError, SetupError
+from hookline.errors import DataError, SetupError, kind_of
 
 Columns = Mapping[str, Any]
 """Tensors on the CPU, or lists, of equal length."""
 Write = Callable[[Path, Columns], None]
-WIDEST = 1_000
+MAX_CSV_COLUMNS = 1_000
 """Maximum number of columns of a csv file. More columns are probably a mistake."""
 ARGUMENTS_OF_SAVEZ = ("file", "allow_pickle")
 """Argument names of ``numpy.savez``, which a column cannot have."""
@@ -88,7 +88,7 @@ def write_csv(path: Path, columns: Columns) -> None:
     texts: dict[str, list[Any]] = {}
     for name, value in columns.items():
         texts |= _texts(name, value)
-    if len(texts) > WIDEST:
+    if len(texts) > MAX_CSV_COLUMNS:
         raise DataError(
             f"PredictionWriter(format='csv'): {len(texts):,} columns; use format='parquet' or 'npz', or choose with "
             f"columns=lambda run: {{…}}"
@@ -129,3 +129,38 @@ def write_npz(path: Path, columns: Columns) -> None:
 
 
 FORMATS: Mapping[str, Write] = {"parquet": write_parquet, "csv": write_csv, "npz": write_npz}
+
+
+def column(name: str, value: Any) -> Any:
+    """Return a column with one value per sample: a tensor on the CPU, or a list."""
+    if isinstance(value, Tensor):
+        if not value.ndim:
+            raise DataError(f"PredictionWriter: {name!r} is one number for all of a batch; choose with columns=")
+        return value.detach().cpu()
+    if hasattr(value, "__array__"):
+        return torch.as_tensor(value)
+    if isinstance(value, list):
+        return value
+    raise DataError(f"PredictionWriter: {name!r} is {kind_of(value)}; give a tensor, or a list of texts")
+
+
+def joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the columns of all batches, concatenated."""
+    names = list(batches[0])
+    for batch in batches:
+        if list(batch) != names:
+            raise DataError(f"PredictionWriter: the columns of one batch are {names}, of another {list(batch)}")
+    return {name: _stacked(name, [batch[name] for batch in batches]) for name in names}
+
+
+def _stacked(name: str, values: list[Any]) -> Any:
+    """Return the values of one column, concatenated."""
+    if not isinstance(values[0], Tensor):
+        return [item for value in values for item in value]
+    if len({value.shape[1:] for value in values}) > 1:
+        shapes = ", ".join(sorted({str(tuple(value.shape[1:])) for value in values}))
+        raise DataError(
+            f"PredictionWriter: {name!r} has rows of several shapes ({shapes}); give it as a list: "
+            f"columns=lambda run: {{{name!r}: run.outputs.tolist()}}"
+        )
+    return torch.cat(values)

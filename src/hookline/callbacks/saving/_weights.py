@@ -1,21 +1,30 @@
-"""Weights as one safetensors file, and as a copy in CPU memory."""
+"""Weights as one safetensors file and as a copy in CPU memory, and the best weights so far."""
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
-from hookline.callbacks.saving.atomic_file import write_parts
+from hookline.callbacks._monitor import monitor_mode, monitored_value
+from hookline.callbacks._paths import write_parts
 from hookline.checkpoint.commit import free_bytes
 from hookline.checkpoint.matching import match
 from hookline.checkpoint.tensor_bytes import identity
 from hookline.checkpoint.tensor_file import Layout, lay_out
 from hookline.distributed.dtensors import spread_like, whole
-from hookline.errors import CheckpointWriteError
+from hookline.errors import CheckpointWriteError, RegistrationError, SetupError
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
 
 
 def copy_of(model: nn.Module) -> dict[str, Tensor]:
@@ -84,3 +93,108 @@ def _noted(layout: Layout, notes: Mapping[str, str]) -> Layout:
     text += b" " * (-len(text) % 8)
     head = struct.pack("<Q", len(text)) + text
     return Layout(head, layout.tensors, len(head) + layout.size - len(layout.header))
+
+
+class BestSoFar:
+    """Tracker of the best value of a metric, used by the callback ``who``.
+
+    It decides after each evaluation, or at the end of each epoch for a ``train/…`` metric.
+    """
+
+    def __init__(self, who: str, monitor: str, mode: Literal["min", "max"] | None, min_delta: float) -> None:
+        if min_delta < 0:
+            raise RegistrationError(f"{who}(min_delta={min_delta}): how much counts as better; 0 or more")
+        self.who, self.monitor, self.min_delta = who, monitor, min_delta
+        self.mode = monitor_mode(who, monitor, mode)
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset the state for a new run."""
+        self.value: float | None = None
+        self.step = 0
+        self.weights: dict[str, Tensor] | None = None
+        """Copy of the weights in CPU memory."""
+        self._epoch = 0
+        self._warned = self._is_used = False
+
+    def begin(self, run: Run) -> bool:
+        """Reset the state in ``on_setup`` if it belongs to another run. Return whether it did.
+
+        A state that a checkpoint has loaded is kept.
+        """
+        is_other = run.clock.step == 0 and self._is_used
+        if is_other:
+            self.forget()
+        return is_other
+
+    def note_use(self) -> None:
+        """Mark the state in ``on_fit_start`` as that of this run, also if no step follows."""
+        self._is_used = True
+
+    def look_after_eval(self, run: Run) -> bool:
+        """Update the best value in ``on_eval_end``. Return whether the weights are the best."""
+        wanted = run.stage == "val" and run.entry_point == "fit" and not self.monitor.startswith("train/")
+        return wanted and self._look(run)
+
+    def look_after_epoch(self, run: Run) -> bool:
+        """Update the best value in ``on_epoch_end``. Return whether the weights are the best."""
+        if not self.monitor.startswith("train/") or run.clock.epoch <= self._epoch:  # The epoch is incomplete.
+            return False
+        self._epoch = run.clock.epoch
+        return self._look(run)
+
+    def _look(self, run: Run) -> bool:
+        """Compare the newest value with the best one, and copy the weights if it is better."""
+        self._is_used = True  # The callback may have been added during the run.
+        if run.callbacks.lost(self.monitor):
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "%s sees no better value any more: the callback that logged %s is switched off",
+                    self.who,
+                    self.monitor,
+                )
+            return False
+        value = monitored_value(run, self.who, self.monitor)
+        if value is None or not math.isfinite(value) or not self._is_better(value):
+            return False
+        self.value, self.step, self.weights = value, run.clock.step, copy_of(run.model)
+        if not run.rank:
+            logger.info("the best %s so far: %.6g at step %d", self.monitor, value, self.step)
+        return True
+
+    def _is_better(self, value: float) -> bool:
+        """True if the value is better than the best one by more than ``min_delta``."""
+        if self.value is None:
+            return True
+        return value < self.value - self.min_delta if self.mode == "min" else value > self.value + self.min_delta
+
+    def to_use(self, run: Run) -> dict[str, Tensor] | None:
+        """Return the best weights with the current constraints of other callbacks.
+
+        Such a constraint is the set of zeros of ``Pruning``.
+        """
+        holds = [hold for callback in run.callbacks if (hold := getattr(callback, "constrain_weights", None))]
+        if self.weights is None or not holds:
+            return self.weights
+        copied = {id(tensor): tensor.clone() for tensor in self.weights.values()}  # Tied weights stay tied.
+        found = {name: copied[id(tensor)] for name, tensor in self.weights.items()}
+        for hold in holds:
+            hold(found)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.value, "best_step": self.step, "best_weights": self.weights, "epoch": self._epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.value, self.step, self.weights = state["best"], state["best_step"], state["best_weights"]
+        self._epoch = state["epoch"]
+
+
+def check_whole(run: Run, who: str) -> None:
+    """Raise in ``on_setup`` if the strategy shards the model."""
+    if run.is_sharded:
+        raise SetupError(
+            f"{who} needs the whole model on one rank, and the strategy of this run gives each rank a part of it: "
+            f"save with Checkpointer, and take the weights out with 'hookline checkpoints consolidate'"
+        )

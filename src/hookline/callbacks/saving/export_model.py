@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from hookline.callbacks._ending import is_complete
-from hookline.callbacks._paths import check_writable, written_path
-from hookline.callbacks.saving._best import BestSoFar
-from hookline.callbacks.saving._export import FORMATS, Call, check_installed
-from hookline.callbacks.saving._weights import load_into
-from hookline.callbacks.saving.atomic_file import replacing_with_others
-from hookline.callbacks.saving.export_check import export
-from hookline.callbacks.saving.own_path import check_own
-from hookline.callbacks.saving.whole_models import check_whole
+from hookline.callbacks._paths import check_own, check_writable, replacing_with_others, written_path
+from hookline.callbacks.saving._export import FORMATS, Call, check_installed, export
+from hookline.callbacks.saving._weights import BestSoFar, check_whole, load_into
 from hookline.errors import HooklineWarning, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.events.validate import overridden

@@ -13,9 +13,9 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from hookline.callbacks._paths import replacing, write_parts
 from hookline.callbacks.saving._predictions import Columns, Write
 from hookline.callbacks.saving._weights import tensors_of
-from hookline.callbacks.saving.atomic_file import replacing, write_parts
 from hookline.checkpoint.tensor_bytes import memory, on_cpu_in_order
 from hookline.errors import DataError
 

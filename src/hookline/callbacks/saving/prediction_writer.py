@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from hookline.callbacks._paths import check_writable, written_path
-from hookline.callbacks.saving._predictions import FORMATS, Columns, Write, check_columns, check_installed
-from hookline.callbacks.saving.atomic_file import replacing
-from hookline.callbacks.saving.batch_parts import leaves
-from hookline.callbacks.saving.loader_names import check_names, file_name
-from hookline.callbacks.saving.own_path import check_own
-from hookline.callbacks.saving.prediction_columns import column, joined
+from hookline.callbacks._paths import check_names, check_own, check_writable, file_name, replacing, written_path
+from hookline.callbacks._trees import leaves
+from hookline.callbacks.saving._predictions import (
+    FORMATS,
+    Columns,
+    Write,
+    check_columns,
+    check_installed,
+    column,
+    joined,
+)
 from hookline.callbacks.saving.prediction_parts import Parts, Rest, fingerprint
 from hookline.errors import DataError, NotAvailableError, RegistrationError, SetupError
 from hookline.events import Callback

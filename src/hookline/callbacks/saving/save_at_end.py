@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hookline.callbacks._ending import is_complete
-from hookline.callbacks._paths import check_writable, written_path
+from hookline.callbacks._paths import check_names, check_own, check_writable, file_name, write_parts, written_path
+from hookline.callbacks._trees import leaves, together
 from hookline.callbacks.saving._source import check_paths, packed, script
-from hookline.callbacks.saving._weights import copy_of, write_weights
-from hookline.callbacks.saving.atomic_file import write_parts
-from hookline.callbacks.saving.batch_parts import leaves, together
-from hookline.callbacks.saving.loader_names import check_names, file_name
-from hookline.callbacks.saving.own_path import check_own
-from hookline.callbacks.saving.whole_models import check_whole
+from hookline.callbacks.saving._weights import check_whole, copy_of, write_weights
 from hookline.errors import NotAvailableError, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.records.plain import plain, public

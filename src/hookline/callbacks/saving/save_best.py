@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor, nn
 
 from hookline.callbacks._ending import has_returned, say_put_back
-from hookline.callbacks._paths import check_writable, written_path
-from hookline.callbacks.saving._best import BestSoFar
-from hookline.callbacks.saving._weights import copy_of, load_into, whole_weights, write_weights
-from hookline.callbacks.saving.own_path import check_own
+from hookline.callbacks._paths import check_own, check_writable, written_path
+from hookline.callbacks.saving._weights import BestSoFar, copy_of, load_into, whole_weights, write_weights
 from hookline.distributed.dtensors import version_of
 from hookline.errors import RegistrationError
 from hookline.events import Callback

@@ -10,8 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from hookline.callbacks.saving._remote import UploadQueue, UploadReport
-from hookline.callbacks.saving.remote_folder import RemoteFolder, check_address
+from hookline.callbacks.saving._remote import RemoteFolder, UploadQueue, UploadReport, check_address
 from hookline.checkpoint.lock import NAME as LOCK
 from hookline.checkpoint.names import MANIFEST, is_ours
 from hookline.errors import RegistrationError

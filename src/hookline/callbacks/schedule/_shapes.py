@@ -1,11 +1,22 @@
-"""Shapes of a learning rate schedule, as factors of the optimizer's learning rate."""
+"""Shapes of a learning rate schedule, and the number of steps that a schedule covers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
-from hookline.errors import RegistrationError
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+
+from hookline.callbacks.schedule.accumulation_schedule import AccumulationSchedule
+from hookline.errors import RegistrationError, SetupError
+from hookline.progress import Duration
+from hookline.progress.duration import PASSES
+
+if TYPE_CHECKING:
+    from hookline.run import Run
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "constant": ("start",),
@@ -15,6 +26,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "wsd": ("start", "end", "decay", "decay_shape"),
 }
 """Options of each shape, in addition to ``warmup`` and ``total``."""
+
+WARMUP = 0.3
+"""Fraction of the cycle in which the learning rate rises, as in PyTorch."""
 
 
 class Shape:
@@ -100,3 +114,97 @@ def check_options(kind: str, options: dict[str, object]) -> None:
         raise RegistrationError(f"LRSchedule(cycles={cycles!r}): a whole number of cosines, 1 or more")
     if options.get("decay_shape", "sqrt") not in DECAYS:
         raise RegistrationError(f"LRSchedule(decay_shape={options['decay_shape']!r}): choose from {', '.join(DECAYS)}")
+
+
+def one_cycle(optimizer: Optimizer, known: dict[str, Any], who: str) -> LRScheduler:
+    """Make the scheduler.
+
+    Args:
+        optimizer: The optimizer.
+        known: ``total`` and ``warmup`` in scheduler steps, and options of ``OneCycleLR``.
+        who: Name of the callback, for errors.
+    """
+    options = dict(known)
+    total, warmup = options.pop("total"), options.pop("warmup", None)
+    if total < 4:
+        raise SetupError(f"{who}: {total} moves are too few for a climb and a fall; it needs 4 or more")
+    if warmup is not None:
+        options["pct_start"] = warmup / total
+    share = options.get("pct_start", WARMUP)
+    # OneCycleLR divides by the length of each phase minus one, so each phase needs two steps.
+    options["pct_start"] = min(max(share, 2 / total), 1 - 2 / total)
+    options.setdefault("max_lr", [group["lr"] for group in optimizer.param_groups])
+    options.setdefault("cycle_momentum", "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum")))
+    try:
+        return OneCycleLR(optimizer, total_steps=total, **options)
+    except (TypeError, ValueError) as error:
+        raise SetupError(f"{who} could not be made with {options}: {error}") from error
+
+
+def steps_in(duration: Duration, run: Run, who: str) -> int:
+    """Return a duration in steps or epochs as a number of steps."""
+    if duration.unit == "st":
+        return int(duration.value)
+    if duration.unit in ("ep", PASSES):
+        return _steps_in_epochs(duration.value, run, who)
+    raise SetupError(
+        f"{who}: how many steps are {str(duration)!r}? That is known for steps and epochs only; say how long the "
+        f"schedule is, for example total='10000st'"
+    )
+
+
+def epochs_in(duration: Duration, run: Run, who: str) -> int:
+    """Return a duration in steps or epochs as a number of epochs, rounded up."""
+    if duration.unit in ("ep", PASSES):
+        return math.ceil(duration.value)
+    steps = steps_in(duration, run, who)
+    return math.ceil(steps / _steps_in_epochs(1, run, who))
+
+
+def length_of_run(run: Run, total: Duration | None, who: str) -> Duration:
+    """Return ``total`` if it is given, or else ``max_duration``."""
+    if total is not None and total.unit != "dur":
+        return total
+    if run.max_duration is None:
+        raise SetupError(f"{who}: how long? The run has no max_duration; give total='1000st' or '10ep'")
+    return run.max_duration if total is None else total.of(run.max_duration)
+
+
+def _steps_in_epochs(epochs: float, run: Run, who: str) -> int:
+    """Return the number of steps in ``epochs``, which may be a fraction. Round up."""
+    batches = _batches_in_epoch(run, who)
+    whole, part = divmod(Fraction(repr(epochs)), 1)
+    # The last epoch may be incomplete.
+    last = math.ceil(part * batches)
+    accumulation = next((c for c in run.callbacks if isinstance(c, AccumulationSchedule)), None)
+    if accumulation is None:
+        size = run.accumulate
+        return whole * math.ceil(batches / size) + math.ceil(last / size)
+    steps = 0
+    for epoch, wanted in enumerate([*[batches] * whole, last]):
+        done = 0
+        while done < wanted:
+            factor = accumulation.planned(epoch, steps, done / batches, run)
+            if factor is None:
+                raise SetupError(
+                    f"{who}: AccumulationSchedule changes by {accumulation.unit!r}, so the number of steps is not "
+                    f"known before; say how long the schedule is, for example total='10000st'"
+                )
+            # A schedule in epochs does not change within an epoch.
+            if accumulation.unit == "ep":
+                steps, done = steps + math.ceil(wanted / factor), wanted
+            else:
+                steps, done = steps + 1, done + factor
+    return steps
+
+
+def _batches_in_epoch(run: Run, who: str) -> int:
+    """Return the number of training batches per epoch."""
+    loader: Any = run.loaders.get("train")
+    batches = run.num_batches("train", loader)
+    if batches is None:
+        raise SetupError(
+            f"{who}: the training loader ({type(loader).__name__}) has no length, so an epoch is not known in steps; "
+            f"say how long the schedule is, for example total='10000st'"
+        )
+    return batches

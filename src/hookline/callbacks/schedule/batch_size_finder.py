@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from hookline.callbacks._out_of_memory import is_out_of_memory
-from hookline.callbacks.schedule._finders import need_matplotlib, save_png, size_figure
-from hookline.callbacks.schedule.size_search import largest
-from hookline.callbacks.schedule.sized_loader import check_can_resize, most, resized
-from hookline.callbacks.schedule.trying import need_one_process, need_task
+from hookline.callbacks.schedule._finders import (
+    check_can_resize,
+    largest,
+    max_size,
+    need_matplotlib,
+    need_one_process,
+    need_task,
+    resized,
+    save_png,
+    size_figure,
+)
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 
@@ -155,7 +162,7 @@ class BatchSizeFinder(Callback):
         self.size = largest(
             lambda size: self._try(run, given, size),
             start=self.init_val,
-            limit=most(given, self.max_val) if self.make_loader is None else self.max_val,
+            limit=max_size(given, self.max_val) if self.make_loader is None else self.max_val,
             trials=self.max_trials,
             bisect=self.mode == "binsearch",
             margin=self.margin,

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from hookline.callbacks._modules import patterns_of
-from hookline.callbacks.schedule._freezing import Frozen
-from hookline.callbacks.schedule.epochs import Epochs
-from hookline.callbacks.schedule.groups import grouping, leading, own_group, regroup, the_optimizer
-from hookline.callbacks.schedule.layers import check_something_is_left, named
+from hookline.callbacks.schedule._freezing import Epochs, Frozen, check_something_is_left, named
+from hookline.callbacks.schedule._schedulers import grouping, leading, own_group, regroup, the_optimizer
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration

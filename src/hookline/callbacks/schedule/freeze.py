@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookline.callbacks._modules import patterns_of
-from hookline.callbacks.schedule._freezing import Frozen
-from hookline.callbacks.schedule.layers import check_something_is_left, named
+from hookline.callbacks.schedule._freezing import Frozen, check_something_is_left, named
 from hookline.errors import SetupError
 from hookline.events import Callback
 from hookline.progress import Duration

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.optim import Optimizer
 
-from hookline.callbacks.schedule._finders import lr_figure, need_matplotlib, save_png
-from hookline.callbacks.schedule._schedulers import base_rate, scale_rate, set_rate
-from hookline.callbacks.schedule.groups import the_optimizer
-from hookline.callbacks.schedule.lr_curve import Smoothed, rates, steepest
-from hookline.callbacks.schedule.trying import need_one_process, need_task
+from hookline.callbacks.schedule._finders import (
+    Smoothed,
+    lr_figure,
+    need_matplotlib,
+    need_one_process,
+    need_task,
+    rates,
+    save_png,
+    steepest,
+)
+from hookline.callbacks.schedule._schedulers import base_rate, scale_rate, set_rate, the_optimizer
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 

@@ -14,9 +14,15 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from hookline.callbacks._ending import was_interrupted
 from hookline.callbacks._monitor import monitor_mode
 from hookline.callbacks.schedule._schedulers import Planned, take_out_former
-from hookline.callbacks.schedule._shapes import OPTIONS, Shape, check_options
-from hookline.callbacks.schedule.one_cycle import one_cycle
-from hookline.callbacks.schedule.planning import epochs_in, length_of_run, steps_in
+from hookline.callbacks.schedule._shapes import (
+    OPTIONS,
+    Shape,
+    check_options,
+    epochs_in,
+    length_of_run,
+    one_cycle,
+    steps_in,
+)
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration

@@ -1,13 +1,20 @@
-"""Usual values of a loss or gradient norm, and how far a new value is from them."""
+"""Spikes: the values of a step, the usual values, and the files of bad batches."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+import torch
+from torch import Tensor
+
+from hookline.checkpoint.tensor_file import lay_out
 from hookline.errors import MetricError
 
 Method = Literal["zscore", "factor"]
@@ -18,6 +25,13 @@ LEAST_SPREAD = 0.05
 
 Without it, almost equal values would make every other value a spike.
 """
+
+FOLDER = "spikes"
+TABLE = "spikes.jsonl"
+MAX_REPR_CHARS = 200
+"""Maximum number of ``repr`` characters of a value that is neither a tensor nor plain."""
+
+Row = dict[str, Any]
 
 
 class Judgement(NamedTuple):
@@ -99,3 +113,124 @@ def _middle(values: list[float]) -> float:
     """Return the median of sorted values."""
     half = len(values) // 2
     return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+
+
+class Measured(NamedTuple):
+    """One value of a step: its name, the number of its batch if it has one, and the value."""
+
+    name: str
+    batch: int | None
+    value: float
+
+
+class StepWindow:
+    """Collector of the batches and losses of one step.
+
+    Losses stay on their device until ``read_losses`` reads them in one transfer.
+    """
+
+    __slots__ = ("_counts", "_losses", "batches", "found", "open")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove everything, for a new step."""
+        self.open = self.found = False
+        self.batches: dict[int, Any] = {}
+        """Batches by their number in the epoch."""
+        self._counts: dict[int, int] = {}
+        self._losses: list[tuple[str, int, Tensor]] = []
+
+    def add_batch(self, number: int, batch: Any) -> None:
+        """Add a batch with its number in the epoch."""
+        self.batches[number] = batch
+        self._counts[number] = 0
+
+    def add_loss(self, loss: Tensor) -> None:
+        """Add a loss of the last batch.
+
+        A batch may have several losses, as in a GAN. The first loss is compared with first losses only, and so on.
+        """
+        number = next(reversed(self._counts), 0)
+        place = self._counts.get(number, 0)
+        self._counts[number] = place + 1
+        self._losses.append((f"loss/{place}", number, loss))
+
+    def read_losses(self) -> list[Measured]:
+        """Return the losses since the last call, read in one transfer."""
+        losses, self._losses = self._losses, []
+        if len(losses) == 1:
+            name, number, loss = losses[0]
+            return [Measured(name, number, loss.item())]
+        values = torch.stack([loss.double() for _, _, loss in losses]).tolist() if losses else []
+        return [Measured(name, number, value) for (name, number, _), value in zip(losses, values, strict=True)]
+
+
+class BadBatches:
+    """Writer of ``spikes.jsonl``, with one row per spike, and of the tensors of the batches.
+
+    The tensors are in safetensors files next to the table.
+    """
+
+    __slots__ = ("_folder",)
+
+    def __init__(self, folder: Path, rank: int = 0) -> None:
+        self._folder = folder / FOLDER / (f"rank-{rank}" if rank else "")
+
+    def tidy(self, rows: list[Row]) -> None:
+        """Remove the files of spikes that a new or resumed run has not seen."""
+        if not self._folder.is_dir():
+            return
+        known = {row["file"] for row in rows}
+        for path in self._folder.glob("epoch-*.safetensors"):
+            if path.name not in known:
+                path.unlink()
+        self._write_table(rows)
+
+    def keep(self, rows: list[Row], batches: Mapping[int, Any]) -> Path:
+        """Write the tensors of the last row's batches, by batch number, and the table of all rows."""
+        row = rows[-1]
+        tensors: dict[str, torch.Tensor] = {}
+        others: dict[str, Any] = {}
+        for number, batch in batches.items():
+            for name, part in _parts(batch, str(number)):
+                if isinstance(part, torch.Tensor):
+                    tensors[name] = part.detach()
+                else:
+                    others[name] = part
+        if others:
+            row["others"] = others
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / str(row["file"])
+        _replace(path, lay_out(tensors, "a bad batch: ").parts())
+        self._write_table(rows)
+        return path
+
+    def _write_table(self, rows: list[Row]) -> None:
+        """Replace the table."""
+        _replace(self._folder / TABLE, (f"{json.dumps(row)}\n".encode() for row in rows))
+
+
+def _parts(batch: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a batch with their paths in it, and other values in a form for JSON."""
+    if isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from _parts(value, f"{name}/{key}")
+    elif isinstance(batch, list | tuple) and not all(isinstance(item, str | int | float) for item in batch):
+        for index, value in enumerate(batch):
+            yield from _parts(value, f"{name}/{index}")
+    elif type(batch).__module__ == "numpy" and batch.dtype.kind in "biuf":
+        yield name, torch.as_tensor(batch)
+    elif isinstance(batch, torch.Tensor | str | int | float | list | tuple | None):
+        yield name, batch
+    else:
+        yield name, repr(batch)[:MAX_REPR_CHARS]
+
+
+def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file completely, or leave the old file as it was."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.writelines(parts)
+    os.replace(temporary, path)

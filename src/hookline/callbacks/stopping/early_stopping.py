@@ -8,9 +8,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookline.callbacks._ending import say_put_back
-from hookline.callbacks._monitor import monitor_mode
-from hookline.callbacks.stopping.monitored import Moment, Monitored
-from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience, with_all_units
+from hookline.callbacks._monitor import (
+    DecideAt,
+    Monitored,
+    clock_of,
+    in_words,
+    is_over,
+    monitor_mode,
+    read_patience,
+    with_all_units,
+)
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
@@ -85,7 +92,7 @@ class EarlyStopping(Callback):
         divergence_threshold: float | None = None,
         check_finite: bool = True,
         start: str | Duration | None = None,
-        decide_at: Moment | None = None,
+        decide_at: DecideAt | None = None,
         restore_best: bool = False,
     ) -> None:
         self.monitor = monitor

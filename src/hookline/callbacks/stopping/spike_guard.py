@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from hookline.callbacks.stopping._before_batch import BeforeBatch, module_of
-from hookline.callbacks.stopping._spikes import Judgement, Method, UsualValues
-from hookline.callbacks.stopping.bad_batches import BadBatches, Row
-from hookline.callbacks.stopping.gradient_norm import gradients_of, total_norm
-from hookline.callbacks.stopping.step_window import Measured, StepWindow
+from hookline.callbacks.stopping._guards import BeforeBatch, gradients_of, module_of, total_norm
+from hookline.callbacks.stopping._spikes import BadBatches, Judgement, Measured, Method, Row, StepWindow, UsualValues
 from hookline.checkpoint.decode import decode
 from hookline.checkpoint.encode import encode
 from hookline.errors import RegistrationError, SetupError

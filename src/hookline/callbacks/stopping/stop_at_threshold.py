@@ -6,9 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookline.callbacks._monitor import monitor_mode
-from hookline.callbacks.stopping.monitored import Moment, Monitored
-from hookline.callbacks.stopping.patience import clock_of, in_words, is_over, read_patience, with_all_units
+from hookline.callbacks._monitor import (
+    DecideAt,
+    Monitored,
+    clock_of,
+    in_words,
+    is_over,
+    monitor_mode,
+    read_patience,
+    with_all_units,
+)
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
@@ -58,7 +65,7 @@ class StopAtThreshold(Callback):
         when: Literal["reached", "missed"] = "reached",
         mode: Literal["min", "max"] | None = None,
         patience: int | str | Duration = 1,
-        decide_at: Moment | None = None,
+        decide_at: DecideAt | None = None,
     ) -> None:
         if when not in ("reached", "missed"):
             raise RegistrationError(f"StopAtThreshold(when={when!r}): use 'reached' or 'missed'")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.callbacks._monitor import check_metric_name
-from hookline.callbacks.stopping._before_batch import BeforeBatch, module_of
-from hookline.callbacks.stopping.gradient_norm import gradients_of, not_finite, total_norm
+from hookline.callbacks.stopping._guards import BeforeBatch, gradients_of, module_of, not_finite, total_norm
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule

@@ -1,24 +1,64 @@
-"""Transports of messages: mail (SMTP) and webhook (JSON)."""
+"""Messages about a run: alerts, content, transports, and the thread that sends."""
 
 from __future__ import annotations
 
 import json
+import logging
+import math
+import mimetypes
+import operator
+import os
+import re
 import smtplib
 import ssl
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.utils import format_datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from secrets import token_hex
+from time import monotonic
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from hookline.callbacks.watch.notify_message import Message
-from hookline.errors import RegistrationError
-from hookline.records.redact import HIDDEN
+from hookline.callbacks._monitor import check_metric_name
+from hookline.errors import RegistrationError, words_of
+from hookline.progress.counted import counted
+from hookline.records.plain import plain
+from hookline.records.redact import HIDDEN, redact_text
+
+if TYPE_CHECKING:
+    from hookline.run import Run
+
+logger = logging.getLogger("hookline")
 
 Security = Literal["starttls", "ssl", "none"]
 PORTS: dict[str, int] = {"starttls": 587, "ssl": 465, "none": 25}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+SIGNS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+NOT_FINITE = "is not finite"
+_COMPARISON = re.compile(r"(?P<metric>\S+)\s*(?P<sign>>=|<=|>|<)\s*(?P<value>\S+)")
+
+MAX_ATTACHED_BYTES = 10_000_000
+"""Maximum total size of the files of one message, in bytes."""
+
+MAX_WAITING = 32
+"""Maximum number of waiting messages. The oldest is dropped when there are more."""
+PAUSES = (1.0, 4.0)
+"""Seconds before each retry of a message. After the last retry it is lost."""
 
 
 class Secret:
@@ -210,3 +250,279 @@ def _host_and_port(smtp: str, usual: int) -> tuple[str, int]:
     if not parts.hostname or port == -1 or parts.path or "@" in smtp:
         raise RegistrationError(f"Notify(smtp={smtp!r}): give 'mail.example.org' or 'mail.example.org:587'")
     return parts.hostname, usual if port is None else port
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One condition. ``text`` is the condition as the user wrote it."""
+
+    text: str
+    metric: str
+    sign: str
+    value: float = math.nan
+
+    def holds(self, value: float) -> bool:
+        """True if the value meets the condition. NaN meets no comparison.
+
+        Example:
+            >>> Alert.parse("val/loss > 2").holds(2.5), Alert.parse("val/loss is not finite").holds(math.nan)
+            (True, True)
+        """
+        return not math.isfinite(value) if self.sign == NOT_FINITE else SIGNS[self.sign](value, self.value)
+
+    @classmethod
+    def parse(cls, text: str) -> Alert:
+        """Return the condition that a string describes."""
+        alert = cls._read(text.strip() if isinstance(text, str) else "")
+        if alert is not None:
+            check_metric_name(f"Notify(alerts={text!r})", alert.metric)
+            return alert
+        raise RegistrationError(
+            f"Notify(alerts={text!r}): write a metric, one of {', '.join(SIGNS)} and a number, such as 'val/loss > 2'; "
+            f"or 'train/loss {NOT_FINITE}'"
+        )
+
+    @classmethod
+    def _read(cls, words: str) -> Alert | None:
+        """Return the condition, or ``None`` if the string is not one."""
+        if words.endswith(NOT_FINITE) and len(words.split()) == 4:
+            return cls(words, words.split()[0], NOT_FINITE)
+        found = _COMPARISON.fullmatch(words)
+        try:
+            if found is not None and not math.isnan(value := float(found["value"])):
+                return cls(words, found["metric"], found["sign"], value)
+        except ValueError:
+            pass
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A complete message. Sending it needs nothing from the run."""
+
+    event: str
+    title: str
+    text: str
+    facts: Mapping[str, Any]
+    files: tuple[tuple[str, bytes], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the message for a webhook. Chats show ``text``; the other keys are for programs."""
+        names = [name for name, _ in self.files]
+        return {
+            "text": f"{self.title}\n{self.text}",
+            "event": self.event,
+            "title": self.title,
+            **self.facts,
+            "files": names,
+        }
+
+    def as_mail(self, sender: str, to: Sequence[str]) -> EmailMessage:
+        """Return the message as a mail with attachments."""
+        mail = EmailMessage()
+        mail["Subject"], mail["From"], mail["To"] = self.title, sender, ", ".join(to)
+        mail["Date"] = format_datetime(datetime.now(UTC))
+        # Python would generate the id and the boundary from the random state that training uses.
+        mail["Message-ID"] = f"<{token_hex(16)}@hookline.invalid>"
+        mail.set_content(self.text)
+        for name, content in self.files:
+            kind = (mimetypes.guess_type(name)[0] or "application/octet-stream").split("/")
+            mail.add_attachment(content, maintype=kind[0], subtype=kind[1], filename=name)
+        if mail.is_multipart():
+            mail.set_boundary(f"hookline-{token_hex(16)}")
+        return mail
+
+
+def compose(
+    run: Run,
+    event: str,
+    headline: str,
+    *,
+    why: str,
+    metrics: Sequence[str],
+    attach: Sequence[str],
+    new: Mapping[str, float] = MappingProxyType({}),
+) -> Message:
+    """Return a message about the current state of a run, with secrets redacted.
+
+    Args:
+        run: The run.
+        event: Kind of the message.
+        headline: Rest of the sentence that starts with the name of the run.
+        why: Reason, which may be empty.
+        metrics: Patterns of the metrics to include.
+        attach: Patterns of the files to attach.
+        new: Values that are not in the history yet.
+    """
+    clock, name = run.clock, f"{run.project}/{run.name}"
+    shown = dict(_numbers(run, metrics, new))
+    files, left_out = _files(run.folder if run.has_folder else None, attach)
+    counts = f"{counted(clock.step, 'step')}, {counted(clock.epoch, 'epoch')}, {_time(clock.seconds)}"
+    parts = [f"{name} {headline}: {counts}.", why]
+    parts += ["\n".join(f"{metric} = {value:.6g}" for metric, value in shown.items())]
+    parts += [f"{_size(size)} is too large to send: {file}" for file, size in left_out]
+    facts = {
+        "project": run.project,
+        "run": run.name,
+        "step": clock.step,
+        "epoch": clock.epoch,
+        "seconds": round(clock.seconds, 3),
+        "reason": redact_text(why),
+        "metrics": plain(shown),
+    }
+    text = redact_text("\n\n".join(part for part in parts if part))
+    return Message(event, redact_text(_one_line(f"{name} {headline}")), text, facts, tuple(files))
+
+
+def _numbers(run: Run, patterns: Sequence[str], new: Mapping[str, float]) -> Iterable[tuple[str, float]]:
+    """Yield the newest number of each selected metric."""
+    for name in dict.fromkeys((*run.history, *new)):
+        value = new[name] if name in new else run.history[name][-1]
+        if isinstance(value, int | float) and any(fnmatchcase(name, pattern) for pattern in patterns):
+            yield name, value
+
+
+def _files(folder: Path | None, patterns: Sequence[str]) -> tuple[list[tuple[str, bytes]], list[tuple[str, int]]]:
+    """Return the files to attach, and the names and sizes of those that are too large."""
+    found: list[tuple[str, bytes]] = []
+    left_out: list[tuple[str, int]] = []
+    paths = {path for pattern in patterns for path in (() if folder is None else folder.glob(pattern))}
+    room = MAX_ATTACHED_BYTES
+    for path in sorted(path for path in paths if path.is_file() and not path.name.startswith(".")):
+        size = os.stat(path).st_size
+        if size > room:
+            left_out.append((path.name, size))
+        else:
+            found.append((path.name, path.read_bytes()))
+            room -= size
+    return found, left_out
+
+
+def _one_line(text: str) -> str:
+    """Return the text on one line of at most 200 characters."""
+    return " ".join(text.split())[:200]
+
+
+def _time(seconds: float) -> str:
+    """Return a duration for people.
+
+    Example:
+        >>> _time(4.26), _time(3725.0)
+        ('4.3 s', '1:02:05')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _size(count: int) -> str:
+    """Return a size in MB as a string."""
+    return f"{count / 1e6:.1f} MB"
+
+
+class Outbox:
+    """Send messages in a separate thread. Only ``close`` waits, up to a deadline."""
+
+    def __init__(self, transport: Transport, *, most: int = MAX_WAITING, pauses: Sequence[float] = PAUSES) -> None:
+        self._transport, self._most, self._pauses = transport, most, tuple(pauses)
+        self._queue: deque[Message] = deque()
+        self._in_hand: Message | None = None
+        self._changed = threading.Condition()
+        self._closing = self._is_left = False
+        self._thread: threading.Thread | None = None
+        self.sent = 0
+        self.unsent: list[str] = []
+        """One line for each message that was not sent, with the reason."""
+
+    def put(self, message: Message) -> None:
+        """Add a message without waiting."""
+        with self._changed:
+            self._queue.append(message)
+            dropped = self._queue.popleft() if len(self._queue) > self._most else None
+            self._changed.notify()
+        if dropped is not None:
+            self._say(dropped, f"{self._most} messages were waiting already")
+        if self._thread is None:  # A daemon thread: a server that hangs must not keep the process alive.
+            self._thread = threading.Thread(target=self._work, name="hookline notify", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Announce that no message follows."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def close(self, deadline: float) -> None:
+        """Wait until all messages are sent, or until the deadline of the monotonic clock.
+
+        Warn about the rest.
+        """
+        self.end()
+        if self._thread is None:
+            return
+        self._thread.join(max(0.0, deadline - monotonic()))
+        with self._changed:
+            left = [*([self._in_hand] if self._in_hand is not None else []), *self._queue]
+            self._is_left = True
+            self._queue.clear()
+        for message in left:
+            self._say(message, "the server had not answered when the run was over")
+
+    # -- in the thread -------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Send messages until the queue is empty and closed."""
+        while (message := self._next()) is not None:
+            why = self._try(message)
+            with self._changed:
+                self._in_hand = None
+                if self._is_left:  # close() has already reported this message as not sent.
+                    return
+            if why is None:
+                self.sent += 1
+            else:
+                self._say(message, why)
+
+    def _next(self) -> Message | None:
+        """Return the next message, or ``None`` at the end."""
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            self._in_hand = self._queue.popleft() if self._queue else None
+            return self._in_hand
+
+    def _try(self, message: Message) -> str | None:
+        """Send a message with retries. Return the reason if it was not sent, or ``None``."""
+        for pause in (*self._pauses, None):
+            try:
+                self._transport.send(message)
+                return None
+            except Exception as error:
+                why = self._without_secrets(words_of(error))[:300]
+                if pause is None or is_final(error) or self._is_over(pause):
+                    return why
+        return None
+
+    def _without_secrets(self, text: str) -> str:
+        """Return the text with the secrets of the transport redacted."""
+        for secret in self._transport.secrets:
+            text = text.replace(secret, HIDDEN)
+        return redact_text(text)
+
+    def _is_over(self, pause: float) -> bool:
+        """Wait for the pause.
+
+        Return True if the run has ended, so that there is no time for a retry.
+        """
+        end = monotonic() + pause
+        with self._changed:
+            while not self._closing and (left := end - monotonic()) > 0:
+                self._changed.wait(left)
+            return self._closing
+
+    def _say(self, message: Message, why: str) -> None:
+        """Warn that a message was not sent."""
+        line = f"{message.title!r} was not sent by {self._transport.place}: {why}"
+        self.unsent.append(line)
+        logger.warning("Notify: %s", line)

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hookline.callbacks.watch._model_inspection import Observer, Seen
-from hookline.callbacks.watch.model_table import layers, render, short
+from hookline.callbacks.watch._model_inspection import Observer, Seen, layers, render, short
 from hookline.callbacks.watch.progress.redirect import is_terminal
 from hookline.errors import RegistrationError
 from hookline.events import Callback

@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from hookline.callbacks.watch._notify import Security, Transport, mail_of, webhook_of
-from hookline.callbacks.watch.notify_alerts import Alert
-from hookline.callbacks.watch.notify_message import compose
-from hookline.callbacks.watch.notify_outbox import Outbox
+from hookline.callbacks.watch._notify import Alert, Outbox, Security, Transport, compose, mail_of, webhook_of
 from hookline.errors import MetricError, RegistrationError, words_of
 from hookline.events import Callback
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hookline.callbacks._modules import check_patterns, matches, patterns_or_all
 from hookline.callbacks.watch._interval import Interval
-from hookline.callbacks.whole import whole
+from hookline.distributed.dtensors import whole
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule

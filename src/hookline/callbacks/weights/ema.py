@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hookline.callbacks.weights.averaged_weights import AveragedWeights
+from hookline.callbacks.weights._averaging import AveragedWeights
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hookline.callbacks._ending import was_interrupted
+from hookline.callbacks.weights._averaging import AveragedWeights
 from hookline.callbacks.weights._batch_norm import Call, computed_statistics, statistics_of
-from hookline.callbacks.weights.averaged_weights import AveragedWeights
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import wraps
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hookline.callbacks.watch.progress.display import Progress, ProgressDisplay
-from hookline.callbacks.watch.progress.newest import Newest
-from hookline.callbacks.watch.progress.pace import Pace
 from hookline.callbacks.watch.progress.styles import Style
 from hookline.callbacks.watch.progress.tracks import LoaderTrack, TrainTrack
+from hookline.events.monitored import monitored_metrics
 from hookline.progress import Duration, Schedule
+from hookline.records import Value
+from hookline.records.chosen import choose_metrics
 from hookline.records.metric import losses_not_finite
 
 if TYPE_CHECKING:
     from hookline.run import Run
 
 Self = TypeVar("Self", bound="Following")
+
+LOSS: Final = "train/loss"
+MAX_METRICS: Final[Mapping[str, int]] = {"train/": 2, "val/": 3, "test/": 3}
+"""Maximum number of metrics per prefix if the user selects none."""
+STALE: Final[Mapping[str, tuple[str, ...]]] = {
+    "evaluate": ("train/", "test/"),
+    "test": ("train/", "val/"),
+    "predict": ("train/", "val/", "test/"),
+}
+"""Prefixes that a call does not measure. Their values are from an earlier ``fit``."""
+
+SHARE: Final = 300
+"""A display may take 1/300 of the time. After a slow update, the next one waits longer."""
+PART, SLOWEST = 40, 3600.0
+"""Limits of ``thin``: the interval grows to 1/40 of the run's time, but not above one hour."""
 
 
 def closing(hook: Callable[[Self, Run], None]) -> Callable[[Self, Run], None]:
@@ -322,3 +338,129 @@ class Following:
         """Read the newest metrics if there is a display."""
         if self._due != math.inf:
             self._newest.read(run, only)
+
+
+class Newest:
+    """Final values of the metrics to display, or the loss of a step until there is one.
+
+    Args:
+        names: Metrics to show. If empty: those that callbacks monitor, then some of ``train/…`` and ``val/…``.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._monitored: list[str] = []
+        self._values: dict[str, Value] = {}
+        self._loss: float | None = None
+        self._has_averages = False
+
+    def read(self, run: Run, only: str = "") -> None:
+        """Record values that have just become final.
+
+        Reading a value while it is still averaged would wait for the device, and would split its sum at a
+        time-dependent step.
+
+        Args:
+            run: The run to read from.
+            only: Prefix of the metrics to read.
+        """
+        metrics, stale = run.metrics, STALE.get(run.entry_point, ())
+        self._monitored = monitored_metrics(run.callbacks, run.schedulers)
+        for name in list(metrics):
+            wanted = name in self._names or (not self._names and (_of_interest(name) or name in self._monitored))
+            if wanted and name.startswith(only) and not name.startswith(stale):
+                self._values[name] = metrics[name]
+        if run.stage == "train" and run.log_every is not None and any(name.startswith("train/") for name in metrics):
+            self._has_averages, self._loss = True, None  # A task with several optimizers has no train/loss.
+
+    def peek(self, run: Run) -> None:
+        """Record the loss of this step, until there is an average.
+
+        Reading from the CPU costs nothing. Reading from a GPU would synchronize, so only the first loss is
+        read, and none if no average will replace it.
+
+        Args:
+            run: The run to read from.
+        """
+        if self._has_averages or LOSS in self._values or (self._names and LOSS not in self._names):
+            return
+        before, self._loss = self._loss, None
+        with suppress(Exception):  # A task with manual optimization may have no loss.
+            loss = run.loss.detach()
+            if loss.device.type == "cpu" or (before is None and run.log_every is not None):
+                before = loss.reshape(1).tolist()[0]
+            self._loss = before
+
+    def shown(self, *, training: bool) -> dict[str, Value | None]:
+        """Return the values to show, in order. In training, also names without a value."""
+        values = self._values if self._loss is None else {LOSS: self._loss, **self._values}
+        names = self._names or self._some(values)
+        return {name: values.get(name) for name in names if training or name in values}
+
+    def _some(self, values: Mapping[str, Any]) -> list[str]:
+        """Return the monitored metrics, then some numbers of each prefix, losses first."""
+        numbers = [name for name, value in values.items() if not isinstance(value, list)]
+        return choose_metrics(sorted(numbers, key=lambda name: not name.endswith("loss")), self._monitored, MAX_METRICS)
+
+
+def _of_interest(name: str) -> bool:
+    """True for metrics of a stage that are not means over an epoch."""
+    return name.startswith(tuple(MAX_METRICS)) and not name.endswith("_epoch")
+
+
+class Pace:
+    """Time of the next update, in ``due``.
+
+    The ends of epochs are shown at once while they are rare.
+
+    Args:
+        interval: Seconds between two updates.
+        burst: Number of ends of epochs and evaluations that are shown at once between two updates.
+        thin: Let the interval grow to 1/40 of the run's time, so that the log of a week stays small.
+
+    Example:
+        >>> pace = Pace(10.0, burst=1)
+        >>> pace.start(0.0)
+        >>> pace.shown(0.0, 0.0)
+        >>> pace.due, pace.edge(1.0), pace.edge(2.0), pace.edge(10.0)
+        (10.0, True, False, True)
+    """
+
+    __slots__ = ("_began", "_burst", "_cost", "_interval", "_refilled", "_spare", "_thin", "due")
+
+    def __init__(self, interval: float, *, burst: int, thin: bool = False) -> None:
+        self._interval = interval
+        self._burst = self._spare = float(burst)
+        self._thin = thin
+        self._began = self._refilled = self._cost = self.due = 0.0
+
+    def start(self, now: float) -> None:
+        """Start to measure time."""
+        self._began = self._refilled = now
+        self._spare = self._burst
+        self._cost = 0.0
+        self.due = now
+
+    def edge(self, now: float) -> bool:
+        """Return whether to show the end of an epoch or evaluation, and count it.
+
+        Some are shown at once, then one per two intervals.
+        """
+        self._spare = min(self._burst, self._spare + (now - self._refilled) / (2 * self._interval_at(now)))
+        self._refilled = now
+        if now >= self.due:
+            return True
+        if self._spare < 1:
+            return False
+        self._spare -= 1
+        return True
+
+    def shown(self, began: float, ended: float) -> None:
+        """Record that an update took from ``began`` to ``ended``."""
+        # A single slow update may be chance or the first one, with cold caches. Two in a row are not.
+        cost, self._cost = min(self._cost, ended - began), ended - began
+        self.due = ended + max(self._interval_at(ended), SHARE * cost)
+
+    def _interval_at(self, now: float) -> float:
+        """Return the interval at this time of the run."""
+        return max(self._interval, min((now - self._began) / PART, SLOWEST)) if self._thin else self._interval
