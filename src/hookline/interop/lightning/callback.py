@@ -20,6 +20,11 @@ PACKAGES: Final = {
     "pytorch_lightning.callbacks.callback": "pytorch_lightning",
 }
 
+NO_GRADIENTS: Final = frozenset(
+    {"enable_grad", "no_grad", "requires_grad", "requires_grad_", "set_grad_enabled", "zero_grad"}
+)
+"""Names with ``grad`` that read no gradient."""
+
 
 class LightningAdapter(Adapter):
     """A callback of Lightning in a run of Hookline."""
@@ -72,7 +77,8 @@ class LightningAdapter(Adapter):
                 host.serve(run)
                 call(adapter.trainer, host.module_of(adapter._package), *arguments(run, host, event))
 
-        return plain if arguments is _nothing and stage is None else with_arguments
+        is_plain = arguments is _nothing and stage is None and only is None
+        return plain if is_plain else with_arguments
 
     def _keep_gradients(self) -> None:
         """Show the gradients in ``on_train_batch_end``, as Lightning does: it clears them in the next batch only."""
@@ -142,15 +148,20 @@ def _train_outputs(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]
 
 
 def _eval_batch(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
-    return run.batch, host.eval_batch, max(host.loader, 0)
+    return run.batch, *host.batch_index
 
 
 def _eval_outputs(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
-    return run.outputs, run.batch, host.eval_batch, max(host.loader, 0)
+    return run.outputs, run.batch, *host.batch_index
 
 
 def _exception(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
     return (KeyboardInterrupt() if event == "interrupt" else run.exception,)
+
+
+def _is_cut(run: Run) -> bool:
+    """True after Ctrl-C or a signal. In Lightning these are exceptions, after which no hook of an end is called."""
+    return run.ending is not None and run.ending.kind in ("interrupt", "signal")
 
 
 ARGUMENTS: Final[dict[str, Callable[[Run, LightningHost, str], tuple[Any, ...]]]] = {
@@ -171,17 +182,26 @@ ARGUMENTS: Final[dict[str, Callable[[Run, LightningHost, str], tuple[Any, ...]]]
 
 ONLY: Final[dict[tuple[str, str], Callable[[Run, LightningHost], bool]]] = {
     ("on_train_batch_end", "train_batch_end"): lambda run, host: not run.window_is_full,
-    ("teardown", "teardown"): lambda run, host: not host.has_failed,
+    ("on_train_epoch_end", "epoch_end"): lambda run, host: not _is_cut(run),
+    ("on_train_end", "train_end"): lambda run, host: not _is_cut(run),
+    ("on_fit_end", "fit_end"): lambda run, host: not _is_cut(run),
+    ("teardown", "teardown"): lambda run, host: not host.has_failed and not _is_cut(run),
 }
 """Conditions for a hook at an event."""
 
 
 def _reads_gradients(kind: type) -> bool:
-    """True if a method of a callback's own class reads ``grad`` of a parameter."""
-    functions = [
-        value
+    """True if a method of a callback's own class names a gradient, such as ``parameter.grad`` or ``grad_norm(…)``."""
+    waiting: list[Any] = [
+        value.__code__
         for cls in kind.__mro__
         if cls.__module__.split(".")[0] not in ("lightning", "pytorch_lightning", "builtins")
         for value in vars(cls).values()
+        if inspect.isfunction(value)
     ]
-    return any("grad" in function.__code__.co_names for function in functions if inspect.isfunction(function))
+    while waiting:
+        code = waiting.pop()
+        if any("grad" in name and name not in NO_GRADIENTS for name in code.co_names):
+            return True
+        waiting += [constant for constant in code.co_consts if inspect.iscode(constant)]
+    return False

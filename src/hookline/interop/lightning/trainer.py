@@ -39,7 +39,7 @@ class LightningHost(Host):
 
     def _start(self) -> None:
         self.modules: dict[str, Any] = {}
-        self.epoch = self.loader = self.eval_batch = self.eval_batches = 0
+        self.epoch = self.loader = self._eval_batch = self.eval_batches = 0
         self.is_sanity_check = self.is_stopping = self.has_failed = self.has_evaluated = False
         self.metrics: dict[str, torch.Tensor] = {}
         """Metrics that callbacks have put into ``trainer.callback_metrics``."""
@@ -133,24 +133,29 @@ class LightningHost(Host):
 
     def on_eval_loader_start(self, run: Run) -> None:
         self.loader += 1
-        self.eval_batch = -1
+        self._eval_batch = -1
 
     def on_eval_batch_start(self, run: Run) -> None:
-        self.eval_batch += 1
+        self._eval_batch += 1
         self.eval_batches += 1
 
     def on_eval_end(self, run: Run) -> None:
         self.has_evaluated = True
 
     def on_predict_start(self, run: Run) -> None:
-        self.eval_batch = -1
+        self._eval_batch = -1
 
-    def on_predict_batch_start(self, run: Run) -> None:
-        self.eval_batch += 1
-        self.eval_batches += 1
+    on_predict_batch_start = on_eval_batch_start
 
     def on_exception(self, run: Run) -> None:
         self.has_failed = True
+
+    @property
+    def batch_index(self) -> tuple[int, ...]:
+        """Index of the evaluation batch in its loader and, if there are several loaders, the index of the loader."""
+        loaders = self.run.loaders.get(self.run.stage)
+        has_several = isinstance(loaders, Mapping) and len(loaders) > 1
+        return (self._eval_batch, self.loader) if has_several else (self._eval_batch,)
 
 
 class _Facade(Facade):
