@@ -560,3 +560,20 @@ def test_a_stop_in_the_task_drops_the_window_and_its_clock() -> None:
     assert all(p.grad is None or not p.grad.any() for p in task.parameters())
     result = trainer.fit(task, tiny_data(12))
     assert (result.clock.step, result.clock.batch, result.clock.sample) == (3, 12, 96)
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 7])
+def test_equal_batches_give_bitwise_the_weights_of_a_loop_that_divides_its_loss(accumulate: int) -> None:
+    batches = tiny_data(batches=3 * accumulate)
+    torch.manual_seed(0)
+    model = TinyModel()
+    bare = TinyModel()
+    bare.load_state_dict(model.state_dict())
+    fit(model=model, train=batches, accumulate=accumulate, optimizer=fast_sgd, max_duration="1ep")
+    optimizer = fast_sgd(bare.parameters())
+    for index, (x, y) in enumerate(batches, 1):
+        (cross_entropy(bare(x), y) / accumulate).backward()
+        if index % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert same_tensors(weights_of(model), weights_of(bare))

@@ -86,7 +86,7 @@ class Case:
         return trainer.fit(task, data, tiny_data(batches=2))
 
 
-def outcome(case: type[Case], *, plain: bool, heard: bool) -> dict[str, Any]:
+def outcome(case: type[Case], *, plain: bool, heard: bool, accumulate: int = 1) -> dict[str, Any]:
     """Everything that one can see of a run."""
     torch.manual_seed(3)
     model, seen, its = TinyModel(), SeesSteps() if heard else Seen(), case()
@@ -96,6 +96,7 @@ def outcome(case: type[Case], *, plain: bool, heard: bool) -> dict[str, Any]:
         "log_every": "4st",
         "folder": False,
         "device": "cpu",
+        "accumulate": accumulate,
         **its.options,
     }
     trainer = Trainer(callbacks=given, **options)
@@ -801,10 +802,10 @@ CASES: dict[str, type[Case]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize(("heard", "accumulate"), [(False, 1), (True, 1), (True, 2)])
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_is_the_same_on_the_plain_and_on_the_general_way(name: str, heard: bool) -> None:
-    plain, general = (outcome(CASES[name], plain=way, heard=heard) for way in (True, False))
+def test_a_run_is_the_same_on_the_plain_and_on_the_general_way(name: str, heard: bool, accumulate: int) -> None:
+    plain, general = (outcome(CASES[name], plain=way, heard=heard, accumulate=accumulate) for way in (True, False))
     for what, value in general.items():
         assert plain[what] == value, what
     assert plain["seen"]

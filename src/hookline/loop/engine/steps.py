@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,8 +52,6 @@ from hookline.run import MISSING, Run, RunState
 from hookline.run.targets import PARTS
 
 Count = Callable[[Any], tuple[int, int | None]]
-OTHER_TEXT: Final[Any] = object()
-"""Stands for steps that go on with the halves, or without them: a callback has changed the accumulation."""
 
 
 class Steps:
@@ -83,7 +81,7 @@ class Steps:
         "_agenda", "_autocasts", "_book", "_clock", "_data", "_edge", "_fetcher", "_gives_parts", "_handles",
         "_has_closure", "_is_alone", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights", "_losses",
         "_move", "_names", "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state", "_weights",
-        "_window", "_world", "count", "is_simple", "keeps_losses",
+        "_window", "_world", "count", "keeps_losses",
     )  # fmt: skip
 
     def __init__(
@@ -144,19 +142,16 @@ class Steps:
         # One batch per step in one process needs no weights: a plain backward, bitwise that of a bare loop.
         self._is_plain = batches == 1 and self._state.world_size == 1
         self._is_bare = self._is_plain and not self._is_scaled
-        self._choose_text()
 
-    def _choose_text(self) -> None:
-        """Find whether ``of_task`` can make the steps without the halves."""
-        is_usual = len(self._names) == 1 and not self._has_closure and self._precision.dtype is None
-        self.is_simple = self._is_bare and is_usual
+    @property
+    def is_simple(self) -> bool:
+        """True if ``of_task`` can make the steps: one process, one optimizer without a closure, and no autocast."""
+        return self._is_alone and len(self._names) == 1 and not self._has_closure and not self._autocasts
 
     def open(self) -> None:
         """The optimizers are made."""
         self._names = tuple(self._state.optimizers)
         self._has_closure = any(map(needs_closure, self._state.optimizers.values()))
-        self._precision.count_in(None)
-        self._choose_text()
 
     def open_epoch(self, count: Count, *, gives_parts: bool) -> None:
         """An epoch begins.
@@ -170,13 +165,13 @@ class Steps:
     # -- with a task -----------------------------------------------------------------------------
 
     def of_task(self, run: Run) -> Any:
-        """Make the steps of an epoch with the task, if they are simple.
+        """Make the steps of an epoch with the task, if ``is_simple`` is true.
 
-        One batch per step, one optimizer and no scaling need none of the halves below: their text is written out here,
+        One process, one optimizer and no scaling need none of the halves below: their text is written out here,
         because a step of a small model is made in a few microseconds. Any other step goes through the halves.
 
         Returns:
-            ``END`` or ``LEFT`` as ``next_batch`` does, ``MISSING`` at the last edge, or ``OTHER_TEXT``.
+            ``END`` or ``LEFT`` as ``next_batch`` does, or ``MISSING`` at the last edge.
         """
         state, line, clock, requests, window = self._state, self._line, self._clock, self._requests, self._window
         data, edge, agenda, weigh = self._data, self._edge, self._agenda, self._loss_weights
@@ -186,7 +181,7 @@ class Steps:
         compute, modules = own_loss_of(task), task._modules
         if compute is not None and weigh is not None and weigh.loss is not compute:
             weigh.choose(compute, modules["model"])
-        while self.is_simple:
+        while True:
             hooks = line.hooks
             if hooks.batch_fetch_start:
                 self._announce_fetch()
@@ -203,12 +198,15 @@ class Steps:
             batch = state.batch = batch if move is None else move(batch)
             if hooks.batch_fetch_end:
                 emit(hooks.batch_fetch_end)
-            requests.can_skip = True
-            window.begin(clock)
-            if hooks.around_step or hooks.train_step_start:
-                self._open_step(hooks)
-                hooks = line.hooks
-            window.count, window.has_batch, window.is_full = 1, True, window.size == 1 or position == data.length
+            if not window.count:
+                requests.can_skip = True
+                window.begin(clock)
+                if hooks.around_step or hooks.train_step_start:
+                    self._open_step(hooks)
+                    hooks = line.hooks
+            is_plain = self._is_plain
+            window.count = batches = window.count + 1
+            window.has_batch, window.is_full = True, batches >= window.size or position == data.length
             if position == data.length:
                 edge.reach_epoch_end()
             if hooks.around_batch or hooks.train_batch_start:
@@ -235,19 +233,23 @@ class Steps:
                     task.note_error(error, state.outputs, batch)
                 raise
             hooks = line.hooks
-            is_odd = loss.__class__ is not Tensor or window.driven or window.weights or requests.agreed.skip
-            if is_odd or not self.is_simple:
+            is_odd = loss.__class__ is not Tensor or window.driven or requests.agreed.skip
+            if is_odd or (window.weights and window.has_loss_of(name, is_plain=is_plain)):
                 if is_direct and weigh is not None:
                     weigh.computed(outputs, batch, batch[1])
                 self._finish_batch(loss)
             else:
                 state.loss = loss
-                if weigh is None or losses is None:
+                if weigh is None or (losses is None and is_plain):
                     weight = None
-                elif is_direct:
+                elif is_direct and is_plain:
                     weight = weigh.of_pair(outputs, batch)
                 else:
-                    weight = weigh.in_training(needed=False)
+                    if is_direct:
+                        weigh.computed(outputs, batch, batch[1])
+                    weight = weigh.in_training(needed=not is_plain)
+                if weight is None:
+                    weight = samples
                 outputs = None  # Outputs may be large.
                 if hooks.loss_ready:
                     emit(hooks.loss_ready)
@@ -257,7 +259,10 @@ class Steps:
                 try:
                     if loss.ndim:
                         raise TypeError  # Explained below.
-                    loss.backward()
+                    if is_plain:
+                        loss.backward()
+                    else:
+                        self._backward_in_window(loss, name, weight)
                     if losses is not None:  # Read before the update: the loss may be a view of a weight.
                         value = loss.tolist() if loss.is_cpu else loss.detach().clone()
                 except Exception as error:
@@ -273,30 +278,35 @@ class Steps:
                 if tokens is not None:
                     clock.token += tokens
                 window.has_batch = False
-                self._update(name)
-                if requests.agreed.skip is not None:
-                    self._end_step(is_skipped=True)
-                else:
+                if not is_plain:
                     if losses is not None:
-                        losses.values.append(value)
-                        losses.weights.append(samples if weight is None else weight)
-                    window.count, window.moved = 0, False
-                    clock.step = step = clock.step + 1
-                    if hooks.train_step_end:
-                        emit(hooks.train_step_end)
-                    if window.step_mark is not None:
-                        self._close_step()
-                    if step >= agenda.wake:
-                        edge.reach(always=True)
+                        window.losses.append((losses, value, weight))
+                    if window.is_full:
+                        self.complete_window()
+                else:
+                    self._update(name)
+                    if requests.agreed.skip is not None:
+                        self._end_step(is_skipped=True)
+                    else:
+                        if losses is not None:
+                            losses.values.append(value)
+                            losses.weights.append(weight)
+                        window.count, window.moved = 0, False
+                        clock.step = step = clock.step + 1
+                        if hooks.train_step_end:
+                            emit(hooks.train_step_end)
+                        if window.step_mark is not None:
+                            self._close_step()
+                        if step >= agenda.wake:
+                            edge.reach(always=True)
             is_due = edge.stage or requests.attention or line.hooks.step_settled or requests.rollback is not None
             if is_due and not window.count:
                 loss = None
                 if edge.advance():
                     return MISSING
-        return OTHER_TEXT
 
     def by_halves(self, run: Run) -> Any:
-        """Make the steps of an epoch with the halves: with ``accumulate``, several ranks or optimizers, or scaling.
+        """Make the steps of an epoch with the halves: with several ranks or optimizers, or autocast.
 
         Returns:
             As ``of_task``.
@@ -320,8 +330,6 @@ class Steps:
             batch = found = None  # They would stay in memory until the next ones are there.
             if not window.count and edge.is_due and edge.advance():
                 return MISSING
-            if self.is_simple and not window.count:
-                return OTHER_TEXT
         return batch
 
     def _finish_batch(self, found: Any) -> None:
@@ -453,7 +461,7 @@ class Steps:
         """The batch is a shard of all ranks' batches. It may be there only for the other ranks, and counts nothing."""
         state, world = self._state, self._world
         if self._window.count == 1:
-            self._precision.count_in(world.unit(part.known, scaled=self._is_scaled))
+            self._window.set_unit(world.unit(part.known, scaled=self._is_scaled))
         known = part.known if part.samples in (None, state.samples) and state.tokens is None else None
         if not part.counts:
             state.count_batch(0, state.tokens and 0)
@@ -530,21 +538,45 @@ class Steps:
         state, window, world, precision, is_plain = (
             self._state, self._window, self._world, self._precision, self._is_plain,
         )  # fmt: skip
-        part = weight if is_plain else precision.relative(weight)
+        share = None if is_plain else self._share_of(weight)
         if window.weights and not is_plain and not world.is_sharded:
             for name in names:
                 if name in window.weights:
                     warn_if_cleared(name, state.optimizers[name])
         if world.is_padding:
-            part = weight = 0
+            share = weight = 0
         sums = with_weight(names, window.count, weight, window.weights, window.weighed)
         world.before_backward(loss, names, sums, last=window.is_full, weighted=is_weighted)
         if world.is_sharded and optimizer is not None:
             with others_untouched(optimizer, state.optimizers):  # Its leaves are not the parameters themselves.
-                precision.backward(loss * part, None)
+                precision.backward(loss, None, share)
         else:
-            precision.backward(loss if is_plain else loss * part, optimizer)
+            precision.backward(loss, optimizer, share)
         return weight
+
+    def _backward_in_window(self, loss: Tensor, name: str, weight: Any) -> None:
+        """Differentiate the only loss of one of several batches, in one process with one optimizer."""
+        window = self._window
+        if window.weights:
+            warn_if_cleared(name, self._state.optimizers[name])
+        self._precision.backward(loss, None, self._share_of(weight))
+        window.weights[name] = window.weights.get(name, 0) + weight
+        window.weighed[name] = window.count, weight
+
+    def _share_of(self, weight: Any) -> Any:
+        """Return the share of the step that a loss has. Gradients are divided by the sum of shares, if it is not 1.
+
+        In one process the first weight is the unit. Each of two equal batches then has the share 1/2, as in a loop
+        that divides its loss by the number of batches, and nothing is left to divide.
+        """
+        window = self._window
+        if isinstance(weight, Tensor) and not weight.is_floating_point():
+            weight = weight.to(torch.float32 if weight.device.type == "mps" else torch.float64)
+        if window.unit is None:
+            # With a unit per rank, different weights would count the same. To read a tensor would wait for its device.
+            is_read = self._is_alone and (self._is_scaled or not isinstance(weight, Tensor))
+            window.set_unit(float(weight) if is_read else self._world.unit(None, scaled=self._is_scaled))
+        return weight / window.unit
 
     def _keep_loss(self, loss: Any, names: tuple[str, ...], optimizer: Any, weight: Any) -> None:
         """Keep the loss for the metrics, if the step counts. Read it now: it may be a view of a weight."""
@@ -640,8 +672,8 @@ class Steps:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
         overflow = moved = False
         if not self._is_bare and requests.agreed.skip is None:
-            sums = None if self._is_plain else window.weights.get(name)
-            overflow = self._precision.finish_gradients(optimizer, sums)
+            shares = None if self._is_plain else self._share_of(window.weights[name])
+            overflow = self._precision.finish_gradients(optimizer, shares)
         if hooks.gradients_ready and closure is None and not overflow and requests.agreed.skip is None:
             line.emit(hooks.gradients_ready)
         if overflow or requests.agreed.skip is not None:

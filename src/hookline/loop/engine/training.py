@@ -16,7 +16,7 @@ from hookline.loop.data.random_states import set_random_states
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.agenda import Agenda
 from hookline.loop.engine.edge import Edge, Epoch, Resumed
-from hookline.loop.engine.steps import OTHER_TEXT, Count, Steps
+from hookline.loop.engine.steps import Count, Steps
 from hookline.loop.engine.window import AccumulationWindow
 from hookline.loop.evaluation.handles import Handles
 from hookline.loop.model.gradients import clear_gradients
@@ -87,8 +87,9 @@ class Training:
         with self._training():
             while self._is_next_epoch():
                 feed = self.open_data()
-                last = MISSING if self._begin_epoch(feed) else OTHER_TEXT
-                while last is OTHER_TEXT:
+                if self._begin_epoch(feed):
+                    last = MISSING
+                else:
                     last = steps.of_task(run) if steps.is_simple else steps.by_halves(run)
                 self._end_epoch(feed, last)
 

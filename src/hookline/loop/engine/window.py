@@ -13,7 +13,7 @@ class AccumulationWindow:
 
     __slots__ = (
         "_batch", "_sample", "_token", "batch_mark", "count", "driven", "has_batch", "is_full", "losses", "moved",
-        "size", "skipped", "step_mark", "weighed", "weights",
+        "size", "skipped", "step_mark", "unit", "weighed", "weights",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -36,6 +36,8 @@ class AccumulationWindow:
         """Optimizers with gradients in this window, and the sums of their weights."""
         self.weighed: dict[str, tuple[int, Any]] = {}
         """By optimizer: the last batch that counted, and its weight."""
+        self.unit: float | None = None
+        """The sum of weights whose gradients need no division. ``None`` before the first loss of the window."""
         self.driven: dict[str, bool] = {}
         """Optimizers that the body steps itself, and whether they have changed the weights."""
         self.step_mark: int | None = None
@@ -61,6 +63,14 @@ class AccumulationWindow:
     def end_batch(self) -> None:
         """The batch is completed."""
         self.has_batch = False
+
+    def set_unit(self, weight: float) -> None:
+        """Count the weights of this window in a unit.
+
+        Args:
+            weight: The weight of one batch. With as many batches of this weight as make a step, the sum is the unit.
+        """
+        self.unit = weight * self.size or 1.0
 
     def set_size(self, batches: int) -> None:
         """Change the number of batches that make a step."""
@@ -104,7 +114,7 @@ class AccumulationWindow:
     def end(self, *, skipped: bool = False) -> None:
         """The step is made, skipped or dropped."""
         self.count, self.moved, self.has_batch, self.is_full, self.skipped = 0, False, False, False, skipped
-        self.step_mark = self.batch_mark = None
+        self.step_mark = self.batch_mark = self.unit = None
         for held in (self.driven, self.weights, self.weighed, self.losses):
             if held:
                 held.clear()

@@ -27,55 +27,43 @@ class Precision:
         self.dtype = DTYPES.get(name)
         self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
-        self._unit: float | None = None
-        self.common_unit: float | None = None
-        """Unit of the loss weights on all ranks. With one unit per rank, different weights would count the same."""
         self._unscaled: set[int] = set()
-
-    def count_in(self, unit: float | None) -> None:
-        """Count the weights of a window in a unit that all ranks share, or in none."""
-        self.common_unit = unit
+        self._share, self._gradient = 1.0, torch.ones(())
 
     def autocast(self, *, enabled: bool = True) -> torch.autocast:
         """Return the autocast context for the forward."""
         return torch.autocast(self._device.type, dtype=self.dtype, enabled=enabled)
 
-    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None, share: Any = None) -> None:
         """Compute the gradients of a loss, scaled if there is a scaler.
 
         Args:
             loss: The loss.
             optimizer: Only the parameters of this optimizer get a gradient. ``None``: all parameters.
+            share: Factor of the gradients. ``None``: 1.
         """
         own: list[torch.Tensor] | None = None
         if optimizer is not None:
             own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
             if not own:
                 raise LossError(f"every parameter of {type(optimizer).__name__} is frozen: this loss can move none")
+        gradient = None
+        if share is not None and (self.scaler or share.__class__ is not float or loss.__class__ is not torch.Tensor):
+            loss = loss * share
+        elif share is not None:  # The same gradients as those of `loss * share`, without two operations of torch.
+            gradient = self._gradient
+            if share != self._share or gradient.dtype != loss.dtype or gradient.device != loss.device:
+                gradient = self._gradient = torch.full_like(loss.detach(), share)
+                self._share = share
         scaled = loss if self.scaler is None else self.scaler.scale(loss)
-        scaled.backward(inputs=own)  # type: ignore[no-untyped-call]
+        scaled.backward(gradient, inputs=own)  # type: ignore[no-untyped-call]
 
-    def relative(self, weight: Any) -> Any:
-        """Return the weight by which a loss is multiplied, relative to a unit.
-
-        In fp16 the first weight of the accumulation window is the unit, so that the loss does not overflow.
-        """
-        if isinstance(weight, torch.Tensor) and not weight.is_floating_point():
-            weight = weight.to(torch.float32 if weight.device.type == "mps" else torch.float64)
-        if self.common_unit is not None:
-            return weight / self.common_unit
-        if self.scaler is None:
-            return weight
-        if self._unit is None:
-            self._unit = float(weight) or 1.0
-        return weight / self._unit
-
-    def finish_gradients(self, optimizer: Optimizer, weight: Any) -> bool:
-        """Unscale the gradients, and divide them by the sum of weights of the accumulation window.
+    def finish_gradients(self, optimizer: Optimizer, shares: Any) -> bool:
+        """Unscale the gradients, and divide them by the sum of shares of the accumulation window.
 
         Args:
             optimizer: The optimizer that steps next.
-            weight: The sum of weights. ``None``: divide nothing.
+            shares: The sum of shares. ``None``: divide nothing.
 
         Returns:
             True if gradients overflowed in fp16. To read it waits for the device, as ``GradScaler.step`` does.
@@ -86,8 +74,8 @@ class Precision:
                 self._update_scale()
             self.scaler.unscale_(optimizer)
             self._unscaled.add(id(optimizer))
-        if weight is not None:
-            divide(optimizer, self.relative(weight))
+        if shares is not None:
+            divide(optimizer, shares)
         if self.scaler is None:
             return False
         return any(bool(found.item()) for found in self.scaler._found_inf_per_device(optimizer).values())
@@ -108,7 +96,6 @@ class Precision:
         Args:
             skipped: True if the step was skipped. The scale stays the same.
         """
-        self._unit = None
         if self._unscaled and skipped and self.scaler is not None:
             self._unscaled.clear()
             self.scaler.update(self.scaler.get_scale())
