@@ -10,11 +10,11 @@ import pytest
 
 from hookline.distributed.checksums import checksums
 from hookline.distributed.links import Links
+from hookline.distributed.random_states import random_states, set_random_states
 from hookline.distributed.votes import FIELDS, Votes
 from hookline.events.spec import STEP_EVENTS
 from hookline.loop import Loop, Trainer
 from hookline.loop.data.batches import count, first_tensor, is_one_shot, sure_length, to_device
-from hookline.loop.data.random_states import random_states, set_random_states
 from hookline.loop.engine.steps import Steps
 from hookline.loop.keywords import ARGUMENTS, OPTIONS
 from hookline.loop.metrics.series import FOLD, LARGEST_ARRAY, Series

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from hookline.distributed.random_states import same_random_state
 from hookline.errors import SetupError
 from hookline.events import Callback
 from hookline.run.targets import argument_names, model_inputs
@@ -131,10 +130,8 @@ def _untouched(model: nn.Module) -> Iterator[None]:
     modes = [(part, part.training) for part in model.modules()]
     compiled = [(part, part.__dict__.pop(_COMPILED)) for part in model.modules() if _COMPILED in part.__dict__]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    numpy: Any = sys.modules.get("numpy")
-    states = random.getstate(), numpy.random.get_state() if numpy else None
     try:
-        with torch.random.fork_rng():
+        with same_random_state():
             model.eval()
             yield
     finally:
@@ -145,6 +142,3 @@ def _untouched(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
-        random.setstate(states[0])
-        if numpy:
-            numpy.random.set_state(states[1])

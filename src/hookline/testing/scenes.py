@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
+from hookline.distributed.random_states import same_random_state
 from hookline.events import Callback, Failure
 from hookline.loop import Loop, Result, SupervisedTask, Trainer
-from hookline.loop.data.random_states import same_random_state
 from hookline.testing.drive import Item
 from hookline.testing.surroundings import plain, random_states
 from hookline.testing.tiny import TinyModel, tiny_data

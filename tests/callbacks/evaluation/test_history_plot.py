@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 import hookline as hl
 from hookline.callbacks import evaluation
+from hookline.callbacks._plots import save_figure
 from hookline.callbacks.evaluation import history_plot
 from hookline.callbacks.evaluation.history_plot import Curve, HistoryPlot, draw, panels
 from hookline.errors import RegistrationError, SetupError
@@ -249,8 +250,7 @@ def test_the_scale_is_logarithmic_where_it_can_be(values: list[float], scale: st
 @pytest.mark.parametrize("name", ["_private", "$x_", "$\\frac{", "精度", "a\nb", "%s{}", "x" * 300])
 def test_any_name_can_be_drawn(tmp_path: Path, name: str) -> None:
     curve = Curve(name, "", [1, 2], [1.0, 2.0])
-    plot = HistoryPlot()
-    plot._save(draw({name: [curve]}, f"{name}/{name}", log_y=False), tmp_path)
+    save_figure(draw({name: [curve]}, f"{name}/{name}", log_y=False), tmp_path / "history.png")
     assert (tmp_path / "history.png").stat().st_size > 1000
 
 

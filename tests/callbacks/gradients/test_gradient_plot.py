@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from hookline.callbacks import Checkpointer, LambdaCallback
+from hookline.callbacks import Checkpointer, LambdaCallback, _plots
+from hookline.callbacks._plots import MAX_PANELS
 from hookline.callbacks.gradients import GradientMonitor, GradientPlot, gradient_plot
-from hookline.callbacks.gradients.gradient_plot import BINS, MAX_PANELS, Spread, draw, measure, read
+from hookline.callbacks.gradients.gradient_plot import BINS, Spread, draw, measure, read
 from hookline.errors import RegistrationError, SetupError
 from hookline.testing import TinyModel, tiny_data
 from tests.support import crash_at, fit
@@ -160,7 +161,7 @@ def test_a_layer_that_is_not_there_is_an_error_with_the_nearest_names() -> None:
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_plot, "find_spec", lambda name: None)
+    monkeypatch.setattr(_plots, "find_spec", lambda name: None)
     with pytest.raises(SetupError, match=r"pip install 'hookline\[plots\]'"):
         GradientPlot()
 

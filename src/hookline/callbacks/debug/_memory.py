@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from hookline.callbacks._text import format_size
+from hookline.callbacks._trees import walk
+
 OTHER = "other"
 
 OURS = (tracemalloc.__file__, __file__)
@@ -56,39 +59,26 @@ def live_tensors(model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Op
 
 
 def tensors_in(value: Any, name: str = "", depth: int = 4) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in nested dicts, lists, tuples and dataclasses, with their paths."""
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif depth and isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from tensors_in(item, f"{name}[{key!r}]", depth - 1)
-    elif depth and isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from tensors_in(item, f"{name}[{index}]", depth - 1)
-    elif depth and hasattr(value, "__dataclass_fields__"):
-        for field in value.__dataclass_fields__:
-            yield from tensors_in(getattr(value, field, None), f"{name}.{field}", depth - 1)
+    """Yield the tensors in nested containers with their paths, down to a depth."""
+    for path, leaf in walk(value, depth=depth):
+        if isinstance(leaf, torch.Tensor):
+            yield name + "".join(f"[{key!r}]" for key in path), leaf
 
 
 def table(groups: list[Group], most: int = 20) -> list[str]:
     """Format the largest groups as lines, and the rest as one line."""
     lines = [f"{'size':>12} {'count':>6}  {'what':<15} {'device':<7} {'type':<9} shape"]
     lines += [
-        f"{megabytes(g.nbytes):>12} {g.count:>6}  {g.kind:<15} {g.device:<7} {g.dtype:<9} {g.shape}"
+        f"{format_size(g.nbytes, 3):>12} {g.count:>6}  {g.kind:<15} {g.device:<7} {g.dtype:<9} {g.shape}"
         for g in groups[:most]
     ]
     rest = groups[most:]
     if rest:
         size, count = sum(group.nbytes for group in rest), sum(group.count for group in rest)
-        lines.append(f"{megabytes(size):>12} {count:>6}  in {len(rest)} smaller groups")
+        lines.append(f"{format_size(size, 3):>12} {count:>6}  in {len(rest)} smaller groups")
     total, number = sum(group.nbytes for group in groups), sum(group.count for group in groups)
-    lines.append(f"{megabytes(total):>12} {number:>6}  in all")
+    lines.append(f"{format_size(total, 3):>12} {number:>6}  in all")
     return lines
-
-
-def megabytes(size: float) -> str:
-    """Format a size in MB (10⁶ bytes)."""
-    return f"{size / 1e6:,.3f} MB"
 
 
 def _owned(
@@ -226,7 +216,7 @@ class HostRecording:
         tensors = live_tensors(self._model, self._optimizers)
         process = host_memory().get("this process", 0.0)
         text = [
-            f"this process: {megabytes(process)}, {_signed(process - self._process)}",
+            f"this process: {format_size(process, 3)}, {format_size(process - self._process, 3, sign=True)}",
             "",
             "tensors that there are more or less of:",
             *(tensor_growth(self._tensors, tensors)[: self._rows] or ["none"]),
@@ -260,7 +250,7 @@ def tensor_growth(before: list[Group], after: list[Group]) -> list[str]:
             changes.append((nbytes, count, key))
     changes.sort(key=lambda change: -abs(change[0]))
     return [
-        f"{_signed(nbytes):>14} {count:>+6}  {kind:<15} {device:<7} {dtype:<9} {shape}"
+        f"{format_size(nbytes, 3, sign=True):>14} {count:>+6}  {kind:<15} {device:<7} {dtype:<9} {shape}"
         for nbytes, count, (kind, device, dtype, shape) in changes
     ]
 
@@ -270,9 +260,4 @@ def line_growth(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> li
     filters = [tracemalloc.Filter(False, path) for path in OURS]
     found = after.filter_traces(filters).compare_to(before.filter_traces(filters), "lineno")
     grown = sorted((stat for stat in found if stat.size_diff > 0), key=lambda stat: -stat.size_diff)
-    return [f"{_signed(s.size_diff):>14} {s.count_diff:>+6}  {s.traceback}" for s in grown]
-
-
-def _signed(size: float) -> str:
-    """Format a change of size in MB with its sign."""
-    return f"{size / 1e6:+,.3f} MB"
+    return [f"{format_size(s.size_diff, 3, sign=True):>14} {s.count_diff:>+6}  {s.traceback}" for s in grown]

@@ -14,7 +14,8 @@ import torch
 
 from hookline.callbacks._out_of_memory import is_out_of_memory
 from hookline.callbacks._paths import check_folder, output_folder
-from hookline.callbacks.debug._memory import host_memory, live_tensors, megabytes, table, tensors_in
+from hookline.callbacks._text import format_size
+from hookline.callbacks.debug._memory import host_memory, live_tensors, table, tensors_in
 from hookline.errors import NotAvailableError, RegistrationError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
@@ -99,13 +100,13 @@ class OOMReport(Callback):
         yield from ("", "sizes:")
         for kind in ("weights", "buffers", "optimizer state", "other"):
             name = "other tensors" if kind == "other" else kind
-            yield f"{name:>24}: {megabytes(sum(group.nbytes for group in groups if group.kind == kind))}"
+            yield f"{name:>24}: {format_size(sum(group.nbytes for group in groups if group.kind == kind), 3)}"
         trained = sum(parameter.nbytes for parameter in run.model.parameters() if parameter.requires_grad)
         # The gradients are already freed, so their size is computed.
-        yield f"{'gradients of a backward':>24}: {megabytes(trained)}"
+        yield f"{'gradients of a backward':>24}: {format_size(trained, 3)}"
         yield from ("", "memory of the host:")
         for name, size in host_memory().items():
-            yield f"{name:>24}: {megabytes(size)}"
+            yield f"{name:>24}: {format_size(size, 3)}"
         if run.device.type == "cuda":
             yield from ("", "memory of the device:", torch.cuda.memory_summary(run.device))
         yield from ("", "live tensors:", *table(groups, self.rows))
@@ -139,7 +140,7 @@ def _lines(tensors: Iterable[tuple[str, torch.Tensor]], most: int) -> list[str]:
     """Format the largest tensors, one per line."""
     found = sorted(tensors, key=lambda pair: -pair[1].nbytes)
     lines = [
-        f"{megabytes(tensor.nbytes):>12}  {path:<12} {str(tensor.dtype).removeprefix('torch.'):<9} "
+        f"{format_size(tensor.nbytes, 3):>12}  {path:<12} {str(tensor.dtype).removeprefix('torch.'):<9} "
         f"{tuple(tensor.shape)} {tensor.device}"
         for path, tensor in found[:most]
     ]

@@ -5,18 +5,27 @@ from __future__ import annotations
 import math
 import os
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib.util import find_spec
 from itertools import cycle
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hookline.callbacks._paths import check_folder, output_folder
-from hookline.errors import RegistrationError, SetupError
+from hookline.callbacks._plots import (
+    BLUE,
+    GREEN,
+    MAX_PANELS,
+    ORANGE,
+    check_matplotlib,
+    grid_of,
+    new_figure,
+    read_formats,
+    save_figure,
+    style_axes,
+)
+from hookline.callbacks._text import format_count
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 from hookline.run.paths import path_to_write
@@ -24,14 +33,11 @@ from hookline.run.paths import path_to_write
 if TYPE_CHECKING:
     from hookline.run import History, Run
 
-FORMATS = ("png", "pdf", "svg")
 SHARE = 0.02
 """Maximum fraction of the run's time that plotting takes if ``every`` is not given."""
 
 STAGES = ("train", "val", "test")
-MAX_PANELS = 24
-"""Maximum number of panels in a figure."""
-COLORS = {"train": "#4c78a8", "val": "#f58518", "test": "#54a24b"}
+COLORS = {"train": BLUE, "val": ORANGE, "test": GREEN}
 OTHERS = ("#b279a2", "#e45756", "#72b7b2", "#9d755d", "#eeca3b", "#79706e")
 MAX_MAGNITUDE = 1e100
 """Larger magnitudes are treated as not finite: they would hide all other values of the axis."""
@@ -65,6 +71,7 @@ class HistoryPlot(Callback):
 
     Example:
         >>> import torch
+        >>> from pathlib import Path
         >>> from tempfile import mkdtemp
         >>> from hookline.loop import Trainer
         >>> from hookline.testing import TinyModel, tiny_data
@@ -91,12 +98,9 @@ class HistoryPlot(Callback):
         log_y: bool = False,
         log: bool = True,
     ) -> None:
-        if find_spec("matplotlib") is None:
-            raise SetupError("HistoryPlot needs matplotlib: pip install 'hookline[plots]'")
+        check_matplotlib("HistoryPlot")
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        self.formats = (formats,) if isinstance(formats, str) else tuple(formats)
-        if not self.formats or set(self.formats) - set(FORMATS):
-            raise RegistrationError(f"HistoryPlot(formats={self.formats!r}): choose from {', '.join(FORMATS)}")
+        self.formats = read_formats(formats, "HistoryPlot")
         self.folder = None if folder is None else path_to_write(folder, "folder", "HistoryPlot")
         self.every = None if every is None else Duration.parse(every, "HistoryPlot(every=…)")
         self.log_y = log_y
@@ -156,20 +160,10 @@ class HistoryPlot(Callback):
         began = perf_counter()
         figure = draw(found, f"{run.project}/{run.name}, step {run.clock.step:,}", log_y=self.log_y)
         if folder is not None:
-            self._save(figure, folder)
+            for suffix in self.formats:
+                save_figure(figure, folder / f"{self.file_name}.{suffix}")
         self._due = perf_counter() + (perf_counter() - began) / SHARE
         return figure
-
-    def _save(self, figure: Any, folder: Path) -> None:
-        """Save the figure in every format."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for suffix in self.formats:
-            path = folder / f"{self.file_name}.{suffix}"
-            fresh = path.with_name(f".{path.name}")
-            with warnings.catch_warnings():  # The font may lack characters of a metric's name.
-                warnings.simplefilter("ignore")
-                figure.savefig(fresh, format=suffix)
-            fresh.replace(path)  # An image viewer may have the file open, so it is replaced atomically.
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,18 +191,10 @@ def panels(history: History, metrics: Sequence[str]) -> dict[str, list[Curve]]:
 
 
 def draw(found: dict[str, list[Curve]], title: str, *, log_y: bool) -> Any:
-    """Draw the figure.
-
-    It is not registered with pyplot, so the user's figures and backend do not change.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Draw the figure."""
     shown = dict(list(found.items())[:MAX_PANELS])
-    columns = min(len(shown), 2 if len(shown) <= 4 else 3) or 1
-    rows = math.ceil(len(shown) / columns) or 1
-    figure = Figure(figsize=(5.6 * columns, 3.4 * rows + 0.4), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    rows, columns = grid_of(len(shown))
+    figure = new_figure(5.6 * columns, 3.4 * rows + 0.4, dpi=110, layout="constrained")
     engine: Any = figure.get_layout_engine()
     engine.set(w_pad=0.1, h_pad=0.08, wspace=0.02, hspace=0.03)
     left_out = f" ({MAX_PANELS} of {len(found)} metrics)" if len(found) > MAX_PANELS else ""
@@ -237,10 +223,8 @@ def _panel(axes: Any, title: str, curves: list[Curve], *, log_y: bool) -> None:
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", parse_math=False)
     axes.set_xlabel("step", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: _short(step)))
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8, length=3)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: format_count(step, digits=6)))
+    style_axes(axes)
     legend = axes.legend(
         loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=8, handlelength=1.4
     )
@@ -287,16 +271,3 @@ def _is_wanted(name: str, metrics: Iterable[str]) -> bool:
     if not metrics:
         return first in (*STAGES, "lr")
     return any(fnmatchcase(name, metric) or metric == _parts(name)[0] for metric in metrics)
-
-
-def _short(step: float) -> str:
-    """Return a step as a short tick label.
-
-    Example:
-        >>> _short(500), _short(2500), _short(3_000_000)
-        ('500', '2.5k', '3M')
-    """
-    for size, unit in ((1e6, "M"), (1e3, "k")):
-        if abs(step) >= size:
-            return f"{step / size:g}{unit}"
-    return f"{step:g}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hookline.callbacks._trees import map_tensors
 from hookline.errors import MetricError, NotAvailableError, RegistrationError, describe, kind_of
 from hookline.events import Callback
 from hookline.run.targets import find_target
@@ -195,8 +196,4 @@ def _gives_dict(metric: Any) -> bool:
 
 def _detached(value: Any) -> Any:
     """Detach all tensors: a metric that keeps all outputs would keep their graphs for an epoch."""
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, dict):
-        return {key: _detached(item) for key, item in value.items()}
-    return type(value)(map(_detached, value)) if type(value) in (tuple, list) else value
+    return map_tensors(Tensor.detach, value)

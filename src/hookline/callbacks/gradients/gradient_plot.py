@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,19 @@ import torch
 from torch import Tensor
 
 from hookline.callbacks._paths import check_writable, written_path
+from hookline.callbacks._plots import (
+    BLUE,
+    GREY,
+    MAX_PANELS,
+    RED,
+    check_matplotlib,
+    grid_of,
+    new_figure,
+    quiet_fonts,
+    read_formats,
+    save_figure,
+    style_axes,
+)
 from hookline.callbacks._sampled_steps import SampledGradients
 from hookline.callbacks.gradients._layers import (
     REST,
@@ -26,7 +37,7 @@ from hookline.callbacks.gradients._layers import (
     with_gradients,
 )
 from hookline.distributed.dtensors import whole
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
 
@@ -34,14 +45,10 @@ if TYPE_CHECKING:
     from hookline.progress import Duration
     from hookline.run import Run
 
-FORMATS = ("png", "pdf", "svg")
 NAME = "gradients/distribution"
 
 BINS = 61
 """Number of bins. It is odd, so that zero is in the middle of a bin."""
-MAX_PANELS = 24
-"""Largest number of panels in a figure."""
-COLOR = "#4c78a8"
 
 
 class GradientPlot(Callback):
@@ -88,11 +95,8 @@ class GradientPlot(Callback):
         folder: str | os.PathLike[str] | None = None,
         formats: str | Iterable[str] = ("png",),
     ) -> None:
-        if find_spec("matplotlib") is None:
-            raise SetupError("GradientPlot needs matplotlib: pip install 'hookline[plots]'")
-        self.formats = (formats,) if isinstance(formats, str) else tuple(formats)
-        if not self.formats or not set(self.formats) <= set(FORMATS):
-            raise RegistrationError(f"GradientPlot(formats={self.formats!r}): choose from {', '.join(FORMATS)}")
+        check_matplotlib("GradientPlot")
+        self.formats = read_formats(formats, "GradientPlot")
         if layers is False:
             raise RegistrationError("GradientPlot(layers=False): there would be nothing to draw; give True or names")
         self._sampling = SampledGradients("GradientPlot", every)
@@ -150,13 +154,11 @@ class GradientPlot(Callback):
             return
         spreads = {layer: read(its) for layer, its in measured.items()}
         figure = draw(spreads, f"gradients of {run.project}/{run.name}, step {step:,}{of and f', {of}'}")
-        # matplotlib warns about characters that are missing in the font.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet_fonts():
             run.log_figure(f"{NAME}/{of}" if of else NAME, figure, step=step)
-            if self._folder is not None:
-                for suffix in self.formats:
-                    figure.savefig(self._folder / f"gradients-{step:08d}{of and f'-{of}'}.{suffix}", format=suffix)
+        if self._folder is not None:
+            for suffix in self.formats:
+                save_figure(figure, self._folder / f"gradients-{step:08d}{of and f'-{of}'}.{suffix}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,16 +200,11 @@ def read(measured: Tensor) -> Spread:
 
 
 def draw(spreads: dict[str, Spread], title: str) -> Any:
-    """Draw the figure. It does not use pyplot, so the user's figures and backend do not change."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Draw the figure."""
     shown = dict(list(spreads.items())[:MAX_PANELS])
-    columns = min(len(shown), 2 if len(shown) <= 4 else 3) or 1
-    rows = math.ceil(len(shown) / columns)
+    rows, columns = grid_of(len(shown))
     width, height = 3.9 * columns, 2.1 * rows + 0.4
-    figure = Figure(figsize=(width, height), dpi=100)
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, height, dpi=100)
     # The layout is fixed, in inches, because an automatic layout takes longer than drawing.
     left, right, top, bottom = 0.5 / width, 1 - 0.25 / width, 1 - 0.6 / height, 0.3 / height
     figure.subplots_adjust(left, bottom, right, top, wspace=0.22, hspace=0.42)
@@ -219,7 +216,7 @@ def draw(spreads: dict[str, Spread], title: str) -> Any:
         ha="left",
         va="top",
         fontsize=10,
-        color="#777777",
+        color=GREY,
         parse_math=False,
     )
     for number, (layer, spread) in enumerate(shown.items()):
@@ -231,7 +228,7 @@ def _panel(axes: Any, layer: str, spread: Spread) -> None:
     """Draw the histogram of one layer."""
     half = spread.largest or 1.0
     edges = [half * (2 * number / BINS - 1) for number in range(BINS + 1)]
-    axes.stairs([math.log10(1 + count) for count in spread.counts], edges, fill=True, color=COLOR)
+    axes.stairs([math.log10(1 + count) for count in spread.counts], edges, fill=True, color=BLUE)
     powers = range(max(1, math.ceil(math.log10(1 + max(spread.counts)))) + 1)
     axes.set_yticks([0.0, *(math.log10(1 + 10**power) for power in powers)], ["0", *(f"{10**p:,}" for p in powers)])
     axes.set_ylim(0, math.log10(1 + 2 * max(1, *spread.counts)))
@@ -241,8 +238,6 @@ def _panel(axes: Any, layer: str, spread: Spread) -> None:
     parts = [f"std {spread.std:.2g}"]
     parts += [f"{spread.zeros:.0%} zeros"] if spread.zeros else []
     parts += [f"{spread.odd} not finite"] if spread.odd else []
-    color = "#e45756" if spread.odd else "#777777"
+    color = RED if spread.odd else GREY
     axes.set_title(", ".join(parts), loc="right", y=1.0, fontsize=8, color=color)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=7, length=3)
+    style_axes(axes, label_size=7)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
-import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +15,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from hookline.callbacks._trees import leaves
+from hookline.callbacks._text import format_error
+from hookline.callbacks._trees import map_tensors, tensors
+from hookline.distributed.random_states import same_random_state
 from hookline.errors import SetupError
 
 BATCH: Final = "batch"
@@ -38,19 +37,12 @@ class Call:
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors of the arguments."""
-        return [value for _, value in leaves((self.args, self.kwargs), "") if isinstance(value, Tensor)]
+        return list(tensors((self.args, self.kwargs)))
 
     def map(self, function: Callable[[Tensor], Any], otherwise: Callable[[Any], Any] = lambda value: value) -> Call:
         """Return the call with a function applied to each tensor, and another to each other value."""
-
-        def change(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return function(value)
-            if isinstance(value, Mapping):
-                return {key: change(its) for key, its in value.items()}
-            return type(value)(map(change, value)) if type(value) in (tuple, list) else otherwise(value)
-
-        return Call(change(self.args), change(self.kwargs), self.rows)
+        args, kwargs = (map_tensors(function, value, otherwise) for value in (self.args, self.kwargs))
+        return Call(args, kwargs, self.rows)
 
     def of_size(self, rows: int) -> Call:
         """Return the call with this batch size. Samples are repeated if there are too few."""
@@ -84,7 +76,7 @@ class Format:
 
 def outputs_of(value: Any) -> list[Tensor]:
     """Return the tensors of a model's output, in order, on the CPU."""
-    return [its.detach().cpu() for _, its in leaves(value, "") if isinstance(its, Tensor)]
+    return [tensor.detach().cpu() for tensor in tensors(value)]
 
 
 def _dynamic(call: Call, dynamic: bool) -> Any:
@@ -216,12 +208,12 @@ def export(format: str, model: nn.Module, sample: Call, path: Path, *, dynamic: 
     way, name = FORMATS[format], type(model).__qualname__
     sizes = (sample.rows, 1, sample.rows + 1) if dynamic else (sample.rows,)
     calls = [sample.of_size(size) for size in sizes]
-    with _same_random_state(), torch.no_grad(), quietly():
+    with same_random_state(), torch.no_grad(), quietly():
         try:
             way.write(model, sample, dynamic, path)
         except Exception as error:
             raise SetupError(
-                f"ExportModel: {way.exporter} cannot export {name}: {_short(error)}; change the model, try another "
+                f"ExportModel: {way.exporter} cannot export {name}: {_cause(error)}; change the model, try another "
                 f"format, dynamic=False, or ExportModel(on_error='warn')"
             ) from error
         expected = [outputs_of(model(*call.args, **call.kwargs)) for call in calls]
@@ -230,7 +222,7 @@ def export(format: str, model: nn.Module, sample: Call, path: Path, *, dynamic: 
         except Exception as error:
             raise SetupError(
                 f"ExportModel: what {way.exporter} made of {name} does not run with batches of "
-                f"{', '.join(map(str, sizes))}: {_short(error)}; try dynamic=False, or another format"
+                f"{', '.join(map(str, sizes))}: {_cause(error)}; try dynamic=False, or another format"
             ) from error
     for size, its, wanted in zip(sizes, found, expected, strict=True):
         _compare(its, wanted, tolerance, f"{way.exporter}, batch of {size}")
@@ -251,23 +243,8 @@ def _compare(found: list[Tensor], expected: list[Tensor], tolerance: float, wher
             )
 
 
-def _short(error: BaseException) -> str:
-    """Return the root cause of an error in one line, without colors."""
+def _cause(error: BaseException) -> str:
+    """Return the root cause of an error on one line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
-    return f"{type(error).__name__}: {text[:400]}{'…' if len(text) > 400 else ''}"
-
-
-@contextmanager
-def _same_random_state() -> Iterator[None]:
-    """Restore the random states at the end, because an exporter may draw random numbers."""
-    numpy: Any = sys.modules.get("numpy")
-    states = random.getstate(), torch.get_rng_state(), numpy and numpy.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        torch.set_rng_state(states[1])
-        if numpy:
-            numpy.random.set_state(states[2])
+    return format_error(error, 400)

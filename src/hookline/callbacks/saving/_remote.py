@@ -14,9 +14,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
+from hookline.callbacks._text import format_error, format_size
 from hookline.checkpoint.names import MANIFEST
-from hookline.errors import RegistrationError, SetupError, words_of
-from hookline.records.redact import redact_text
+from hookline.errors import RegistrationError, SetupError
 
 PAUSES = (1.0, 4.0, 15.0, 60.0)
 """Seconds before each retry of a failed upload. After the last retry the queue gives up."""
@@ -52,7 +52,7 @@ class UploadReport:
         return not self.lost
 
     def __str__(self) -> str:
-        parts = [f"{self.uploaded:,} files uploaded ({self.size / 1e6:.1f} MB)"]
+        parts = [f"{self.uploaded:,} files uploaded ({format_size(self.size)})"]
         parts += [f"{self.there:,} were there"] if self.there else []
         if self.lost:
             shown = ", ".join(self.lost[:5]) + (f" and {len(self.lost) - 5:,} more" if len(self.lost) > 5 else "")
@@ -160,7 +160,7 @@ class UploadQueue:
             except BaseException as error:  # SystemExit, for example, would end the thread silently.
                 if not path.exists():
                     return "it was removed before its turn"
-                self._error = _words(error)
+                self._error = format_error(error)
             if self._left or pause is None or not self._paused(pause):
                 break
         return self._error
@@ -212,11 +212,6 @@ def _stamp(path: Path) -> tuple[int, int]:
     """Return size and modification time of a file, which change when it is written again."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
-
-
-def _words(error: BaseException) -> str:
-    """Return an error as one short line without secrets, because an address may contain a key."""
-    return redact_text(words_of(error)[:1_000]).splitlines()[0][:300]
 
 
 def check_address(address: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from hookline.callbacks._paths import check_names, check_own, check_writable, file_name, replacing, written_path
-from hookline.callbacks._trees import leaves
+from hookline.callbacks._trees import columns
 from hookline.callbacks.saving._predictions import (
     FORMATS,
     Columns,
@@ -270,12 +270,12 @@ class PredictionWriter(Callback):
 
     def _columns(self, run: Run) -> tuple[dict[str, Any], int]:
         """Return the columns of the current batch, on the CPU, and the number of rows."""
-        found = dict(leaves(self.columns(run) if self.columns else _outputs(run), ""))
+        found = dict(columns(self.columns(run) if self.columns else _outputs(run)))
         found = {name or "prediction": value for name, value in found.items()}
         if not self.columns:
             found = {f"prediction.{name}" if name[0].isdigit() else name: value for name, value in found.items()}
-        columns = {name: column(name, value) for name, value in found.items()}
-        sizes = {name: len(value) for name, value in columns.items()}
+        chosen = {name: column(name, value) for name, value in found.items()}
+        sizes = {name: len(value) for name, value in chosen.items()}
         if len(set(sizes.values())) != 1:
             listed = ", ".join(f"{name} has {size}" for name, size in sizes.items()) or "there are none"
             raise DataError(
@@ -286,7 +286,7 @@ class PredictionWriter(Callback):
         index = column("index", index)
         if len(index) != rows:
             raise DataError(f"PredictionWriter(index=…) gave {len(index)} for {rows} samples; give one for each")
-        return {"index": index, **columns}, rows
+        return {"index": index, **chosen}, rows
 
     def _first(self, run: Run) -> int:
         """Return the position of the batch's first sample in the order of the whole loader."""

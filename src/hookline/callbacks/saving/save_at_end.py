@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hookline.callbacks._ending import is_complete
 from hookline.callbacks._paths import check_names, check_own, check_writable, file_name, write_parts, written_path
-from hookline.callbacks._trees import leaves, together
+from hookline.callbacks._trees import columns, concatenate, map_tensors
 from hookline.callbacks.saving._source import check_paths, packed, script
 from hookline.callbacks.saving._weights import check_whole, copy_of, write_weights
 from hookline.errors import NotAvailableError, RegistrationError, SetupError
@@ -164,9 +164,9 @@ class SaveAtEnd(Callback):
     def _write_predictions(self, run: Run, path: Path, loader: Any) -> None:
         """Predict a loader and write predictions and labels."""
         seen = _Seen(loader, self.labels)
-        found = dict(leaves(run.predict(seen), "predictions"))
+        found = dict(columns(run.predict(seen), "predictions"))
         if any(label is not None for label in seen.labels):
-            found |= {name: together(batches) for name, batches in _columns(seen.labels).items()}
+            found |= {name: concatenate(batches) for name, batches in _columns(seen.labels).items()}
         tensors = {key: value.detach().cpu() for key, value in found.items() if isinstance(value, Tensor)}
         rest = {key: value for key, value in found.items() if key not in tensors}
         if tensors:
@@ -198,20 +198,16 @@ class _Seen:
 
 def _columns(labels: list[Any]) -> dict[str, list[Any]]:
     """Return the labels of all batches by name, for labels that are dicts or tuples."""
-    columns: dict[str, list[Any]] = {}
+    found: dict[str, list[Any]] = {}
     for batch in labels:
-        for name, value in leaves(batch, "labels"):
-            columns.setdefault(name, []).append(value)
-    return columns
+        for name, value in columns(batch, "labels"):
+            found.setdefault(name, []).append(value)
+    return found
 
 
 def _listed(value: Any) -> Any:
     """Return a value for JSON, with tensors as lists of numbers."""
-    if isinstance(value, Tensor):
-        return value.detach().cpu().tolist()
-    if isinstance(value, list | tuple):
-        return [_listed(its) for its in value]
-    return plain(value)
+    return plain(map_tensors(lambda tensor: tensor.detach().cpu().tolist(), value))
 
 
 # -- contents of the files -----------------------------------------------------------------------

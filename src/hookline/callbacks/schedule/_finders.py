@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from hookline.callbacks._plots import BLUE, ORANGE, RED, new_figure, style_axes
 from hookline.errors import NotAvailableError, SetupError, kind_of
 
 if TYPE_CHECKING:
     from hookline.run import Run
 
-BLUE, ORANGE, GREEN, RED, GREY = "#4c78a8", "#f58518", "#54a24b", "#e45756", "#777777"
 
 ROUNDING = 1e-9
 """Smallest fall that counts, as a fraction of the loss. A smaller fall is a rounding error."""
-
-
-def need_matplotlib(who: str) -> None:
-    """Raise if matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
-        raise SetupError(f"{who} draws its curve with matplotlib: pip install 'hookline[plots]', or {who}(plot=False)")
 
 
 def lr_figure(
@@ -78,25 +70,12 @@ def size_figure(sizes: Sequence[int], speeds: Sequence[float], failed: Sequence[
     return figure
 
 
-def save_png(figure: Any, path: Path) -> None:
-    """Save a figure atomically, because the user may have the file open."""
-    fresh = path.with_name(f".{path.name}")
-    figure.savefig(fresh, format="png")
-    fresh.replace(path)
-
-
 def _figure() -> tuple[Any, Any]:
     """Return an empty figure and its axes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.8), dpi=110)
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.4, 3.8, dpi=110)
     # The layout is fixed because an automatic layout takes longer than drawing.
     axes = figure.add_axes((0.11, 0.13, 0.86, 0.78))
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8, length=3)
+    style_axes(axes)
     return figure, axes
 
 

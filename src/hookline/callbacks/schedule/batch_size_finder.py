@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from hookline.callbacks._out_of_memory import is_out_of_memory
+from hookline.callbacks._plots import check_matplotlib, save_figure
 from hookline.callbacks.schedule._finders import (
     check_can_resize,
     largest,
     max_size,
-    need_matplotlib,
     need_one_process,
     need_task,
     resized,
-    save_png,
     size_figure,
 )
 from hookline.errors import RegistrationError, SetupError
@@ -125,7 +124,7 @@ class BatchSizeFinder(Callback):
         if run.clock.step == 0:
             self._forget()
         if self.plot:
-            need_matplotlib("BatchSizeFinder")
+            check_matplotlib("BatchSizeFinder", ", or BatchSizeFinder(plot=False)")
         need_one_process(run, "BatchSizeFinder")
         need_task(run, "BatchSizeFinder")
         if self.make_loader is None:
@@ -219,7 +218,7 @@ class BatchSizeFinder(Callback):
         if self.plot:
             figure = self.figure()
             if run.has_folder:
-                save_png(figure, run.folder / "batch_size_finder.png")
+                save_figure(figure, run.folder / "batch_size_finder.png")
             run.log_figure("plots/batch_size_finder", figure)
 
 

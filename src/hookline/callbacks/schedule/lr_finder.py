@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.optim import Optimizer
 
+from hookline.callbacks._plots import check_matplotlib, save_figure
 from hookline.callbacks.schedule._finders import (
     Smoothed,
     lr_figure,
-    need_matplotlib,
     need_one_process,
     need_task,
     rates,
-    save_png,
     steepest,
 )
 from hookline.callbacks.schedule._schedulers import base_rate, scale_rate, set_rate, the_optimizer
@@ -132,7 +131,7 @@ class LRFinder(Callback):
             if run.clock.step == 0:
                 self._forget()
             if self.plot:
-                need_matplotlib("LRFinder")
+                check_matplotlib("LRFinder", ", or LRFinder(plot=False)")
             need_one_process(run, "LRFinder")
             need_task(run, "LRFinder")
 
@@ -207,7 +206,7 @@ class LRFinder(Callback):
         """Draw, save and log the curve."""
         figure = self.figure()
         if run.has_folder:
-            save_png(figure, run.folder / "lr_finder.png")
+            save_figure(figure, run.folder / "lr_finder.png")
         run.log_figure("plots/lr_finder", figure)
 
     def _apply(self, run: Run, optimizer: Optimizer, rate: float) -> None:

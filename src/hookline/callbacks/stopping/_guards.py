@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from hookline.distributed.dtensors import whole
+from hookline.distributed.random_states import RandomStates, read_random_states, restore_random_states
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -39,16 +38,16 @@ class BeforeBatch:
         ([0.0, 0.0], 0)
     """
 
-    __slots__ = ("_kept", "_put_random", "_random")
+    __slots__ = ("_kept", "_random", "_states")
 
     def __init__(self, *, random_states: bool = False) -> None:
         self._random = random_states
         self._kept: list[_Kept] = []
-        self._put_random: list[tuple[Callable[[Any], object], Any]] = []
+        self._states: RandomStates | None = None
 
     def watch(self, module: nn.Module) -> None:
         """Register the buffers of a module. Call it when training starts."""
-        self._put_random = []
+        self._states = None
         self._kept = [
             _Kept(part._buffers, name)
             for part in module.modules()
@@ -60,13 +59,13 @@ class BeforeBatch:
         """Copy the current buffers and random states."""
         _copy([pair for kept in self._kept if (pair := kept.noted()) is not None])
         if self._random:
-            self._put_random = list(_random_states())
+            self._states = read_random_states()
 
     def put_back(self) -> None:
         """Restore the buffers and random states of the last ``note``."""
         _copy([pair for kept in self._kept if (pair := kept.put_back()) is not None])
-        for put, state in self._put_random:
-            put(state)
+        if self._states is not None:
+            restore_random_states(self._states)
 
 
 class _Kept:
@@ -113,20 +112,6 @@ def _copy(pairs: list[Pair]) -> None:
     with torch.no_grad():
         for targets, sources in kinds.values():
             torch._foreach_copy_(targets, sources)
-
-
-def _random_states() -> Any:
-    """Yield setters and states of the random generators.
-
-    These are the generators of torch on all devices in use, of Python, and of NumPy if it is imported.
-    """
-    yield torch.set_rng_state, torch.get_rng_state()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        yield torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()
-    yield random.setstate, random.getstate()
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        yield numpy.random.set_state, numpy.random.get_state()
 
 
 def module_of(run: Run) -> nn.Module:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from hookline.callbacks._paths import write_parts
+from hookline.callbacks._trees import walk
 from hookline.checkpoint.tensor_file import lay_out
 from hookline.errors import MetricError
 
@@ -201,36 +202,30 @@ class BadBatches:
                     others[name] = part
         if others:
             row["others"] = others
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / str(row["file"])
-        _replace(path, lay_out(tensors, "a bad batch: ").parts())
+        write_parts(path, lay_out(tensors, "a bad batch: ").parts())
         self._write_table(rows)
         return path
 
     def _write_table(self, rows: list[Row]) -> None:
         """Replace the table."""
-        _replace(self._folder / TABLE, (f"{json.dumps(row)}\n".encode() for row in rows))
+        write_parts(self._folder / TABLE, (f"{json.dumps(row)}\n".encode() for row in rows))
 
 
 def _parts(batch: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the tensors of a batch with their paths in it, and other values in a form for JSON."""
-    if isinstance(batch, Mapping):
-        for key, value in batch.items():
-            yield from _parts(value, f"{name}/{key}")
-    elif isinstance(batch, list | tuple) and not all(isinstance(item, str | int | float) for item in batch):
-        for index, value in enumerate(batch):
-            yield from _parts(value, f"{name}/{index}")
-    elif type(batch).__module__ == "numpy" and batch.dtype.kind in "biuf":
-        yield name, torch.as_tensor(batch)
-    elif isinstance(batch, torch.Tensor | str | int | float | list | tuple | None):
-        yield name, batch
-    else:
-        yield name, repr(batch)[:MAX_REPR_CHARS]
+    for path, leaf in walk(batch, _is_plain):
+        yield "/".join(map(str, (name, *path))), _storable(leaf)
 
 
-def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file completely, or leave the old file as it was."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.writelines(parts)
-    os.replace(temporary, path)
+def _is_plain(value: Any) -> bool:
+    """True for a list or tuple of strings and numbers."""
+    return isinstance(value, list | tuple) and all(isinstance(item, str | int | float) for item in value)
+
+
+def _storable(value: Any) -> Any:
+    """Return a tensor for an array of numbers, and a string for a value that JSON cannot hold."""
+    if type(value).__module__ == "numpy" and value.dtype.kind in "biuf":
+        return torch.as_tensor(value)
+    plain = isinstance(value, torch.Tensor | str | int | float | list | tuple | None)
+    return value if plain else repr(value)[:MAX_REPR_CHARS]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import random
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.flop_counter import FlopCounterMode
+
+from hookline.callbacks._text import format_count
+from hookline.callbacks._trees import map_tensors, tensors
+from hookline.distributed.random_states import same_random_state
 
 if TYPE_CHECKING:
     from torch._subclasses import FakeTensorMode
@@ -216,31 +218,11 @@ def _is_of_torch(hook: Any) -> bool:
 
 
 def without_data(value: Any, mode: FakeTensorMode) -> Any:
-    """Return the same arguments with tensors that have a shape but no data."""
-    if isinstance(value, Tensor):
-        return mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(without_data(item, mode) for item in value))
-    if type(value) in (list, tuple):
-        return type(value)(without_data(item, mode) for item in value)
-    if type(value) is dict:
-        return {key: without_data(item, mode) for key, item in value.items()}
-    return value  # FakeTensorMode converts tensors in other objects when they are used.
+    """Return the same arguments with tensors that have a shape but no data.
 
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Yield all tensors in the output of a module."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for part in fields(value):
-            yield from tensors(getattr(value, part.name))
+    FakeTensorMode converts tensors in other objects when they are used.
+    """
+    return map_tensors(lambda tensor: mode.from_tensor(tensor.detach()).requires_grad_(tensor.requires_grad), value)
 
 
 def shapes(value: Any) -> str:
@@ -262,16 +244,8 @@ def _join(prefix: str, name: str) -> str:
 @contextmanager
 def _untouched() -> Iterator[None]:
     """Restore random states and hide output: the first call has already printed and warned."""
-    python, numpy = random.getstate(), sys.modules.get("numpy")
-    numpy_state = None if numpy is None else numpy.random.get_state()
-    try:
-        with torch.random.fork_rng(), warnings.catch_warnings(), redirect_stdout(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
+    with same_random_state(), warnings.catch_warnings(action="ignore"), redirect_stdout(StringIO()):
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +311,8 @@ def _sizes(model: nn.Module) -> dict[str, Size]:
     known: set[int] = set()
     for name, part in model.named_modules():
         around = _around(name)
-        for tensors, is_weight in ((part._parameters, True), (part._buffers, False)):
-            for tensor in tensors.values():
+        for held, is_weight in ((part._parameters, True), (part._buffers, False)):
+            for tensor in held.values():
                 if tensor is not None and id(tensor) not in known:
                     known.add(id(tensor))
                     for place in around:
@@ -467,7 +441,7 @@ def _texts(row: Layer, columns: Sequence[str]) -> list[str]:
         "parameters": ("?" if row.parameters is None else f"{row.parameters:,}") + ("*" if row.shares else ""),
         "trainable": "?" if row.trainable is None else f"{row.trainable:,}",
         "MB": _size(row.megabytes),
-        "FLOPs": "" if row.flops is None else short(row.flops),
+        "FLOPs": "" if row.flops is None else format_count(row.flops),
     }
     return [texts[name] for name in columns]
 
@@ -477,16 +451,3 @@ def _size(megabytes: float | None) -> str:
     if not megabytes:
         return "?" if megabytes is None else "0"
     return "<0.01" if megabytes < 0.01 else f"{megabytes:,.2f}"
-
-
-def short(count: float) -> str:
-    """Return a large count with three digits and a unit prefix.
-
-    Example:
-        >>> [short(n) for n in (0, 999, 1234, 5_600_000, 8.2e9, 3e15)]
-        ['0', '999', '1.23 k', '5.6 M', '8.2 G', '3 P']
-    """
-    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {letter}"
-    return f"{count:.0f}"

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from hookline.callbacks._monitor import check_metric_name
-from hookline.errors import RegistrationError, words_of
+from hookline.callbacks._text import MAX_ERROR_CHARS, format_error, format_size, format_time
+from hookline.errors import RegistrationError
 from hookline.progress.counted import counted
 from hookline.records.plain import plain
 from hookline.records.redact import HIDDEN, redact_text
@@ -52,6 +53,7 @@ SIGNS: dict[str, Callable[[float, float], bool]] = {
 NOT_FINITE = "is not finite"
 _COMPARISON = re.compile(r"(?P<metric>\S+)\s*(?P<sign>>=|<=|>|<)\s*(?P<value>\S+)")
 
+MAX_TITLE_CHARS = 200
 MAX_ATTACHED_BYTES = 10_000_000
 """Maximum total size of the files of one message, in bytes."""
 
@@ -357,10 +359,10 @@ def compose(
     clock, name = run.clock, f"{run.project}/{run.name}"
     shown = dict(_numbers(run, metrics, new))
     files, left_out = _files(run.folder if run.has_folder else None, attach)
-    counts = f"{counted(clock.step, 'step')}, {counted(clock.epoch, 'epoch')}, {_time(clock.seconds)}"
+    counts = f"{counted(clock.step, 'step')}, {counted(clock.epoch, 'epoch')}, {format_time(clock.seconds)}"
     parts = [f"{name} {headline}: {counts}.", why]
     parts += ["\n".join(f"{metric} = {value:.6g}" for metric, value in shown.items())]
-    parts += [f"{_size(size)} is too large to send: {file}" for file, size in left_out]
+    parts += [f"{format_size(size)} is too large to send: {file}" for file, size in left_out]
     facts = {
         "project": run.project,
         "run": run.name,
@@ -371,7 +373,8 @@ def compose(
         "metrics": plain(shown),
     }
     text = redact_text("\n\n".join(part for part in parts if part))
-    return Message(event, redact_text(_one_line(f"{name} {headline}")), text, facts, tuple(files))
+    title = redact_text(" ".join(f"{name} {headline}".split())[:MAX_TITLE_CHARS])
+    return Message(event, title, text, facts, tuple(files))
 
 
 def _numbers(run: Run, patterns: Sequence[str], new: Mapping[str, float]) -> Iterable[tuple[str, float]]:
@@ -396,29 +399,6 @@ def _files(folder: Path | None, patterns: Sequence[str]) -> tuple[list[tuple[str
             found.append((path.name, path.read_bytes()))
             room -= size
     return found, left_out
-
-
-def _one_line(text: str) -> str:
-    """Return the text on one line of at most 200 characters."""
-    return " ".join(text.split())[:200]
-
-
-def _time(seconds: float) -> str:
-    """Return a duration for people.
-
-    Example:
-        >>> _time(4.26), _time(3725.0)
-        ('4.3 s', '1:02:05')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def _size(count: int) -> str:
-    """Return a size in MB as a string."""
-    return f"{count / 1e6:.1f} MB"
 
 
 class Outbox:
@@ -499,7 +479,7 @@ class Outbox:
                 self._transport.send(message)
                 return None
             except Exception as error:
-                why = self._without_secrets(words_of(error))[:300]
+                why = self._without_secrets(format_error(error, 10 * MAX_ERROR_CHARS))[:MAX_ERROR_CHARS]
                 if pause is None or is_final(error) or self._is_over(pause):
                     return why
         return None

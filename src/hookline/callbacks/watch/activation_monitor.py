@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hookline.callbacks._modules import check_patterns, matches, patterns_of, patterns_or_all
 from hookline.callbacks._sampled_steps import SampledSteps
-from hookline.callbacks.watch._model_inspection import tensors
+from hookline.callbacks._trees import tensors
 from hookline.errors import RegistrationError, SetupError
 from hookline.events import Callback
 

@@ -14,10 +14,10 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hookline.callbacks._text import format_metric
 from hookline.callbacks.watch.progress import styles
 from hookline.callbacks.watch.progress.following import Following, closing
 from hookline.callbacks.watch.progress.redirect import LONGEST, Tee, kept
-from hookline.callbacks.watch.progress.wording import number
 from hookline.callbacks.watch.progress_bar import ProgressBar
 from hookline.events import Callback
 from hookline.progress.counted import counted
@@ -154,7 +154,7 @@ def _summary(run: Run, *, failed: bool) -> Iterator[str]:
     yield f"ran: {', '.join(counts)}, {clock.seconds:.1f} s"
     if not failed:  # After an error of the device, reading a metric would fail again.
         for name, value in sorted(run.metrics.items()):
-            yield f"{name}: {number(value)}"
+            yield f"{name}: {format_metric(value)}"
     for failure in run.callbacks.disabled:
         yield f"switched off: {failure}"
 

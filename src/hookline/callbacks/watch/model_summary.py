@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hookline.callbacks.watch._model_inspection import Observer, Seen, layers, render, short
+from hookline.callbacks._text import format_count
+from hookline.callbacks.watch._model_inspection import Observer, Seen, layers, render
 from hookline.callbacks.watch.progress.redirect import is_terminal
 from hookline.errors import RegistrationError
 from hookline.events import Callback
@@ -99,10 +100,10 @@ class ModelSummary(Callback):
             run.log_table("model/summary", [row.cells for row in rows])
         note, forward = "", rows[-1].flops
         if forward is not None:
-            note = f"FLOPs a sample: {short(forward)} forward"
+            note = f"FLOPs a sample: {format_count(forward)} forward"
             if seen.backward is not None:
                 training = forward + round(seen.backward / samples)
-                note += f", {short(training)} forward and backward"
+                note += f", {format_count(training)} forward and backward"
                 run.messages.send("flops_per_sample", training, keep="forever", replace=True)
         if self.print:
             color, ascii_only = is_terminal(sys.stdout), not _is_utf8()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hookline.distributed.random_states import same_random_state
 from hookline.errors import SetupError
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _sums(norm: Any) -> list[Tensor]:
 
 def _call_on_batches(run: Run, batches: Iterator[Any], call: Call) -> None:
     """Call the model on the batches, without gradients and without a change of random states."""
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), same_random_state():
         for batch in batches:
             call(run.model, run.to_device(batch))
 

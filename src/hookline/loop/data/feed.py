@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
+from hookline.distributed.random_states import same_random_state
 from hookline.errors import DataError
 from hookline.loop.data.batches import is_one_shot, set_epoch, sure_length
 from hookline.loop.data.map import MapFeed
 from hookline.loop.data.notes import sequence_notes
-from hookline.loop.data.random_states import same_random_state
 from hookline.loop.data.stream import OneShotFeed, StatefulFeed, StreamFeed
 
 

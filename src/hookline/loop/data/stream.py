@@ -8,10 +8,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from hookline.distributed.random_states import random_states, set_random_states
 from hookline.errors import DataError, HooklineWarning
 from hookline.loop.data.batches import END, generators, set_epoch, sure_length
 from hookline.loop.data.notes import one_shot_notes, stateful_notes, stream_notes
-from hookline.loop.data.random_states import random_states, set_random_states
 from hookline.loop.data.seeding import Apart, mix
 from hookline.loop.data.workers import Workers, ignoring_workers
 

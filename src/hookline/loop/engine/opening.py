@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from hookline.distributed.random_states import seed_everything
 from hookline.distributed.rebinding import rebind
 from hookline.errors import Preempted, SetupError, add_place, first_of, words_of
 from hookline.events import Member, Scopes
 from hookline.events.foreign_names import ATTRIBUTES
 from hookline.loop.data.fetcher import Fetcher
-from hookline.loop.data.random_states import seed_everything
 from hookline.loop.data.seeding import mix
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.blocked_hooks import blocked_hooks_named

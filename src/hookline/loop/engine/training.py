@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from hookline.distributed.random_states import set_random_states
 from hookline.errors import DataError, SetupError, StopTraining
 from hookline.events import Scopes
 from hookline.loop.data import Feed, SharedFeed
 from hookline.loop.data.batches import END, LEFT, begun
-from hookline.loop.data.random_states import set_random_states
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.agenda import Agenda
 from hookline.loop.engine.edge import Edge, Epoch, Resumed

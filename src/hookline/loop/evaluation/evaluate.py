@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import torch
 
+from hookline.distributed.random_states import same_random_state
 from hookline.errors import DataError, Preempted
 from hookline.events import Scopes
 from hookline.loop.data.batches import END, LEFT, begun, generators, second_iterator, sure_length
 from hookline.loop.data.fetcher import Fetcher
 from hookline.loop.data.part import Part
-from hookline.loop.data.random_states import same_random_state
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.data.workers import Workers, end_at_exit, ignoring_workers
 from hookline.loop.evaluation.handles import Handles

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookline.distributed.random_states import same_random_state
 from hookline.errors import HooklineWarning, MetricError
-from hookline.loop.data.random_states import same_random_state
 from hookline.loop.metrics.object_states import (
     SetAside,
     can_merge,

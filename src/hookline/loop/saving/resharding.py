@@ -10,10 +10,10 @@ from torch import nn
 
 from hookline.checkpoint.agreement import agreed
 from hookline.checkpoint.packing import pack, unpack
+from hookline.distributed.random_states import random_states
 from hookline.distributed.solo import AnyGroup
 from hookline.events import Member
 from hookline.events.line import keeper_of
-from hookline.loop.data.random_states import random_states
 from hookline.loop.data.seeding import Apart, mix
 from hookline.loop.metrics.object_states import metrics_in
 from hookline.run import Run

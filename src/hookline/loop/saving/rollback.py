@@ -5,8 +5,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+from hookline.distributed.random_states import set_random_states
 from hookline.events import Member
-from hookline.loop.data.random_states import set_random_states
 from hookline.loop.model.buffers import load_buffers, other_buffers
 from hookline.loop.record.records import Records
 from hookline.loop.saving.rows import rewind_rows

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from hookline.distributed.random_states import random_states, set_random_states
 from hookline.errors import CheckpointCorruptError, CheckpointMismatchError, HooklineError, StopTraining, words_of
-from hookline.loop.data.random_states import random_states, set_random_states
 
 _SERIES = {"reduce": "mean", "values": [0.0], "weights": [0.0], "weight": 0.0}
 

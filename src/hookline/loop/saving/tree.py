@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from hookline.checkpoint.matching import match
 from hookline.checkpoint.snapshot import About, Snapshot
+from hookline.distributed.random_states import random_states
 from hookline.errors import CheckpointMismatchError
 from hookline.events import Member
-from hookline.loop.data.random_states import random_states
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.metrics.book import MetricBook
 from hookline.loop.metrics.object_states import load_metric_states, metric_states

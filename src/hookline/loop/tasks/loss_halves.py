@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hookline.loop.data.random_states import same_random_state
+from hookline.distributed.random_states import same_random_state
 
 TOLERANCE: Final = 1e-3
 """Tolerance of the comparison, relative to the largest loss."""

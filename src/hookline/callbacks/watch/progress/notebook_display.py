@@ -6,9 +6,10 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from hookline.callbacks._text import format_metric
 from hookline.callbacks.watch.progress.display import Bar, Progress
 from hookline.callbacks.watch.progress.plain_display import how_fast, in_words
-from hookline.callbacks.watch.progress.wording import beside_bar, number
+from hookline.callbacks.watch.progress.wording import beside_bar
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -59,7 +60,7 @@ class Frame:
         progress = self._progress
         rows = "".join(_row(bar, progress, whole=index == 0) for index, bar in enumerate(progress.bars))
         words = [escape(progress.beside)] if progress.beside else []
-        words += [f"{escape(name)} <b>{escape(number(value))}</b>" for name, value in progress.metrics.items()]
+        words += [f"{escape(name)} <b>{escape(format_metric(value))}</b>" for name, value in progress.metrics.items()]
         words += [f"<i>{escape(progress.note)}</i>"] if progress.note else []
         return f'<div style="{FONT}"><table style="{TABLE}">{rows}</table><div>{GAP.join(words)}</div></div>'
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hookline.callbacks._text import format_metric, format_time
 from hookline.callbacks.watch.progress.display import Progress
 from hookline.callbacks.watch.progress.redirect import beneath_tees
-from hookline.callbacks.watch.progress.wording import number, span
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -47,7 +47,7 @@ class PlainDisplay:
 
     def _news(self, progress: Progress) -> list[str]:
         """Return the new parts of the line. Times are left out because they always differ."""
-        parts = {name: f"{name} {number(value)}" for name, value in progress.metrics.items()}
+        parts = {name: f"{name} {format_metric(value)}" for name, value in progress.metrics.items()}
         parts |= {"": progress.note} if progress.note else {}
         is_first, has_moved = self._where is None, progress.where != self._where
         fresh = [text for name, text in parts.items() if has_moved or self._said.get(name) != text]
@@ -74,7 +74,7 @@ class PlainDisplay:
 
 def in_words(progress: Progress) -> str:
     """Return the complete line without its times."""
-    metrics = [f"{name} {number(value)}" for name, value in progress.metrics.items()]
+    metrics = [f"{name} {format_metric(value)}" for name, value in progress.metrics.items()]
     return " ".join(part for part in (progress.where, *metrics, progress.note) if part)
 
 
@@ -84,4 +84,4 @@ def how_fast(progress: Progress) -> str:
         return ""
     speeds = [bar.speed for bar in progress.bars if bar.speed]
     lefts = [bar.seconds_left for bar in progress.bars if bar.seconds_left]
-    return ", ".join([*speeds[-1:], *(f"{span(left)} left" for left in lefts[:1])])
+    return ", ".join([*speeds[-1:], *(f"{format_time(left)} left" for left in lefts[:1])])

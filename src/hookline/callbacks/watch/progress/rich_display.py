@@ -11,9 +11,10 @@ from rich.progress_bar import ProgressBar as BarLine
 from rich.table import Table
 from rich.text import Text
 
+from hookline.callbacks._text import format_metric
 from hookline.callbacks.watch.progress.display import Progress
 from hookline.callbacks.watch.progress.screen import Screen, safe
-from hookline.callbacks.watch.progress.wording import beside_bar, fitting, number
+from hookline.callbacks.watch.progress.wording import beside_bar, fitting
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -93,7 +94,7 @@ def _parts(progress: Progress, console: Console) -> Iterator[Text]:
     if progress.beside:
         yield Text(progress.beside)
     for name, value in progress.metrics.items():
-        yield Text.assemble((safe(name, console), "dim"), " ", safe(number(value), console))
+        yield Text.assemble((safe(name, console), "dim"), " ", safe(format_metric(value), console))
     if progress.note:
         yield Text(safe(progress.note, console), style="yellow")
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from hookline.callbacks._text import format_metric
 from hookline.callbacks.watch.progress.display import Bar, Progress
 from hookline.callbacks.watch.progress.screen import Screen, safe
-from hookline.callbacks.watch.progress.wording import fitting, number
+from hookline.callbacks.watch.progress.wording import fitting
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -44,7 +45,7 @@ class TqdmDisplay:
         """Return the lines of the bars, the metrics and the note."""
         names = [bar.name for bar in progress.bars]
         longest = max(map(len, names), default=0)
-        metrics = [f"{name}={number(value)}" for name, value in progress.metrics.items()]
+        metrics = [f"{name}={format_metric(value)}" for name, value in progress.metrics.items()]
         beside = [progress.beside] if progress.beside else []
         words = [self._words(bar, progress, whole=index == 0) for index, bar in enumerate(progress.bars)]
         room = width - longest - len("x: 100%||  []") - SHORTEST

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hookline.callbacks._text import format_count, format_speed, format_time
 from hookline.callbacks.watch.progress.display import Bar
-from hookline.callbacks.watch.progress.wording import large, span, speed
 
 if TYPE_CHECKING:
     from hookline.progress import Clock, Duration, EvalClock
@@ -138,10 +138,10 @@ class TrainTrack:
             case "sp":
                 bar = Bar("sample", f"{clock.sample}/{total}", done, total, self._speed("sample", "samples"), left)
             case "tok":
-                count = f"{large(clock.token)}/{large(total)}"
+                count = f"{format_count(clock.token)}/{format_count(total)}"
                 bar = Bar("token", count, done, total, self._speed("position", "tokens"), left)
             case _:
-                bar = Bar("time", f"{span(done)}/{span(total)}", done, total, self._speed(), left)
+                bar = Bar("time", f"{format_time(done)}/{format_time(total)}", done, total, self._speed(), left)
         return (bar,), f"{epoch} step {clock.step}"
 
     def _step_bar(self, clock: Clock, left: float | None = None) -> Bar:
@@ -157,8 +157,8 @@ class TrainTrack:
 
     def _speed(self, field: str = "step", unit: str = "it") -> str:
         """Return the speed of the bar. For steps, also the speed in samples."""
-        words = speed(self._window.per_second(field), unit)
-        samples = speed(self._window.per_second("sample"), "samples") if field == "step" else ""
+        words = format_speed(self._window.per_second(field), unit)
+        samples = format_speed(self._window.per_second("sample"), "samples") if field == "step" else ""
         return ", ".join(part for part in (words, samples) if part)
 
     def _in_epoch(self, clock: Clock) -> tuple[int, int]:
@@ -231,7 +231,7 @@ class LoaderTrack:
         count = str(done) if total is None else f"{done}/{total}"
         if not done or seconds <= 0:
             return Bar(self.name, count, done, total)
-        words = (speed(done / seconds, "it"), speed(self._clock.sample / seconds, "samples"))
+        words = (format_speed(done / seconds, "it"), format_speed(self._clock.sample / seconds, "samples"))
         left = None if total is None else (total - done) * seconds / done
         return Bar(self.name, count, done, total, ", ".join(part for part in words if part), left)
 
