@@ -212,14 +212,6 @@ class Clock:
         """Wall time in seconds since the epoch began."""
         return self.seconds - self._marks.seconds
 
-    def count_batch(self) -> None:
-        """Count a batch of training."""
-        self.batch += 1
-
-    def count_step(self) -> None:
-        """Count a step of training."""
-        self.step += 1
-
     def count_samples(self, samples: int, tokens: int | None) -> None:
         """Count samples and tokens of training."""
         self.sample += samples
@@ -448,12 +440,6 @@ class ClockView(Clock):
 
     def agree_seconds(self, seconds: float) -> NoReturn:
         raise _only_the_loop("run.clock.agree_seconds()")
-
-    def count_batch(self) -> NoReturn:
-        raise _only_the_loop("run.clock.count_batch()")
-
-    def count_step(self) -> NoReturn:
-        raise _only_the_loop("run.clock.count_step()")
 
     def count_samples(self, samples: int, tokens: int | None) -> NoReturn:
         raise _only_the_loop("run.clock.count_samples()")

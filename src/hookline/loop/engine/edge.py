@@ -131,14 +131,9 @@ class Edge:
         is_asked = requests.attention or requests.rollback is not None
         return bool(self.stage or is_asked or self._line.hooks.step_settled)
 
-    def reach(self, *, always: bool = False) -> None:
-        """A step is done. Look at it if something may be due.
-
-        Args:
-            always: True if something may be due, whatever the agenda says.
-        """
-        if always or self._clock.step >= self._agenda.wake:
-            self.stage = Stage.LOOK
+    def reach(self) -> None:
+        """A step is done at which something may be due."""
+        self.stage = Stage.LOOK
 
     def open(self) -> None:
         """The run is opened: an earlier call may have failed inside an epoch."""

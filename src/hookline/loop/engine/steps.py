@@ -298,7 +298,7 @@ class Steps:
                         if window.step_mark is not None:
                             self._close_step()
                         if step >= agenda.wake:
-                            edge.reach(always=True)
+                            edge.reach()
             is_due = edge.stage or requests.attention or line.hooks.step_settled or requests.rollback is not None
             if is_due and not window.count:
                 loss = None
@@ -420,7 +420,7 @@ class Steps:
             self._edge.reach_epoch_end()
         if hooks.around_batch or hooks.train_batch_start:
             self._open_batch(hooks)
-        state.count_batch(*self.count(state.batch))
+        state.samples, state.tokens = self.count(state.batch)
         if part is not None:
             self._take_part(part, mutes=True)
         return state.batch
@@ -504,7 +504,7 @@ class Steps:
         weight = check_weight(weight, state.where) if is_weighted else state.samples
         if outputs is not None:
             state.show_outputs(outputs)
-        state.show_loss(loss)
+        state.loss = loss
         hooks = line.hooks
         if hooks.loss_ready:
             line.emit(hooks.loss_ready)
@@ -612,9 +612,12 @@ class Steps:
             self._line.emit(hooks.train_batch_end)
         if window.batch_mark is not None:
             self._close_batch()
-        self._clock.count_batch()
-        self._world.count_batch(self._state.samples, self._state.tokens)
-        window.end_batch()
+        clock, state = self._clock, self._state
+        clock.batch += 1
+        if self._is_alone:
+            clock.sample += state.samples
+            clock.token += state.tokens or 0
+        window.has_batch = False
         return self.complete_window() if window.is_full else False
 
     def complete_window(self) -> bool:
@@ -633,9 +636,10 @@ class Steps:
             self._update(name)
         is_skipped = requests.agreed.skip is not None  # Also by a hook on `gradients_ready`.
         window.take_losses(counts=not is_skipped)
-        for name, moved in window.driven.items():
-            if moved:
-                self._schedulers.after_step(name)
+        if window.driven:
+            for name, moved in window.driven.items():
+                if moved:
+                    self._schedulers.after_step(name)
         if self._is_scaled:
             self._precision.end_window(skipped=is_skipped)
         moved = window.moved
@@ -646,19 +650,20 @@ class Steps:
         """End a step: count it, unless it is skipped, and close its scopes."""
         clock, line, requests, mark = self._clock, self._line, self._requests, self._window.step_mark
         self._window.end(skipped=is_skipped)
-        requests.allow_skip(False)
+        requests.can_skip = False
         if is_skipped:
             requests.take_skip()
             self._agenda.look_now()  # The step does not advance, but samples and time do.
         else:
-            clock.count_step()
+            clock.step += 1
             if line.hooks.train_step_end:
                 line.emit(line.hooks.train_step_end)
         if mark is not None:
             self._scopes.leave(mark)
         if not self._is_alone:
             self._world.stepped()
-        self._edge.reach()  # What the body logs from here on is of this step, too.
+        if clock.step >= self._agenda.wake:
+            self._edge.reach()  # What the body logs from here on is of this step also.
 
     def _update(self, name: str, closure: Callable[[], Any] | None = None) -> bool:
         """Finish the gradients, step the optimizer and the schedulers, clear the gradients, in this order.

@@ -164,7 +164,7 @@ class Training:
         """
         self._world.leave_body()
         if is_reached:
-            self._edge.reach(always=True)
+            self._edge.reach()
         self._edge.advance_to_evaluation()
         self._edge.end_broken_training()
 

@@ -55,7 +55,7 @@ class Trial:
         check_loader(loader, "training")
         if is_one_shot(loader):
             raise SetupError("a trial would use up a loader that can be iterated over only once; pass a DataLoader")
-        feed: Feed = make_feed(loader, loop.data.seed, loop.state.rank, Alone(loop.clock) if whole else loop.world)
+        feed: Feed = make_feed(loader, loop.data.seed, loop.state.rank, Alone() if whole else loop.world)
         given = epoch = 0
         try:
             while given < count:

@@ -60,10 +60,6 @@ class AccumulationWindow:
         self.has_batch = True
         self.is_full = is_last or self.count >= self.size
 
-    def end_batch(self) -> None:
-        """The batch is completed."""
-        self.has_batch = False
-
     def set_unit(self, weight: float) -> None:
         """Count the weights of this window in a unit.
 

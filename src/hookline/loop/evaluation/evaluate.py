@@ -105,7 +105,7 @@ class Evaluator:
 
     def leave_world(self) -> None:
         """The run is closing: an evaluation in ``on_teardown`` is one of this process alone."""
-        self._world = Alone(self._clock)
+        self._world = Alone()
 
     def join_world(self) -> None:
         """The run is opened: evaluations are those of all processes."""

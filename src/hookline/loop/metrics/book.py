@@ -23,6 +23,7 @@ from hookline.loop.metrics.series import (
     EpochSums,
     Group,
     Series,
+    number_or_copy,
     number_or_tensor,
     of_samples,
     step_of,
@@ -108,8 +109,15 @@ class MetricBook:
 
     def log_loss(self, value: Any, weight: Any) -> None:
         """Log the loss of a batch in an evaluation. Callbacks cannot log under its name."""
-        if self._muted is None:
-            self._add(self.full_name("loss"), value, weight, "mean", None, of_loop=True)
+        if self._muted is not None:
+            return
+        name = self.full_name("loss")
+        series = self._layers[-1].series.get(name)
+        is_usual = value.__class__ is Tensor and not value.ndim and weight.__class__ is int and weight >= 0
+        if is_usual and series is not None and series.is_direct and not series.shape:  # The first value was checked.
+            series.add(number_or_copy(value), weight)
+        else:
+            self._add(name, value, weight, "mean", None, of_loop=True)
 
     @property
     def muted(self) -> bool:

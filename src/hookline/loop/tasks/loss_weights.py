@@ -156,17 +156,17 @@ class Sums(Way):
 class ByTargets(Way):
     """A mean over the targets that are not ignored, each with the weight of its class."""
 
-    @property
-    def is_usual(self) -> bool:
+    def __init__(self, loss: Any) -> None:
+        super().__init__(loss)
+        self.is_usual = _ignored(loss) == IGNORED and _class_weights(loss) is None
         """True if all classes count the same, and -100 is ignored."""
-        return _ignored(self.loss) == IGNORED and _class_weights(self.loss) is None
 
     def weigh(self, outputs: Any, batch: Any, targets: Any) -> Any:
         if not isinstance(targets, Tensor) or targets.is_floating_point():
             return None  # With class probabilities as targets, torch divides by the number of samples.
-        ignored, weights = _ignored(self.loss), _class_weights(self.loss)
-        if weights is None and ignored < 0 and targets.is_cpu and targets.numel() and targets.min().item() >= 0:
+        if self.is_usual and targets.is_cpu and targets.numel() and targets.min().item() >= 0:
             return targets.numel()  # None is ignored. To look for the smallest is faster than to count.
+        ignored, weights = _ignored(self.loss), _class_weights(self.loss)
         targets = targets.long()  # In uint8, 156 equals -100, and as an index the tensor would be a mask.
         kept = targets != ignored
         if weights is None:

@@ -34,7 +34,7 @@ def make_world(place: Place, requests: Requests, clock: Clock, *, is_custom_loop
         is_custom_loop: True if the body of the loop is the user's.
     """
     if place.world_size == 1:
-        return Alone(clock)
+        return Alone()
     return Ranks(place, requests, clock, is_custom_loop=is_custom_loop)
 
 

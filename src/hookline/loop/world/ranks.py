@@ -319,9 +319,6 @@ class Ranks:
             with self.watchdog.patient():
                 self.exits.leave(self._clock.step, timeout=self.strategy.timeout)
 
-    def count_batch(self, samples: int, tokens: int | None) -> None:
-        """Do nothing: the samples of all ranks are counted after the step."""
-
     def stepped(self) -> None:
         """Note that a step is done. All ranks must call it."""
         self.watchdog.stepped()

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from hookline.distributed.same import Facts
 from hookline.distributed.solo import AnyGroup, SoloGroup
 from hookline.distributed.strategy import Strategy
-from hookline.progress import Clock
 
 
 class World(Protocol):
@@ -127,9 +126,6 @@ class World(Protocol):
             known: Number of samples of all ranks, if it is known without a vote.
         """
 
-    def count_batch(self, samples: int, tokens: int | None) -> None:
-        """Count the samples and tokens of a batch that is done, if there is only this rank."""
-
     def before_backward(
         self, loss: Tensor, names: tuple[str, ...], weights: Mapping[str, Any], *, last: bool, weighted: bool
     ) -> None:
@@ -233,8 +229,7 @@ class Alone:
     is_sharded = broken = is_padding = False
     shares, copies = (1, 0), 1
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.group = SoloGroup()
         self.usual_weight: float | None = None
 
@@ -266,9 +261,6 @@ class Alone:
         return 1.0
 
     def fetched(self, samples: int, tokens: int | None, *, counts: bool, known: int | None) -> None: ...
-
-    def count_batch(self, samples: int, tokens: int | None) -> None:
-        self._clock.count_samples(samples, tokens)
 
     def before_backward(
         self, loss: Tensor, names: tuple[str, ...], weights: Mapping[str, Any], *, last: bool, weighted: bool
