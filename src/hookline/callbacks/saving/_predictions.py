@@ -146,11 +146,7 @@ def column(name: str, value: Any) -> Any:
 
 def joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the columns of all batches, concatenated."""
-    names = list(batches[0])
-    for batch in batches:
-        if list(batch) != names:
-            raise DataError(f"PredictionWriter: the columns of one batch are {names}, of another {list(batch)}")
-    return {name: _stacked(name, [batch[name] for batch in batches]) for name in names}
+    return {name: _stacked(name, [batch[name] for batch in batches]) for name in batches[0]}
 
 
 def _stacked(name: str, values: list[Any]) -> Any:

@@ -21,7 +21,6 @@ from hookline.callbacks.saving._predictions import (
     column,
     joined,
 )
-from hookline.callbacks.saving.prediction_parts import Parts, Rest, fingerprint
 from hookline.errors import DataError, NotAvailableError, RegistrationError, SetupError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
@@ -36,14 +35,13 @@ SHUFFLED = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 class PredictionWriter(Callback):
     """Write predictions to files, one row per sample, with its index, in the loader's order.
 
-    Each file is written completely or not at all. With ``interval="batch"``, an interrupted prediction resumes if it is
-    started again with the same folder, weights, loader and format.
+    Each file is written completely or not at all.
 
     Args:
         folder: Folder for the files, absolute or inside the run's folder.
         interval: ``"epoch"``: keep all predictions in memory and write one file at the end, ``predict.parquet``.
             ``"batch"``: write ``predict/part-0000000000.parquet`` and so on during the prediction. Each part is named
-            by the position of its first row.
+            by the position of its first row. Parts of an earlier prediction are deleted.
         format: ``"parquet"`` (needs ``hookline[parquet]``), ``"csv"``, ``"npz"``, or a function of a path and the
             columns.
         suffix: Suffix of the files. ``None``: that of the format, or none for a function.
@@ -107,34 +105,23 @@ class PredictionWriter(Callback):
         self.columns = columns
         self.index = index
         self.batches_per_file = batches_per_file
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset everything that belongs to one prediction."""
         self._target: Path | None = None
-        self._parts: Parts | None = None
+        self._names: list[str] = []
         self._kept: list[dict[str, Any]] = []
         self._length: int | None = None
-        self._rows = self._batches = 0
-        """Rows and batches of the current prediction, including those that are already written."""
+        self._rows = self._batches = self._written = 0
+        """Rows and batches of the prediction, and rows in files."""
         self._is_whole = False
         """True if this rank has seen its last batch."""
-
-    def rest(self, loader: Any) -> Rest:
-        """Return the batches that an earlier prediction into this folder has not written.
-
-        Pass the result to ``predict``, which then returns only the predictions of these batches. This works in one
-        process only.
-
-        Args:
-            loader: Loader of the whole prediction.
-        """
-        return Rest(loader, lambda: 0 if self._parts is None else self._parts.batches)
 
     # -- when ----------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        self._forget()
+        self._reset()
         if isinstance(self.format, str):
             check_installed(self.format)
         check_writable(self._folder(run) / "file", "PredictionWriter")
@@ -167,7 +154,7 @@ class PredictionWriter(Callback):
             self._end(run)
 
     def on_teardown(self, run: Run) -> None:
-        self._forget()
+        self._reset()
 
     def _folder(self, run: Run) -> Path:
         """Return the folder for the files."""
@@ -181,85 +168,57 @@ class PredictionWriter(Callback):
     # -- how -----------------------------------------------------------------------------------
 
     def _begin(self, run: Run, name: str, loader: Any) -> None:
-        """Start or resume the prediction of one loader."""
-        self._forget()
-        shuffles = isinstance(getattr(loader, "sampler", None), SHUFFLED)
-        if shuffles and self.index is None:
+        """Start the prediction of one loader."""
+        self._reset()
+        if self.index is None and isinstance(getattr(loader, "sampler", None), SHUFFLED):
             raise SetupError(
                 "PredictionWriter: the loader shuffles, so a place in its order says nothing; give shuffle=False, or "
                 "index=lambda run: run.batch['id']"
             )
         several = run.world_size > 1
-        if several and isinstance(loader, Rest):
-            raise SetupError(
-                "PredictionWriter.rest(loader) is for one process: the ranks of a prediction that was left have each "
-                "written another number of batches; pass the loader itself, and what is written is not written again"
-            )
-        share = f"-rank{run.rank}" if several else ""
-        self._target = self._folder(run) / f"{name}{share}"
-        self._length = None if several else _length(run, loader)
-        if self.interval == "epoch":
-            return
-        about = {
-            "weights": fingerprint(run.model),
-            "length": self._length,
-            "per_file": self.batches_per_file,
-            "format": self.format if isinstance(self.format, str) else "function",
-            "suffix": self.suffix,
-        }
-        if several:
-            about["ranks"] = run.world_size
-        if shuffles:
-            about["order"] = run.started.isoformat()  # A shuffled prediction never resumes: its order changes.
-        self._parts = Parts(self._target, self.suffix, self._write, about)
-        self._parts.begin()
-        if isinstance(loader, Rest):
-            self._batches, self._rows = self._parts.batches, self._parts.rows
+        self._target = self._folder(run) / (f"{name}-rank{run.rank}" if several else name)
+        self._length = None if several else run.num_batches(run.stage, loader)
+        if self.interval == "batch":
+            for part in self._target.glob(f"part-*{self.suffix}"):
+                part.unlink()
 
     def _add(self, run: Run) -> None:
         """Add the columns of the current batch, and write a part if it is full."""
         if self._target is None:  # The callback was added during the prediction.
             return
         columns, rows = self._columns(run)
-        if self._parts is not None:
-            self._parts.check_columns(list(columns))
+        self._names = self._names or list(columns)
+        if list(columns) != self._names:
+            raise DataError(
+                f"PredictionWriter: the columns of one batch are {self._names}, of another {list(columns)}. "
+                f"Return the same columns for each batch."
+            )
         if isinstance(self.format, str):
             check_columns(self.format, columns)  # Raise now, not after the whole prediction.
         self._batches += 1
         self._rows += rows
+        self._kept.append(columns)
         shard = run.eval_shard
         self._is_whole = self._batches == self._length if shard is None else shard.is_last
-        if self._parts is not None and self._batches <= self._parts.batches:  # An earlier process wrote this batch.
-            if self._batches == self._parts.batches and self._rows != self._parts.rows:
-                raise DataError(
-                    f"PredictionWriter: {self._target} has {self._parts.rows} rows of {self._batches} batches, and now "
-                    f"they are {self._rows}: the loader is another one; remove the folder to begin anew"
-                )
-            return
-        self._kept.append(columns)
-        is_full = len(self._kept) == self.batches_per_file or self._is_whole
-        if self._parts is not None and is_full:
-            self._write_part(self._parts)
-
-    def _write_part(self, parts: Parts) -> None:
-        """Write the batches in memory as one part."""
-        parts.add(joined(self._kept), self._rows - parts.rows, len(self._kept), complete=self._is_whole)
-        self._kept = []
+        if self.interval == "batch" and (len(self._kept) == self.batches_per_file or self._is_whole):
+            self._write_kept(self._target / f"part-{self._written:010d}{self.suffix}")
 
     def _end(self, run: Run) -> None:
         """Write the last file if the prediction is complete."""
         is_whole = self._length is None or self._batches >= self._length  # Otherwise it was interrupted.
         if run.world_size > 1:
             is_whole = self._is_whole  # A rank without any batch writes no file.
-        if self._target is not None and is_whole:
-            if self._parts is None:
-                with replacing(self._target.with_name(f"{self._target.name}{self.suffix}")) as fresh:
-                    self._write(fresh, joined(self._kept))
-            else:
-                if self._kept:
-                    self._write_part(self._parts)
-                self._parts.end()
-        self._forget()
+        if self._target is not None and is_whole and self._kept:
+            part = self._target / f"part-{self._written:010d}{self.suffix}"
+            file = self._target.with_name(f"{self._target.name}{self.suffix}")
+            self._write_kept(part if self.interval == "batch" else file)
+        self._reset()
+
+    def _write_kept(self, path: Path) -> None:
+        """Write the batches in memory to a file."""
+        with replacing(path) as fresh:
+            self._write(fresh, joined(self._kept))
+        self._kept, self._written = [], self._rows
 
     def _write(self, path: Path, columns: Columns) -> None:
         """Write columns to a path in the format."""
@@ -316,8 +275,3 @@ def _loader(run: Run) -> Any:
     """Return the current loader of an evaluation."""
     loaders = run.loaders.get(run.stage)
     return loaders.get(run.loader_name) if isinstance(loaders, Mapping) else loaders
-
-
-def _length(run: Run, loader: Any) -> int | None:
-    """Return the number of batches, or ``None`` if it is unknown."""
-    return run.num_batches(run.stage, loader.loader if isinstance(loader, Rest) else loader)
