@@ -81,7 +81,7 @@ WAYS: dict[str, tuple[Make, ...]] = {
         lambda cls: cls(),
         lambda cls: cls(interval="batch", format="csv", stages=("predict", "val", "test")),
     ),
-    "ExportModel": (lambda cls: cls("torchscript", monitor="val/acc", path="out/best.ts", rehearse=False),),
+    "ExportModel": (lambda cls: cls("torchscript", monitor="val/acc", path="out/best.ts"),),
     "Upload": (
         lambda cls: cls("memory://contract"),
         lambda cls: cls("memory://contract", files="metrics.jsonl", every="1st", wait=5.0),

@@ -24,7 +24,7 @@ MONITORS: dict[str, Make] = {
     "StopOnNaN": lambda name: hl.StopOnNaN(("gradients", name)),
     "SaveBest": lambda name: hl.SaveBest(name, mode="min"),
     "Checkpointer": lambda name: hl.Checkpointer(monitor=name, mode="min"),
-    "ExportModel": lambda name: hl.ExportModel("torchscript", monitor=name, mode="min", rehearse=False),
+    "ExportModel": lambda name: hl.ExportModel("torchscript", monitor=name, mode="min"),
     "LRSchedule": lambda name: hl.LRSchedule("plateau", monitor=name, mode="min"),
     "MLPerfLog": lambda name: hl.MLPerfLog("bert", organization="us", monitor=name),
     "Notify": lambda name: hl.Notify(webhook="http://127.0.0.1:9/", alerts=f"{name} > 2"),

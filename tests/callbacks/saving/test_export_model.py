@@ -93,8 +93,7 @@ def test_the_files_need_none_of_the_source(tmp_path: Path) -> None:
     assert imported == "False"
 
 
-@pytest.mark.parametrize("rehearse", [True, False])
-def test_training_is_bitwise_the_same_and_modes_hooks_and_settings_stay(tmp_path: Path, rehearse: bool) -> None:
+def test_training_is_bitwise_the_same_and_modes_hooks_and_settings_stay(tmp_path: Path) -> None:
     def modes(run: Any) -> None:
         seen.append([part.training for part in run.model.modules()])
 
@@ -104,7 +103,7 @@ def test_training_is_bitwise_the_same_and_modes_hooks_and_settings_stay(tmp_path
     bare.norm.eval()
     seen: list[Any] = []
     level = logging.getLogger("torch.onnx").level
-    fit_conv(ExportModel("torchscript", rehearse=rehearse), on("train_step_start")(modes), folder=tmp_path, model=model)
+    fit_conv(ExportModel("torchscript"), on("train_step_start")(modes), folder=tmp_path, model=model)
     fit_conv(model=bare)
     assert same_tensors(weights_of(model), weights_of(bare))
     assert {tuple(its) for its in seen} == {(True, False, True, True)}
@@ -325,15 +324,10 @@ class Branches(TinyModel):
 
 
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
-def test_a_model_that_defeats_the_exporter_ends_the_run_early_and_names_the_exporter(
-    tmp_path: Path, format: Any
-) -> None:
-    seen: list[int] = []
-    steps = on("train_step_end")(lambda run: seen.append(run.clock.step))
+def test_an_error_names_the_exporter(tmp_path: Path, format: Any) -> None:
     name = {"pt2": "torch.export", "onnx": "torch.onnx"}[format]
     with pytest.raises(SetupError, match=rf"{name} cannot export Branches: .*on_error='warn'"):
-        fit_conv(ExportModel(format), steps, folder=tmp_path, model=Branches())
-    assert seen == [1]
+        fit_conv(ExportModel(format), folder=tmp_path, model=Branches())
 
 
 def test_with_warn_the_run_goes_on_without_a_file_and_says_so_once(tmp_path: Path) -> None:
@@ -346,7 +340,7 @@ def test_with_warn_the_run_goes_on_without_a_file_and_says_so_once(tmp_path: Pat
 
 def test_an_error_at_the_end_comes_when_all_else_is_saved(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="cannot export"):
-        fit_conv(ExportModel(rehearse=False), Checkpointer(), folder=tmp_path, model=Branches())
+        fit_conv(ExportModel(), Checkpointer(), folder=tmp_path, model=Branches())
     assert (tmp_path / "checkpoints" / "step-00000008" / "manifest.json").exists()
     assert not [path for path in tmp_path.iterdir() if "model" in path.name]
 
@@ -369,13 +363,13 @@ def test_a_trace_that_gives_something_else_is_found_by_the_check(tmp_path: Path)
 def test_a_file_that_is_off_by_more_than_the_tolerance_is_not_kept(tmp_path: Path, monkeypatch: Any) -> None:
     real = _export.FORMATS["torchscript"]
 
-    def off(path: Path, calls: Any) -> Any:
-        return [[value + 0.01 for value in its] for its in real.run(path, calls)]
+    def off(path: Path, call: Any) -> Any:
+        return real.run(path, call) + 0.01
 
     altered = _export.Format(real.suffix, real.exporter, real.write, off)
     monkeypatch.setitem(_export.FORMATS, "torchscript", altered)  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=r"off by 0\.01, more than the tolerance=0\.001"):
-        fit_conv(ExportModel("torchscript", tolerance=1e-3, rehearse=False), folder=tmp_path)
+        fit_conv(ExportModel("torchscript", tolerance=1e-3), folder=tmp_path)
     assert not list(tmp_path.glob("*model*"))
     fit_conv(ExportModel("torchscript", tolerance=0.1), folder=tmp_path / "b")
     assert (tmp_path / "b" / "model.ts").exists()

@@ -69,8 +69,8 @@ class Format:
     exporter: str
     """Name of the exporter in messages."""
     write: Callable[[nn.Module, Call, bool, Path], None]
-    run: Callable[[Path, list[Call]], list[list[Tensor]]]
-    """Function that returns the outputs of the file for each call."""
+    run: Callable[[Path, Call], Any]
+    """Function that returns the output of the file for a call."""
     needs: tuple[str, ...] = ()
 
 
@@ -104,10 +104,9 @@ def _write_pt2(model: nn.Module, call: Call, dynamic: bool, path: Path) -> None:
     torch.export.save(program, path)
 
 
-def _run_pt2(path: Path, calls: list[Call]) -> list[list[Tensor]]:
+def _run_pt2(path: Path, call: Call) -> Any:
     """Run a ``torch.export`` file."""
-    loaded = torch.export.load(path).module()
-    return [outputs_of(loaded(*call.args, **call.kwargs)) for call in calls]
+    return torch.export.load(path).module()(*call.args, **call.kwargs)
 
 
 # -- TorchScript ---------------------------------------------------------------------------------
@@ -125,11 +124,10 @@ def _write_torchscript(model: nn.Module, call: Call, dynamic: bool, path: Path) 
     jit.save(jit.trace(model, **given, check_trace=False), path)
 
 
-def _run_torchscript(path: Path, calls: list[Call]) -> list[list[Tensor]]:
+def _run_torchscript(path: Path, call: Call) -> Any:
     """Run a TorchScript file."""
     jit: Any = torch.jit
-    loaded = jit.load(path)
-    return [outputs_of(loaded(*call.args, **call.kwargs)) for call in calls]
+    return jit.load(path)(*call.args, **call.kwargs)
 
 
 # -- ONNX ----------------------------------------------------------------------------------------
@@ -146,21 +144,17 @@ def _write_onnx(model: nn.Module, call: Call, dynamic: bool, path: Path) -> None
     program.save(path)
 
 
-def _run_onnx(path: Path, calls: list[Call]) -> list[list[Tensor]]:
+def _run_onnx(path: Path, call: Call) -> Any:
     """Run an ONNX file in onnxruntime."""
     runtime = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [wanted.name for wanted in session.get_inputs()]
-    found = []
-    for call in calls:
-        tensors = call.tensors()
-        if len(names) != len(tensors):
-            raise ValueError(f"the file has the inputs {names}, and the model was called with {len(tensors)} tensors")
-        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
-        found.append([torch.as_tensor(array) for array in session.run(None, arrays)])
-    return found
+    names, given = [wanted.name for wanted in session.get_inputs()], call.tensors()
+    if len(names) != len(given):
+        raise ValueError(f"the file has the inputs {names}, and the model was called with {len(given)} tensors")
+    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, given, strict=True)}
+    return [torch.as_tensor(array) for array in session.run(None, arrays)]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -206,8 +200,7 @@ def export(format: str, model: nn.Module, sample: Call, path: Path, *, dynamic: 
         SetupError: If the export fails, or the file does not run or computes something else. It names the exporter.
     """
     way, name = FORMATS[format], type(model).__qualname__
-    sizes = (sample.rows, 1, sample.rows + 1) if dynamic else (sample.rows,)
-    calls = [sample.of_size(size) for size in sizes]
+    call = sample.of_size(1) if dynamic else sample  # Exporters treat the size 1 as a constant.
     with same_random_state(), torch.no_grad(), quietly():
         try:
             way.write(model, sample, dynamic, path)
@@ -216,16 +209,15 @@ def export(format: str, model: nn.Module, sample: Call, path: Path, *, dynamic: 
                 f"ExportModel: {way.exporter} cannot export {name}: {_cause(error)}; change the model, try another "
                 f"format, dynamic=False, or ExportModel(on_error='warn')"
             ) from error
-        expected = [outputs_of(model(*call.args, **call.kwargs)) for call in calls]
+        expected = outputs_of(model(*call.args, **call.kwargs))
         try:
-            found = way.run(path, calls)
+            found = outputs_of(way.run(path, call))
         except Exception as error:
             raise SetupError(
-                f"ExportModel: what {way.exporter} made of {name} does not run with batches of "
-                f"{', '.join(map(str, sizes))}: {_cause(error)}; try dynamic=False, or another format"
+                f"ExportModel: what {way.exporter} made of {name} does not run with a batch of {call.rows}: "
+                f"{_cause(error)}; try dynamic=False, or another format"
             ) from error
-    for size, its, wanted in zip(sizes, found, expected, strict=True):
-        _compare(its, wanted, tolerance, f"{way.exporter}, batch of {size}")
+    _compare(found, expected, tolerance, f"{way.exporter}, batch of {call.rows}")
 
 
 def _compare(found: list[Tensor], expected: list[Tensor], tolerance: float, where: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -48,10 +47,8 @@ class ExportModel(Callback):
             itself. The batch is that of the first step, or of an evaluation before it.
         module: Name of the submodule of the model or task to export. Empty: the model, or its attribute ``model`` if it
             has no ``forward``.
-        dynamic: Export a variable batch size, and check the file with the batch size of the sample, with 1, and with
-            one more than the sample.
+        dynamic: Export a variable batch size, and check the file with a batch of one sample.
         tolerance: Largest absolute and relative difference of an output.
-        rehearse: Try the export as soon as there is a batch, and discard the file, so that a problem is found early.
         on_error: ``"raise"`` if the export fails, or ``"warn"`` and continue without a file. An error at the end is
             raised after everything else is saved.
 
@@ -86,7 +83,6 @@ class ExportModel(Callback):
         module: str = "",
         dynamic: bool = True,
         tolerance: float = 1e-4,
-        rehearse: bool = True,
         on_error: Literal["raise", "warn"] = "raise",
     ) -> None:
         if format not in FORMATS:
@@ -105,7 +101,6 @@ class ExportModel(Callback):
         self.module = module
         self.dynamic = dynamic
         self.tolerance = tolerance
-        self.rehearse = rehearse
         self.on_error = on_error
         self._best = None if monitor is None else BestSoFar("ExportModel", monitor, mode, 0.0)
         self.mode = None if self._best is None else self._best.mode
@@ -176,17 +171,11 @@ class ExportModel(Callback):
     # -- what ----------------------------------------------------------------------------------
 
     def _take_sample(self, run: Run) -> None:
-        """Keep the current batch as the sample, and rehearse the export."""
+        """Keep the current batch as the sample."""
         if self._sample is not None or self._file is None:
             return
         with self._policy():
             self._sample = self._call(run)
-            if self.rehearse:
-                with tempfile.TemporaryDirectory(prefix="hookline-export-") as folder:
-                    path = Path(folder) / self._file.name
-                    export(
-                        self.format, self._copy(run), self._sample, path, dynamic=self.dynamic, tolerance=self.tolerance
-                    )
 
     def _call(self, run: Run) -> Call:
         """Return a copy of the model's inputs for the current batch, on the CPU."""
