@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,11 +14,14 @@ from time import monotonic
 from typing import Any, Final
 
 from hookline.callbacks._text import format_error, format_size
+from hookline.callbacks._worker import BackgroundWorker
 from hookline.checkpoint.names import MANIFEST
 from hookline.errors import RegistrationError, SetupError
 
 PAUSES = (1.0, 4.0, 15.0, 60.0)
 """Seconds before each retry of a failed upload. After the last retry the queue gives up."""
+END_PAUSE_S = 0.5
+"""Seconds before each retry at the end of a run."""
 
 OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "http", "https"})
 """Protocols without real folders, so that none must be created."""
@@ -69,19 +71,21 @@ class UploadQueue:
     """
 
     def __init__(self, remote: RemoteFolder, root: Path, *, most: int, pauses: Sequence[float] = PAUSES) -> None:
-        self._remote, self._root, self._most, self._pauses = remote, root, most, tuple(pauses)
-        self._waiting: dict[str, Path] = {}
-        self._busy: str | None = None
-        self._changed = threading.Condition()
-        self._closing = self._left = False
-        self._thread: threading.Thread | None = None
+        self._remote, self._root = remote, root
+        self._worker = BackgroundWorker[Path](
+            "hookline upload",
+            self._handle,
+            self._finished,
+            pauses=pauses,
+            max_waiting=most,
+            is_final=lambda path, error: not path.exists(),
+            end_pause=END_PAUSE_S,
+        )
         self._sent: dict[str, tuple[int, int]] = {}
         self._uploaded = self._size = self._there = 0
-        self._lost: dict[str, str] = {}
+        self._lost: dict[str, None] = {}
         self._error = ""
-        self._told = False
-
-    # -- called from the thread of the run -------------------------------------------------------
+        self._has_warned = False
 
     def put(self, path: Path, *, last: bool = False) -> None:
         """Queue a file, or the folder of a checkpoint.
@@ -90,93 +94,43 @@ class UploadQueue:
             path: The file or folder.
             last: True at the end of a run, when the limit of the queue does not apply.
         """
-        name = path.relative_to(self._root).as_posix()
-        with self._changed:
-            self._waiting.pop(name, None)  # Move a path that is already queued to the end.
-            self._waiting[name] = path
-            while len(self._waiting) > self._most and not last:
-                oldest = next(iter(self._waiting))
-                del self._waiting[oldest]
-                self._lost[oldest] = "too many were waiting"
-            if self._thread is None:
-                self._closing = False
-                self._thread = threading.Thread(target=self._work, name="hookline upload", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+        for dropped in self._worker.put(path, path, limited=not last):
+            self._lost[self._name(dropped)] = None
 
     def trouble(self) -> str:
         """Return the first error, once. Empty if there is none or it was returned before."""
-        if self._told or not self._error:
+        if self._has_warned or not self._error:
             return ""
-        self._told = True
+        self._has_warned = True
         return self._error
 
     def finish(self, wait: float) -> UploadReport:
         """Upload the queue with short pauses, for at most ``wait`` seconds, and return the report."""
-        end = monotonic() + wait
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        thread = self._thread
-        if thread is not None:
-            thread.join(max(0.0, end - monotonic()))
-            self._left = thread.is_alive()
-            self._thread = None
-        with self._changed:
-            rest = [*([self._busy] if self._busy else []), *self._waiting] if self._left else []
-            lost = (*self._lost, *(name for name in rest if name not in self._lost))
-            return UploadReport(self._uploaded, self._size, self._there, lost, self._error, self._left)
+        left = self._worker.close(monotonic() + wait)
+        lost = tuple(dict.fromkeys((*self._lost, *map(self._name, left))))
+        return UploadReport(self._uploaded, self._size, self._there, lost, self._error, bool(left))
+
+    def _name(self, path: Path) -> str:
+        """Return the name of a path in the remote folder."""
+        return path.relative_to(self._root).as_posix()
 
     # -- called from the thread of the queue -----------------------------------------------------
 
-    def _work(self) -> None:
-        """Upload items until the queue is closed and empty."""
-        while (item := self._next()) is not None:
-            name, path = item
-            why = self._try(name, path)
-            with self._changed:
-                self._busy = None
-                if why:
-                    self._lost[name] = why
-                else:
-                    self._lost.pop(name, None)
-
-    def _next(self) -> tuple[str, Path] | None:
-        """Wait for the next item. ``None``: the thread ends."""
-        with self._changed:
-            while not self._waiting and not self._closing:
-                self._changed.wait()
-            if not self._waiting or self._left:
-                return None
-            name = self._busy = next(iter(self._waiting))
-            return name, self._waiting.pop(name)
-
-    def _try(self, name: str, path: Path) -> str:
-        """Upload an item with retries. Return the error, or an empty string."""
-        for pause in (*self._pauses, None):
-            try:
-                self._upload(name, path)
-                return ""
-            except BaseException as error:  # SystemExit, for example, would end the thread silently.
-                if not path.exists():
-                    return "it was removed before its turn"
+    def _handle(self, path: Path) -> None:
+        """Upload a file or checkpoint, and keep the error."""
+        try:
+            self._upload(self._name(path), path)
+        except BaseException as error:
+            if path.exists():  # Otherwise it was removed before its turn.
                 self._error = format_error(error)
-            if self._left or pause is None or not self._paused(pause):
-                break
-        return self._error
+            raise
 
-    def _paused(self, pause: float) -> bool:
-        """Wait for ``pause`` seconds, or at most 0.5 seconds at the end of a run.
-
-        Return whether there is time for another try.
-        """
-        end = monotonic() + pause
-        with self._changed:
-            while not self._closing and (left := end - monotonic()) > 0:
-                self._changed.wait(left)
-            if self._closing:
-                self._changed.wait(min(0.5, max(0.0, end - monotonic())))
-        return not self._left
+    def _finished(self, path: Path, error: BaseException | None) -> None:
+        """Note whether a path is in the remote folder."""
+        if error is None:
+            self._lost.pop(self._name(path), None)
+        else:
+            self._lost[self._name(path)] = None
 
     def _upload(self, name: str, path: Path) -> None:
         """Upload a file, or a checkpoint unless its manifest is already there."""

@@ -124,7 +124,7 @@ class Upload(Callback):
         if self._queue is not None and run.checkpoint.is_relative_to(run.folder):
             if self._is_wanted(run.checkpoint.relative_to(run.folder).as_posix()):
                 self._queue.put(run.checkpoint)
-            self._say_trouble(self._queue)
+            self._warn_once(self._queue)
 
     def on_metrics_ready(self, run: Run) -> None:
         self._upload_live(run)
@@ -140,7 +140,7 @@ class Upload(Callback):
         for name in LIVE:
             if self._is_wanted(name) and (run.folder / name).exists():
                 self._queue.put(run.folder / name)
-        self._say_trouble(self._queue)
+        self._warn_once(self._queue)
 
     def on_teardown(self, run: Run) -> None:
         queue, self._queue = self._queue, None
@@ -156,7 +156,7 @@ class Upload(Callback):
         """Upload the final ``run.json`` and the report, which are written after the last hook."""
         if self.report is not None and not self.report.hung:
             self._finish(queue, folder, end)
-        self._say()
+        self._log_report()
 
     # -- what ----------------------------------------------------------------------------------
 
@@ -190,16 +190,16 @@ class Upload(Callback):
 
     # -- log messages --------------------------------------------------------------------------
 
-    def _say_trouble(self, queue: UploadQueue) -> None:
+    def _warn_once(self, queue: UploadQueue) -> None:
         """Warn about the first error of the run, once."""
         if trouble := queue.trouble():
             logger.warning("Upload to %s: %s; it is tried again, and training goes on", redact_text(self.to), trouble)
 
-    def _say(self) -> None:
+    def _log_report(self) -> None:
         """Log the report."""
         if self.report is not None:
-            say = logger.info if self.report.is_well else logger.warning
-            say("Upload to %s: %s", redact_text(self.to), self.report)
+            log = logger.info if self.report.is_well else logger.warning
+            log("Upload to %s: %s", redact_text(self.to), self.report)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, which has no thread."""

@@ -11,10 +11,8 @@ import os
 import re
 import smtplib
 import ssl
-import threading
 import urllib.error
 import urllib.request
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,13 +21,13 @@ from email.utils import format_datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from secrets import token_hex
-from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from hookline.callbacks._monitor import check_metric_name
 from hookline.callbacks._text import MAX_ERROR_CHARS, format_error, format_size, format_time
+from hookline.callbacks._worker import BackgroundWorker
 from hookline.errors import RegistrationError
 from hookline.progress.counted import counted
 from hookline.records.plain import plain
@@ -405,103 +403,44 @@ class Outbox:
     """Send messages in a separate thread. Only ``close`` waits, up to a deadline."""
 
     def __init__(self, transport: Transport, *, most: int = MAX_WAITING, pauses: Sequence[float] = PAUSES) -> None:
-        self._transport, self._most, self._pauses = transport, most, tuple(pauses)
-        self._queue: deque[Message] = deque()
-        self._in_hand: Message | None = None
-        self._changed = threading.Condition()
-        self._closing = self._is_left = False
-        self._thread: threading.Thread | None = None
+        self._transport, self._most = transport, most
+        self._worker = BackgroundWorker[Message](
+            "hookline notify",
+            transport.send,
+            self._finished,
+            pauses=pauses,
+            max_waiting=most,
+            is_final=lambda message, error: is_final(error),
+        )
         self.sent = 0
         self.unsent: list[str] = []
         """One line for each message that was not sent, with the reason."""
 
     def put(self, message: Message) -> None:
         """Add a message without waiting."""
-        with self._changed:
-            self._queue.append(message)
-            dropped = self._queue.popleft() if len(self._queue) > self._most else None
-            self._changed.notify()
-        if dropped is not None:
-            self._say(dropped, f"{self._most} messages were waiting already")
-        if self._thread is None:  # A daemon thread: a server that hangs must not keep the process alive.
-            self._thread = threading.Thread(target=self._work, name="hookline notify", daemon=True)
-            self._thread.start()
+        for dropped in self._worker.put(object(), message):
+            self._warn(dropped, f"{self._most} messages were waiting already")
 
     def end(self) -> None:
         """Announce that no message follows."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._worker.end()
 
     def close(self, deadline: float) -> None:
-        """Wait until all messages are sent, or until the deadline of the monotonic clock.
+        """Wait until all messages are sent, or until the deadline of the monotonic clock."""
+        for message in self._worker.close(deadline):
+            self._warn(message, "the server had not answered when the run was over")
 
-        Warn about the rest.
-        """
-        self.end()
-        if self._thread is None:
-            return
-        self._thread.join(max(0.0, deadline - monotonic()))
-        with self._changed:
-            left = [*([self._in_hand] if self._in_hand is not None else []), *self._queue]
-            self._is_left = True
-            self._queue.clear()
-        for message in left:
-            self._say(message, "the server had not answered when the run was over")
+    def _finished(self, message: Message, error: BaseException | None) -> None:
+        """Count a message that was sent, or warn about it."""
+        if error is None:
+            self.sent += 1
+        else:
+            text = format_error(error, 10 * MAX_ERROR_CHARS)
+            for secret in self._transport.secrets:
+                text = text.replace(secret, HIDDEN)
+            self._warn(message, text[:MAX_ERROR_CHARS])
 
-    # -- in the thread -------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        """Send messages until the queue is empty and closed."""
-        while (message := self._next()) is not None:
-            why = self._try(message)
-            with self._changed:
-                self._in_hand = None
-                if self._is_left:  # close() has already reported this message as not sent.
-                    return
-            if why is None:
-                self.sent += 1
-            else:
-                self._say(message, why)
-
-    def _next(self) -> Message | None:
-        """Return the next message, or ``None`` at the end."""
-        with self._changed:
-            while not self._queue and not self._closing:
-                self._changed.wait()
-            self._in_hand = self._queue.popleft() if self._queue else None
-            return self._in_hand
-
-    def _try(self, message: Message) -> str | None:
-        """Send a message with retries. Return the reason if it was not sent, or ``None``."""
-        for pause in (*self._pauses, None):
-            try:
-                self._transport.send(message)
-                return None
-            except Exception as error:
-                why = self._without_secrets(format_error(error, 10 * MAX_ERROR_CHARS))[:MAX_ERROR_CHARS]
-                if pause is None or is_final(error) or self._is_over(pause):
-                    return why
-        return None
-
-    def _without_secrets(self, text: str) -> str:
-        """Return the text with the secrets of the transport redacted."""
-        for secret in self._transport.secrets:
-            text = text.replace(secret, HIDDEN)
-        return redact_text(text)
-
-    def _is_over(self, pause: float) -> bool:
-        """Wait for the pause.
-
-        Return True if the run has ended, so that there is no time for a retry.
-        """
-        end = monotonic() + pause
-        with self._changed:
-            while not self._closing and (left := end - monotonic()) > 0:
-                self._changed.wait(left)
-            return self._closing
-
-    def _say(self, message: Message, why: str) -> None:
+    def _warn(self, message: Message, why: str) -> None:
         """Warn that a message was not sent."""
         line = f"{message.title!r} was not sent by {self._transport.place}: {why}"
         self.unsent.append(line)
