@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from hookline.callbacks.schedule._freezing import Epochs, Frozen, check_something_is_left, named
 from hookline.callbacks.schedule._schedulers import (
-    grouping,
     leading,
     own_group,
-    regroup,
     scale_rate,
     set_rate,
-    the_optimizer,
 )
+from hookline.callbacks.schedule.finetuning import Finetuning
 from hookline.errors import RegistrationError
-from hookline.events import Callback
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -29,7 +25,7 @@ logger = logging.getLogger("hookline")
 GROUP = "backbone"
 
 
-class BackboneFinetuning(Callback):
+class BackboneFinetuning(Finetuning):
     """Train the head first, then also the backbone, at a learning rate that grows.
 
     The backbone gets its own parameter group when it is unfrozen. The optimizer may hold the parameters of the
@@ -67,10 +63,9 @@ class BackboneFinetuning(Callback):
         0.2
     """
 
-    structural = True
     state_depends_on = ("backbone",)
-    writes = ("weights", "optimizer")
-    role = "structure"
+    before = ()
+    _argument = "backbone"
 
     def __init__(
         self,
@@ -95,128 +90,54 @@ class BackboneFinetuning(Callback):
                 raise RegistrationError(f"BackboneFinetuning({name}={value!r}): give a number above 0")
         if backbone_initial_lr is not None and not backbone_initial_lr > 0:
             raise RegistrationError(f"BackboneFinetuning(backbone_initial_lr={backbone_initial_lr!r}): it is above 0")
+        super().__init__(backbone, train_bn=train_bn, optimizer=optimizer)
         self.unfreeze_backbone_at_epoch = unfreeze_backbone_at_epoch
         self.backbone = backbone
         self.lambda_func = lambda_func
         self.backbone_initial_ratio_lr = backbone_initial_ratio_lr
         self.backbone_initial_lr = backbone_initial_lr
         self.should_align = should_align
-        self.train_bn = train_bn
         self.verbose = verbose
         self.rounding = rounding
-        self.optimizer = optimizer
-        self._forget()
 
-    def _forget(self) -> None:
-        """Reset everything that belongs to one run."""
+    def _reset(self) -> None:
+        super()._reset()
         self.rate: float | None = None
         """Learning rate of the backbone at the start of the epoch. ``None`` while the backbone is frozen."""
-        self._frozen = Frozen()
-        self._epochs = Epochs()
-        self._names: list[str] = []
-        self._run: Run | None = None
-        self._groups: list[Any] = []
 
-    def on_setup(self, run: Run) -> None:
-        if not run.is_training_run:
+    def finetune_function(self, run: Run, epoch: int, optimizer: Optimizer) -> None:
+        """Unfreeze the backbone or raise its learning rate, as the epoch requires."""
+        if optimizer is not self._optimizer(run):
             return
-        if run.clock.step == 0:
-            self._forget()
-        self._run = run
-        self._names = named(run.model, (self.backbone,), "BackboneFinetuning", "backbone")
-        if self.rate is None:
-            self._frozen = Frozen()
-            self._frozen.freeze(run.model, self._names, train_bn=self.train_bn)
-            check_something_is_left(run.model, "BackboneFinetuning")
-
-    def on_train_start(self, run: Run) -> None:
-        self._optimizer(run)
-        self._frozen.still()
-
-    def on_train_epoch_start(self, run: Run) -> None:
-        for epoch in self._epochs.begin(run.clock.epoch):
-            self._begin(run, epoch)
-
-    def on_rollback(self, run: Run) -> None:
-        for epoch in self._epochs.catch_up(run.clock.epoch):
-            self._begin(run, epoch)
-
-    def on_teardown(self, run: Run) -> None:
-        if self._run is not None:
-            self._groups = self._grouping(run)
-        self._frozen.release()
-        self._run = None
+        lead = leading(optimizer, run.model, self._part)
+        head = float(optimizer.param_groups[lead]["lr"])
+        if self.rate is not None:
+            self._raise(run, epoch, optimizer, head)
+        elif epoch >= self.unfreeze_backbone_at_epoch:
+            ratio, given = self.backbone_initial_ratio_lr, self.backbone_initial_lr
+            self.rate = head * ratio if given is None else given
+            parameters = dict(run.model.named_parameters())
+            thawed = [parameters[name] for name in self._frozen.thaw()]
+            own_group(optimizer, thawed, self.rate, GROUP, run.schedulers, lead=lead)
+        if self.verbose and self.rate is not None:
+            rates = round(head, self.rounding), round(self.rate, self.rounding)
+            logger.info("epoch %d: head at %s, backbone at %s", epoch, *rates)
 
     def state_dict(self) -> dict[str, Any]:
-        groups = self._groups if self._run is None else self._grouping(self._run)
-        return {
-            "rate": self.rate,
-            "frozen": list(self._frozen.names),
-            "groups": groups,
-            "epochs": self._epochs.save(),
-        }
+        return {**super().state_dict(), "rate": self.rate}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.rate = state["rate"]
-        self._frozen.become(state["frozen"])
-        self._groups = list(state["groups"])
-        self._epochs.load(state["epochs"])
-        if self._run is not None and self._groups:
-            regroup(self._optimizer(self._run), self._groups, self._run.model, self._run.schedulers, self._names)
+        super().load_state_dict(state)
 
-    # ------------------------------------------------------------------------------------------
-
-    def _begin(self, run: Run, epoch: int) -> None:
-        """Unfreeze the backbone or raise its learning rate, as the epoch requires."""
-        if self.rate is None and epoch >= self.unfreeze_backbone_at_epoch:
-            self._unfreeze(run)
-        elif self.rate is not None:
-            self._raise(run, epoch)
-        if self.verbose and self.rate is not None:
-            logger.info(
-                "epoch %d: head at %s, backbone at %s",
-                epoch,
-                round(self._head(run)[1], self.rounding),
-                round(self.rate, self.rounding),
-            )
-
-    def _head(self, run: Run) -> tuple[int, float]:
-        """Return the index of the head's parameter group and its learning rate."""
-        optimizer = self._optimizer(run)
-        lead = leading(optimizer, run.model, self._names)
-        return lead, float(optimizer.param_groups[lead]["lr"])
-
-    def _unfreeze(self, run: Run) -> None:
-        """Unfreeze the backbone and move its parameters to a separate parameter group."""
-        lead, head = self._head(run)
-        self.rate = (
-            head * self.backbone_initial_ratio_lr if self.backbone_initial_lr is None else self.backbone_initial_lr
-        )
-        parameters = dict(run.model.named_parameters())
-        thawed = [parameters[name] for name in self._frozen.thaw()]
-        own_group(self._optimizer(run), thawed, self.rate, GROUP, run.schedulers, lead=lead)
-
-    def _raise(self, run: Run, epoch: int) -> None:
+    def _raise(self, run: Run, epoch: int, optimizer: Optimizer, head: float) -> None:
         """Multiply the learning rate of the backbone, now and in its schedulers."""
-        optimizer = self._optimizer(run)
         groups = optimizer.param_groups
         index = next(index for index, group in enumerate(groups) if group.get("name") == GROUP)
-        (_, head), before = self._head(run), float(groups[index]["lr"])
+        before = float(groups[index]["lr"])
         factor = self.lambda_func(epoch + 1) if callable(self.lambda_func) else self.lambda_func
         rate = (self.rate or 0.0) * factor
-        if self.should_align and rate > head:
-            rate = head
-        self.rate = rate
+        self.rate = rate = head if self.should_align and rate > head else rate
         if before:
             scale_rate(optimizer, index, rate / before, run.schedulers)
         set_rate(groups[index], rate)
-
-    def _optimizer(self, run: Run) -> Optimizer:
-        """Return the optimizer that trains the model."""
-        return the_optimizer(run, self.optimizer, "BackboneFinetuning")
-
-    def _grouping(self, run: Run) -> list[Any]:
-        """Return the names of the parameters in each group."""
-        if not run.optimizers:
-            return []
-        return grouping(self._optimizer(run), run.model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.optim import Optimizer
 
@@ -59,10 +59,12 @@ class Finetuning(Callback):
     """
 
     structural = True
-    state_depends_on = ("layers", "unfrozen_layers")
+    state_depends_on: ClassVar[tuple[str, ...]] = ("layers", "unfrozen_layers")
     writes = ("weights", "optimizer")
     role = "structure"
-    before = ("BackboneFinetuning",)
+    before: tuple[str | type, ...] = ("BackboneFinetuning",)
+    _argument = "layers"
+    """Name of the argument that a wrong name belongs to, for errors."""
 
     def __init__(
         self,
@@ -86,9 +88,9 @@ class Finetuning(Callback):
         self.optimizer = optimizer
         self._plan: list[tuple[Duration | int, What]] = []
         self._by_step = False
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset everything that belongs to one run."""
         self.done: list[int] = []
         """Indices of the entries of ``unfreeze`` that were applied."""
@@ -146,7 +148,7 @@ class Finetuning(Callback):
             run: The run.
             layers: Names or patterns of the layers.
         """
-        names = named(run.model, patterns_of(layers, self._who), self._who)
+        names = named(run.model, patterns_of(layers, self._who), self._who, self._argument)
         self._part += [name for name in names if name not in self._part]
         self._frozen.freeze(run.model, names, train_bn=self.train_bn)
         check_something_is_left(run.model, self._who)
@@ -183,7 +185,7 @@ class Finetuning(Callback):
         if not run.is_training_run:
             return
         if run.clock.step == 0:
-            self._forget()
+            self._reset()
         self._run = run
         self._plan = [(_resolved(moment, run), what) for moment, what in self.unfreeze]
         self._by_step = any(isinstance(moment, Duration) and moment.unit != "ep" for moment, _ in self._plan)
