@@ -33,7 +33,7 @@ def was_cut_short(run: Run) -> bool:
     return run.ending is not None and run.ending.kind != "duration"
 
 
-def say_put_back(run: Run, step: int, monitor: str, value: float | None) -> None:
+def report_restored(run: Run, step: int, monitor: str, value: float | None) -> None:
     """Report that the model has the weights of an earlier step again.
 
     The message goes to the console, to ``log.txt`` and to the timeline.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hookline.callbacks._ending import was_cut_short, was_interrupted
 from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.events import Callback
 from hookline.progress import Duration
 from hookline.progress.duration import COUNTS, PASSES
 from hookline.records.direction import LARGER_IS_BETTER, SMALLER_IS_BETTER, direction
@@ -85,6 +87,41 @@ stage. Write 'val/loss' or 'train/loss'.
         raise RegistrationError(f"{where}: the name of a metric starts with its stage. Write {write}.")
 
 
+def check_min_delta(reader: str, min_delta: float) -> float:
+    """Return ``min_delta``, or raise if it is negative or NaN."""
+    if not min_delta >= 0:
+        raise RegistrationError(f"{reader}(min_delta={min_delta}): must be >= 0.")
+    return min_delta
+
+
+def check_has_evaluations(run: Run, reader: str, monitor: str, otherwise: str = "") -> None:
+    """Raise before a fit without evaluations. A custom loop is not checked.
+
+    A missing ``val/…`` metric raises a separate error.
+    """
+    has_task = run.is_training_run and getattr(run, "task", None) is not None
+    if has_task and not monitor.startswith("val/") and "val" not in run.loaders:
+        raise SetupError(
+            f"{reader}({monitor!r}) decides after evaluations, and there is nothing to evaluate on. Pass a "
+            f"validation loader to fit{f', or {otherwise}' if otherwise else ''}."
+        )
+
+
+def is_metric_lost(run: Run, reader: Any) -> bool:
+    """Return whether the callback that logged the metric is disabled, and warn once.
+
+    Args:
+        run: The run.
+        reader: Object with ``monitor``, ``_who`` and ``_warned``.
+    """
+    if not run.callbacks.lost(reader.monitor):
+        return False
+    if not reader._warned:
+        reader._warned = True
+        logger.warning("%s decides nothing: the callback that logged %s is switched off", reader._who, reader.monitor)
+    return True
+
+
 def monitored_value(run: Run, reader: str, name: str) -> float | None:
     """Return the newest value of a metric.
 
@@ -108,119 +145,131 @@ def monitored_value(run: Run, reader: str, name: str) -> float | None:
     return value
 
 
-class Monitored:
-    """Metric ``name`` that the callback ``reader`` reads after evaluations, epochs or intervals."""
+class MonitorCallback(Callback):
+    """Base class of callbacks that decide something by a metric.
 
-    __slots__ = ("_reader", "_warned", "at", "name")
+    A subclass implements ``decide``. Hookline calls it after evaluations, epochs or log intervals, once for each value.
 
-    def __init__(self, reader: str, name: str, at: str | None) -> None:
-        if at is not None and at not in DECIDE_AT:
-            raise RegistrationError(f"{reader}(decide_at={at!r}): use 'eval', 'epoch' or 'interval'")
-        self._reader, self.name = reader, name
-        self.at = at or ("epoch" if name.startswith("train/") else "eval")
-        self._warned = False
+    Args:
+        monitor: Name of the metric, for example ``"val/loss"``.
+        mode: ``"min"`` or ``"max"``. ``None``: inferred from the metric's name.
+        decide_at: When to decide: after each ``"eval"`` or ``"epoch"``, or at each ``"interval"`` (``log_every``).
+            ``None``: ``"epoch"`` for a ``train/…`` metric, else ``"eval"``.
+    """
 
-    def check(self, run: Run) -> None:
-        """Raise before a fit that has no evaluations to decide after. A custom loop is not checked."""
-        if self.at != "eval" or not run.is_training_run or getattr(run, "task", None) is None:
+    state: ClassVar[tuple[str, ...]] = ("decided_epoch", "evaluations", "decided_evaluations", "decided_at")
+
+    def __init__(
+        self, monitor: str, *, mode: Literal["min", "max"] | None = None, decide_at: DecideAt | None = None
+    ) -> None:
+        if decide_at is not None and decide_at not in DECIDE_AT:
+            raise RegistrationError(f"{self._who}(decide_at={decide_at!r}): use 'eval', 'epoch' or 'interval'")
+        self.monitor = monitor
+        self.mode = monitor_mode(self._who, monitor, mode)
+        self.decide_at: DecideAt = decide_at or ("epoch" if monitor.startswith("train/") else "eval")
+        self.reads = (monitor,)
+        self._reset()
+
+    def decide(self, run: Run, value: float) -> None:
+        """Decide by a new value of the metric."""
+        raise NotImplementedError
+
+    def _reset(self) -> None:
+        """Reset the state for a new run."""
+        self._used = self._warned = False
+        self.decided_epoch = 0
+        self.evaluations = 0
+        """Number of evaluations of this run that measured the metric."""
+        self.decided_evaluations: int | None = None
+        """Value of ``evaluations`` at the last decision."""
+        self.decided_at: int | None = None
+        """Step at which the value of the last decision was measured."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict({"decided_at": None, **state})  # Older checkpoints do not have this key.
+
+    def on_setup(self, run: Run) -> None:
+        if run.is_training_run and run.clock.step == 0 and self._used:  # Another run has used this instance.
+            self._reset()
+        if self.decide_at == "eval":
+            check_has_evaluations(run, self._who, self.monitor, "pass decide_at='epoch' or 'interval'")
+
+    def on_fit_start(self, run: Run) -> None:
+        self._used = True
+
+    def on_eval_end(self, run: Run) -> None:
+        # The final test and separate evaluations do not count. A callback may log a metric that it declares at some
+        # evaluations only. The other evaluations do not count as decisions.
+        if run.stage != "val" or run.entry_point != "fit" or (self._is_declared(run) and not self._is_fresh(run)):
             return
-        if not self.name.startswith("val/") and "val" not in run.loaders:  # val/… has a separate error.
-            raise SetupError(
-                f"{self._reader}({self.name!r}) decides after evaluations, and there is nothing to evaluate on: "
-                f"pass a validation loader to fit, or decide_at='epoch' or 'interval'"
+        self.evaluations += 1
+        if self.decide_at == "eval":
+            self._decide_once(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        # After an incomplete epoch, the metrics are those of the epoch before.
+        if self.decide_at == "epoch" and run.clock.epoch > self.decided_epoch:
+            self.decided_epoch = run.clock.epoch
+            self._decide_once(run)
+
+    def on_metrics_ready(self, run: Run) -> None:
+        if self.decide_at == "interval" and not was_cut_short(run):
+            self._decide_once(run)
+
+    def on_train_end(self, run: Run) -> None:
+        """Warn if the callback never decided. A run that was interrupted may resume."""
+        if self.decided_evaluations is not None or was_interrupted(run):
+            return
+        name, waits = self.monitor, self.decide_at == "eval" or self.monitor.startswith("val/")
+        if name not in run.metrics and run.callbacks.declare(name) and not self._warned:
+            logger.warning("%s decided nothing: %r was never logged", self._who, name)
+        elif waits and not self.evaluations:
+            logger.warning(
+                "%s decided nothing: it needs evaluations for %s, and none was made; "
+                "in a custom loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
+                self._who,
+                name,
             )
 
-    def is_measured(self, run: Run, decided_at: int | None) -> bool:
-        """True in ``on_eval_end`` if this evaluation of a fit has measured the metric.
+    @property
+    def _who(self) -> str:
+        """Name of the class, for messages."""
+        return type(self).__name__
 
-        The final test and separate evaluations do not count. A callback may log a metric that it declares at some
-        evaluations only. The other evaluations do not count as decisions.
-        """
-        if run.stage != "val" or run.entry_point != "fit":
-            return False
-        return not self._waits(run) or self._is_fresh(run, decided_at)
+    @property
+    def _decisions(self) -> str:
+        """Name of the event that a decision follows, for messages."""
+        return "evaluation" if self.decide_at == "eval" else self.decide_at
 
-    def measured_at(self, run: Run) -> int | None:
-        """Return the step of the newest value. A decision stores it as ``decided_at``."""
-        return run.metrics.step_of(self.name)
+    def _decide_once(self, run: Run) -> None:
+        """Decide by the newest value, unless it was used for a decision before."""
+        if not self._is_new(run) or is_metric_lost(run, self):
+            return
+        value = monitored_value(run, self._who, self.monitor)
+        if value is not None:
+            self.decided_evaluations, self.decided_at = self.evaluations, run.metrics.step_of(self.monitor)
+            self.decide(run, value)
 
-    def _waits(self, run: Run) -> bool:
+    def _is_declared(self, run: Run) -> bool:
         """True if a callback that is not disabled declares the metric.
 
         That callback may log the metric less often than this callback decides.
         """
-        return run.callbacks.declare(self.name) and not run.callbacks.lost(self.name)
+        return run.callbacks.declare(self.monitor) and not run.callbacks.lost(self.monitor)
 
-    def _is_fresh(self, run: Run, decided_at: int | None) -> bool:
+    def _is_fresh(self, run: Run) -> bool:
         """True if the metric was measured after the last decision."""
-        return self.measured_at(run) not in (None, decided_at)
+        return run.metrics.step_of(self.monitor) not in (None, self.decided_at)
 
-    def after_epoch(self, run: Run, decided: int) -> bool:
-        """True in ``on_epoch_end`` if the callback decides now.
-
-        It does not after an incomplete epoch, whose metrics are those of the epoch before.
-        """
-        return self.at == "epoch" and run.clock.epoch > decided
-
-    def after_interval(self, run: Run) -> bool:
-        """True in ``on_metrics_ready`` if the callback decides now.
-
-        It does not after an interval that a stop has cut short.
-        """
-        return self.at == "interval" and not was_cut_short(run)
-
-    def is_new(self, run: Run, evaluations: int, decided: int | None, decided_at: int | None) -> bool:
-        """True if the newest value has not been used for a decision.
-
-        Args:
-            run: The run.
-            evaluations: Number of evaluations that measured the metric.
-            decided: Number of these evaluations at the last decision. ``None``: no decision yet.
-            decided_at: Step of the value of the last decision.
-        """
-        if self._waits(run):
-            return self._is_fresh(run, decided_at)
-        if not self.name.startswith("val/"):
+    def _is_new(self, run: Run) -> bool:
+        """True if the newest value has not been used for a decision."""
+        if self._is_declared(run):
+            return self._is_fresh(run)
+        if not self.monitor.startswith("val/"):
             return True
-        if not evaluations:  # A custom loop may log the metric itself.
-            return self.name in run.metrics
-        return decided is None or evaluations > decided
-
-    def warn_if_never(self, run: Run, evaluations: int, decided: int | None) -> None:
-        """Warn at the end of training if the callback never decided.
-
-        Hookline does not warn about an interrupted run, because that run may resume.
-        """
-        if decided is not None or was_interrupted(run):
-            return
-        waits = self.at == "eval" or self.name.startswith("val/")
-        if self.name not in run.metrics and run.callbacks.declare(self.name) and not self._warned:
-            logger.warning("%s decided nothing: %r was never logged", self._reader, self.name)
-        elif waits and not evaluations:
-            logger.warning(
-                "%s decided nothing: it needs evaluations for %s, and none was made; "
-                "in a custom loop, evaluate with loop.eval_batches(…) whenever loop.eval_due",
-                self._reader,
-                self.name,
-            )
-
-    def value(self, run: Run) -> float | None:
-        """Return the newest value of the metric.
-
-        Return ``None`` before the first value, and after Hookline has disabled the callback that logs the metric.
-        """
-        name = self.name
-        if run.callbacks.lost(name):
-            if not self._warned:
-                self._warned = True
-                logger.warning("%s decides nothing: the callback that logged %s is switched off", self._reader, name)
-            return None
-        return monitored_value(run, self._reader, name)
-
-    @property
-    def decisions(self) -> str:
-        """Name of the event that a decision follows, for messages."""
-        return {"eval": "evaluation", "epoch": "epoch", "interval": "interval"}[self.at]
+        if not self.evaluations:  # A custom loop may log the metric itself.
+            return self.monitor in run.metrics
+        return self.decided_evaluations is None or self.evaluations > self.decided_evaluations
 
 
 def read_patience(reader: str, patience: int | str | Duration) -> int | Duration:

@@ -158,7 +158,7 @@ def test_a_gpu_says_how_busy_it_is() -> None:
         power_draw=lambda device: 412_500,
     )
     device = torch.device("cuda", 1)
-    assert DeviceMonitor()._told("device/cuda1", cuda_readings(device, cuda)) == {
+    assert DeviceMonitor()._readings("device/cuda1", cuda_readings(device, cuda)) == {
         "device/cuda1/utilization": 87,
         "device/cuda1/memory": 75.0,
         "device/cuda1/temperature": 65,
@@ -176,7 +176,7 @@ def test_what_a_driver_does_not_tell_is_said_once_and_left_out(caplog: pytest.Lo
     monitor, device = DeviceMonitor(), torch.device("cuda", 0)
     with caplog.at_level(logging.WARNING, "hookline"):
         for _ in range(3):
-            assert monitor._told("device/cuda0", cuda_readings(device, cuda)) == {"device/cuda0/memory": 50.0}
+            assert monitor._readings("device/cuda0", cuda_readings(device, cuda)) == {"device/cuda0/memory": 50.0}
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         f"DeviceMonitor logs no device/cuda0/{what}" for what in ("utilization", "temperature", "power")
     ]

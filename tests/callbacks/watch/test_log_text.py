@@ -31,7 +31,7 @@ def test_every_line_of_a_text_has_its_time(tmp_path: Path) -> None:
 def test_what_comes_before_the_heading_stands_below_it(tmp_path: Path) -> None:
     log = LogText(tmp_path / "log.txt")
     log.keep("resumed from here")
-    log.say("and so on")
+    log.write_text("and so on")
     assert (tmp_path / "log.txt").read_text() == ""
     log.begin("goes on at step 7")
     log.begin("never")
@@ -106,7 +106,7 @@ def test_a_program_that_prints_without_end_does_not_fill_the_disk(
     log.begin("begins")
     for number in range(1000):
         log.keep(f"print {number} ÄÖÜ")
-    log.say("step 1000")
+    log.write_text("step 1000")
     log.close()
     assert path.stat().st_size < 2300
     lines = lines_of(path)
@@ -139,7 +139,7 @@ def test_a_full_disk_is_noted_and_nothing_is_raised(tmp_path: Path) -> None:
     log = LogText(tmp_path / "log.txt")
     log.begin("begins")
     log.keep("one")
-    log.say("two")
+    log.write_text("two")
     log.close()
     assert isinstance(log.error, OSError)
     assert "No space left" in str(log.error)

@@ -57,9 +57,9 @@ class DryRun(Callback):
         if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
             raise RegistrationError(f"DryRun({batches!r}): give a number of batches, 1 or more")
         self.batches = batches
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset everything that belongs to one run."""
         self._is_shortened = False
         self._max_duration: Duration | None = None
@@ -69,7 +69,7 @@ class DryRun(Callback):
         self._saved: list[Path] = []
 
     def on_setup(self, run: Run) -> None:
-        self._forget()
+        self._reset()
         for stage in ("train", "val", "test", "predict"):
             run.limit_batches(stage, self.batches)
         if run.is_training_run:
@@ -114,7 +114,7 @@ class DryRun(Callback):
             # The folder is not empty if it holds other files.
             with suppress(OSError):
                 path.parent.rmdir()
-        self._forget()
+        self._reset()
 
 
 def _put_back(modules: dict[str, torch.nn.Module]) -> None:

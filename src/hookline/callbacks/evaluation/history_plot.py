@@ -105,9 +105,9 @@ class HistoryPlot(Callback):
         self.every = None if every is None else Duration.parse(every, "HistoryPlot(every=…)")
         self.log_y = log_y
         self.log = log
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset the state of a run."""
         self._schedule: Schedule | None = None
         self._due = 0.0
@@ -120,7 +120,7 @@ class HistoryPlot(Callback):
         return chosen[:80] or "history"
 
     def on_setup(self, run: Run) -> None:
-        self._forget()
+        self._reset()
         if run.is_training_run:
             check_folder(run, self.folder, "HistoryPlot")
         if self.every is not None and (self.every.unit != "dur" or run.max_duration is not None):

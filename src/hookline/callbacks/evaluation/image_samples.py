@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hookline.run import Run
 
 STAGES = ("train", "val", "test")
-MOST = 64
+MAX_COUNT = 64
 INPUTS = ("image", "images", "pixel_values", "inputs", "input", "x")
 OUTPUTS = ("logits", "out", "outputs", "predictions")
 """Likely keys of the inputs and outputs in a dict."""
@@ -89,8 +89,8 @@ class ImageSamples(Callback):
     ) -> None:
         if stage not in STAGES:
             raise RegistrationError(f"ImageSamples(stage={stage!r}): use one of {', '.join(STAGES)}")
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
-            raise RegistrationError(f"ImageSamples(count={count!r}): give a number from 1 to {MOST}")
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_COUNT:
+            raise RegistrationError(f"ImageSamples(count={count!r}): give a number from 1 to {MAX_COUNT}")
         self.every = Duration.parse(every, "ImageSamples(every=…)")
         self.count = count
         self.stage = stage

@@ -76,9 +76,9 @@ class PrintMetrics(Callback):
         self.every = Duration.parse(every, "PrintMetrics(every=…)")
         self.stream = stream
         self.format = format
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset the state of a run."""
         self._schedule: Schedule | None = None
         self._at_edge = False
@@ -86,7 +86,7 @@ class PrintMetrics(Callback):
         self._matched: set[str] = set()
 
     def on_setup(self, run: Run) -> None:
-        self._forget()
+        self._reset()
 
     def on_train_start(self, run: Run) -> None:
         every = self.every

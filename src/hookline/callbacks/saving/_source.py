@@ -13,9 +13,9 @@ from hookline.errors import SetupError
 
 SUFFIXES = frozenset({".py", ".pyi", ".ipynb", ".sh", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini"})
 """Suffixes of the files that are packed from a folder."""
-LARGEST = 2**20
+MAX_FILE_BYTES = 2**20
 """Maximum size of a file in a folder, in bytes. A larger file is probably data."""
-MOST = 5_000
+MAX_FILES = 5_000
 """Maximum number of files. More files are probably not the source of one program."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Modification time of every entry, so that equal sources give equal zip files."""
@@ -52,8 +52,10 @@ def _named(paths: Iterable[Path]) -> dict[str, Path]:
             taken = sum(known == name or known.startswith(f"{name}.") for known in found)
             if not any(file.samefile(other) for other in found.values()):
                 found[name if not taken else f"{name}.{taken + 1}"] = file
-            if len(found) > MOST:
-                raise SetupError(f"the source {str(path)!r} has more than {MOST:,} files; name the folders of the code")
+            if len(found) > MAX_FILES:
+                raise SetupError(
+                    f"the source {str(path)!r} has more than {MAX_FILES:,} files; name the folders of the code"
+                )
     return found
 
 
@@ -67,5 +69,5 @@ def _below(folder: Path) -> Iterator[tuple[str, Path]]:
         ]
         for name in files:
             path = Path(here, name)
-            if path.suffix in SUFFIXES and not name.startswith(".") and path.stat().st_size <= LARGEST:
+            if path.suffix in SUFFIXES and not name.startswith(".") and path.stat().st_size <= MAX_FILE_BYTES:
                 yield f"{folder.name}/{path.relative_to(folder).as_posix()}", path

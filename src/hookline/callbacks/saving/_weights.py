@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
-from hookline.callbacks._monitor import monitor_mode, monitored_value
+from hookline.callbacks._monitor import check_min_delta, is_metric_lost, monitor_mode, monitored_value
 from hookline.callbacks._paths import write_parts
 from hookline.checkpoint.commit import free_bytes
 from hookline.checkpoint.matching import match
 from hookline.checkpoint.tensor_bytes import identity
 from hookline.checkpoint.tensor_file import Layout, lay_out
 from hookline.distributed.dtensors import spread_like, whole
-from hookline.errors import CheckpointWriteError, RegistrationError, SetupError
+from hookline.errors import CheckpointWriteError, SetupError
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -102,13 +102,11 @@ class BestSoFar:
     """
 
     def __init__(self, who: str, monitor: str, mode: Literal["min", "max"] | None, min_delta: float) -> None:
-        if min_delta < 0:
-            raise RegistrationError(f"{who}(min_delta={min_delta}): how much counts as better; 0 or more")
-        self.who, self.monitor, self.min_delta = who, monitor, min_delta
+        self._who, self.monitor, self.min_delta = who, monitor, check_min_delta(who, min_delta)
         self.mode = monitor_mode(who, monitor, mode)
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the state for a new run."""
         self.value: float | None = None
         self.step = 0
@@ -124,7 +122,7 @@ class BestSoFar:
         """
         is_other = run.clock.step == 0 and self._is_used
         if is_other:
-            self.forget()
+            self.reset()
         return is_other
 
     def note_use(self) -> None:
@@ -146,16 +144,9 @@ class BestSoFar:
     def _look(self, run: Run) -> bool:
         """Compare the newest value with the best one, and copy the weights if it is better."""
         self._is_used = True  # The callback may have been added during the run.
-        if run.callbacks.lost(self.monitor):
-            if not self._warned:
-                self._warned = True
-                logger.warning(
-                    "%s sees no better value any more: the callback that logged %s is switched off",
-                    self.who,
-                    self.monitor,
-                )
+        if is_metric_lost(run, self):
             return False
-        value = monitored_value(run, self.who, self.monitor)
+        value = monitored_value(run, self._who, self.monitor)
         if value is None or not math.isfinite(value) or not self._is_better(value):
             return False
         self.value, self.step, self.weights = value, run.clock.step, copy_of(run.model)

@@ -107,7 +107,7 @@ class Checkpointer(Callback):
         self.monitor = monitor
         self.mode = "min" if monitor is None else monitor_mode("Checkpointer", monitor, mode)
         self.on_eval = on_eval
-        self._said = False
+        self._warned = False
         given = None if keep_every is None else Duration.parse(keep_every, "Checkpointer(keep_every=…)")
         # A fraction of the run has no length until ``on_setup`` knows ``max_duration``.
         self._share = given if given is not None and given.unit == "dur" else None
@@ -148,11 +148,11 @@ class Checkpointer(Callback):
             run.request_save(self._plan)
 
     def on_checkpoint_save(self, run: Run) -> None:
-        if self.monitor is None or self._said:
+        if self.monitor is None or self._warned:
             return
         value = run.metrics.get(self.monitor)
         if isinstance(value, float) and math.isnan(value):
-            self._said = True
+            self._warned = True
             warnings.warn(
                 f"Checkpointer: {self.monitor} is NaN at step {run.clock.step}; such a checkpoint is never the best",
                 HooklineWarning,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
-from hookline.callbacks._ending import has_returned, say_put_back
+from hookline.callbacks._ending import has_returned, report_restored
 from hookline.callbacks._paths import check_own, check_writable, written_path
 from hookline.callbacks.saving._weights import BestSoFar, copy_of, load_into, whole_weights, write_weights
 from hookline.distributed.dtensors import version_of
@@ -170,7 +170,7 @@ class SaveBest(Callback):
             load_into(run.model, weights)
             last.note(run.model)
             self._last = last
-            say_put_back(run, self.best_step, self.monitor, self.best)
+            report_restored(run, self.best_step, self.monitor, self.best)
 
     # -- what ----------------------------------------------------------------------------------
 

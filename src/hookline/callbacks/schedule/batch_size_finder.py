@@ -110,9 +110,9 @@ class BatchSizeFinder(Callback):
         self.role = "plan"
         self.writes = ("optimizer",) if apply else ()
         self.after = ("AccumulationSchedule",)
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset everything that belongs to one run."""
         self.size: int | None = None
         self.trials: list[dict[str, Any]] = []
@@ -122,7 +122,7 @@ class BatchSizeFinder(Callback):
         if not run.is_training_run:
             return
         if run.clock.step == 0:
-            self._forget()
+            self._reset()
         if self.plot:
             check_matplotlib("BatchSizeFinder", ", or BatchSizeFinder(plot=False)")
         need_one_process(run, "BatchSizeFinder")

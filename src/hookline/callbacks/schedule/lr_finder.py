@@ -111,9 +111,9 @@ class LRFinder(Callback):
         self.role = "plan"
         self.writes = ("optimizer",) if apply else ()
         self.after = ("AccumulationSchedule", "BatchSizeFinder")
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset everything that belongs to one run."""
         self.lrs: list[float] = []
         self.losses: list[float] = []
@@ -129,7 +129,7 @@ class LRFinder(Callback):
     def on_setup(self, run: Run) -> None:
         if run.is_training_run:
             if run.clock.step == 0:
-                self._forget()
+                self._reset()
             if self.plot:
                 check_matplotlib("LRFinder", ", or LRFinder(plot=False)")
             need_one_process(run, "LRFinder")
@@ -147,7 +147,7 @@ class LRFinder(Callback):
         self._search(run, optimizer)
         self.searched = True
         self.found = steepest(self.smoothed, skip_begin=self.skip_begin, skip_end=self.skip_end)
-        self._say(optimizer)
+        self._log_suggestion(optimizer)
         if self.plot and run.rank == 0:
             self._draw(run)
         if self.apply and self.suggestion is not None:
@@ -186,7 +186,7 @@ class LRFinder(Callback):
             return False
         return self.smoothed[-1] - best > (limit - 1) * max(abs(best), self.smoothed[0] - best)
 
-    def _say(self, optimizer: Optimizer) -> None:
+    def _log_suggestion(self, optimizer: Optimizer) -> None:
         """Log the suggestion, or warn if there is none."""
         now = base_rate(optimizer.param_groups[0])
         if self.suggestion is None:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from hookline.callbacks._ending import was_interrupted
-from hookline.callbacks._monitor import monitor_mode
+from hookline.callbacks._monitor import check_has_evaluations, monitor_mode
 from hookline.callbacks.schedule._schedulers import Planned, take_out_former
 from hookline.callbacks.schedule._shapes import (
     OPTIONS,
@@ -114,7 +114,7 @@ class LRSchedule(Callback):
         elif mode is not None:
             raise RegistrationError(f"LRSchedule(mode={mode!r}): only a plateau has a mode; leave it out")
         self.writes = ("optimizer",) if optimizer is None else (f"optimizer/{optimizer}",)
-        self._forget()
+        self._reset()
 
     def _check(self) -> None:
         """Raise if the arguments do not fit together."""
@@ -151,7 +151,7 @@ class LRSchedule(Callback):
         what = self.schedule
         return what == "plateau" or (isinstance(what, type) and issubclass(what, ReduceLROnPlateau))
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset everything that belongs to one run."""
         self._run: Run | None = None
         self._entries: list[Planned] = []
@@ -172,15 +172,10 @@ class LRSchedule(Callback):
             return
         if not any(entry is other for entry in self._entries for other in run.schedulers):
             # A run that continues still has the schedulers, so this is another run.
-            self._forget()
+            self._reset()
         self._run = run
-        own_loop = getattr(run, "task", None) is None
-        if self._is_plateau and not own_loop and not self.monitor.startswith("val/") and "val" not in run.loaders:
-            # A missing `val/…` metric raises a separate error.
-            raise SetupError(
-                f"{self._who} looks at {self.monitor!r} after evaluations, and there is nothing to evaluate on: pass a "
-                f"validation loader to fit"
-            )
+        if self._is_plateau:
+            check_has_evaluations(run, "LRSchedule", self.monitor)
 
     def on_train_start(self, run: Run) -> None:
         for part, options in self._own_options:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookline.callbacks._ending import say_put_back
+from hookline.callbacks._ending import report_restored
 from hookline.callbacks._monitor import (
     DecideAt,
-    Monitored,
+    MonitorCallback,
+    check_min_delta,
     clock_of,
     in_words,
     is_over,
-    monitor_mode,
     read_patience,
     with_all_units,
 )
 from hookline.errors import RegistrationError
-from hookline.events import Callback
 from hookline.progress import Duration
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookline")
 
 
-class EarlyStopping(Callback):
+class EarlyStopping(MonitorCallback):
     """Stop training when a metric stops improving.
 
     At each decision the callback checks, in this order: ``check_finite``, ``start``, ``stopping_threshold``,
@@ -67,17 +65,7 @@ class EarlyStopping(Callback):
         (2, 'EarlyStopping')
     """
 
-    state = (
-        "best",
-        "best_step",
-        "waited",
-        "best_at",
-        "best_weights",
-        "decided_epoch",
-        "evaluations",
-        "decided_evaluations",
-        "decided_at",
-    )
+    state = ("best", "best_step", "waited", "best_at", "best_weights", *MonitorCallback.state)
     state_depends_on = ("monitor", "mode")
 
     def __init__(
@@ -95,78 +83,37 @@ class EarlyStopping(Callback):
         decide_at: DecideAt | None = None,
         restore_best: bool = False,
     ) -> None:
-        self.monitor = monitor
-        self.mode = monitor_mode("EarlyStopping", monitor, mode)
+        super().__init__(monitor, mode=mode, decide_at=decide_at)
         self.patience = read_patience("EarlyStopping", patience)
-        if not min_delta >= 0:
-            raise RegistrationError(f"EarlyStopping(min_delta={min_delta}): how much counts as better; 0 or more")
         if threshold_mode not in ("abs", "rel"):
             raise RegistrationError(f"EarlyStopping(threshold_mode={threshold_mode!r}): use 'abs' or 'rel'")
-        self.min_delta = min_delta
+        self.min_delta = check_min_delta("EarlyStopping", min_delta)
         self.threshold_mode = threshold_mode
         self.stopping_threshold = stopping_threshold
         self.divergence_threshold = divergence_threshold
         self.check_finite = check_finite
         self.start = None if start is None else Duration.parse(start, "EarlyStopping(start=…)")
         self.restore_best = restore_best
-        self.reads = (monitor,)
         if restore_best:
             self.writes = ("weights",)
             self.role = "restore"
-        self._monitored = Monitored("EarlyStopping", monitor, decide_at)
-        self._forget()
 
-    def _forget(self) -> None:
-        """Reset the state for a new run."""
-        self._used = False
+    def _reset(self) -> None:
+        super()._reset()
         self.best: float | None = None
         self.best_step = 0
         self.waited = 0
         self.best_at: dict[str, float] = {}
         """Clock at the best decision, by unit."""
         self.best_weights: dict[str, Any] | None = None
-        self.decided_epoch = 0
-        self.evaluations = 0
-        """Number of evaluations of this run that measured the metric."""
-        self.decided_evaluations: int | None = None
-        """Value of ``evaluations`` at the last decision."""
-        self.decided_at: int | None = None
-        """Step at which the value of the last decision was measured."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict({"decided_at": None, **state})  # Older checkpoints do not have this key.
-
-    def on_setup(self, run: Run) -> None:
-        if run.is_training_run and run.clock.step == 0 and self._used:  # Another run has used this instance.
-            self._forget()
-        self._monitored.check(run)
-
-    def on_fit_start(self, run: Run) -> None:
-        self._used = True
 
     def on_train_start(self, run: Run) -> None:
         self.best_at = with_all_units(run, self.patience, self.best_at)
         if not self.restore_best:  # The option may have been True before a resume.
             self.best_weights = None
 
-    def on_eval_end(self, run: Run) -> None:
-        if not self._monitored.is_measured(run, self.decided_at):
-            return
-        self.evaluations += 1
-        if self._monitored.at == "eval":
-            self._decide(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        if self._monitored.after_epoch(run, self.decided_epoch):
-            self.decided_epoch = run.clock.epoch
-            self._decide(run)
-
-    def on_metrics_ready(self, run: Run) -> None:
-        if self._monitored.after_interval(run):
-            self._decide(run)
-
     def on_train_end(self, run: Run) -> None:
-        self._monitored.warn_if_never(run, self.evaluations, self.decided_evaluations)
+        super().on_train_end(run)
         if self.best_weights is None:
             if self.restore_best and self.best is not None:
                 logger.warning(
@@ -184,16 +131,10 @@ class EarlyStopping(Callback):
             )
         else:
             run.model.load_state_dict(self.best_weights)
-            say_put_back(run, self.best_step, self.monitor, self.best)
+            report_restored(run, self.best_step, self.monitor, self.best)
 
-    def _decide(self, run: Run) -> None:
+    def decide(self, run: Run, value: float) -> None:
         """Apply the checks in order and stop the run, keep the value as the best, or wait."""
-        if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations, self.decided_at):
-            return
-        value = self._monitored.value(run)
-        if value is None:
-            return
-        self.decided_evaluations, self.decided_at = self.evaluations, self._monitored.measured_at(run)
         if self.check_finite and not math.isfinite(value):
             run.stop(f"{self.monitor} is {value}")
         elif self.start is not None and not run.clock.reached(self.start.of(run.max_duration)):
@@ -235,7 +176,7 @@ class EarlyStopping(Callback):
         """Count a decision without improvement and stop the run if the patience is over."""
         self.waited += 1
         if is_over(run, self.patience, waited=self.waited, since=self.best_at):
-            waited = in_words(self.patience, self.waited, self._monitored.decisions)
+            waited = in_words(self.patience, self.waited, self._decisions)
             best = f"{self.best:.6g} (step {self.best_step})"
             by = f" by more than {self._least():.6g} (min_delta)" if self.min_delta else ""
             run.stop(f"{self.monitor} has not improved on {best}{by} for {waited}")

@@ -108,9 +108,9 @@ class SpikeGuard(Callback):
         self.reads = (monitor,)
         self._before = BeforeBatch(random_states=True)
         self._aside: BadBatches | None = None
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset the state for a new run."""
         self._used = False
         self.spikes: list[Row] = []
@@ -165,7 +165,7 @@ class SpikeGuard(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.is_training_run and run.clock.step == 0 and self._used:
-            self._forget()
+            self._reset()
 
     def on_fit_start(self, run: Run) -> None:
         self._used = True
@@ -243,9 +243,9 @@ class SpikeGuard(Callback):
         """
         owners = [run.rank] * len(values)
         if self.monitor == "loss":  # Gradients are already reduced over all ranks.
-            told = run.gather([list(found) for found in values])
-            values = [Measured(*found) for its in told for found in its]
-            owners = [rank for rank, its in enumerate(told) for _ in its]
+            gathered = run.gather([list(found) for found in values])
+            values = [Measured(*found) for its in gathered for found in its]
+            owners = [rank for rank, its in enumerate(gathered) for _ in its]
         judged = [(found, self._of(found.name).judge(found.value)) for found in values]
         bad = [(found, judgement) for found, judgement in judged if judgement.spike]
         if bad:
@@ -263,14 +263,14 @@ class SpikeGuard(Callback):
         guilty = sorted({found.batch for found, _ in bad if found.batch is not None}) or list(batches)
         row = self._row(run, worst.value, judgement, guilty)
         self.spikes.append(row)
-        said = self._said(row)
+        text = self._describe(row)
         done = "skipped" if self.action == "skip" else "rolled back"
-        logger.warning("spike %d: %s: %s", len(self.spikes), said, done)
+        logger.warning("spike %d: %s: %s", len(self.spikes), text, done)
         if self._aside is not None and self.keep_batches and here:
             self._keep({number: batches[number] for number in guilty})
         self._leave_out(run)
         if len(self.spikes) > self.max_spikes:
-            run.stop(f"{len(self.spikes)} spikes are more than max_spikes={self.max_spikes}; the last: {said}")
+            run.stop(f"{len(self.spikes)} spikes are more than max_spikes={self.max_spikes}; the last: {text}")
 
     def _leave_out(self, run: Run) -> None:
         """Roll back to the snapshot, or skip the step, or drop the gradients that are left."""
@@ -309,7 +309,7 @@ class SpikeGuard(Callback):
             "file": f"epoch-{epoch}-batch-{guilty[0]}.safetensors",
         }
 
-    def _said(self, row: Row) -> str:
+    def _describe(self, row: Row) -> str:
         """Return the description of a spike for messages."""
         what = "the loss" if self.monitor == "loss" else "the norm of the gradients"
         value = row["value"] if isinstance(row["value"], str) else f"{row['value']:.6g}"

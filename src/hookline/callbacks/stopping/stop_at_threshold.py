@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hookline.callbacks._monitor import (
     DecideAt,
-    Monitored,
+    MonitorCallback,
     clock_of,
     in_words,
     is_over,
-    monitor_mode,
     read_patience,
     with_all_units,
 )
 from hookline.errors import RegistrationError
-from hookline.events import Callback
 from hookline.progress import Duration
 
 if TYPE_CHECKING:
     from hookline.run import Run
 
 
-class StopAtThreshold(Callback):
+class StopAtThreshold(MonitorCallback):
     """Stop training when a metric reaches a threshold, or when it keeps missing one.
 
     A value reaches the threshold if it is equal to the threshold or better. Any other value misses it, also NaN.
@@ -54,7 +51,7 @@ class StopAtThreshold(Callback):
         (1, 'StopAtThreshold')
     """
 
-    state = ("in_a_row", "since", "decided_epoch", "evaluations", "decided_evaluations", "decided_at")
+    state = ("in_a_row", "since", *MonitorCallback.state)
     state_depends_on = ("monitor", "mode", "threshold", "when")
 
     def __init__(
@@ -71,71 +68,23 @@ class StopAtThreshold(Callback):
             raise RegistrationError(f"StopAtThreshold(when={when!r}): use 'reached' or 'missed'")
         if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not math.isfinite(threshold):
             raise RegistrationError(f"StopAtThreshold(threshold={threshold!r}): give a finite number")
-        self.monitor = monitor
+        super().__init__(monitor, mode=mode, decide_at=decide_at)
         self.threshold = threshold
         self.when = when
-        self.mode = monitor_mode("StopAtThreshold", monitor, mode)
         self.patience = read_patience("StopAtThreshold", patience)
-        self.reads = (monitor,)
-        self._monitored = Monitored("StopAtThreshold", monitor, decide_at)
-        self._forget()
 
-    def _forget(self) -> None:
-        """Reset the state for a new run."""
-        self._used = False
+    def _reset(self) -> None:
+        super()._reset()
         self.in_a_row = 0
         """Number of decisions in a row that agree with ``when``."""
         self.since: dict[str, float] = {}
         """Clock from which a duration counts, by unit. Empty: the start of the run."""
-        self.decided_epoch = 0
-        self.evaluations = 0
-        """Number of evaluations of this run that measured the metric."""
-        self.decided_evaluations: int | None = None
-        """Value of ``evaluations`` at the last decision."""
-        self.decided_at: int | None = None
-        """Step at which the value of the last decision was measured."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict({"decided_at": None, **state})  # Older checkpoints do not have this key.
-
-    def on_setup(self, run: Run) -> None:
-        if run.is_training_run and run.clock.step == 0 and self._used:
-            self._forget()
-        self._monitored.check(run)
-
-    def on_fit_start(self, run: Run) -> None:
-        self._used = True
 
     def on_train_start(self, run: Run) -> None:
         self.since = with_all_units(run, self.patience, self.since)
 
-    def on_eval_end(self, run: Run) -> None:
-        if not self._monitored.is_measured(run, self.decided_at):
-            return
-        self.evaluations += 1
-        if self._monitored.at == "eval":
-            self._decide(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        if self._monitored.after_epoch(run, self.decided_epoch):
-            self.decided_epoch = run.clock.epoch
-            self._decide(run)
-
-    def on_metrics_ready(self, run: Run) -> None:
-        if self._monitored.after_interval(run):
-            self._decide(run)
-
-    def on_train_end(self, run: Run) -> None:
-        self._monitored.warn_if_never(run, self.evaluations, self.decided_evaluations)
-
-    def _decide(self, run: Run) -> None:
+    def decide(self, run: Run, value: float) -> None:
         """Compare the newest value with the threshold and stop the run if the patience is over."""
-        if not self._monitored.is_new(run, self.evaluations, self.decided_evaluations, self.decided_at):
-            return
-        value = self._monitored.value(run)
-        if value is None:
-            return
-        self.decided_evaluations, self.decided_at = self.evaluations, self._monitored.measured_at(run)
         reached = value <= self.threshold if self.mode == "min" else value >= self.threshold
         if reached != (self.when == "reached"):
             self.in_a_row, self.since = 0, clock_of(run, self.patience)
@@ -148,7 +97,7 @@ class StopAtThreshold(Callback):
 
     def _reason(self, value: float) -> str:
         """Return the stop reason."""
-        for_long = in_words(self.patience, self.in_a_row, self._monitored.decisions)
+        for_long = in_words(self.patience, self.in_a_row, self._decisions)
         alone = isinstance(self.patience, int) and self.in_a_row == 1
         held = "" if alone else f" for {for_long}"
         return f"{self.monitor} = {value:.6g} has {self.when} {self.threshold}{held}"

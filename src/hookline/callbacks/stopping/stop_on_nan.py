@@ -84,9 +84,9 @@ class StopOnNaN(Callback):
         self._schedule: Schedule | None = None
         self._closures = False
         self._moment: dict[str, Any] | None = None  # The snapshot before the step of an optimizer with a closure.
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset the state for a new run."""
         self._used = False
         self.seen: torch.Tensor | None = None
@@ -99,7 +99,7 @@ class StopOnNaN(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.is_training_run and run.clock.step == 0 and self._used:
-            self._forget()
+            self._reset()
         if self.every is not None and run.is_training_run:
             logger.warning(
                 "StopOnNaN(every=%r) looks only then: what is not finite may be in the weights when it is found; "

@@ -91,13 +91,13 @@ class ActivationMonitor(Callback):
         self._detach: list[Callable[[], None]] = []
         self._values: dict[str, Tensor] = {}
         self._error: Exception | None = None
-        self._said = False
+        self._warned = False
 
     # -- when ----------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         self._leave()
-        self._said = False
+        self._warned = False
         self._steps.begin(run)
         names = [name or "model" for name, _ in run.model.named_modules()]
         check_patterns(self._patterns, names, "ActivationMonitor")
@@ -174,7 +174,7 @@ class ActivationMonitor(Callback):
                 continue
             if part._compiled_call_impl is not None or hasattr(part, "_orig_mod"):
                 inside += (f"{name}." if name else "",)
-                self._say_compiled(name)
+                self._warn_compiled(name)
             elif self._is_wanted(name or "model", part):
                 yield name or "model", part
 
@@ -205,10 +205,10 @@ class ActivationMonitor(Callback):
         seen: list[str] = []
         return look
 
-    def _say_compiled(self, name: str) -> None:
+    def _warn_compiled(self, name: str) -> None:
         """Warn once that the inside of a compiled module is not measured."""
-        if not self._said:
-            self._said = True
+        if not self._warned:
+            self._warned = True
             logger.warning("ActivationMonitor does not look into %s, which torch.compile has made", name or "the model")
 
 

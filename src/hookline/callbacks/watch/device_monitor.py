@@ -136,12 +136,12 @@ class DeviceMonitor(Callback):
     def _gpu(self, device: torch.device) -> dict[str, float]:
         """Return the values of the GPU or XLA device."""
         if device.type == "cuda":
-            return self._told(f"device/cuda{_index(device)}", cuda_readings(device, torch.cuda))
+            return self._readings(f"device/cuda{_index(device)}", cuda_readings(device, torch.cuda))
         if device.type == "xla":
-            return self._told(f"device/xla{_index(device)}", {"memory": lambda: xla_memory(device)})
+            return self._readings(f"device/xla{_index(device)}", {"memory": lambda: xla_memory(device)})
         return {}
 
-    def _told(self, name: str, readings: dict[str, Callable[[], float]]) -> dict[str, float]:
+    def _readings(self, name: str, readings: dict[str, Callable[[], float]]) -> dict[str, float]:
         """Return the values that the driver provides. Warn once about each of the others."""
         values = {}
         for what, read in readings.items():

@@ -99,7 +99,7 @@ class LogFile(Following, Callback):
         super().on_exception(run)
         if self._log is not None:
             self._begin(run)
-            self._say("".join(traceback.format_exception(run.exception)).rstrip())
+            self._write("".join(traceback.format_exception(run.exception)).rstrip())
 
     @closing
     def on_teardown(self, run: Run) -> None:
@@ -107,14 +107,14 @@ class LogFile(Following, Callback):
         if self._log is not None:
             self._begin(run)
             self._unwatch()  # An unfinished last line must come before the summary.
-            self._say("\n".join(_summary(run, failed=self._failed)))
+            self._write("\n".join(_summary(run, failed=self._failed)))
         self._close()
 
     def _style(self, run: Run) -> styles.Style | None:
         if self._log is None:
             return None
         self._begin(run)  # The callback may have been added during the run.
-        return styles.plain(self._say)
+        return styles.plain(self._write)
 
     def _begin(self, run: Run) -> None:
         """Write the heading of this call, once."""
@@ -123,10 +123,10 @@ class LogFile(Following, Callback):
             goes_on = self._log.goes_on or run.clock.step > 0
             self._log.begin(f"{name} goes on at step {run.clock.step}" if goes_on else f"{name} begins")
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         """Write a line, and raise any error since the last call, also from a captured print."""
         if self._log is not None:
-            self._log.say(text)
+            self._log.write_text(text)
             if self._log.error is not None:
                 raise self._log.error
 
@@ -236,11 +236,11 @@ class LogText:
             return
         self._append(("\n" if self._torn else "") + _lines(f"==== {heading} ===="))
         if self.goes_on and self._size() >= MAX_BYTES:
-            self.say(_full())
+            self.write_text(_full())
         for lines in held:
             self._append(lines)
 
-    def say(self, text: str) -> None:
+    def write_text(self, text: str) -> None:
         """Write text of Hookline. It is short, so the size limit does not apply."""
         self._write(text, limited=False)
 

@@ -109,9 +109,9 @@ class MLPerfLog(Callback):
         self.cache_clear = cache_clear
         self.extra = dict(extra or {})
         self.reads = (monitor,)
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset the state of a run."""
         self.lines = 0
         """Number of lines in the log without ``run_stop``, which is removed when the run is resumed."""
@@ -132,7 +132,7 @@ class MLPerfLog(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.clock.step == 0:
-            self._forget()
+            self._reset()
         self._file, self._setup_ms = None, now_ms()
         if run.is_training_run:
             self._file = self._place(run)

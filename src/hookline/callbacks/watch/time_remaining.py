@@ -55,9 +55,9 @@ class TimeRemaining(Callback):
 
     def __init__(self) -> None:
         self._interval = Interval()
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset the state of a run."""
         self._evals = Aside()
         self._evaluated_at = -1
@@ -74,7 +74,7 @@ class TimeRemaining(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._interval.begin(run)
-        self._forget()
+        self._reset()
 
     def on_train_start(self, run: Run) -> None:
         self.on_setup(run)

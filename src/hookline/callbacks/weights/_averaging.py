@@ -193,7 +193,7 @@ class AveragedWeights:
         """The averaged weights by name."""
         return {} if self._averages is None else {**self._averages.tensors, **self.statistics}
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the average."""
         self._averages, self.updates, self.statistics = None, 0, {}
 
@@ -202,14 +202,14 @@ class AveragedWeights:
     def begin(self, run: Run) -> None:
         """Reset the average at the start of a new run. Call it in ``on_setup``."""
         if run.clock.step == 0:
-            self.forget()
-            self._applied.forget()
+            self.reset()
+            self._applied.reset()
 
     def get_ready(self, run: Run) -> None:
         """Restore the raw weights of the model. Call it in ``on_model_ready``."""
         if not self._applied.take_back(run.model, self.tensors):
             logger.info("%s begins anew: the weights were changed since the last fit", self._owner)
-            self.forget()
+            self.reset()
         if self._averages is not None:
             self._averages.bind(run.model)
 
@@ -283,7 +283,7 @@ class AveragedWeights:
         if lacking := [key for key in ("averages", "statistics", "updates") if key not in state]:
             raise RegistrationError(f"{self._owner}: the saved state lacks {', '.join(lacking)}")
         self.updates, self.statistics = state["updates"], dict(state["statistics"])
-        self._applied.forget()
+        self._applied.reset()
         saved = state["averages"]
         if saved is None:
             self._averages = None
@@ -341,14 +341,14 @@ class Applied:
         if not self.is_in(model):
             return True
         own, raw = named_tensors(model), self._raw
-        self.forget()
+        self.reset()
         if not all(name in own and torch.equal(own[name], weights[name].to(own[name])) for name in raw):
             return False
         for name, tensor in raw.items():
             own[name].copy_(tensor)
         return True
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset everything."""
         self._model, self._raw, self._noted = None, {}, None
 

@@ -36,7 +36,7 @@ class Rule:
         left = self.units(before)
         now = self._now(left, amount)
         if isinstance(now, int) and now > int(left.sum()):
-            _say_used_up(where, now, int(left.sum()))
+            _warn_used_up(where, now, int(left.sum()))
             return before
         make: Any = self.method
         method = make(amount=now, **self.options)
@@ -82,7 +82,7 @@ def next_masks(
     }
 
 
-def _say_used_up(where: str, wanted: int, left: int) -> None:
+def _warn_used_up(where: str, wanted: int, left: int) -> None:
     """Warn that fewer weights are left than requested."""
     warnings.warn(
         f"Pruning leaves {where} as it is: {wanted} are to be pruned, and {left} are left",

@@ -102,9 +102,9 @@ class Pruning(Callback):
         self.writes = ("weights", "pruning/sparsity", *(("optimizer",) if self.rewinds else ()))
         self._schedule = Schedule(Duration(1, "st"))
         self._hooks: dict[str, Any] = {}
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset everything that belongs to one run."""
         self.masks: dict[str, Tensor] = {}
         """Masks by parameter name: True for weights to keep."""
@@ -122,7 +122,7 @@ class Pruning(Callback):
     def on_setup(self, run: Run) -> None:
         if run.is_training_run:
             if run.clock.step == 0:
-                self._forget()
+                self._reset()
             self._check(run.model)
             self._schedule = Schedule(self.every.of(run.max_duration))
 

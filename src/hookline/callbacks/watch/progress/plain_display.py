@@ -28,9 +28,9 @@ class PlainDisplay:
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = self._print if write is None else write
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset the state of a run."""
         self._where: str | None = None
         self._said: dict[str, str] = {}
@@ -38,7 +38,7 @@ class PlainDisplay:
         self._closed = False
 
     def start(self, run: Run) -> None:
-        self._forget()
+        self._reset()
 
     def update(self, progress: Progress) -> None:
         news = self._news(progress)
