@@ -190,8 +190,8 @@ def test_no_value_is_read_from_the_device_in_a_step() -> None:
     """A parameter on the meta device has no values: whoever reads one fails."""
     model = nn.Linear(4, 3, device="meta")
     ema = EMA(0.9, use_buffers=False)
-    ema._average.update(model, 0.1)
-    ema._average.update(model, 0.1)
+    ema.update(model, 0.1)
+    ema.update(model, 0.1)
     assert ema.updates == 2
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +13,8 @@ from torch import Tensor, nn
 from hookline.callbacks._ending import has_returned
 from hookline.distributed.dtensors import is_spread, part_of, spread_like
 from hookline.errors import CheckpointMismatchError, RegistrationError
+from hookline.events import Callback
+from hookline.progress import Duration, Schedule
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -169,54 +170,82 @@ def _kept_in(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     return (torch.float32 if tensor.dtype in HALVES else tensor.dtype) if dtype is None else dtype
 
 
-class AveragedWeights:
-    """An average of weights, with its updates, its use in a model and its state."""
+class AveragingCallback(Callback):
+    """Base class of ``EMA`` and ``SWA``: an average of the weights, its use in the model, and its state.
 
-    def __init__(self, owner: str, *, use_buffers: bool, dtype: torch.dtype | str | None) -> None:
-        self._owner = owner
-        self._use_buffers = use_buffers
-        self._dtype = floating_dtype(owner, dtype)
-        self._averages: Averages | None = None
+    A subclass calls ``update``.
+
+    Args:
+        every: How often to update the average.
+        use_buffers: Also average the buffers.
+        dtype: Floating-point dtype of the average.
+        evaluate: Evaluate and predict with the average.
+        apply_at_end: Load the average into the model when ``fit`` returns.
+    """
+
+    writes: tuple[str, ...] = ("weights",)
+    role = "average"
+    state_depends_on = ("use_buffers",)
+
+    def __init__(
+        self,
+        every: str | Duration,
+        *,
+        use_buffers: bool,
+        dtype: torch.dtype | str | None,
+        evaluate: bool,
+        apply_at_end: bool,
+    ) -> None:
+        who = type(self).__name__
+        self.every = Duration.parse(every, f"{who}(every=…)")
+        self.use_buffers = use_buffers
+        self.evaluate = evaluate
+        self.apply_at_end = apply_at_end
+        self._dtype = floating_dtype(who, dtype)
+        self._schedule = Schedule(Duration(1, "st"))
         self._applied = Applied()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Reset the average."""
+        self._averages: Averages | None = None
         self.updates = 0
-        """Number of weights in the average."""
+        """Number of updates of the average."""
         self.statistics: dict[str, Tensor] = {}
         """Buffers that were computed for the average. They replace averaged buffers."""
 
     @property
-    def exists(self) -> bool:
-        """True after the first update."""
-        return self._averages is not None
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The averaged weights by name."""
+    def weights(self) -> Mapping[str, Tensor]:
+        """Averaged weights and buffers by name. Empty before the first update."""
         return {} if self._averages is None else {**self._averages.tensors, **self.statistics}
-
-    def reset(self) -> None:
-        """Reset the average."""
-        self._averages, self.updates, self.statistics = None, 0, {}
 
     # -- training ------------------------------------------------------------------------------
 
-    def begin(self, run: Run) -> None:
-        """Reset the average at the start of a new run. Call it in ``on_setup``."""
+    def on_setup(self, run: Run) -> None:
+        if not run.is_training_run:
+            return
         if run.clock.step == 0:
-            self.reset()
+            self._reset()
             self._applied.reset()
+        self._schedule = Schedule(self.every.of(run.max_duration))
 
-    def get_ready(self, run: Run) -> None:
-        """Restore the raw weights of the model. Call it in ``on_model_ready``."""
-        if not self._applied.take_back(run.model, self.tensors):
-            logger.info("%s begins anew: the weights were changed since the last fit", self._owner)
-            self.reset()
+    def on_model_ready(self, run: Run) -> None:
+        if not run.is_training_run:
+            return
+        if not self._applied.take_back(run.model, self.weights):
+            logger.info("%s starts again: the weights were changed since the last fit", type(self).__name__)
+            self._reset()
         if self._averages is not None:
             self._averages.bind(run.model)
+        self._schedule.fired(run.clock)
+
+    def on_rollback(self, run: Run) -> None:
+        self._schedule.fired(run.clock)
 
     def update(self, model: nn.Module, share: float) -> None:
         """Move the average by this fraction towards the weights. The first update copies them."""
         if self._averages is None:
-            self._averages = Averages.of(model, use_buffers=self._use_buffers, dtype=self._dtype)
+            self._averages = Averages.of(model, use_buffers=self.use_buffers, dtype=self._dtype)
         else:
             if not self._averages.follows(model):
                 self._averages.bind(model)
@@ -227,18 +256,34 @@ class AveragedWeights:
 
     # -- evaluation and end of the fit -----------------------------------------------------------
 
-    @contextmanager
-    def swapped_in(self, run: Run) -> Iterator[None]:
-        """Put the average into the model for a while, if it belongs to this model."""
+    def around_eval(self, run: Run) -> Iterator[None]:
         averages, model = self._averages, run.model
         is_settled = self._applied.is_in(model) or self._applied.was_replaced(model)
-        if averages is None or not averages.fits(model) or is_settled:
+        if not self.evaluate or averages is None or not averages.fits(model) or is_settled:
             yield
             return
-        self.constrain(run)
+        self._constrain(run)
         self._share_buffers(run)
-        with run.swap_weights(self.tensors):
+        with run.swap_weights(self.weights):
             yield
+
+    def around_predict(self, run: Run) -> Iterator[None]:
+        yield from AveragingCallback.around_eval(self, run)
+
+    def on_train_end(self, run: Run) -> None:
+        self._applied.note_end(run.model)
+        if self._averages is None:
+            who = type(self).__name__
+            logger.warning("%s has averaged nothing: the run ended before its first update", who)
+
+    def on_teardown(self, run: Run) -> None:
+        averages = self._averages
+        if not self.apply_at_end or averages is None or not averages.fits(run.model) or not has_returned(run):
+            return
+        if not self._applied.is_in(run.model):
+            self._constrain(run)
+            self._share_buffers(run)
+            self._applied.put(run.model, self.weights)
 
     def _share_buffers(self, run: Run) -> None:
         """Broadcast the averaged buffers of rank zero. All ranks must call this.
@@ -246,32 +291,16 @@ class AveragedWeights:
         Batch norm statistics differ between ranks, because each rank has its own shard of the data.
         """
         own = {name for name, _ in run.model.named_parameters(remove_duplicate=False)}
-        buffers = [tensor for name, tensor in self.tensors.items() if name not in own]
+        buffers = [tensor for name, tensor in self.weights.items() if name not in own]
         if buffers:
             run.broadcast(buffers)
 
-    def constrain(self, run: Run) -> None:
+    def _constrain(self, run: Run) -> None:
         """Apply the constraints of other callbacks to the average, such as the zeros of ``Pruning``."""
         for callback in run.callbacks:
             hold = getattr(callback, "constrain_weights", None)
             if hold is not None and self._averages is not None:
                 hold(self._averages.tensors)
-
-    def note_end(self, run: Run) -> None:
-        """Note the end of training. Call it in ``on_train_end``."""
-        self._applied.note_end(run.model)
-        if self._averages is None:
-            logger.warning("%s has averaged nothing: the run ended before its first update", self._owner)
-
-    def put_in(self, run: Run) -> None:
-        """Load the average into the model that ``fit`` returns. Call it in ``on_teardown``."""
-        averages = self._averages
-        if averages is None or not averages.fits(run.model) or not has_returned(run):
-            return
-        if not self._applied.is_in(run.model):
-            self.constrain(run)
-            self._share_buffers(run)
-            self._applied.put(run.model, self.tensors)
 
     # -- checkpoints -----------------------------------------------------------------------------
 
@@ -281,7 +310,7 @@ class AveragedWeights:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if lacking := [key for key in ("averages", "statistics", "updates") if key not in state]:
-            raise RegistrationError(f"{self._owner}: the saved state lacks {', '.join(lacking)}")
+            raise RegistrationError(f"{type(self).__name__}: the saved state lacks {', '.join(lacking)}")
         self.updates, self.statistics = state["updates"], dict(state["statistics"])
         self._applied.reset()
         saved = state["averages"]

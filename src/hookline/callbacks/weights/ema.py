@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from hookline.callbacks.weights._averaging import AveragedWeights
+from hookline.callbacks.weights._averaging import AveragingCallback
 from hookline.errors import RegistrationError
-from hookline.events import Callback
-from hookline.progress import Duration, Schedule
+from hookline.progress import Duration
 
 if TYPE_CHECKING:
     from hookline.run import Run
 
 
-class EMA(Callback):
+class EMA(AveragingCallback):
     """Keep an exponential moving average of the weights and evaluate with it.
 
     Each update sets the average to ``decay * average + (1 - decay) * weights``. The first update copies the weights.
@@ -50,10 +47,6 @@ class EMA(Callback):
         (8, True)
     """
 
-    writes = ("weights",)
-    role = "average"
-    state_depends_on = ("use_buffers",)
-
     def __init__(
         self,
         decay: float = 0.999,
@@ -70,40 +63,16 @@ class EMA(Callback):
             raise RegistrationError(f"EMA(decay={decay!r}): give a share from 0 up to, but not 1; 0.999 is usual")
         self.decay = decay
         self.start = None if start is None else Duration.parse(start, "EMA(start=…)")
-        self.every = Duration.parse(every, "EMA(every=…)")
         self.warmup = warmup
-        self.evaluate = evaluate
-        self.apply_at_end = apply_at_end
-        self.use_buffers = use_buffers
-        self._average = AveragedWeights("EMA", use_buffers=use_buffers, dtype=dtype)
+        super().__init__(every, use_buffers=use_buffers, dtype=dtype, evaluate=evaluate, apply_at_end=apply_at_end)
         self._is_every_step = str(self.every) == "1st"
-        self._schedule = Schedule(Duration(1, "st"))
         self._start: Duration | None = None
         """``start``, resolved for this run."""
 
-    @property
-    def updates(self) -> int:
-        """Number of updates of the average."""
-        return self._average.updates
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """Averaged weights and buffers by name. Empty before the first update."""
-        return self._average.tensors
-
     def on_setup(self, run: Run) -> None:
+        super().on_setup(run)
         if run.is_training_run:
-            self._average.begin(run)
-            self._schedule = Schedule(self.every.of(run.max_duration))
             self._start = None if self.start is None else self.start.of(run.max_duration)
-
-    def on_model_ready(self, run: Run) -> None:
-        if run.is_training_run:
-            self._average.get_ready(run)
-            self._schedule.fired(run.clock)
-
-    def on_rollback(self, run: Run) -> None:
-        self._schedule.fired(run.clock)
 
     def on_train_step_end(self, run: Run) -> None:
         if self._is_every_step:
@@ -117,29 +86,6 @@ class EMA(Callback):
         if not self._is_every_step and self._schedule.due(run.clock):
             self._update_when_due(run)
 
-    def around_eval(self, run: Run) -> Iterator[None]:
-        if not self.evaluate:
-            yield
-            return
-        with self._average.swapped_in(run):
-            yield
-
-    def around_predict(self, run: Run) -> Iterator[None]:
-        yield from self.around_eval(run)
-
-    def on_train_end(self, run: Run) -> None:
-        self._average.note_end(run)
-
-    def on_teardown(self, run: Run) -> None:
-        if self.apply_at_end:
-            self._average.put_in(run)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._average.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._average.load_state_dict(state)
-
     def _has_started(self, run: Run) -> bool:
         """True if ``start`` is reached."""
         return self._start is None or run.clock.elapsed(self._start.unit) >= self._start.value
@@ -151,8 +97,8 @@ class EMA(Callback):
             self._update(run)
 
     def _update(self, run: Run) -> None:
-        """Update the average."""
+        """Move the average towards the weights."""
         decay = self.decay
         if self.warmup:
-            decay = min(decay, (1 + self._average.updates) / (10 + self._average.updates))
-        self._average.update(run.model, 1 - decay)
+            decay = min(decay, (1 + self.updates) / (10 + self.updates))
+        self.update(run.model, 1 - decay)

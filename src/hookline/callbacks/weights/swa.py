@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from hookline.callbacks._ending import was_interrupted
-from hookline.callbacks.weights._averaging import AveragedWeights
+from hookline.callbacks.weights._averaging import AveragingCallback
 from hookline.callbacks.weights._batch_norm import Call, computed_statistics, statistics_of
 from hookline.errors import RegistrationError, SetupError
-from hookline.events import Callback
-from hookline.progress import Duration, Schedule
+from hookline.progress import Duration
 
 if TYPE_CHECKING:
     from hookline.run import Run
 
 
-class SWA(Callback):
+class SWA(AveragingCallback):
     """Average the weights of the last part of training (stochastic weight averaging).
 
     All weights count the same in the mean. When training ends, the callback computes the batch norm statistics for
@@ -57,9 +56,6 @@ class SWA(Callback):
         (4, True)
     """
 
-    role = "average"
-    state_depends_on = ("use_buffers",)
-
     def __init__(
         self,
         swa_lrs: float | Sequence[float] | None = None,
@@ -84,42 +80,26 @@ class SWA(Callback):
             raise RegistrationError(f"SWA(annealing_strategy={annealing_strategy!r}): give 'cos' or 'linear'")
         self.writes = ("weights",) if swa_lrs is None else ("weights", "optimizer")
         self.start = Duration.parse(start, "SWA(start=…)")
-        self.every = Duration.parse(every, "SWA(every=…)")
         self.annealing = Duration.parse(annealing, "SWA(annealing=…)")
         self.annealing_strategy = annealing_strategy
         self.update_bn = update_bn
-        self.evaluate = evaluate
-        self.apply_at_end = apply_at_end
-        self.use_buffers = use_buffers
-        self._average = AveragedWeights("SWA", use_buffers=use_buffers, dtype=dtype)
-        self._schedule = Schedule(Duration(1, "st"))
+        super().__init__(every, use_buffers=use_buffers, dtype=dtype, evaluate=evaluate, apply_at_end=apply_at_end)
         self._start = self._annealing = Duration(1, "st")
         self._anneal_from: float | None = None
         """Time at which annealing started, in the unit of ``annealing``. ``None`` before the start."""
         self._lrs: dict[str, list[float]] = {}
         """Learning rates by optimizer, when annealing started or when a later group was added."""
 
-    @property
-    def updates(self) -> int:
-        """Number of weights in the mean."""
-        return self._average.updates
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """Averaged weights and buffers by name. Empty before the first update."""
-        return self._average.tensors
-
     # -- averaging -----------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
+        super().on_setup(run)
         if not run.is_training_run:
             return
-        self._average.begin(run)
         if run.clock.step == 0:
             self._anneal_from, self._lrs = None, {}
         self._start = self.start.of(run.max_duration)
         self._annealing = self.annealing.of(run.max_duration)
-        self._schedule = Schedule(self.every.of(run.max_duration))
         if (
             run.max_duration is not None
             and run.max_duration.unit == self._start.unit
@@ -131,13 +111,9 @@ class SWA(Callback):
             )
 
     def on_model_ready(self, run: Run) -> None:
+        super().on_model_ready(run)
         if run.is_training_run:
-            self._average.get_ready(run)
-            self._schedule.fired(run.clock)
             self._check_lrs(run)
-
-    def on_rollback(self, run: Run) -> None:
-        self._schedule.fired(run.clock)
 
     def on_train_step_start(self, run: Run) -> None:
         self._set_lrs(run)
@@ -165,7 +141,7 @@ class SWA(Callback):
         """Add the weights to the mean if ``start`` is reached."""
         self._schedule.fired(run.clock)
         if self._has_started(run):
-            self._average.update(run.model, 1 / (self._average.updates + 1))
+            self.update(run.model, 1 / (self.updates + 1))
 
     # -- learning rate -------------------------------------------------------------------------
 
@@ -209,46 +185,30 @@ class SWA(Callback):
     # -- evaluation and end of the fit ----------------------------------------------------------
 
     def around_eval(self, run: Run) -> Iterator[None]:
-        if not self.evaluate:
-            yield
-            return
-        if run.entry_point == "fit" and run.stage == "val" and run.ending is not None:
+        if self.evaluate and run.entry_point == "fit" and run.stage == "val" and run.ending is not None:
             # The last evaluation measures the model that `fit` returns.
             self._compute_statistics(run)
-        with self._average.swapped_in(run):
-            yield
-
-    def around_predict(self, run: Run) -> Iterator[None]:
-        if not self.evaluate:
-            yield
-            return
-        with self._average.swapped_in(run):
-            yield
+        yield from super().around_eval(run)
 
     def on_train_end(self, run: Run) -> None:
         # After Ctrl-C, the user does not want to wait for a pass over the data.
         if not was_interrupted(run):
             self._compute_statistics(run)
-        self._average.note_end(run)
-
-    def on_teardown(self, run: Run) -> None:
-        if self.apply_at_end:
-            self._average.put_in(run)
+        super().on_train_end(run)
 
     def _compute_statistics(self, run: Run) -> None:
         """Compute the batch norm statistics for the mean, once."""
-        average = self._average
-        if not self.update_bn or not average.exists or average.statistics or not statistics_of(run.model):
+        if not self.update_bn or self._averages is None or self.statistics or not statistics_of(run.model):
             return
-        average.constrain(run)
+        self._constrain(run)
         call = None if self.update_bn is True else self.update_bn
-        average.statistics = computed_statistics(run, average.tensors, call)
+        self.statistics = computed_statistics(run, self.weights, call)
 
     # -- checkpoints ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self._average.state_dict(), "anneal_from": self._anneal_from, "lrs": self._lrs}
+        return {**super().state_dict(), "anneal_from": self._anneal_from, "lrs": self._lrs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._average.load_state_dict(state)
+        super().load_state_dict(state)
         self._anneal_from, self._lrs = state["anneal_from"], {name: list(lrs) for name, lrs in state["lrs"].items()}
