@@ -18,7 +18,13 @@ MODELS: Final = {
     ("lightning.pytorch.core.module", "LightningModule"): "hookline.interop.lightning",
     ("pytorch_lightning.core.module", "LightningModule"): "hookline.interop.lightning",
 }
-"""Module and name of the base class of models, and the module with ``MODEL_TASK``."""
+"""Module and name of the base class of models, and the module with ``MODEL_STEPS``."""
+
+DATA: Final = {
+    ("lightning.pytorch.core.datamodule", "LightningDataModule"): "hookline.interop.lightning",
+    ("pytorch_lightning.core.datamodule", "LightningDataModule"): "hookline.interop.lightning",
+}
+"""Module and name of the base class of objects that give loaders, and the module with ``loaders_of``."""
 
 
 def adapter_module(kind: type, bases: dict[tuple[str, str], str] = CALLBACKS) -> str | None:
@@ -26,7 +32,7 @@ def adapter_module(kind: type, bases: dict[tuple[str, str], str] = CALLBACKS) ->
 
     Args:
         kind: The class.
-        bases: ``CALLBACKS`` or ``MODELS``.
+        bases: ``CALLBACKS``, ``MODELS`` or ``DATA``.
 
     Example:
         >>> adapter_module(type("EarlyStopping", (), {})) is None

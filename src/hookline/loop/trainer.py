@@ -21,6 +21,7 @@ from hookline.loop.loop import Loop
 from hookline.loop.record.notices import log_new_run, under_way
 from hookline.loop.result import Result
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
+from hookline.loop.tasks.foreign import foreign_loaders, foreign_task
 from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.loop.tasks.task import Task
 from hookline.loop.tasks.task_methods import check_task, missing_method
@@ -234,6 +235,7 @@ class Trainer:
         """
         loop = self._prepare("predict", model, None, None, None, None)
         _need(loop.engine.state.task, "predict_batch", "predict")
+        loader = foreign_loaders(loader, "predict", loop.engine.state.task).get("predict", loader)
         with _with(loop, callbacks):
             return loop.engine.tasks.predict(loop.predict_batches(loader))
 
@@ -274,6 +276,8 @@ class Trainer:
         if state.max_duration is None and extend is None:
             raise SetupError("how long? pass max_duration, for example Trainer(max_duration='10ep')")
         _need(state.task, "train_batch", "fit")
+        if given := foreign_loaders(train, entry, state.task):
+            train, val = given["train"], given.get("val") if val is None else val
         check_loader(train, "training")
         vals = {} if val is None else named_loaders(val, "val")
         tests = {} if test is None else named_loaders(test, "test")
@@ -305,6 +309,7 @@ class Trainer:
         loop = self._prepare(entry, model, loss, weight, None, None)
         engine = loop.engine
         _need(engine.state.task, "eval_batch", entry)
+        loaders = foreign_loaders(loaders, entry, engine.state.task).get(stage, loaders)
         engine.state.loaders[stage] = loaders
         with _with(loop, callbacks):
             batches = Returning(loop.eval_batches(loaders, stage))
@@ -320,15 +325,17 @@ class Trainer:
         if loop is not None and loop.engine.is_open and self._goes_on(entry, given):
             raise under_way(entry)  # An optional callback may make this call, so the run must not change first.
         if loop is None or not self._goes_on(entry, given):
-            is_task = isinstance(model, Task)
-            if isinstance(model, Task):
-                check_task(model, loss, weight, optimizer)
+            task: Any = model if isinstance(model, Task) else foreign_task(model)
+            is_task = task is not None
+            if task is not None:
+                check_task(task, loss, weight, optimizer)
+            brought = task.own_callbacks() if is_task and task is not model else []
             loop = Loop(
                 model,
                 optimizer if is_task else None,
                 scheduler=scheduler if is_task else None,
-                callbacks=self._callbacks + self.default_callbacks(self._callbacks),
-                task=model if is_task else SupervisedTask(model, loss, optimizer, scheduler, weight=weight),
+                callbacks=[*self._callbacks, *self.default_callbacks(self._callbacks), *brought],
+                task=task or SupervisedTask(model, loss, optimizer, scheduler, weight=weight),
                 **self._options,
             )
             loop.engine.record.write_report_with(self.when_written)

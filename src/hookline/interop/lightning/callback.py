@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
@@ -17,8 +18,15 @@ from hookline.run import Run
 
 PACKAGES: Final = {
     "lightning.pytorch.callbacks.callback": "lightning.pytorch",
+    "lightning.pytorch.core.module": "lightning.pytorch",
     "pytorch_lightning.callbacks.callback": "pytorch_lightning",
+    "pytorch_lightning.core.module": "pytorch_lightning",
 }
+"""Modules of the base classes, and their packages."""
+MODULE_HOOKS: Final = "ModuleHooks"
+"""Class of the callback that calls the hooks of a ``LightningModule``."""
+STAGE_OF: Final = {"on_valid": "val", "on_test_": "test"}
+"""Stages of Hookline in which a hook is called, by the beginning of its name."""
 
 NO_GRADIENTS: Final = frozenset(
     {"enable_grad", "no_grad", "requires_grad", "requires_grad_", "set_grad_enabled", "zero_grad"}
@@ -41,6 +49,9 @@ class LightningAdapter(Adapter):
         self._keeps_gradients = _reads_gradients(type(callback))
         self._gradients: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         super().__init__(callback, **options)
+        # The hooks of the module come after those of callbacks that do not monitor, and before all others.
+        self.before = () if self.reads else (MODULE_HOOKS,)
+        self.after = (self.host, MODULE_HOOKS) if self.reads else (self.host,)
         if self._keeps_gradients and "train_step_end" in self.foreign_hooks:
             self._keep_gradients()
 
@@ -62,7 +73,7 @@ class LightningAdapter(Adapter):
     # -- hooks -----------------------------------------------------------------------------------
 
     def caller(self, hook: str, event: str) -> Hook:
-        stage = {"on_valid": "val", "on_test_": "test"}.get(hook[:8])
+        stage = STAGE_OF.get(hook[:8])
         arguments = ARGUMENTS.get(hook.replace("_test_", "_validation_"), _nothing)
         call, only, adapter = getattr(self.callback, hook), ONLY.get((hook, event)), self
 
@@ -100,6 +111,10 @@ class LightningAdapter(Adapter):
 
         self.on_optimizer_step_end, self.on_train_step_end = keep, show  # type: ignore[method-assign]
 
+    @property
+    def _module(self) -> Any:
+        return self._host.module_of(self._package)
+
     # -- state -----------------------------------------------------------------------------------
 
     @property
@@ -114,12 +129,14 @@ class LightningAdapter(Adapter):
     def state_dict(self) -> dict[str, Any]:
         state = {"state": state_of(self.callback)}
         if self.overrides("on_save_checkpoint"):
-            state["added"] = added_state(self.callback, self.trainer, self._host.run)
+            save = partial(self.callback.on_save_checkpoint, self.trainer, self._module)
+            state["added"] = added_state(save, self.trainer, self._host.run)
         return state if any(state.values()) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state.get("added"):
-            load_added_state(self.callback, self.trainer, self._host.run, state["added"])
+            load = partial(self.callback.on_load_checkpoint, self.trainer, self._module)
+            load_added_state(load, self.trainer, self._host.run, state["added"])
         if state.get("state"):
             self.callback.load_state_dict(dict(state["state"]))
 
@@ -142,9 +159,7 @@ def _train_batch(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
 
 def _train_outputs(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
     counted = event != "train_batch_end"  # The clock counts the batch before its update.
-    loss = run.loss.detach()
-    outputs = {"loss": loss if run.accumulate == 1 else loss / run.accumulate}
-    return outputs, run.batch, run.clock.batch_in_epoch - counted
+    return host.step_output(run), run.batch, run.clock.batch_in_epoch - counted
 
 
 def _eval_batch(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -39,7 +40,9 @@ def save_checkpoint(trainer: Any, run: Run, path: str, *, weights_only: bool) ->
     """
     if run.is_sharded:
         raise SetupError(f"{run.member.name} saves a checkpoint, but the weights are sharded. Use hl.Checkpointer.")
-    checkpoint = checkpoint_of(trainer, run)
+    checkpoint, module = checkpoint_of(trainer, run), trainer.lightning_module
+    if module.hparams:
+        checkpoint["hyper_parameters"] = dict(module.hparams)
     if not weights_only:
         checkpoint |= {
             "optimizer_states": [optimizer.state_dict() for optimizer in run.optimizers.values()],
@@ -47,7 +50,9 @@ def save_checkpoint(trainer: Any, run: Run, path: str, *, weights_only: bool) ->
             "callbacks": {callback.state_key: state_of(callback) for callback in trainer.callbacks},
         }
         for callback in trainer.callbacks:
-            callback.on_save_checkpoint(trainer, trainer.lightning_module, checkpoint)
+            callback.on_save_checkpoint(trainer, module, checkpoint)
+        if module is run.model:
+            module.on_save_checkpoint(checkpoint)
     if run.rank == 0:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         torch.save(plain(checkpoint), f"{path}.part")
@@ -61,11 +66,11 @@ def state_of(callback: Any) -> dict[str, Any]:
     return found
 
 
-def added_state(callback: Any, trainer: Any, run: Run) -> dict[str, Any]:
-    """Return what ``on_save_checkpoint`` of a callback adds to a checkpoint.
+def added_state(save: Callable[[dict[str, Any]], object], trainer: Any, run: Run) -> dict[str, Any]:
+    """Return what ``on_save_checkpoint`` of a callback or module adds to a checkpoint.
 
     Args:
-        callback: The callback of Lightning.
+        save: The hook, as a function of the checkpoint.
         trainer: The trainer that it sees.
         run: The run.
 
@@ -74,19 +79,21 @@ def added_state(callback: Any, trainer: Any, run: Run) -> dict[str, Any]:
     """
     given = checkpoint_of(trainer, run)
     checkpoint = {**given, "callbacks": {}}
-    callback.on_save_checkpoint(trainer, trainer.lightning_module, checkpoint)
+    save(checkpoint)
     added = {name: value for name, value in checkpoint.items() if value is not given.get(name) and name != "callbacks"}
     origin = {id(value): name for name, value in given.items() if isinstance(value, dict)}
     same = {name: origin[id(value)] for name, value in added.items() if id(value) in origin}
     return {SAME: same, **{name: plain(value) for name, value in added.items() if name not in same}}
 
 
-def load_added_state(callback: Any, trainer: Any, run: Run, added: dict[str, Any]) -> None:
-    """Give a callback the checkpoint that it had added to. The run has loaded its own part of it."""
+def load_added_state(
+    load: Callable[[dict[str, Any]], object], trainer: Any, run: Run, added: Mapping[str, Any]
+) -> None:
+    """Give ``on_load_checkpoint`` the checkpoint that was added to. The run has loaded its own part of it."""
     given = checkpoint_of(trainer, run)
     parts = {name: given[origin] for name, origin in added[SAME].items()}
     rest = {name: value for name, value in added.items() if name != SAME}
-    callback.on_load_checkpoint(trainer, trainer.lightning_module, {**given, **parts, **rest})
+    load({**given, **parts, **rest})
 
 
 def plain(value: Any) -> Any:

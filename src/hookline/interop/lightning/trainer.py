@@ -32,6 +32,7 @@ class LightningHost(Host):
 
     library = "Lightning"
     shows = "the trainer"
+    state = ("sums", "aliases")
 
     def __init__(self) -> None:
         self.trainers: dict[str, Trainer] = {}
@@ -39,7 +40,7 @@ class LightningHost(Host):
 
     def _start(self) -> None:
         self.modules: dict[str, Any] = {}
-        self.epoch = self.loader = self._eval_batch = self.eval_batches = 0
+        self.epoch = self._eval_batch = self.eval_batches = 0
         self.is_sanity_check = self.is_stopping = self.has_failed = self.has_evaluated = False
         self.metrics: dict[str, torch.Tensor] = {}
         """Metrics that callbacks have put into ``trainer.callback_metrics``."""
@@ -47,6 +48,12 @@ class LightningHost(Host):
         """Metrics of Hookline by the names under which a module or callback logged them."""
         self.bar: set[str] = set()
         """Metrics that were logged with ``prog_bar=True``."""
+        self.sums: dict[str, list[Any]] = {}
+        """Sums and weights of the metrics of this epoch or evaluation: their means are bitwise those of Lightning."""
+        self.datamodule: Any = None
+        self._is_manual = False
+        self._output: dict[str, Any] | None = None
+        self.optimizers: dict[tuple[str, int], Any] = {}
 
     def trainer_of(self, package: str) -> Trainer:
         """Return the trainer with the classes of one of the two packages."""
@@ -60,6 +67,34 @@ class LightningHost(Host):
             self.modules[package] = as_lightning_module(self.run.model, package, self)
         return self.modules[package]
 
+    def attach(self, module: Any, datamodule: Any, *, drives_updates: bool) -> None:
+        """Serve a ``LightningModule`` that is the model of the run.
+
+        Args:
+            module: The module.
+            datamodule: The ``LightningDataModule`` of the run, or ``None``.
+            drives_updates: True if the module steps its optimizers itself.
+        """
+        self.datamodule, self._is_manual = datamodule, drives_updates
+
+    def set_step_output(self, loss: Any, extra: dict[str, Any]) -> None:
+        """Keep what ``training_step`` returned, for ``on_train_batch_end``."""
+        self._output = extra if loss is None else {"loss": loss, **extra}
+
+    def step_output(self, run: Run) -> dict[str, Any]:
+        """Return what ``on_train_batch_end`` gets. Lightning divides the loss by the number of batches of a step."""
+        found = {"loss": run.loss} if self._output is None else self._output
+        if "loss" in found:
+            loss = found["loss"].detach()
+            found = {**found, "loss": loss if run.accumulate == 1 else loss / run.accumulate}
+        return found
+
+    @property
+    def global_step(self) -> int:
+        """Number of updates, of all optimizers together."""
+        clock = self.run.clock
+        return sum(clock.updates.values()) if self._is_manual else clock.step
+
     def request_stop(self) -> None:
         """Stop training, for the callback that is called now."""
         self.is_stopping = True
@@ -68,7 +103,8 @@ class LightningHost(Host):
     def log(self, values: Mapping[str, Any], **how: Any) -> None:
         """Log values under the names of Hookline. The training loss is the loop's own metric."""
         ours = {NAMES.ours(name): value for name, value in values.items()}
-        ours.pop("train/loss", None)
+        if not self._is_manual:
+            ours.pop("train/loss", None)
         if ours:
             self.run.log(ours, **how)
 
@@ -82,6 +118,7 @@ class LightningHost(Host):
         on_epoch: bool | None = None,
         reduce_fx: Any = "mean",
         batch_size: int | None = None,
+        add_dataloader_idx: bool = True,
         **more: Any,
     ) -> None:
         """Log a value as ``LightningModule.log`` does. Hookline logs means over intervals and over epochs.
@@ -94,16 +131,29 @@ class LightningHost(Host):
             on_step: True for the value of the step, by default only in training.
             on_epoch: True for the mean of the epoch, by default only in evaluations.
             reduce_fx: How the values of an epoch are reduced: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"``.
-            batch_size: Weight of the value.
+            batch_size: Weight of the value. By default, the number of samples in the batch.
+            add_dataloader_idx: True for one metric per loader, if there are several.
             **more: Options that Hookline does not need: metrics are always those of all ranks.
         """
         run, ours = self.run, NAMES.ours(name)
-        ours = ours if "/" in ours else f"{run.stage}/{ours}"
-        reduce = getattr(reduce_fx, "__name__", reduce_fx)
+        stage, _, metric = ours.rpartition("/") if "/" in ours else (run.stage, "", ours)
+        loader = getattr(run, "loader_name", None)  # It has a value in the batches of an evaluation.
+        if loader is not None and len(self.batch_index) > 1 and add_dataloader_idx:
+            stage, name = f"{stage}/{loader}", f"{name}/dataloader_idx_{self.batch_index[1]}"
+        ours = f"{stage}/{metric}"
         weight = batch_size or getattr(run, "batch_size", None)  # Outside of a batch it has no value.
-        self.log({ours: value}, weight=weight, reduce=reduce)
-        is_mean_only = run.stage == "train" and on_epoch and not on_step
-        self.aliases[name] = f"{ours}_epoch" if is_mean_only else ours
+        self.log({ours: value}, weight=weight, reduce=getattr(reduce_fx, "__name__", reduce_fx))
+        in_training = run.stage == "train"
+        has_mean = bool(on_epoch) if in_training else on_epoch is not False
+        self.aliases[name] = f"{ours}_epoch" if in_training and has_mean else ours
+        if in_training and has_mean:
+            self.aliases[f"{name}_epoch"] = f"{ours}_epoch"
+        if isinstance(value, torch.Tensor) and run.world_size == 1:
+            if in_training and on_step is not False:
+                self.metrics[f"{name}_step" if has_mean else name] = value.detach()
+            if has_mean and reduce_fx == "mean":
+                total, count = self.sums.get(name, (0.0, 0))
+                self.sums[name] = [total + value.detach() * (weight or 1), count + (weight or 1)]
         if prog_bar:
             self.bar.add(name)
 
@@ -122,17 +172,21 @@ class LightningHost(Host):
     def on_train_end(self, run: Run) -> None:
         self.epoch = run.clock.epoch
 
+    def _take_means(self, run: Run) -> None:
+        is_epoch = run.stage == "train"
+        for name in [name for name in self.sums if self.aliases[name].endswith("_epoch") is is_epoch]:
+            total, count = self.sums.pop(name)
+            self.metrics[name] = total / count
+            if f"{name}_epoch" in self.aliases:
+                self.metrics[f"{name}_epoch"] = total / count
+
     def on_sanity_check_start(self, run: Run) -> None:
         self.is_sanity_check = True
 
     def on_sanity_check_end(self, run: Run) -> None:
         self.is_sanity_check = False
 
-    def on_eval_start(self, run: Run) -> None:
-        self.loader = -1
-
     def on_eval_loader_start(self, run: Run) -> None:
-        self.loader += 1
         self._eval_batch = -1
 
     def on_eval_batch_start(self, run: Run) -> None:
@@ -141,6 +195,9 @@ class LightningHost(Host):
 
     def on_eval_end(self, run: Run) -> None:
         self.has_evaluated = True
+        self._take_means(run)
+
+    on_epoch_end = _take_means
 
     def on_predict_start(self, run: Run) -> None:
         self._eval_batch = -1
@@ -153,9 +210,11 @@ class LightningHost(Host):
     @property
     def batch_index(self) -> tuple[int, ...]:
         """Index of the evaluation batch in its loader and, if there are several loaders, the index of the loader."""
-        loaders = self.run.loaders.get(self.run.stage)
-        has_several = isinstance(loaders, Mapping) and len(loaders) > 1
-        return (self._eval_batch, self.loader) if has_several else (self._eval_batch,)
+        run = self.run
+        loaders = run.loaders.get(run.stage)
+        if not isinstance(loaders, Mapping) or len(loaders) == 1:
+            return (self._eval_batch,)
+        return self._eval_batch, list(loaders).index(run.loader_name)
 
 
 class _Facade(Facade):
@@ -194,10 +253,10 @@ class Metrics(MutableMapping[str, torch.Tensor]):
         host = self._host
         if name in host.metrics:
             return host.metrics[name]
-        for ours in (host.aliases.get(name), NAMES.ours(name)):
-            if ours is not None and (value := host.run.metrics.get(ours)) is not None:
-                return torch.tensor(value, device=host.run.device)
-        raise KeyError(name)
+        value = host.run.metrics.get(host.aliases.get(name) or NAMES.ours(name))
+        if value is None:
+            raise KeyError(name)
+        return torch.tensor(value, device=host.run.device)
 
     def __setitem__(self, name: str, value: torch.Tensor) -> None:
         self._host.metrics[name] = value
@@ -208,13 +267,14 @@ class Metrics(MutableMapping[str, torch.Tensor]):
     def __iter__(self) -> Iterator[str]:
         host = self._host
         ours = list(host.run.metrics)
-        return iter(dict.fromkeys([*host.metrics, *host.aliases, *map(NAMES.theirs, ours), *ours]))
+        aliases = [name for name, metric in host.aliases.items() if metric in ours]
+        return iter(dict.fromkeys([*host.metrics, *aliases, *map(NAMES.theirs, ours), *ours]))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __deepcopy__(self, memo: object) -> dict[str, torch.Tensor]:
-        return {name: self[name].clone() for name in self if name in self}
+        return {name: self[name].clone() for name in self}
 
 
 class State(_Facade):
@@ -237,9 +297,36 @@ class State(_Facade):
 
 
 class Strategy(_Facade):
-    """``trainer.strategy``: the device, and what several processes do together."""
+    """``trainer.strategy``: the device, what several processes do together, and manual optimization."""
 
     __slots__ = ()
+
+    @property
+    def lightning_module(self) -> Any:
+        return self._host.module_of(self._package)
+
+    @property
+    def _lightning_optimizers(self) -> list[Any]:
+        """The optimizers of ``self.optimizers()``. Their ``step`` calls ``optimizer_step``."""
+        wrapper = import_module(f"{self._package}.core.optimizer").LightningOptimizer
+        for optimizer in self._run.optimizers.values():
+            key = self._package, id(optimizer)
+            if key not in self._host.optimizers:
+                self._host.optimizers[key] = wrapper(optimizer)
+                self._host.optimizers[key]._strategy = self
+        return [self._host.optimizers[self._package, id(optimizer)] for optimizer in self._run.optimizers.values()]
+
+    def backward(self, loss: torch.Tensor, optimizer: Any, *values: Any, **options: Any) -> None:
+        self._run.loss = loss
+        for event in ("loss_ready", "backward_start"):
+            self._run.emit(event)
+        torch.autograd.backward(loss, *values, **options)
+        self._run.emit("backward_end")
+
+    def optimizer_step(self, optimizer: Any, closure: Any, *values: Any, **options: Any) -> Any:
+        found = closure()
+        self._run.loop.step(optimizer)
+        return found
 
     @property
     def root_device(self) -> torch.device:
@@ -441,8 +528,8 @@ class Trainer(_Facade):
     num_nodes = 1
     node_rank = 0
     ckpt_path = None
-    datamodule = None
     gradient_clip_val = None
+    gradient_clip_algorithm = None
 
     # -- progress ------------------------------------------------------------------------------
 
@@ -452,8 +539,7 @@ class Trainer(_Facade):
 
     @property
     def global_step(self) -> int:
-        clock = self._host.run.clock
-        return clock.step if len(clock.updates) == 1 else sum(clock.updates.values())
+        return self._host.global_step
 
     @property
     def max_epochs(self) -> int:
@@ -570,6 +656,10 @@ class Trainer(_Facade):
         return self._host.module_of(self._package)
 
     model = lightning_module
+
+    @property
+    def datamodule(self) -> Any:
+        return self._host.datamodule
 
     @property
     def optimizers(self) -> list[Any]:

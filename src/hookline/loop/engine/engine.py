@@ -150,7 +150,7 @@ class Engine:
             *(state, self.world, self.scopes, self.book, self.records, self.fetcher, self.data, self.precision),
             *(self.weights, self.loss_weights, self.schedulers, self.agenda, self.edge, self.window, self.handles),
             *(count, move),
-            keeps_losses=settings.log_every is not None,
+            keeps_losses=settings.log_every is not None and not getattr(task, "drives_updates", False),
             accumulate=settings.accumulate,
         )
         self.run = Run(state, Member(loop, is_task=True))

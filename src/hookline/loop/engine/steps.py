@@ -78,10 +78,10 @@ class Steps:
 
     # What every step touches lies side by side in memory.
     __slots__ = (
-        "_agenda", "_autocasts", "_book", "_clock", "_data", "_edge", "_fetcher", "_gives_parts", "_handles",
-        "_has_closure", "_is_alone", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights", "_losses",
-        "_move", "_names", "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state", "_weights",
-        "_window", "_world", "count", "keeps_losses",
+        "_agenda", "_autocasts", "_book", "_clock", "_data", "_drives_updates", "_edge", "_fetcher", "_gives_parts",
+        "_handles", "_has_closure", "_is_alone", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights",
+        "_losses", "_move", "_names", "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state",
+        "_weights", "_window", "_world", "count", "keeps_losses",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +113,7 @@ class Steps:
         self._window, self._handles, self._move = window, handles, move
         self._line, self._clock, self._requests = state.line, state.clock, state.requests
         self._is_alone = world.is_alone
+        self._drives_updates = getattr(state.task, "drives_updates", False)
         self._autocasts, self._is_scaled = precision.dtype is not None, precision.scaler is not None
         self._names: tuple[str, ...] = ()
         self._has_closure = False
@@ -630,7 +631,7 @@ class Steps:
         is_skipped = requests.agreed.skip is not None
         if is_skipped:
             window.weights.update({name: 1 for name in self._names if name not in window.driven})
-        elif not window.weights and not window.driven:
+        elif not window.weights and not window.driven and not self._drives_updates:
             raise no_backward(self._state.where())
         for name in window.weights:
             self._update(name)
@@ -723,6 +724,9 @@ class Steps:
         elif not window.is_full:
             window.driven[name] = False
             return False
+        elif self._drives_updates:
+            window.driven.setdefault(name, False)
+            moved = self._update(name)
         elif name not in window.weights:
             raise ScopeError(f"loop.step({name}): there was no loop.backward(loss, optimizer) for it in this step")
         else:

@@ -47,6 +47,9 @@ class Task(nn.Module, Hooks, Generic[Batch]):
 
     events: tuple[Event, ...] = ()
     """Events that the task defines and sends with ``run.emit``."""
+    drives_updates: bool = False
+    """True if ``train_batch`` calls ``loss.backward()``, steps its optimizers with ``run.loop.step(optimizer)`` and
+    logs its losses."""
 
     def count(self, batch: Batch) -> tuple[int, int | None]:
         """Return the number of samples in a batch and, if known, of tokens.
