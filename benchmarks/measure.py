@@ -29,8 +29,10 @@ class Batches(Sequence[Any]):
     because then Hookline knows its length, as it knows that of a list or of a ``DataLoader``.
     """
 
+    warm_up = WARM_UP
+
     def __init__(self, batches: Sequence[Any], steps: int) -> None:
-        count = WARM_UP + steps + 1
+        count = self.warm_up + steps + 1
         self._all = [batches[index % len(batches)] for index in range(count)]
 
     def __len__(self) -> int:
@@ -65,9 +67,9 @@ class TimedRun(Batches):
 
     def __iter__(self) -> Iterator[Any]:
         self._stamps = stamps = []
-        yield from self._all[:WARM_UP]
+        yield from self._all[: self.warm_up]
         start = time.thread_time_ns()
-        for batch in self._all[WARM_UP:-1]:
+        for batch in self._all[self.warm_up : -1]:
             stamps.append(time.perf_counter_ns())
             yield batch
         stamps.append(time.perf_counter_ns())

@@ -46,6 +46,12 @@ def _engine(sizes: Sizes, rounds: int) -> Section:
     return engine_cost(lambda label: _bar(label, rounds))
 
 
+def _recipes(sizes: Sizes, rounds: int) -> Section:
+    from recipes import recipe_cost
+
+    return recipe_cost(lambda label: _bar(label, min(sizes.processes, rounds)))
+
+
 def _null(sizes: Sizes, rounds: int) -> Section:
     from steps import own_python
 
@@ -118,6 +124,7 @@ def _ranks(sizes: Sizes, rounds: int) -> Section:
 BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "step": _step,
     "engine": _engine,
+    "recipes": _recipes,
     "null": _null,
     "event": _event,
     "import": _import,

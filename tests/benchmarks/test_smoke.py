@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 ROWS = {
     "step": ("Step overhead", "of it, by the 30"),
     "engine": ("one callback on gradients_ready", "accumulate=2, per batch", "a fit of one step, with a folder"),
+    "recipes": ("GradientClip", "EMA", "the whole recipe, of a transformer's step"),
     "null": ("The loop's own Python",),
     "event": ("nobody hears it",),
     "import": ("import hookline.events",),
@@ -34,7 +35,7 @@ ROWS = {
 GROUPS = {
     "loop": ("step", "engine", "null", "event", "import", "memory", "feed", "save", "background"),
     "logging": ("logging",),
-    "callbacks": ("callbacks",),
+    "callbacks": ("callbacks", "recipes"),
     "records": ("sinks", "stream", "report"),
     "ranks": ("ranks",),
 }

@@ -109,8 +109,12 @@ class GradientClip(Callback):
         limit = limits.get(name) if isinstance(limits, Mapping) else limits
         if limit is None:
             return
-        found = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        parameters = [_dense(p) if p.grad.is_sparse else p for p in found]
+        parameters = [
+            _dense(p) if p.grad.is_sparse else p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
         if self.norm is None:
             clip_grad_value_(parameters, limit)
             return
@@ -130,7 +134,11 @@ class GradientClip(Callback):
             (name, total, limit), self._found = self._found, None
             if self.log:
                 norm, share = self._names.get(name) or self._named(run, name)
-                run.log({norm: total, share: (total > limit).to(total.dtype)})
+                if total.is_cpu and total.__class__ is torch.Tensor:  # To read it does not wait for a device.
+                    value = total.item()
+                    run.log({norm: value, share: float(value > limit)})
+                else:
+                    run.log({norm: total, share: (total > limit).to(total.dtype)})
 
     def on_step_skipped(self, run: Run) -> None:
         self._found = None

@@ -233,7 +233,7 @@ class Group:
 
     def __init__(self, series: list[Series]) -> None:
         self.series = series
-        self.rows: list[list[float]] = []  # numbers, for values on the CPU
+        self.rows: list[list[float]] = []  # numbers, and values on the CPU
         self.stacks: list[Tensor] = []  # tensors, for values on another device
         self.weights: list[Any] = []
         for member in series:
@@ -308,9 +308,12 @@ class EpochSums:
 
 
 def _row(values: tuple[Any, ...]) -> list[float] | None:
-    """Return the numbers of tensors on the CPU. ``None`` if a value is anything else."""
+    """Return numbers, and those of tensors on the CPU, as a list. ``None`` if a value is anything else."""
     row: list[Any] = []
     for value in values:
+        if value.__class__ is float:
+            row.append(value)
+            continue
         if value.__class__ is not Tensor or not value.is_cpu or value.ndim:
             return None
         number: Any = value.tolist()

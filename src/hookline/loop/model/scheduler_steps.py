@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline.events.order import overlaps
 from hookline.loop.metrics.book import MetricBook
-from hookline.loop.model.schedulers import Scheduler, of_optimizer
+from hookline.loop.model.schedulers import Scheduler
 from hookline.loop.world.world import World
 from hookline.run import RunState
 from hookline.run.history import missing_metric
@@ -34,9 +34,14 @@ class SchedulerSteps:
         Args:
             optimizer: The name of the optimizer.
         """
-        state = self._state
-        due = of_optimizer(state.schedulers, state.optimizers[optimizer], "st")
-        self._step([s for s in due if s.due(state.clock.step + 1)])
+        state, stepped = self._state, False
+        its, step = state.optimizers[optimizer], state.clock.step + 1
+        for scheduler in state.schedulers:
+            if scheduler.unit == "st" and scheduler.scheduler.optimizer is its and scheduler.due(step):
+                scheduler.scheduler.step()
+                stepped = True
+        if stepped and state.line.hooks.scheduler_step:
+            state.line.emit(state.line.hooks.scheduler_step)
 
     def after_epoch(self, epoch: int) -> None:
         """Step the schedulers whose interval is a number of epochs.

@@ -87,8 +87,3 @@ def given_schedulers(schedulers: Iterable[Any]) -> list[Scheduler]:
     A callback such as ``LRSchedule`` adds other ones.
     """
     return [scheduler for scheduler in schedulers if type(scheduler) is Scheduler]
-
-
-def of_optimizer(schedulers: Iterable[Scheduler], optimizer: Optimizer, unit: str) -> list[Scheduler]:
-    """Return the schedulers of an optimizer that step in this unit."""
-    return [s for s in schedulers if s.unit == unit and s.scheduler.optimizer is optimizer]
