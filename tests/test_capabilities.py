@@ -185,7 +185,7 @@ CALLBACKS = {
     "MLPerfLog": "callbacks/watch/test_mlperf_log.py::test_the_checker_of_mlperf_takes_the_log_and_misses_what_is_cut_out_of_it",
     "Notify": "callbacks/watch/test_notify.py::test_a_webhook_gets_what_happened_with_the_numbers_of_the_run",
     "Notify by mail": "callbacks/watch/test_notify.py::test_a_mail_has_the_metrics_and_the_plots_of_the_run",
-    "Notify(alerts)": "callbacks/watch/test_notify.py::test_an_alert_is_told_when_it_begins_to_hold_and_again_only_after_it_did_not",
+    "Notify(when)": "callbacks/watch/test_notify.py::test_an_alert_is_told_when_it_begins_to_hold_and_again_only_after_it_did_not",
     "LogFile": "callbacks/watch/test_log_file.py::test_the_log_of_a_run_reads_like_its_console",
     "TorchProfiler": "callbacks/debug/test_torch_profiler.py::test_the_steps_of_the_schedule_are_in_the_trace_and_no_others",
     "TorchProfiler with a given profile": "callbacks/debug/test_torch_profiler.py::test_its_own_handler_keeps_the_trace_and_is_there_afterwards",

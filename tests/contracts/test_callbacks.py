@@ -111,7 +111,7 @@ WAYS: dict[str, tuple[Make, ...]] = {
     "Notify": (
         lambda cls: cls(webhook="http://127.0.0.1:9/"),
         lambda cls: cls(
-            ("epoch", "end"), to="me@example.org", smtp="127.0.0.1:9", security="none", alerts="val/loss > 0"
+            ("epoch", "end"), to="me@example.org", smtp="127.0.0.1:9", security="none", when="val/loss > 0"
         ),
     ),
     "TorchProfiler": (lambda cls: cls(wait=1, warmup=1, active=1, repeat=2, record_shapes=True),),

@@ -27,7 +27,7 @@ MONITORS: dict[str, Make] = {
     "ExportModel": lambda name: hl.ExportModel("torchscript", monitor=name, mode="min"),
     "LRSchedule": lambda name: hl.LRSchedule("plateau", monitor=name, mode="min"),
     "MLPerfLog": lambda name: hl.MLPerfLog("bert", organization="us", monitor=name),
-    "Notify": lambda name: hl.Notify(webhook="http://127.0.0.1:9/", alerts=f"{name} > 2"),
+    "Notify": lambda name: hl.Notify(webhook="http://127.0.0.1:9/", when=f"{name} > 2"),
     "DerivedMetric": lambda name: hl.DerivedMetric("val/twice", lambda found: 2 * found[name], reads=(name,)),
 }
 train_and_evaluate = partial(fit, val=tiny_data(2), optimizer=torch.optim.SGD)

@@ -367,6 +367,8 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         **dict.fromkeys(("slack_webhook_url", "webhook_url"), "webhook='https://…'"),
         "recipient_email": "to='me@example.org'",
         "sender_email": "sender='run@example.org'",
+        "alerts": "when=[['val/loss > 2']]",
+        "payload": "apprise='discord://…' for other services",
     },
     "Upload": dict.fromkeys(("bucket", "remote_folder", "bucket_uri", "cloud_dir_prefix"), "to='s3://bucket/runs'"),
     "LoadWeights": {

@@ -55,7 +55,7 @@ def test_a_plateau_of_a_metric_that_nobody_logs_fails_before_training() -> None:
 
 def test_a_plateau_without_anything_to_evaluate_on_fails_before_training() -> None:
     """It is moved after evaluations only, so it would never be."""
-    with pytest.raises(SetupError, match="nothing to evaluate on. Pass a validation loader"):
+    with pytest.raises(SetupError, match=r"nothing to evaluate on\. Pass a validation loader"):
         fit(LRSchedule("plateau", monitor="train/loss_epoch"))
 
 

@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
 from fnmatch import fnmatchcase
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
@@ -28,7 +30,7 @@ from urllib.parse import urlsplit
 from hookline.callbacks._monitor import check_metric_name
 from hookline.callbacks._text import MAX_ERROR_CHARS, format_error, format_size, format_time
 from hookline.callbacks._worker import BackgroundWorker
-from hookline.errors import RegistrationError
+from hookline.errors import RegistrationError, SetupError
 from hookline.progress.counted import counted
 from hookline.records.plain import plain
 from hookline.records.redact import HIDDEN, redact_text
@@ -48,7 +50,6 @@ SIGNS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
-NOT_FINITE = "is not finite"
 _COMPARISON = re.compile(r"(?P<metric>\S+)\s*(?P<sign>>=|<=|>|<)\s*(?P<value>\S+)")
 
 MAX_TITLE_CHARS = 200
@@ -137,7 +138,6 @@ class Webhook:
     """Send a POST request with JSON. The URL is a secret: it permits sending."""
 
     address: Secret
-    payload: Callable[[dict[str, Any]], Any] | None
     timeout: float
 
     @property
@@ -154,10 +154,9 @@ class Webhook:
 
     def send(self, message: Message) -> None:
         """Send the message, and raise an error if the server refuses it."""
-        content = message.as_json() if self.payload is None else self.payload(message.as_json())
         request = urllib.request.Request(
             self.address.reveal(),
-            json.dumps(content, allow_nan=False).encode(),
+            json.dumps(message.as_json(), allow_nan=False).encode(),
             {"Content-Type": "application/json", "User-Agent": "hookline"},
         )
         try:
@@ -166,6 +165,33 @@ class Webhook:
         except urllib.error.HTTPError as error:
             error.close()  # The error holds the connection.
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class Apprise:
+    """Send the text through services that apprise supports. An address contains tokens, so it is a secret."""
+
+    addresses: tuple[Secret, ...]
+
+    @property
+    def place(self) -> str:
+        kinds = [address.reveal().partition("://")[0] for address in self.addresses]
+        return f"apprise to {', '.join(kinds)}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The addresses, and the parts of them that an error may contain."""
+        addresses = [address.reveal() for address in self.addresses]
+        parts = [part for address in addresses for part in re.split(r"[/:@?&=]+", address)[1:]]
+        return (*addresses, *sorted((part for part in parts if len(part) > 3), key=len, reverse=True))
+
+    def send(self, message: Message) -> None:
+        """Send the message, and raise an error if a service does not take it."""
+        services = import_module("apprise").Apprise()
+        for address in self.addresses:
+            services.add(address.reveal())
+        if not services.notify(title=message.title, body=message.text):
+            raise OSError("a service did not take the message; the logger 'apprise' has the reason")
 
 
 def is_final(error: BaseException) -> bool:
@@ -212,11 +238,24 @@ def mail_of(
     return Mail(host, port, own, tuple(to), user, None if password is None else Secret(password), security, timeout)
 
 
-def webhook_of(address: str, payload: Callable[[dict[str, Any]], Any] | None, timeout: float) -> Webhook:
+def webhook_of(address: str, timeout: float) -> Webhook:
     """Return the webhook for the arguments of ``Notify``, or raise ``RegistrationError``."""
     if (wrong := _wrong_with(address)) is not None:
         raise RegistrationError(f"Notify(webhook=…): {wrong}")
-    return Webhook(Secret(address), payload, timeout)
+    return Webhook(Secret(address), timeout)
+
+
+def apprise_of(addresses: Sequence[str]) -> Apprise:
+    """Return the apprise transport for the arguments of ``Notify``, or raise ``RegistrationError``."""
+    if find_spec("apprise") is None:
+        raise SetupError("Notify(apprise=…) needs apprise: pip install 'hookline[notify]'")
+    services = import_module("apprise").Apprise
+    for index, address in enumerate(addresses):
+        if not isinstance(address, str) or services.instantiate(address, suppress_exceptions=True) is None:
+            raise RegistrationError(
+                f"Notify(apprise=…): apprise does not know address {index + 1}. Write one such as 'discord://…'."
+            )
+    return Apprise(tuple(map(Secret, addresses)))
 
 
 def _wrong_with(address: str) -> str | None:
@@ -254,46 +293,37 @@ def _host_and_port(smtp: str, usual: int) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One condition. ``text`` is the condition as the user wrote it."""
+    """A condition on a metric. ``text`` is the condition as the user wrote it."""
 
     text: str
     metric: str
     sign: str
-    value: float = math.nan
+    value: float
 
     def holds(self, value: float) -> bool:
-        """True if the value meets the condition. NaN meets no comparison.
+        """True if the value meets the condition. NaN meets none.
 
         Example:
-            >>> Alert.parse("val/loss > 2").holds(2.5), Alert.parse("val/loss is not finite").holds(math.nan)
-            (True, True)
+            >>> Alert.parse("val/loss > 2").holds(2.5), Alert.parse("val/loss <= 2").holds(2.5)
+            (True, False)
         """
-        return not math.isfinite(value) if self.sign == NOT_FINITE else SIGNS[self.sign](value, self.value)
+        return SIGNS[self.sign](value, self.value)
 
     @classmethod
     def parse(cls, text: str) -> Alert:
         """Return the condition that a string describes."""
-        alert = cls._read(text.strip() if isinstance(text, str) else "")
-        if alert is not None:
-            check_metric_name(f"Notify(alerts={text!r})", alert.metric)
-            return alert
-        raise RegistrationError(
-            f"Notify(alerts={text!r}): write a metric, one of {', '.join(SIGNS)} and a number, such as 'val/loss > 2'; "
-            f"or 'train/loss {NOT_FINITE}'"
-        )
-
-    @classmethod
-    def _read(cls, words: str) -> Alert | None:
-        """Return the condition, or ``None`` if the string is not one."""
-        if words.endswith(NOT_FINITE) and len(words.split()) == 4:
-            return cls(words, words.split()[0], NOT_FINITE)
-        found = _COMPARISON.fullmatch(words)
+        found = _COMPARISON.fullmatch(text.strip()) if isinstance(text, str) else None
         try:
-            if found is not None and not math.isnan(value := float(found["value"])):
-                return cls(words, found["metric"], found["sign"], value)
+            value = math.nan if found is None else float(found["value"])
         except ValueError:
-            pass
-        return None
+            value = math.nan
+        if found is None or math.isnan(value):
+            raise RegistrationError(
+                f"Notify(when={text!r}): not a condition. Write a metric, one of {', '.join(SIGNS)} and a number, "
+                f"such as 'val/loss > 2'."
+            )
+        check_metric_name(f"Notify(when={text!r})", found["metric"])
+        return cls(text.strip(), found["metric"], found["sign"], value)
 
 
 @dataclass(frozen=True, slots=True)
