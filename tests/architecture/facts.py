@@ -1,11 +1,14 @@
-"""Facts about the form of the engine, from its source and from traced runs: ``make facts`` prints them."""
+"""Facts about the form of the engine and the callbacks, from source and traced runs: ``make facts`` prints them."""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import io
 import re
 import sys
 import tempfile
+import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 
 SOURCE = Path(__file__).parents[2] / "src" / "hookline"
 LOOP = SOURCE / "loop"
+CALLBACKS = SOURCE / "callbacks"
 WHOLE_LOOP = {"Loop", "Engine"}
 LAYERS = (
     ("trainer",),
@@ -210,6 +214,85 @@ def uses_of_the_loop(folders: tuple[str, ...] = ("callbacks", "sinks")) -> list[
     ]
 
 
+# -- from the source of the callbacks -------------------------------------------------------------
+
+
+def sloc(path: Path) -> int:
+    """Return the number of lines with code, without comments and docstrings."""
+    text = path.read_text()
+    empty = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in empty]
+    lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    strings = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
+    documented = [
+        node for node in strings if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    return len(lines - {line for node in documented for line in range(node.lineno, (node.end_lineno or 0) + 1)})
+
+
+def modules_of_families() -> list[Path]:
+    """Return the modules directly in the folder of a family, without ``__init__.py``."""
+    families = [path.parent for path in CALLBACKS.glob("*/__init__.py")]
+    return [path for family in families for path in sorted(family.glob("*.py")) if path.name != "__init__.py"]
+
+
+def callbacks_in(path: Path) -> list[str]:
+    """Return the public callbacks that a module defines, as its family exports them."""
+    exported = set(re.findall(r"import (\w+)", (path.parent / "__init__.py").read_text()))
+    return [
+        node.name
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name in exported
+    ]
+
+
+def misnamed_modules() -> list[str]:
+    """Modules of a family without an underscore that are not one callback, and helpers that have one."""
+    return [
+        str(path.relative_to(CALLBACKS))
+        for path in modules_of_families()
+        if (len(callbacks_in(path)) == 1) == path.name.startswith("_")
+    ]
+
+
+def lines_in_callbacks(pattern: str) -> list[str]:
+    """Return the lines of callbacks that a pattern matches."""
+    return [
+        f"{path.relative_to(SOURCE)}:{number}"
+        for path in sorted(CALLBACKS.rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(pattern, line)
+    ]
+
+
+def orderings_by_name() -> list[str]:
+    """Callbacks that name other callbacks as strings in ``before`` or ``after``."""
+    return [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path, tree in trees(CALLBACKS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if ast.unparse(target).removeprefix("self.") in ("before", "after")
+        and any(isinstance(its, ast.Constant) and isinstance(its.value, str) for its in ast.walk(node.value))
+    ]
+
+
+def without_args_section() -> list[str]:
+    """Public callbacks with arguments whose docstring has no ``Args:`` section."""
+    import hookline.callbacks as package
+
+    found = [getattr(package, name) for name in package.__all__ if isinstance(getattr(package, name), type)]
+    return [cls.__name__ for cls in found if inspect.signature(cls).parameters and "Args:" not in (cls.__doc__ or "")]
+
+
+def listed_names() -> int:
+    """Return the number of names in ``dir(hookline)``."""
+    import hookline
+
+    return len([name for name in dir(hookline) if not name.startswith("_")])
+
+
 # -- from traced runs ------------------------------------------------------------------------------
 
 
@@ -324,6 +407,19 @@ def main() -> None:
         ("opening a resumed run", traced_resume, "400 / 70"),
         ("loop/, files", lambda: len(files), "about 60"),
         ("loop/, lines", lambda: sum(len(path.read_text().splitlines()) for path in files), "10,500"),
+    ]
+    modules, sources = modules_of_families(), list(CALLBACKS.rglob("*.py"))
+    helpers = [path for path in modules if path.name.startswith("_")]
+    rows += [
+        ("callbacks/, files", lambda: len(sources), "about 95"),
+        ("callbacks/, SLOC", lambda: sum(map(sloc, sources)), "9,500"),
+        ("families: helper modules / callback modules", lambda: f"{len(helpers)} / {len(modules) - len(helpers)}", ""),
+        ("families: modules with the wrong underscore", lambda: len(misnamed_modules()), "0"),
+        ("callbacks: tests of the entry point", lambda: len(lines_in_callbacks(r"\bentry_point\b")), "0"),
+        ("callbacks: hand-made resets", lambda: len(lines_in_callbacks(r"def _?reset\(|self\._used = True")), "0"),
+        ("callbacks: ordering by names as strings", lambda: len(orderings_by_name()), "0"),
+        ("callbacks without an Args: section", lambda: len(without_args_section()), "0"),
+        ("names in dir(hl)", listed_names, "about 40"),
     ]
     print(f"{'fact':55} {'now':>10}   target")
     for name, measure, target in rows:

@@ -12,6 +12,7 @@ from tests.architecture.facts import (
     functions_of_the_whole_loop,
     imports_upwards,
     largest_cycle,
+    misnamed_modules,
     private_uses,
     uses_of_the_loop,
 )
@@ -67,3 +68,7 @@ def test_no_private_attribute_of_another_module_is_used() -> None:
 def test_no_callback_or_sink_reaches_into_the_engine() -> None:
     """A callback of another package can do all that ours can: with the fields and methods of ``run``."""
     assert uses_of_the_loop() == []
+
+
+def test_in_a_family_every_module_without_an_underscore_is_one_callback() -> None:
+    assert misnamed_modules() == []
