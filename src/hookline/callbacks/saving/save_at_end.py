@@ -117,8 +117,6 @@ class SaveAtEnd(Callback):
             if missing := [stage for stage in self.predictions if stage not in run.loaders]:
                 known = ", ".join(run.loaders) or "none"
                 raise SetupError(f"SaveAtEnd(predictions={missing[0]!r}): this run has no such loader; it has {known}")
-        if self._stages and not self._alone and _can_predict(run):
-            logger.info("SaveAtEnd: in %d processes it writes no predictions; use PredictionWriter", run.world_size)
         if _can_predict(run):
             check_names(run, self._stages, "SaveAtEnd")
         self._packed = self._pack()

@@ -1,9 +1,11 @@
-"""Helpers of the monitors: when a row is due, and time that does not count as training."""
+"""Base class of the monitors: when a row is due, and time that does not count as training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from hookline.events import Callback
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -38,6 +40,35 @@ class Interval:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         self._step = state["step"]
+
+
+class IntervalMonitor(Callback):
+    """Base class of monitors that log one row at the end of each log interval and of each epoch.
+
+    A subclass implements ``report``, which Hookline calls at most once per step.
+    """
+
+    optional = True
+    state: ClassVar[tuple[str, ...]] = ("_interval",)
+    shares_state = True
+
+    def __init__(self) -> None:
+        self._interval = Interval()
+
+    def report(self, run: Run) -> None:
+        """Log a row."""
+        raise NotImplementedError
+
+    def on_setup(self, run: Run) -> None:
+        self._interval.begin(run)
+
+    def on_metrics_ready(self, run: Run) -> None:
+        if self._interval.is_over(run):
+            self.report(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._interval.is_over(run):
+            self.report(run)
 
 
 class Aside:

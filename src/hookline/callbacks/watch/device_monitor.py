@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks.watch._interval import Interval
+from hookline.callbacks.watch._interval import IntervalMonitor
 from hookline.errors import SetupError
-from hookline.events import Callback
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -36,7 +35,7 @@ class Counters:
     """MB that were received and sent."""
 
 
-class DeviceMonitor(Callback):
+class DeviceMonitor(IntervalMonitor):
     """Log how busy the machine is: CPU, memory, disk, network and GPU.
 
     The callback logs at the end of each log interval and of each epoch. Rates are means over the interval. All
@@ -63,18 +62,15 @@ class DeviceMonitor(Callback):
         True
     """
 
-    optional = True
     ranks = "local_zero"
     writes = ("device/*",)
-    state = ("_interval",)
-    shares_state = True
 
     def __init__(self, cpu: bool = True, gpu: bool = True, disk: bool = True, network: bool = True) -> None:
         self.cpu = cpu
         self.gpu = gpu
         self.disk = disk
         self.network = network
-        self._interval = Interval()
+        super().__init__()
         self._before = Counters(0.0)
         self._silent: set[str] = set()
         """Values that the driver of the GPU does not provide."""
@@ -88,19 +84,11 @@ class DeviceMonitor(Callback):
 
     def _begin(self, run: Run) -> None:
         """Start a new interval."""
-        self._interval.begin(run)
+        super().on_setup(run)
         self._before = self._count()
 
-    def on_metrics_ready(self, run: Run) -> None:
-        self._report(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        self._report(run)
-
-    def _report(self, run: Run) -> None:
-        """Log the values of the interval, if it has ended."""
-        if not self._interval.is_over(run):
-            return
+    def report(self, run: Run) -> None:
+        """Log the values of the interval."""
         before, now = self._before, self._count()
         self._before = now
         values = rates(before, now)

@@ -11,14 +11,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from hookline.callbacks.watch._interval import Interval
-from hookline.events import Callback
+from hookline.callbacks.watch._interval import IntervalMonitor
 
 if TYPE_CHECKING:
     from hookline.run import Run
 
 
-class LRMonitor(Callback):
+class LRMonitor(IntervalMonitor):
     """Log the learning rate of each optimizer and parameter group.
 
     The callback logs at the end of each log interval and of each epoch. An optimizer with one parameter group
@@ -41,33 +40,25 @@ class LRMonitor(Callback):
         ([0.001, 0.001], [4, 8])
     """
 
-    optional = True
     ranks = "zero"
-    state = ("_interval", "_used")
-    shares_state = True
+    state = (*IntervalMonitor.state, "_used")
 
     def __init__(self, momentum: bool = False, weight_decay: bool = False) -> None:
         self.momentum = momentum
         self.weight_decay = weight_decay
         wanted = {"lr/*": True, "momentum/*": momentum, "weight_decay/*": weight_decay}
         self.writes = tuple(name for name, is_wanted in wanted.items() if is_wanted)
-        self._interval = Interval()
+        super().__init__()
         self._used: dict[str, list[dict[str, Any]]] = {}  # Values of each group at the last step, by optimizer.
         self._hooks: dict[str, RemovableHandle] = {}
 
     def on_setup(self, run: Run) -> None:
-        self._interval.begin(run)
+        super().on_setup(run)
         self._used = {}
         self._follow(run)  # For a callback that is added during a run. Otherwise there is no optimizer yet.
 
     def on_train_start(self, run: Run) -> None:
         self._follow(run)
-
-    def on_metrics_ready(self, run: Run) -> None:
-        self._report(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        self._report(run)
 
     def on_teardown(self, run: Run) -> None:
         for hook in self._hooks.values():
@@ -97,10 +88,9 @@ class LRMonitor(Callback):
             found["weight_decay"] = group["weight_decay"]
         return found
 
-    def _report(self, run: Run) -> None:
-        """Log a row, if one is due."""
-        if self._interval.is_over(run):
-            run.log(dict(self._rows(run)), reduce="last")
+    def report(self, run: Run) -> None:
+        """Log a row."""
+        run.log(dict(self._rows(run)), reduce="last")
 
     def _rows(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Yield the names and values of a row."""

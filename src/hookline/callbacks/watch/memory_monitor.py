@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks.watch._interval import Interval
-from hookline.events import Callback
+from hookline.callbacks.watch._interval import IntervalMonitor
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 MB = 1e6
 
 
-class MemoryMonitor(Callback):
+class MemoryMonitor(IntervalMonitor):
     """Log the memory of the process and of its GPUs, in MB (10⁶ bytes).
 
     The callback logs at the end of each log interval and of each epoch:
@@ -46,28 +45,14 @@ class MemoryMonitor(Callback):
         True
     """
 
-    optional = True
     writes = ("memory/*",)
-    state = ("_interval",)
-    shares_state = True
 
     def __init__(self, *, children: bool = False) -> None:
         self.children = children
-        self._interval = Interval()
+        super().__init__()
 
-    def on_setup(self, run: Run) -> None:
-        self._interval.begin(run)
-
-    def on_metrics_ready(self, run: Run) -> None:
-        self._report(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        self._report(run)
-
-    def _report(self, run: Run) -> None:
-        """Log a row, if one is due."""
-        if not self._interval.is_over(run):
-            return
+    def report(self, run: Run) -> None:
+        """Log a row."""
         values = process_memory()
         if self.children:
             values["memory/children"] = children_memory()

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hookline.callbacks._modules import check_patterns, matches, patterns_or_all
-from hookline.callbacks.watch._interval import Interval
+from hookline.callbacks.watch._interval import IntervalMonitor
 from hookline.distributed.dtensors import whole
 from hookline.errors import RegistrationError
-from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class ParameterMonitor(Callback):
+class ParameterMonitor(IntervalMonitor):
     """Log the norm, mean, standard deviation and fraction of zeros of each parameter.
 
     The names are ``parameters/norm/encoder.0.weight``, ``parameters/mean/…``, ``parameters/std/…`` and
@@ -58,9 +57,7 @@ class ParameterMonitor(Callback):
         ([4, 8], 0.0)
     """
 
-    optional = True
     writes = ("parameters/*",)
-    shares_state = True
 
     def __init__(
         self,
@@ -78,23 +75,17 @@ class ParameterMonitor(Callback):
                 f"ParameterMonitor(statistics={self.statistics!r}): choose from {', '.join(STATISTICS)}"
             )
         self.histograms = histograms
-        self._interval = Interval()
+        super().__init__()
         self._schedule: Schedule | None = None
 
     def on_setup(self, run: Run) -> None:
-        self._interval.begin(run)
+        super().on_setup(run)
         self._schedule = None
         if self.every is not None and run.is_training_run:
             self._schedule = Schedule(self.every.of(run.max_duration))
             self._schedule.fired(run.clock)  # A checkpoint that is loaded later overrides this.
         names = [name for name, _ in run.model.named_parameters()]
         check_patterns(self._patterns, names, "ParameterMonitor", kind="parameter")
-
-    def on_metrics_ready(self, run: Run) -> None:
-        self._report(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        self._report(run)
 
     def state_dict(self) -> dict[str, Any]:
         schedule = None if self._schedule is None else self._schedule.state_dict()
@@ -107,10 +98,8 @@ class ParameterMonitor(Callback):
                 self._schedule = Schedule(Duration.parse(state["schedule"]["every"]))
             self._schedule.load_state_dict(state["schedule"])
 
-    def _report(self, run: Run) -> None:
-        """Log a row, if one is due."""
-        if not self._interval.is_over(run):
-            return
+    def report(self, run: Run) -> None:
+        """Log a row."""
         if self._schedule is not None:
             if not self._schedule.due(run.clock):
                 return

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from hookline.callbacks.watch._interval import Aside, Interval
+from hookline.callbacks.watch._interval import Aside, IntervalMonitor
 from hookline.errors import RegistrationError
-from hookline.events import Callback
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -31,7 +30,7 @@ class Mark(NamedTuple):
     waited: float
 
 
-class SpeedMonitor(Callback):
+class SpeedMonitor(IntervalMonitor):
     """Log the training speed in steps, batches, samples and tokens per second.
 
     The callback logs ``speed/steps_per_second``, ``speed/batches_per_second`` and ``speed/samples_per_second``
@@ -64,11 +63,8 @@ class SpeedMonitor(Callback):
         8.0
     """
 
-    optional = True
     ranks = "zero"
     writes = ("speed/*",)
-    state = ("_interval",)
-    shares_state = True
 
     def __init__(self, window: int = 1, *, data_wait: bool = False, peak: float | None = None) -> None:
         if not isinstance(window, int) or isinstance(window, bool) or window < 1:
@@ -78,7 +74,7 @@ class SpeedMonitor(Callback):
         self.window = window
         self.data_wait = data_wait
         self.peak = peak
-        self._interval = Interval()
+        super().__init__()
         self._aside = Aside()
         self._waited = self._fetch_began = 0.0
         self._hardware_peak: float | None = None
@@ -97,18 +93,12 @@ class SpeedMonitor(Callback):
 
     def _begin(self, run: Run) -> None:
         """Start a new measurement."""
-        self._interval.begin(run)
+        super().on_setup(run)
         self._aside = Aside()
         self._waited = 0.0
         self._hardware_peak = _peak_of(run) if self.peak is None else self.peak
         self._marks.clear()
         self._marks.append(self._mark(run))
-
-    def on_metrics_ready(self, run: Run) -> None:
-        self._report(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        self._report(run)
 
     # -- time that does not count ----------------------------------------------------------------
 
@@ -139,10 +129,8 @@ class SpeedMonitor(Callback):
             clock.seconds - self._aside.seconds, clock.step, clock.batch, clock.sample, clock.token, self._waited
         )
 
-    def _report(self, run: Run) -> None:
-        """Log a row, if one is due."""
-        if not self._interval.is_over(run):
-            return
+    def report(self, run: Run) -> None:
+        """Log a row."""
         self._marks.append(self._mark(run))
         first, now = self._marks[0], self._marks[-1]
         seconds = now.seconds - first.seconds

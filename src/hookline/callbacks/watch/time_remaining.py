@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from hookline.callbacks.watch._interval import Aside, Interval
+from hookline.callbacks.watch._interval import Aside, IntervalMonitor
 from hookline.callbacks.watch.progress.tracks import length
-from hookline.events import Callback
 from hookline.progress.duration import same_scale
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class Mark(NamedTuple):
     """Progress in the unit of ``max_duration``."""
 
 
-class TimeRemaining(Callback):
+class TimeRemaining(IntervalMonitor):
     """Log ``time/elapsed`` and ``time/remaining``, in seconds.
 
     The callback logs at the end of each log interval and of each epoch. ``time/elapsed`` is the time inside
@@ -47,14 +46,11 @@ class TimeRemaining(Callback):
         (True, 0.0)
     """
 
-    optional = True
     ranks = "zero"
     writes = ("time/*",)
-    state = ("_interval",)
-    shares_state = True
 
     def __init__(self) -> None:
-        self._interval = Interval()
+        super().__init__()
         self._reset()
 
     def _reset(self) -> None:
@@ -73,7 +69,7 @@ class TimeRemaining(Callback):
         self._is_first_interval = True
 
     def on_setup(self, run: Run) -> None:
-        self._interval.begin(run)
+        super().on_setup(run)
         self._reset()
 
     def on_train_start(self, run: Run) -> None:
@@ -93,9 +89,6 @@ class TimeRemaining(Callback):
     def on_train_epoch_start(self, run: Run) -> None:
         self._epoch = run.clock.epoch
 
-    def on_metrics_ready(self, run: Run) -> None:
-        self._report(run)
-
     def on_train_epoch_end(self, run: Run) -> None:
         if self._unit == "ep":  # For a loader without a length, the position is known only here.
             self._measure(self._mark(run, "ep"))
@@ -104,13 +97,8 @@ class TimeRemaining(Callback):
         yield from self._evals.around(run)
         self._evaluated_at = run.clock.step
 
-    def on_epoch_end(self, run: Run) -> None:
-        self._report(run)
-
-    def _report(self, run: Run) -> None:
-        """Log a row, if one is due."""
-        if not self._interval.is_over(run):
-            return
+    def report(self, run: Run) -> None:
+        """Log a row."""
         left = None if run.max_duration is None else self._left(run, run.max_duration)
         run.log({"time/elapsed": run.clock.seconds} | ({} if left is None else {"time/remaining": left}), reduce="last")
 
